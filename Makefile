@@ -1,0 +1,63 @@
+# Two commands do everything on a machine with Python 3.11 or newer:  make demo   and   make test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
+DEMO := out/demo
+
+.PHONY: help demo test lint types imports pytest bench lock clean
+
+help:
+	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges"
+	@echo "make test   install into .venv, then linters, types, import rules and tests"
+	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
+	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
+
+demo: $(VENV)/installed
+	@echo "== kwire analyze: decoding $(SAMPLE)"
+	@mkdir -p $(dir $(DEMO))
+	$(BIN)/kwire analyze $(SAMPLE) -o $(DEMO)
+	@echo "== kwire show: the first exchanges"
+	$(BIN)/kwire show $(SAMPLE) | head -n 20
+	@echo "== done: the dataset (Parquet) is in $(DEMO); next: $(BIN)/kwire --help"
+
+test: lint types imports pytest
+	@echo "== all checks passed"
+
+lint: $(VENV)/installed
+	@echo "== ruff: style and likely mistakes"
+	$(BIN)/ruff check .
+
+types: $(VENV)/installed
+	@echo "== mypy: types, strict"
+	$(BIN)/mypy
+
+imports: $(VENV)/installed
+	@echo "== import-linter: which package may import which"
+	$(BIN)/lint-imports
+
+pytest: $(VENV)/installed
+	@echo "== pytest: warnings are errors (arguments: make pytest ARGS='tests/captures -k gap')"
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/installed
+	@echo "== bench: kwire against tshark on generated captures"
+	$(BIN)/python -m tests.bench $(ARGS)
+
+lock: $(VENV)/installed
+	@echo "== pip-compile: pyproject.toml -> requirements.lock"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-tools>=7.5'
+	$(BIN)/pip-compile --quiet --extra dev --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host \
+		--no-emit-find-links --no-header --upgrade --output-file requirements.lock pyproject.toml
+
+$(VENV)/installed: pyproject.toml requirements.lock
+	@echo "== installing kwire and its pinned dependencies into $(VENV) (once; some minutes on a slow line)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kwire needs Python 3.11 or newer, this is " \
+		+ sys.version.split()[0] + "\nhint: make PYTHON=/path/to/python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean:
+	rm -rf out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Kafka: frames, exchanges, decoded messages and tables, from the streams that `captures` gives."""

@@ -1,0 +1,36 @@
+"""What every test may use: the repository's own samples, the larger captures beside it, and a loud word when
+those are absent (a skip that nobody sees is a test that nobody runs)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from tests.shared import SHARED, shared_present
+
+# No deadline: the suite holds no timed test, and the first call of a kernel compiles it.
+hypothesis.settings.register_profile(
+    "kwire", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("kwire")
+
+
+def pytest_report_header() -> str:
+    return "shared captures: " + (str(SHARED) if shared_present() else f"ABSENT ({SHARED}): their tests are skipped")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not shared_present():
+        terminalreporter.section("SKIPPED: the shared captures are absent", red=True, bold=True)
+        terminalreporter.line(f"{SHARED} is not there: only captures/samples was tested against brokers' request logs.")
+        terminalreporter.line("hint: put them beside the repository, or set KWIRE_SHARED_CAPTURES to their folder.")
+
+
+@pytest.fixture
+def samples() -> Path:
+    """The folder of the shipped sample captures."""
+    from tests.shared import SAMPLES
+
+    return SAMPLES

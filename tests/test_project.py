@@ -1,0 +1,126 @@
+"""The project's own rules, which no linter knows: light imports, portable files, small samples, a whole lock."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.shared import ROOT, SAMPLES, capture_files, sample_folders
+
+PACKAGES = ("captures", "analyzer", "replay", "reports")
+TEXT = {".py", ".md", ".toml", ".txt", ".lock", ".yaml", ".yml", ".json", ".cfg", ".sql", ".sh", ""}
+
+
+def tracked_files() -> list[Path]:
+    """Every file git tracks; the test that needs it is skipped in an unpacked source archive."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git clone: the list of tracked files is unknown")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name.decode() for name in listed.split(b"\0") if name and (ROOT / name.decode()).is_file()]
+
+
+def imported_by(statement: str) -> set[str]:
+    """Top-level modules loaded after `statement` ran in a fresh interpreter."""
+    program = f"{statement}\nimport sys, json; print(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(json.loads(ran.stdout))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_and_says_what_it_is(package: str) -> None:
+    module = __import__(package)
+    assert module.__doc__
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_is_light(package: str) -> None:
+    heavy = {"numba", "llvmlite", "numpy", "pyarrow", "pandas", "scapy", "pyspark", "dpkt", "rich", "lark"}
+    assert not imported_by(f"import {package}") & heavy
+
+
+def test_the_command_line_module_is_light() -> None:
+    heavy = {"numba", "llvmlite", "pyarrow", "pandas", "scapy", "pyspark", "dpkt"}
+    assert not imported_by("import analyzer.cli") & heavy
+
+
+def test_scapy_is_imported_by_live_capture_only_and_late() -> None:
+    """scapy is GPL-2.0-only: nothing imports it at the top of a file, and only `captures/live.py` inside a function.
+    (Tests may use it as a second forger.)"""
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                names: list[str] = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom):
+                    names = [node.module or ""]
+                if any(name.split(".")[0] == "scapy" for name in names):
+                    assert path == ROOT / "captures" / "live.py", f"{path} imports scapy"
+                    assert node not in tree.body, f"{path} imports scapy at its top"
+
+
+def test_tracked_text_files_name_no_machine() -> None:
+    """No path of somebody's machine, no package registry's host: both are wrong everywhere else."""
+    # Written in pieces, so that this file does not find itself.
+    names = ("/" + "work/", "/" + "root/", "/" + "home/[a-z]", "py" + "pi[.]org", "python" + "hosted")
+    forbidden = re.compile("|".join(names))
+    offending = []
+    for path in tracked_files():
+        if path.suffix not in TEXT or "definitions" in path.parts or SAMPLES in path.parents:
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        offending += [
+            f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if forbidden.search(line)
+        ]
+    assert not offending, "\n".join(offending)
+
+
+def test_samples_are_small_and_have_their_passports() -> None:
+    total = sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file())
+    assert total < 5_000_000, f"the samples take {total} bytes"
+    readme = (SAMPLES / "README.md").read_text(encoding="utf-8")
+    folders = sample_folders()
+    assert len(folders) >= 4
+    for folder in folders:
+        meta = json.loads((folder / "truth.json").read_text())["meta"]
+        assert meta["broker"]
+        assert meta["clients"]
+        assert capture_files(folder)
+        assert list(folder.glob("requests*.log.gz")), f"{folder} has no witness"
+        assert f"`{folder.name}`" in readme, f"{folder.name} has no row in the samples' README"
+
+
+def test_the_lock_pins_every_dependency_exactly() -> None:
+    pinned = {}
+    for line in (ROOT / "requirements.lock").read_text().splitlines():
+        if line and not line.lstrip().startswith("#"):
+            found = re.fullmatch(r"([A-Za-z0-9._-]+)==([^ ;]+)( ; .*)?", line)
+            assert found, f"not pinned exactly: {line}"
+            pinned[found[1].lower().replace("_", "-")] = found[2]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]:
+        name = re.split(r"[\[<>=! ;]", requirement)[0].lower()
+        assert name in pinned, f"{name} is in pyproject.toml and not in requirements.lock: run `make lock`"
+
+
+def test_packaged_files_are_listed() -> None:
+    """The wheel holds the four packages and what they read at run time; nothing is found by luck."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert settings["packages"][:4] == list(PACKAGES)
+    for package, patterns in settings["package-data"].items():
+        for pattern in patterns:
+            if package in ("captures", "analyzer") and "/*/" not in pattern and "*" in pattern:
+                assert list((ROOT / package).glob(pattern)), f"{package}: nothing matches {pattern}"
