@@ -1,0 +1,252 @@
+"""Time kwire against tshark on the two generated captures, and print how the figures stand to the bars.
+
+    python -m tests.bench                                   # what the issue asks: small, 300 MB
+    python -m tests.bench --case large --size 1.5G --case small --size 1G
+    python -m tests.bench --case small --records none --records batches --threads 1 --threads 2
+
+Both tools run as whole processes on the same file in the same run, the file warm in the page cache, the kernels warm
+in theirs. Every kwire run writes its dataset, and its rows are counted: a fast wrong answer is no figure. Memory is the
+largest RssAnon that was seen (the kernel's number for memory that is no file) and the peak RSS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.bench import generate
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RESULTS = Path(__file__).resolve().parent / "results"
+FIELDS = (
+    "frame.number", "kafka.api_key", "kafka.api_version", "kafka.correlation_id", "kafka.topic_name", "kafka.error",
+)  # fmt: skip
+# Times tshark, from DESIGN: (bar, aim) by case and --records.
+BARS = {
+    ("large", "none"): (10, 20),
+    ("small", "none"): (15, 30),
+    ("large", "batches"): (8, 16),
+    ("small", "batches"): (8, 16),
+    ("large", "meta"): (4, 10),
+    ("small", "meta"): (4, 10),
+}
+
+
+@dataclass
+class Run:
+    """One process, from start to exit."""
+
+    what: str
+    seconds: float
+    user_seconds: float
+    system_seconds: float
+    peak_rss_mb: float
+    peak_anonymous_mb: float
+
+
+def measured(what: str, command: list[str], environment: dict[str, str] | None = None) -> Run:
+    """Run a command with its output thrown away. RuntimeError: it failed (with what it said)."""
+    peaks = {"VmHWM": 0, "RssAnon": 0}
+    done = threading.Event()
+    with tempfile.TemporaryFile() as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+
+        def sample() -> None:
+            # The peak that wait4 reports is no use: it begins with what this process had when it forked.
+            while not done.wait(0.02):
+                for name, value in memory_kb(process.pid).items():
+                    peaks[name] = max(peaks[name], value)
+
+        sampler = threading.Thread(target=sample)
+        sampler.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        done.set()
+        sampler.join()
+        if process.returncode:
+            errors.seek(0)
+            said = errors.read()[-2000:].decode(errors="replace")
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said}")
+    return Run(what, seconds, usage.ru_utime, usage.ru_stime, peaks["VmHWM"] / 1024, peaks["RssAnon"] / 1024)
+
+
+def memory_kb(pid: int) -> dict[str, int]:
+    """VmHWM and RssAnon of a process in kB; empty where it has ended or the system does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("VmHWM:", "RssAnon:"))}
+
+
+def kwire(path: str, records: str, threads: int, dataset: Path) -> list[str]:
+    options = ["--records", records, "--threads", str(threads), "-o", str(dataset)]
+    return [sys.executable, "-m", "analyzer.cli", "analyze", path, *options]
+
+
+def tshark(path: str) -> list[str]:
+    fields = [part for field in FIELDS for part in ("-e", field)]
+    return ["tshark", "-r", path, "-T", "fields", *fields, "-d", "tcp.port==9092,kafka"]
+
+
+def rows_of(dataset: Path) -> int:
+    """Exchanges in a dataset, counted from the files' footers."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.ParquetFile(file).metadata.num_rows for file in sorted((dataset / "exchanges").rglob("*.parquet")))
+
+
+def versions() -> dict[str, str]:
+    out = {name: version(name) for name in ("kwire", "numba", "numpy", "pyarrow")}
+    out["python"] = platform.python_version()
+    if shutil.which("tshark"):
+        said = subprocess.run(["tshark", "--version"], capture_output=True, text=True, check=True).stdout
+        out["tshark"] = said.split()[2]
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    out["commit"] = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return out
+
+
+def machine() -> dict[str, Any]:
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {"cpus": os.cpu_count(), "cpu": model, "system": platform.system(), "load": os.getloadavg()[0]}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Generate, warm up, run kwire in every way asked for and tshark once."""
+    path = folder / f"{case}-{size}.pcap"
+    say(f"== {case}: generating {size / 1e6:.0f} MB")
+    make = generate.large if case == "large" else generate.small
+    made = make(path, size, **({"connections": chosen.connections} if chosen.connections else {}))
+    say(f"   {made.packets:,} packets, {made.exchanges:,} exchanges, {made.connections} connections")
+    dataset = folder / "dataset"
+    runs: list[dict[str, Any]] = []
+    for records in chosen.records:
+        warm = make(folder / "warm.pcap", 100_000)
+        measured("warm up", kwire(warm.path, records, max(chosen.threads), dataset))
+        for threads in chosen.threads:
+            into_page_cache(path)
+            tries = [measured("kwire", kwire(made.path, records, threads, dataset)) for _ in range(chosen.runs)]
+            rows = rows_of(dataset)
+            if rows != made.exchanges:
+                raise RuntimeError(f"{case}: the dataset has {rows} exchanges, the capture has {made.exchanges}")
+            best = min(tries, key=lambda run: run.seconds)
+            all_seconds = [run.seconds for run in tries]
+            runs.append({"records": records, "threads": threads, "all_seconds": all_seconds, **asdict(best)})
+            say(f"   kwire --records {records} --threads {threads}: {best.seconds:.2f} s")
+    other = None
+    if chosen.tshark:
+        say("   tshark (takes a while)")
+        into_page_cache(path)
+        other = measured("tshark", tshark(made.path))
+        say(f"   tshark: {other.seconds:.2f} s")
+    path.unlink()
+    capture = asdict(made) | {"path": path.name}
+    return {"case": case, "capture": capture, "kwire": runs, "tshark": asdict(other) if other else None}
+
+
+def into_page_cache(path: Path) -> None:
+    with path.open("rb") as file:
+        while file.read(2**24):
+            pass
+
+
+def bench_start(folder: Path) -> dict[str, float]:
+    """A capture of one packet: with warm kernels, and the first run ever (an empty kernel cache)."""
+    say("== start-up: a capture of one packet")
+    made = generate.one_packet(folder / "one.pcap")
+    dataset = folder / "dataset-one"
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        fresh = {**os.environ, "KWIRE_CACHE_DIR": cache}
+        first = measured("first run ever", kwire(made.path, "none", 1, dataset), fresh)
+        tries = [measured("warm", kwire(made.path, "none", 1, dataset), fresh) for _ in range(3)]
+        warm = min(tries, key=lambda run: run.seconds)
+    say(f"   first run ever {first.seconds:.2f} s, then {warm.seconds:.2f} s")
+    return {"first_seconds": first.seconds, "warm_seconds": warm.seconds}
+
+
+def report(result: dict[str, Any]) -> str:
+    """The figures as a Markdown table."""
+    lines = [
+        "| capture | records | threads | kwire s | tshark s | times | bar | aim | RssAnon MB | peak RSS MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for case in result["cases"]:
+        for run in case["kwire"]:
+            against = case["tshark"]["seconds"] if case["tshark"] else None
+            bar, aim = BARS.get((case["case"], run["records"]), ("", ""))
+            seconds, times = (f"{against:.1f}", f"{against / run['seconds']:.1f}") if against else ("-", "-")
+            lines.append(
+                f"| {case['case']} {case['capture']['file_bytes'] / 1e6:.0f} MB | {run['records']} | {run['threads']} "
+                f"| {run['seconds']:.2f} | {seconds} | {times} | {bar} | {aim} "
+                f"| {run['peak_anonymous_mb']:.0f} | {run['peak_rss_mb']:.0f} |"
+            )
+    if result["start"]:
+        start = result["start"]
+        lines.append("")
+        warm, first = start["warm_seconds"], start["first_seconds"]
+        lines.append(f"One packet: {warm:.2f} s warm, {first:.2f} s on the first run ever.")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__.split("\n")[0])
+    parser.add_argument("--case", action="append", choices=("small", "large"), help="repeatable (default small)")
+    parser.add_argument("--size", action="append", type=generate.size_of, help="of each case in turn (default 300M)")
+    parser.add_argument("--records", action="append", choices=("none", "batches", "meta"), help="(default none)")
+    parser.add_argument("--threads", action="append", type=int, help="repeatable (default 2)")
+    parser.add_argument("--connections", type=int, help="default: 8 in large, 50 in small")
+    parser.add_argument("--runs", type=int, default=3, help="of kwire, the best counts (default 3)")
+    parser.add_argument("--no-tshark", dest="tshark", action="store_false")
+    parser.add_argument("--no-start", dest="start", action="store_false", help="leave the one-packet runs out")
+    parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench", help="for captures and datasets")
+    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    chosen = parser.parse_args(arguments)
+    chosen.records, chosen.threads = chosen.records or ["none"], chosen.threads or [2]
+    cases = chosen.case or ["small"]
+    sizes = (chosen.size or [])[: len(cases)]
+    sizes += [300_000_000] * (len(cases) - len(sizes))
+    if chosen.tshark and not shutil.which("tshark"):
+        say("tshark is not installed\nhint: install it, or pass --no-tshark for kwire's figures alone")
+        return 2
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "machine": machine(),
+        "start": bench_start(chosen.folder) if chosen.start else None,
+        "cases": [bench_case(case, size, chosen, chosen.folder) for case, size in zip(cases, sizes, strict=True)],
+    }
+    print(report(result))
+    if chosen.save:
+        RESULTS.mkdir(exist_ok=True)
+        file = RESULTS / f"{result['time'].replace(':', '')[:15]}.json"
+        file.write_text(json.dumps(result, indent=1) + "\n")
+        say(f"== written to {os.path.relpath(file)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
