@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ SAMPLES = ROOT / "captures" / "samples"
 SHARED = Path(os.environ.get("KWIRE_SHARED_CAPTURES") or os.path.normpath(ROOT / ".." / "shared" / "captures"))
 # A capture's file names: whole, compressed, or one of a rotated series.
 PATTERNS = ("capture*.pcap", "capture*.pcapng", "capture*.pcap.gz", "capture*.pcapng.gz")
+
+KWIRE = (sys.executable, "-c", "import sys; from analyzer.cli import main; sys.exit(main())")
+"""The installed command as this interpreter runs it, wherever its script was put."""
 
 
 def shared_present() -> bool:

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import generate
+from tests.shared import KWIRE, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
 FIELDS = (
     "frame.number", "kafka.api_key", "kafka.api_version", "kafka.correlation_id", "kafka.topic_name", "kafka.error",
@@ -96,7 +96,7 @@ def memory_kb(pid: int) -> dict[str, int]:
 
 def kwire(path: str, records: str, threads: int, dataset: Path) -> list[str]:
     options = ["--records", records, "--threads", str(threads), "-o", str(dataset)]
-    return [sys.executable, "-m", "analyzer.cli", "analyze", path, *options]
+    return [*KWIRE, "analyze", path, *options]
 
 
 def tshark(path: str) -> list[str]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tests.shared import KWIRE
 from tests.witness.reference import Exchange
 
 
 def show(folder: Path, *options: str) -> list[dict[str, Any]]:
     """The objects that `kwire show --json` prints for a capture folder (its files are one capture point)."""
-    command = [sys.executable, "-m", "analyzer.cli", "show", str(folder), "--json", *options]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run([*KWIRE, "show", str(folder), "--json", *options], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"exit code {ran.returncode}: {ran.stderr[-2000:]}"
     return [json.loads(line) for line in ran.stdout.splitlines()]
 

@@ -52,6 +52,7 @@ class Case:
         return self.name.startswith("midstream-")
 
 
+# One capture at a time: pytest runs all tests of one before the next, because the fixture `case` has a module's scope.
 @functools.lru_cache(maxsize=1)
 def load(folder: Path) -> Case:
     meta = json.loads((folder / "truth.json").read_text())["meta"]
@@ -71,7 +72,7 @@ def by_show(folder: Path) -> list[Exchange]:
     return [engine.exchange(row) for row in engine.show(folder)]
 
 
-@pytest.fixture(params=EVERY)
+@pytest.fixture(params=EVERY, scope="module")
 def case(request: pytest.FixtureRequest) -> Case:
     name = request.param
     folder = SAMPLES[name] if name in SAMPLES else shared_folder(name)
