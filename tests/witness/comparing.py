@@ -112,7 +112,8 @@ def paired(
 ) -> Iterator[tuple[Logged, Exchange | None]]:
     """Each expected line with its exchange, or None. Correlation ids repeat, so several lines may have one key: they
     are in the wire's order within a connection, and so are the exchanges. `everything` is the whole log, of which
-    `lines` are some (the same objects): where it has as many lines of a key as the capture has exchanges, they belong together in order, else by time of arrival."""
+    `lines` are some (the same objects): where it has as many lines of a key as the capture has exchanges, they belong
+    together in order, else by time of arrival."""
     found: dict[tuple[Any, ...], list[Exchange]] = defaultdict(list)
     for exchange in exchanges:
         if exchange.api_key is not None:
