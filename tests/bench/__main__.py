@@ -174,7 +174,7 @@ def into_page_cache(path: Path) -> None:
 
 
 def bench_start(folder: Path) -> dict[str, float]:
-    """`kwire --help`, and a capture of one packet: with warm kernels, and the first run ever (an empty kernel cache)."""
+    """`kwire --help`, and a capture of one packet: kernels warm, and the first run ever (an empty kernel cache)."""
     say("== start-up: a capture of one packet")
     made = generate.one_packet(folder / "one.pcap")
     dataset = folder / "dataset-one"
