@@ -201,6 +201,8 @@ def definitions() -> dict[tuple[str, int, int], dict[str, Any]]:
                 low, high = bounds(message["validVersions"])
                 for version in range(low, high + 1):
                     found[message["type"], message["apiKey"], version] = message
+    if not found:
+        raise FileNotFoundError("no Kafka definitions in analyzer/definitions: run tools/refresh_definitions.py")
     return found
 
 
