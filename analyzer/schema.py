@@ -1,0 +1,404 @@
+"""Kafka's message definitions as layouts: what the bytes of one message version mean, field by field.
+
+In: `definitions/kafka-RELEASE.json`, Apache Kafka's own definitions of two releases, made by
+`tools/refresh_definitions.py`. Out: a frozen `Layout` per (API, version, direction), built when asked for. Where both
+releases have a version, the newer one's definition is used; the older release has the versions that KIP-896 removed in
+Kafka 4.0.
+
+What the definitions do not say is here by hand, with the KIP beside it: header versions and which fields are secret.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+FOLDER: Final = Path(__file__).resolve().parent / "definitions"
+RELEASES: Final = ("4.4.0", "3.9.2")
+"""In order of preference."""
+
+REQUEST: Final = 0
+RESPONSE: Final = 1
+NEITHER: Final = 2
+"""Direction of headers and of data that lies inside records or `bytes` fields (consumer protocol, control records)."""
+
+NO_API: Final = -1
+"""The api_key of layouts that belong to no API: headers and data."""
+
+API_VERSIONS: Final = 18
+CONTROLLED_SHUTDOWN: Final = 7
+UNSUPPORTED_VERSION: Final = 35
+
+Kind = Literal[
+    "bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "uuid",
+    "string", "bytes", "records", "struct", "array",
+]  # fmt: skip
+Secrecy = Literal["", "always", "by_name", "envelope"]
+
+PRIMITIVES: Final = frozenset(
+    ("bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "uuid", "string", "bytes", "records")
+)
+FIXED_SIZE: Final = {
+    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "float64": 8, "uuid": 16,
+}  # fmt: skip
+ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+
+SECRET_FIELDS: Final[dict[tuple[int, int, str], Secrecy]] = {
+    # (api_key, direction, path): never shown, stored or logged; only the length is.
+    (36, REQUEST, "authBytes"): "always",  # SaslAuthenticate: the password itself with PLAIN
+    (36, RESPONSE, "authBytes"): "always",  # SCRAM server messages carry salt and proof
+    (38, RESPONSE, "hmac"): "always",  # CreateDelegationToken: the HMAC is the token's password (KIP-48)
+    (39, REQUEST, "hmac"): "always",  # RenewDelegationToken
+    (40, REQUEST, "hmac"): "always",  # ExpireDelegationToken
+    (41, RESPONSE, "tokens.hmac"): "always",  # DescribeDelegationToken
+    (51, REQUEST, "upsertions.salt"): "always",  # AlterUserScramCredentials (KIP-554)
+    (51, REQUEST, "upsertions.saltedPassword"): "always",
+    # Values of configurations, secret when the name beside them says so (`is_sensitive_config`).
+    (19, REQUEST, "topics.configs.value"): "by_name",  # CreateTopics
+    (19, RESPONSE, "topics.configs.value"): "by_name",
+    (32, RESPONSE, "results.configs.value"): "by_name",  # DescribeConfigs: new brokers send null, old ones the value
+    (32, RESPONSE, "results.configs.synonyms.value"): "by_name",
+    (33, REQUEST, "resources.configs.value"): "by_name",  # AlterConfigs
+    (44, REQUEST, "resources.configs.value"): "by_name",  # IncrementalAlterConfigs
+    (88, REQUEST, "topology.subtopologies.repartitionSourceTopics.topicConfigs.value"): "by_name",
+    (88, REQUEST, "topology.subtopologies.stateChangelogTopics.topicConfigs.value"): "by_name",
+    # A whole request or response inside (KIP-590): hidden unless what it holds is known to have no secrets.
+    (58, REQUEST, "requestData"): "envelope",
+    (58, RESPONSE, "responseData"): "envelope",
+}
+
+_SENSITIVE: Final = re.compile(
+    # Kafka's configurations of type PASSWORD (ssl.*.password, ssl.keystore.key, sasl.jaas.config,
+    # delegation.token.secret.key, ...client.secret, ...passphrase) and what plug-ins commonly call theirs.
+    r"password|passwd|passphrase|secret|credential|jaas|(^|[._-])token$|keystore\.certificate\.chain"
+    r"|truststore\.certificates|(^|[._-])key$|private[._-]?key|access[._-]?key|api[._-]?key",
+    re.IGNORECASE,
+)
+
+
+def is_sensitive_config(name: str | None) -> bool:
+    """Does a configuration of this name hold a secret? Errs on the side of yes."""
+    return name is not None and _SENSITIVE.search(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a layout.
+
+    `name` is the JSON name (first letter lowered, as Kafka's generator does); `element` is the kind of an array's
+    elements and `fields` the fields of a struct or of an array's structs; `flexible` says that lengths are compact
+    (KIP-482); `default` is what Kafka takes for an absent field.
+    """
+
+    name: str
+    path: str
+    kind: Kind
+    element: Kind | None
+    fields: tuple[Field, ...]
+    flexible: bool
+    nullable: bool
+    tag: int | None
+    default: Any
+    entity_type: str
+    secret: Secrecy
+
+    @property
+    def plain_fields(self) -> tuple[Field, ...]:
+        return tuple(item for item in self.fields if item.tag is None)
+
+    @property
+    def tagged_fields(self) -> tuple[Field, ...]:
+        return tuple(item for item in self.fields if item.tag is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The fields of one message version. Versions with the same layout share one (`versions`: first, last)."""
+
+    name: str
+    api_key: int
+    direction: int
+    versions: tuple[int, int]
+    flexible: bool
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An API: `name` as Kafka calls it now, and the versions that have a layout."""
+
+    api_key: int
+    name: str
+    min_version: int
+    max_version: int
+
+
+_FOREVER: Final = 1 << 15
+
+
+@functools.cache
+def _span(versions: str | None) -> tuple[int, int]:
+    """`3+`, `0-4`, `7` or `none` as first and last version."""
+    if versions is None or versions == "none":
+        return 1, 0
+    if versions.endswith("+"):
+        return int(versions[:-1]), _FOREVER
+    first, _, last = versions.partition("-")
+    return int(first), int(last or first)
+
+
+def _within(version: int, versions: str | None) -> bool:
+    first, last = _span(versions)
+    return first <= version <= last
+
+
+def lower_first(name: str) -> str:
+    """A definition's name as its JSON name."""
+    return name[:1].lower() + name[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """One message of one release: `raw` as in the file; `breaks` are the versions where something changes."""
+
+    raw: dict[str, Any]
+    api_key: int
+    direction: int
+    first: int
+    last: int
+    breaks: tuple[int, ...]
+    structs: dict[str, list[dict[str, Any]]] = field(compare=False, repr=False)
+
+
+def _define(raw: dict[str, Any]) -> _Definition:
+    first, last = _span(raw["validVersions"])
+    breaks = {first}
+    structs: dict[str, list[dict[str, Any]]] = {}
+
+    def note(versions: str | None) -> None:
+        low, high = _span(versions)
+        if low <= high:
+            breaks.add(low)
+            breaks.add(high + 1)
+
+    def walk(items: list[dict[str, Any]]) -> None:
+        for item in items:
+            note(item["versions"])
+            for key in ("nullableVersions", "taggedVersions", "flexibleVersions"):
+                if key in item:
+                    note(item[key])
+            inner = item.get("fields")
+            if inner is not None:
+                # A struct written out in one field may be used by name in another.
+                structs.setdefault(item["type"].removeprefix("[]"), inner)
+                walk(inner)
+
+    note(raw.get("flexibleVersions"))
+    for common in raw.get("commonStructs", ()):
+        structs[common["name"]] = common["fields"]
+        walk(common["fields"])
+    walk(raw.get("fields", []))
+    direction = {"request": REQUEST, "response": RESPONSE}.get(raw["type"], NEITHER)
+    return _Definition(
+        raw,
+        raw.get("apiKey", NO_API) if direction != NEITHER else NO_API,
+        direction,
+        first,
+        last,
+        tuple(sorted(at for at in breaks if first <= at <= last)),
+        structs,
+    )
+
+
+@functools.cache
+def _definitions() -> dict[tuple[int, int, str], list[_Definition]]:
+    """All definitions by (api_key, direction, name); name is empty for requests and responses, because it changed
+    over time (AlterIsr, AlterPartition). Each list is in order of preference."""
+    found: dict[tuple[int, int, str], list[_Definition]] = {}
+    for release in RELEASES:
+        for raw in json.loads((FOLDER / f"kafka-{release}.json").read_bytes()):
+            definition = _define(raw)
+            name = raw["name"] if definition.direction == NEITHER else ""
+            found.setdefault((definition.api_key, definition.direction, name), []).append(definition)
+    return found
+
+
+def _default(raw: dict[str, Any], kind: str, nullable: bool) -> Any:
+    """What Kafka's generated code takes where a message does not have the field."""
+    text = raw.get("default")
+    if text == "null":
+        return None
+    if text is None or text == "":
+        return {"string": "", "bytes": b"", "records": None, "uuid": ZERO_UUID, "bool": False, "float64": 0.0}.get(
+            kind, 0
+        )
+    if kind == "bool":
+        return text in (True, "true")
+    if kind == "float64":
+        return float(text)
+    if kind in ("string", "uuid"):
+        return text
+    return int(str(text), 0)
+
+
+def _fields(
+    definition: _Definition, items: list[dict[str, Any]], version: int, flexible: bool, prefix: str
+) -> tuple[Field, ...]:
+    out = []
+    for raw in items:
+        if not _within(version, raw["versions"]):
+            continue
+        name = lower_first(raw["name"])
+        path = prefix + name
+        type_name = raw["type"]
+        element: Any = None
+        kind: Any = type_name
+        inner: tuple[Field, ...] = ()
+        struct_name = type_name
+        if type_name.startswith("[]"):
+            kind, struct_name = "array", type_name[2:]
+            element = struct_name if struct_name in PRIMITIVES else "struct"
+        elif type_name not in PRIMITIVES:
+            kind = "struct"
+        nullable = _within(version, raw.get("nullableVersions"))
+        default: Any
+        if struct_name not in PRIMITIVES:
+            struct_fields = raw.get("fields")
+            if struct_fields is None:
+                struct_fields = definition.structs[struct_name]
+            inner = _fields(definition, struct_fields, version, flexible, path + ".")
+        if kind == "array":
+            default = None if raw.get("default") == "null" else ()
+        elif kind == "struct":
+            default = None if raw.get("default") == "null" else {item.name: item.default for item in inner}
+        else:
+            default = _default(raw, kind, nullable)
+        tagged = "tag" in raw and _within(version, raw["taggedVersions"])
+        out.append(
+            Field(
+                name,
+                path,
+                kind,
+                element,
+                inner,
+                flexible and ("flexibleVersions" not in raw or _within(version, raw["flexibleVersions"])),
+                nullable,
+                raw["tag"] if tagged else None,
+                default,
+                raw.get("entityType", ""),
+                SECRET_FIELDS.get((definition.api_key, definition.direction, path), ""),
+            )
+        )
+    return tuple(out)
+
+
+@functools.cache
+def _layout(key: tuple[int, int, str], index: int, first: int) -> Layout:
+    """The layout that starts to hold at version `first` of the definition at `index`."""
+    definition = _definitions()[key][index]
+    later = [at for at in definition.breaks if at > first]
+    flexible = _within(first, definition.raw.get("flexibleVersions"))
+    return Layout(
+        definition.raw["name"],
+        definition.api_key,
+        definition.direction,
+        (first, later[0] - 1 if later else definition.last),
+        flexible,
+        _fields(definition, definition.raw["fields"], first, flexible, ""),
+    )
+
+
+def _find(key: tuple[int, int, str], version: int) -> Layout | None:
+    for index, definition in enumerate(_definitions().get(key, ())):
+        if definition.first <= version <= definition.last:
+            return _layout(key, index, max(at for at in definition.breaks if at <= version))
+    return None
+
+
+def layout(api_key: int, version: int, direction: int) -> Layout | None:
+    """The layout of a request (`REQUEST`) or response (`RESPONSE`) body; None where Kafka never had one."""
+    return _find((api_key, direction, ""), version)
+
+
+def data_layout(name: str, version: int) -> Layout | None:
+    """The layout of a header or of data kept in records and `bytes` fields, by its definition's name."""
+    return _find((NO_API, NEITHER, name), version)
+
+
+def _versions(key: tuple[int, int, str]) -> list[int]:
+    found: set[int] = set()
+    for definition in _definitions().get(key, ()):
+        found.update(range(definition.first, definition.last + 1))
+    return sorted(found)
+
+
+def layouts() -> Iterator[tuple[int, int, int, Layout]]:
+    """(api_key, version, direction, layout) of every request and response, in that order."""
+    for api_key, direction, name in sorted(_definitions()):
+        if direction != NEITHER:
+            for version in _versions((api_key, direction, name)):
+                found = layout(api_key, version, direction)
+                assert found is not None
+                yield api_key, version, direction, found
+
+
+def data_layouts() -> Iterator[tuple[str, int, Layout]]:
+    """(name, version, layout) of every header and data definition."""
+    for _, direction, name in sorted(_definitions()):
+        if direction == NEITHER:
+            for version in _versions((NO_API, NEITHER, name)):
+                found = data_layout(name, version)
+                assert found is not None
+                yield name, version, found
+
+
+@functools.cache
+def apis() -> tuple[Api, ...]:
+    """Every API, in order of api_key."""
+    found = []
+    for (api_key, direction, _), definitions in sorted(_definitions().items()):
+        if direction == REQUEST:
+            versions = _versions((api_key, REQUEST, ""))
+            name = definitions[0].raw["name"].removesuffix("Request")
+            found.append(Api(api_key, name, versions[0], versions[-1]))
+    return tuple(found)
+
+
+def api_name(api_key: int) -> str:
+    """`Produce` for 0; `UNKNOWN_API_n` for what no definition has."""
+    known = apis()
+    if 0 <= api_key < len(known):
+        return known[api_key].name
+    return f"UNKNOWN_API_{api_key}"
+
+
+@functools.cache
+def api_keys() -> dict[str, int]:
+    """api_key by name, old names included, in lower case."""
+    names: dict[str, int] = {}
+    for (api_key, direction, _), definitions in _definitions().items():
+        if direction == REQUEST:
+            for definition in definitions:
+                names[definition.raw["name"].removesuffix("Request").lower()] = api_key
+    return names
+
+
+def request_header_version(api_key: int, version: int, flexible: bool) -> int:
+    """Header v2 has tagged fields and goes with flexible requests (KIP-482); v1 added the client id, which
+    ControlledShutdown v0 never had (its header is v0, see the definition's comment)."""
+    if api_key == CONTROLLED_SHUTDOWN and version == 0:
+        return 0
+    return 2 if flexible else 1
+
+
+def response_header_version(api_key: int, version: int, flexible: bool) -> int:
+    """Header v1 has tagged fields and goes with flexible responses (KIP-482), but an ApiVersions response always has
+    v0, because a client must be able to read it before it knows the broker's versions (KIP-511)."""
+    if api_key == API_VERSIONS:
+        return 0
+    return 1 if flexible else 0
