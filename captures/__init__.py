@@ -1,1 +1,4 @@
-"""Below Kafka: capture files, links, IP and TCP, up to ordered bytes with times. Imports no other package of ours."""
+"""Below Kafka: capture files, links, IP and TCP. Capture bytes come in, columns of packets and streams go out.
+
+Importing this package is free; its modules load NumPy and Numba, so a command imports them where it needs them.
+"""

@@ -1,0 +1,442 @@
+"""Capture files as byte streams: what an argument names, what a file is by its magic, and its bytes, decompressed.
+
+In: the CAPTURE arguments of a command. Out: capture points (which files, in which order) and `Source`s, which give
+the decompressed bytes of one file into the caller's buffer. Nothing here looks inside a packet.
+
+The rule: a file is what its first bytes say, never what its name says. What cannot be read at all is a
+`CaptureError`; what ends early is read as far as it goes, and `Source.problem` says why it ended.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import select
+import stat
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+import crc32c
+import zstandard
+
+from captures import records
+
+try:
+    from isal import isal_zlib as inflater  # three times as fast as zlib, where there is a wheel for it
+except ImportError:  # pragma: no cover - depends on the machine
+    inflater = zlib  # type: ignore[assignment]
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+CHUNK_BYTES = 1 << 18
+"""How much compressed data is read at a time: enough to make the calls cheap, small beside a window."""
+
+LARGEST_ZSTD_WINDOW_BYTES = 128 << 20
+"""zstd frames may ask for a history as large as they like; this is what the zstd tool grants without being asked."""
+
+PEEK_BYTES = 1 << 20
+"""How far into a file the first packet is looked for when files are put in time order."""
+
+LIVE_WAIT_SECONDS = 0.05
+"""A pipe that was silent for so long has its window handed on half full, so that live traffic shows up at once."""
+
+
+class CaptureError(Exception):
+    """A capture that cannot be read: the message says what and where, `hint` what to try."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePoint:
+    """One place where traffic was captured: its name (the `capture` column) and its files in reading order.
+
+    `paths` are as the user typed them (`-` is stdin); `notes` tell what was left out while they were looked up.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What is known of one capture file, for the list of captures in `_kwire.json`.
+
+    `size` and `crc32c` are of the bytes as stored (compressed ones where `compressed`); `mtime_ns` is 0 for stdin.
+    `first_ns` and `last_ns` are the earliest and the latest packet time, None without a timed packet. `packets` counts
+    every captured packet, TCP or not. Until a file is read to its end, size, crc32c and the times are those so far.
+    """
+
+    name: str
+    path: str
+    size: int = 0
+    mtime_ns: int = 0
+    crc32c: int = 0
+    compressed: bool = False
+    first_ns: int | None = None
+    last_ns: int | None = None
+    link_types: tuple[str, ...] = ()
+    packets: int = 0
+
+
+class Stream(Protocol):
+    """Bytes in order; `readinto` returns 0 at the end only."""
+
+    problem: str
+
+    def readinto(self, into: memoryview) -> int: ...
+
+
+class _Stored:
+    """The bytes of a file as stored: counts them, checksums them, and lets the first ones be looked at."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self._head = b""
+        # A pipe gives what it has; a full read would wait for bytes that live traffic may take minutes to bring.
+        self._read_some = getattr(handle, "readinto1", None) or handle.readinto  # type: ignore[attr-defined]
+        self.bytes_read = 0
+        self.crc32c = 0
+        self.problem = ""
+
+    def _from_handle(self, into: memoryview) -> int:
+        count = self._read_some(into) or 0
+        if count:
+            self.crc32c = crc32c.crc32c(into[:count], self.crc32c)
+            self.bytes_read += count
+        return count
+
+    def peek(self, count: int) -> bytes:
+        """The next `count` bytes without taking them (fewer at the end)."""
+        while len(self._head) < count:
+            more = bytearray(count - len(self._head))
+            got = self._from_handle(memoryview(more))
+            if not got:
+                break
+            self._head += bytes(more[:got])
+        return self._head[:count]
+
+    def readinto(self, into: memoryview) -> int:
+        if self._head:
+            count = min(len(self._head), len(into))
+            into[:count] = self._head[:count]
+            self._head = self._head[count:]
+            return count
+        return self._from_handle(into)
+
+    def read(self, count: int = -1) -> bytes:
+        """Like a file's `read`, which decompressors ask for; at most one chunk at a time."""
+        chunk = bytearray(min(count, CHUNK_BYTES) if count >= 0 else CHUNK_BYTES)
+        return bytes(chunk[: self.readinto(memoryview(chunk))])
+
+
+class _Gzip:
+    """gzip data, one member or several after each other (RFC 1952)."""
+
+    def __init__(self, stored: _Stored) -> None:
+        self._stored = stored
+        self._input = b""
+        self._member = inflater.decompressobj(31)
+        self.problem = ""
+
+    def readinto(self, into: memoryview) -> int:
+        while not self.problem:
+            data = self._input or self._stored.read()
+            try:
+                out = self._member.decompress(data, len(into))
+            except (zlib.error, inflater.error) as failure:
+                self.problem = f"its gzip data is damaged ({failure})"
+                break
+            if self._member.eof:
+                self._input = self._member.unused_data or self._stored.read()
+                if self._input.startswith(GZIP_MAGIC):
+                    self._member = inflater.decompressobj(31)
+                elif not out:
+                    # Padding of zeros after the last member is ordinary (tapes, block devices).
+                    if self._input.strip(b"\0"):
+                        self.problem = "what follows its gzip data is no gzip data"
+                    break
+            else:
+                self._input = self._member.unconsumed_tail
+                if not data and not out:
+                    self.problem = "its gzip data is cut off"
+                    break
+            if out:
+                into[: len(out)] = out
+                return len(out)
+        return 0
+
+
+class _Zstd:
+    """zstd data, one frame or several after each other (RFC 8878)."""
+
+    def __init__(self, stored: _Stored) -> None:
+        # One decompressor for each source: it must not be shared between threads.
+        decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW_BYTES)
+        self._reader = decompressor.stream_reader(stored, read_across_frames=True)
+        self.problem = ""
+
+    def readinto(self, into: memoryview) -> int:
+        if self.problem:
+            return 0
+        try:
+            return int(self._reader.readinto(into))
+        except zstandard.ZstdError as failure:
+            self.problem = f"its zstd data is damaged ({failure})"
+            return 0
+
+
+class Source:
+    """One capture file, open for reading: `readinto` gives its decompressed bytes.
+
+    Raises CaptureError where the file cannot be opened or read. Use as a context manager, or `close` it.
+    """
+
+    def __init__(self, path: str, stdin: BinaryIO | None = None) -> None:
+        self.path = path
+        self.name = "stdin" if path == "-" else os.path.basename(path)
+        self._live: int | None = None
+        if path == "-":
+            self._handle: BinaryIO = sys.stdin.buffer if stdin is None else stdin
+            self.size = self.mtime_ns = 0
+            self._find_pipe()
+        else:
+            self._handle = _open(path)
+            status = os.fstat(self._handle.fileno())
+            self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
+        self._stored = _Stored(self._handle)
+        head = self._guarded_peek()
+        self.compressed = True
+        self._stream: Stream
+        if head.startswith(GZIP_MAGIC):
+            self._stream = _Gzip(self._stored)
+        elif head.startswith(ZSTD_MAGIC) or _is_skippable_zstd(head):
+            self._stream = _Zstd(self._stored)
+        else:
+            self._stream = self._stored
+            self.compressed = False
+
+    def _find_pipe(self) -> None:
+        try:
+            descriptor = self._handle.fileno()
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self._live = descriptor
+        except (OSError, ValueError, AttributeError):
+            pass
+
+    def _guarded_peek(self) -> bytes:
+        try:
+            return self._stored.peek(4)
+        except OSError as failure:
+            self.close()
+            raise _unreadable(self.path, failure) from failure
+
+    @property
+    def problem(self) -> str:
+        """Why the bytes ended before their end, or an empty string."""
+        return self._stream.problem
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes taken from the file as stored."""
+        return self._stored.bytes_read
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of the bytes taken from the file as stored."""
+        return self._stored.crc32c
+
+    def readinto(self, into: memoryview) -> int:
+        """Fill `into` as far as the file goes; a pipe that falls silent may leave it half full. 0 means the end."""
+        filled = 0
+        try:
+            while filled < len(into):
+                count = self._stream.readinto(into[filled:])
+                if not count:
+                    break
+                filled += count
+                if self._live is not None and not select.select([self._live], [], [], LIVE_WAIT_SECONDS)[0]:
+                    break
+        except OSError as failure:
+            raise _unreadable(self.path, failure) from failure
+        return filled
+
+    def drain(self) -> None:
+        """Read the rest of the file as stored, so that size and checksum are the file's. A pipe is left alone."""
+        if self.path == "-":
+            return
+        try:
+            while self._stored.read():
+                pass
+        except OSError as failure:
+            raise _unreadable(self.path, failure) from failure
+
+    def close(self) -> None:
+        if self.path != "-":
+            self._handle.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _is_skippable_zstd(head: bytes) -> bool:
+    """A zstd file may begin with a skippable frame, as the parallel compressors write."""
+    return len(head) == 4 and head[1:] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb", buffering=0)  # type: ignore[return-value]  # a FileIO has all that is used of it
+    except FileNotFoundError as failure:
+        raise CaptureError(
+            f"{path}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
+        ) from failure
+    except OSError as failure:
+        raise _unreadable(path, failure) from failure
+
+
+def _unreadable(path: str, failure: OSError) -> CaptureError:
+    reason = failure.strerror or str(failure)
+    return CaptureError(f"{path}: cannot be read: {reason}", "check its permissions and the disk it lies on")
+
+
+@dataclass(slots=True)
+class _Glimpse:
+    """What the beginning of a file shows: is it a capture, and when does it begin."""
+
+    is_capture: bool
+    first_ns: int | None = None
+    reason: str = field(default="")
+
+
+def _glimpse(path: str) -> _Glimpse:
+    """Look at the beginning of a file. Never raises for what is in it; CaptureError where it cannot be read."""
+    with Source(path) as source:
+        head = bytearray(PEEK_BYTES)
+        filled = 0
+        # Most files show their first packet in the first few kilobytes.
+        for wanted in (4096, PEEK_BYTES):
+            count = source.readinto(memoryview(head)[filled:wanted])
+            filled += count
+            found = bytes(head[:filled])
+            if not records.is_capture(found):
+                return _Glimpse(False)
+            first_ns = records.first_time_ns(found)
+            if first_ns is not None or filled < wanted:
+                return _Glimpse(True, first_ns)
+        return _Glimpse(True)
+
+
+def in_time_order(paths: Sequence[str]) -> tuple[str, ...]:
+    """`paths` ordered by the time of their first packet; files without one come last, by name.
+
+    Raises CaptureError where a file cannot be read or is no capture.
+    """
+    if len(paths) < 2:
+        return tuple(paths)
+    keys: list[tuple[bool, int, str]] = []
+    for path in paths:
+        seen = _glimpse(path)
+        if not seen.is_capture:
+            raise not_a_capture(path, b"")
+        keys.append((seen.first_ns is None, seen.first_ns or 0, path))
+    return tuple(path for _, _, path in sorted(keys))
+
+
+def not_a_capture(path: str, head: bytes) -> CaptureError:
+    """The error for a file that is no capture; `head` are its first bytes, where they are at hand."""
+    begins = f" (it begins with {head[:8].hex(' ')})" if head else ""
+    return CaptureError(
+        f"{path}: not a pcap or pcapng capture{begins}",
+        "kwire reads pcap and pcapng, also as .gz or .zst; convert others with: editcap -F pcapng FILE NEW",
+    )
+
+
+def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], list[str]]:
+    """The captures among `paths` with their sort keys, and a note for each file that is none."""
+    keys: list[tuple[bool, int, str]] = []
+    notes: list[str] = []
+    for path in paths:
+        if not os.path.isfile(path):
+            continue  # folders in a folder: captures are not looked for further down
+        try:
+            seen = _glimpse(path)
+        except CaptureError as failure:
+            notes.append(f"ignored: {failure}")
+            continue
+        if seen.is_capture:
+            keys.append((seen.first_ns is None, seen.first_ns or 0, path))
+        else:
+            notes.append(f"ignored: {path} is not a capture")
+    return keys, notes
+
+
+def _resolve(argument: str) -> CapturePoint:
+    """The capture point that one argument names."""
+    if argument == "-":
+        return CapturePoint("stdin", ("-",))
+    if os.path.isdir(argument):
+        name = os.path.basename(os.path.realpath(argument)) or argument
+        found = sorted(os.path.join(argument, entry) for entry in _listed(argument))
+        what = f"{argument}: no capture in this folder"
+    elif not os.path.exists(argument) and glob.has_magic(argument):
+        name = argument
+        found = sorted(glob.glob(argument))
+        what = f"{argument}: no capture matches this pattern"
+    else:
+        if not os.path.exists(argument):
+            raise CaptureError(
+                f"{argument}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
+            )
+        return CapturePoint(os.path.basename(argument), (argument,))
+    keys, notes = _captures_among(found)
+    if not keys:
+        raise CaptureError(what, "name a pcap or pcapng file, or a folder that holds some")
+    return CapturePoint(name, tuple(path for _, _, path in sorted(keys)), tuple(notes))
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as failure:
+        raise _unreadable(folder, failure) from failure
+
+
+def capture_points(arguments: Sequence[str], rotated: bool = False) -> list[CapturePoint]:
+    """The capture points that CAPTURE arguments name, in the order of the arguments.
+
+    A file, a folder (its captures, not recursive), a glob, or `-` for stdin is one capture point, named by its
+    basename (a glob by its pattern); arguments whose names would be equal are named as typed, and numbered if they are
+    equal even so. `rotated` joins all arguments into one point, named like the first. The files of a point are in
+    order of their first packet.
+
+    Raises CaptureError for a missing file, a folder or pattern without captures, and a second `-`.
+    """
+    points = [_resolve(argument) for argument in arguments]
+    if sum(point.paths == ("-",) for point in points) > 1:
+        raise CaptureError("-: stdin was named twice", "name stdin once")
+    if rotated and len(points) > 1:
+        paths = [path for point in points for path in point.paths]
+        if "-" in paths:
+            raise CaptureError("-: stdin cannot be joined with other files", "leave out --rotated, or save it to a file")
+        notes = tuple(note for point in points for note in point.notes)
+        return [CapturePoint(points[0].name, in_time_order(list(dict.fromkeys(paths))), notes)]
+    names = [point.name for point in points]
+    chosen: list[str] = []
+    for argument, name in zip(arguments, names, strict=True):
+        wanted = argument if names.count(name) > 1 else name
+        unique, copy = wanted, 1
+        while unique in chosen:
+            copy += 1
+            unique = f"{wanted}#{copy}"
+        chosen.append(unique)
+    return [CapturePoint(name, point.paths, point.notes) for name, point in zip(chosen, points, strict=True)]

@@ -1,0 +1,184 @@
+"""Links and IP: from the first byte of a captured frame to its transport header.
+
+In: a frame in the window (its captured end and its end on the wire) and its link type. Out: where the IP packet
+begins, then where its transport header begins and where the IP packet ends. `find_ip` and `walk_ip` are two small
+steps on purpose: a tunnel is another `walk_ip` further in, a reassembled packet another buffer.
+
+The rule: lengths come from the IP header, never from the frame, so link-layer padding is never payload. What is not
+readable has a reason (a negative number), never an exception.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from captures.kernels import inline
+
+# Link types, as tcpdump.org/linktypes.html numbers them.
+NULL, ETHERNET, PPP, RAW_BSD, RAW_OPENBSD, PPP_HDLC, RAW = 0, 1, 9, 12, 14, 50, 101
+LOOP, LINUX_SLL, IPV4, IPV6, LINUX_SLL2 = 108, 113, 228, 229, 276
+
+LINK_NAMES = {
+    NULL: "NULL",
+    ETHERNET: "ETHERNET",
+    PPP: "PPP",
+    RAW_BSD: "RAW",
+    RAW_OPENBSD: "RAW",
+    PPP_HDLC: "PPP_HDLC",
+    RAW: "RAW",
+    LOOP: "LOOP",
+    LINUX_SLL: "LINUX_SLL",
+    IPV4: "IPV4",
+    IPV6: "IPV6",
+    LINUX_SLL2: "LINUX_SLL2",
+}
+"""The link types that `find_ip` knows, with their official names (LINKTYPE_...)."""
+
+# Why there is no answer. Every captured packet is counted under exactly one of these, or as TCP.
+NOT_IP, NOT_TCP, FRAGMENT, MALFORMED, HEADERS_CUT, UNKNOWN_LINK = -1, -2, -3, -4, -5, -6
+
+TCP = 6
+
+
+def link_name(link: int) -> str:
+    """The official name of a link type, or its number."""
+    return LINK_NAMES.get(link, str(link))
+
+
+@inline
+def net16(b: Any, at: Any) -> Any:
+    """The unsigned 16-bit number in network order at `at`, as int64."""
+    return np.int64(b[at]) << 8 | np.int64(b[at + 1])
+
+
+@inline
+def net32(b: Any, at: Any) -> Any:
+    """The unsigned 32-bit number in network order at `at`, as int64."""
+    return np.int64(b[at]) << 24 | np.int64(b[at + 1]) << 16 | np.int64(b[at + 2]) << 8 | np.int64(b[at + 3])
+
+
+@inline
+def short_of(needed: Any, wire_end: Any) -> Any:
+    """Why a header that should reach to `needed` is not there: cut by the snap length, or never sent."""
+    return np.int64(MALFORMED) if needed > wire_end else np.int64(HEADERS_CUT)
+
+
+@inline
+def find_ip(b: Any, at: Any, end: Any, wire_end: Any, link: Any) -> Any:
+    """Offset of the IP header in the frame at `at`, or a negative reason.
+
+    `end` bounds the captured bytes, `wire_end` is where the frame ended on the wire (>= end).
+    """
+    if link == ETHERNET:
+        header, type_at = 14, 12
+    elif link == LINUX_SLL:
+        header, type_at = 16, 14
+    elif link == LINUX_SLL2:
+        header, type_at = 20, 0
+    elif link == RAW or link == RAW_BSD or link == RAW_OPENBSD or link == IPV4 or link == IPV6:
+        return at
+    elif link == NULL or link == LOOP:
+        if at + 4 > end:
+            return short_of(at + 4, wire_end)
+        # NULL has the capturing machine's byte order, which need not be the file's: families are small numbers.
+        family = net32(b, at)
+        if family > 0xFFFF:
+            family = np.int64(b[at + 1]) << 8 | np.int64(b[at])
+        if family == 2 or family == 10 or family == 24 or family == 28 or family == 30:
+            return at + 4
+        return np.int64(NOT_IP)
+    elif link == PPP or link == PPP_HDLC:
+        if at + 4 > end:
+            return short_of(at + 4, wire_end)
+        if b[at] == 0xFF and b[at + 1] == 0x03:
+            at += 2
+        protocol = net16(b, at)
+        if protocol == 0x0021 or protocol == 0x0057:
+            return at + 2
+        return np.int64(NOT_IP)
+    else:
+        return np.int64(UNKNOWN_LINK)
+
+    if at + header > end:
+        return short_of(at + header, wire_end)
+    protocol = net16(b, at + type_at)
+    at += header
+    if protocol < 0x600 and link == ETHERNET:
+        # IEEE 802.3 with a length: IP only behind a SNAP header (RFC 1042).
+        if at + 8 > end:
+            return np.int64(NOT_IP)
+        if net32(b, at) != 0xAAAA0300 or b[at + 4] != 0 or b[at + 5] != 0:
+            return np.int64(NOT_IP)
+        protocol = net16(b, at + 6)
+        at += 8
+    while protocol == 0x8100 or protocol == 0x88A8 or protocol == 0x9100 or protocol == 0x9200:
+        if at + 4 > end:
+            return short_of(at + 4, wire_end)
+        protocol = net16(b, at + 2)
+        at += 4
+    if protocol == 0x8864:  # PPPoE session (RFC 2516)
+        if at + 8 > end:
+            return short_of(at + 8, wire_end)
+        protocol = net16(b, at + 6)
+        at += 8
+        if protocol == 0x0021 or protocol == 0x0057:
+            return at
+        return np.int64(NOT_IP)
+    if protocol == 0x0800 or protocol == 0x86DD:
+        return at
+    return np.int64(NOT_IP)
+
+
+@inline
+def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
+    """Walk the IP packet at `at` to its transport header.
+
+    Returns (protocol, transport_at, ip_end, version): `protocol` is the IP protocol number or a negative reason,
+    `ip_end` where the IP packet ended on the wire, by its own length (RFC 791, RFC 8200). A length of 0 is what
+    segmentation offload leaves in a packet captured before the card filled it in: the frame's length counts then.
+    """
+    zero = np.int64(0)
+    if at + 20 > end:
+        return short_of(at + 20, wire_end), zero, zero, zero
+    version = np.int64(b[at]) >> 4
+    if version == 4:
+        header = (np.int64(b[at]) & 15) * 4
+        length = net16(b, at + 2)
+        if header < 20 or (length != 0 and length < header):
+            return np.int64(MALFORMED), zero, zero, version
+        ip_end = at + length if length != 0 else wire_end
+        if at + header > end:
+            return short_of(at + header, wire_end), zero, zero, version
+        if net16(b, at + 6) & 0x3FFF != 0:
+            return np.int64(FRAGMENT), zero, zero, version
+        return np.int64(b[at + 9]), at + header, ip_end, version
+    if version != 6:
+        return np.int64(MALFORMED), zero, zero, version
+
+    if at + 40 > end:
+        return short_of(at + 40, wire_end), zero, zero, version
+    length = net16(b, at + 4)
+    ip_end = at + 40 + length if length != 0 else wire_end
+    protocol = np.int64(b[at + 6])
+    next_at = at + 40
+    while True:
+        # Hop-by-hop, routing, destination, mobility, HIP, shim6: length in 8 bytes after the first 8.
+        if protocol == 0 or protocol == 43 or protocol == 60 or protocol == 135 or protocol == 139 or protocol == 140:
+            unit, first = 8, 8
+        elif protocol == 44:  # fragment: no length
+            unit, first = 0, 8
+        elif protocol == 51:  # authentication header: length in 4 bytes after the first 8
+            unit, first = 4, 8
+        else:
+            return protocol, next_at, ip_end, version
+        if next_at + 8 > end:
+            return short_of(next_at + 8, min(ip_end, wire_end)), zero, zero, version
+        # A fragment that is the whole packet (offset 0, none to follow) is legal: RFC 6946.
+        if protocol == 44 and net16(b, next_at + 2) & 0xFFF9 != 0:
+            return np.int64(FRAGMENT), zero, zero, version
+        protocol = np.int64(b[next_at])
+        next_at += first + np.int64(b[next_at + 1]) * unit
+        if next_at > ip_end:
+            return np.int64(MALFORMED), zero, zero, version
