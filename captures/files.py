@@ -10,6 +10,7 @@ The rule: a file is what its first bytes say, never what its name says. What can
 from __future__ import annotations
 
 import glob
+import importlib
 import os
 import select
 import stat
@@ -17,17 +18,18 @@ import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 import crc32c
 import zstandard
 
 from captures import records
 
+inflater: Any
 try:
-    from isal import isal_zlib as inflater  # three times as fast as zlib, where there is a wheel for it
+    inflater = importlib.import_module("isal.isal_zlib")  # three times as fast as zlib, where there is a wheel for it
 except ImportError:  # pragma: no cover - depends on the machine
-    inflater = zlib  # type: ignore[assignment]
+    inflater = zlib
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -179,7 +181,7 @@ class _Zstd:
     def __init__(self, stored: _Stored) -> None:
         # One decompressor for each source: it must not be shared between threads.
         decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW_BYTES)
-        self._reader = decompressor.stream_reader(stored, read_across_frames=True)
+        self._reader = decompressor.stream_reader(cast(BinaryIO, stored), read_across_frames=True)
         self.problem = ""
 
     def readinto(self, into: memoryview) -> int:
@@ -295,7 +297,7 @@ def _is_skippable_zstd(head: bytes) -> bool:
 
 def _open(path: str) -> BinaryIO:
     try:
-        return open(path, "rb", buffering=0)  # type: ignore[return-value]  # a FileIO has all that is used of it
+        return cast(BinaryIO, open(path, "rb", buffering=0))
     except FileNotFoundError as failure:
         raise CaptureError(
             f"{path}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
@@ -427,7 +429,9 @@ def capture_points(arguments: Sequence[str], rotated: bool = False) -> list[Capt
     if rotated and len(points) > 1:
         paths = [path for point in points for path in point.paths]
         if "-" in paths:
-            raise CaptureError("-: stdin cannot be joined with other files", "leave out --rotated, or save it to a file")
+            raise CaptureError(
+                "-: stdin cannot be joined with other files", "leave out --rotated, or save it to a file"
+            )
         notes = tuple(note for point in points for note in point.notes)
         return [CapturePoint(points[0].name, in_time_order(list(dict.fromkeys(paths))), notes)]
     names = [point.name for point in points]

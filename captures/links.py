@@ -77,9 +77,9 @@ def find_ip(b: Any, at: Any, end: Any, wire_end: Any, link: Any) -> Any:
         header, type_at = 16, 14
     elif link == LINUX_SLL2:
         header, type_at = 20, 0
-    elif link == RAW or link == RAW_BSD or link == RAW_OPENBSD or link == IPV4 or link == IPV6:
+    elif link in (RAW, RAW_BSD, RAW_OPENBSD, IPV4, IPV6):
         return at
-    elif link == NULL or link == LOOP:
+    elif link in (NULL, LOOP):
         if at + 4 > end:
             return short_of(at + 4, wire_end)
         # NULL has the capturing machine's byte order, which need not be the file's: families are small numbers.
@@ -89,7 +89,7 @@ def find_ip(b: Any, at: Any, end: Any, wire_end: Any, link: Any) -> Any:
         if family == 2 or family == 10 or family == 24 or family == 28 or family == 30:
             return at + 4
         return np.int64(NOT_IP)
-    elif link == PPP or link == PPP_HDLC:
+    elif link in (PPP, PPP_HDLC):
         if at + 4 > end:
             return short_of(at + 4, wire_end)
         if b[at] == 0xFF and b[at + 1] == 0x03:

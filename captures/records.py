@@ -180,7 +180,7 @@ def next_record(b: Any, at: Any, end: Any, state: Any, interfaces: Any, comments
         return BAD, zero, length, zero, zero, zero, at
     next_at = at + length
     declared = state[INTERFACES] - state[SECTION]
-    if kind == ENHANCED_PACKET or kind == OBSOLETE_PACKET:
+    if kind in (ENHANCED_PACKET, OBSOLETE_PACKET):
         if length < 32:
             return MALFORMED, zero, zero, zero, zero, zero, next_at
         if kind == ENHANCED_PACKET:
@@ -218,7 +218,7 @@ def next_record(b: Any, at: Any, end: Any, state: Any, interfaces: Any, comments
         # It carries no time: that of the packet before it is the best there is.
         state[UNTIMED] += 1
         return RECORD, at + 12, captured, original, interface, state[TIME], next_at
-    if kind == INTERFACE_DESCRIPTION or kind == INTERFACE_STATISTICS or kind == DECRYPTION_SECRETS:
+    if kind in (INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, DECRYPTION_SECRETS):
         return BLOCK, zero, zero, zero, zero, zero, at
     return SKIPPED, zero, zero, zero, zero, zero, next_at
 
