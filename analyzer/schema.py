@@ -369,11 +369,22 @@ def apis() -> tuple[Api, ...]:
     return tuple(found)
 
 
+def has_api(api_key: int) -> bool:
+    return 0 <= api_key < len(apis())
+
+
+def has_secrets(api_key: int, direction: int) -> bool:
+    """May a message of this API and direction hold secrets?"""
+    return (api_key, direction) in _WITH_SECRETS
+
+
+_WITH_SECRETS: Final = frozenset((api_key, direction) for api_key, direction, _ in SECRET_FIELDS)
+
+
 def api_name(api_key: int) -> str:
     """`Produce` for 0; `UNKNOWN_API_n` for what no definition has."""
-    known = apis()
-    if 0 <= api_key < len(known):
-        return known[api_key].name
+    if has_api(api_key):
+        return apis()[api_key].name
     return f"UNKNOWN_API_{api_key}"
 
 
