@@ -1,0 +1,103 @@
+"""Run as a program: read many damaged captures, print a digest of all that came out.
+
+    python mutants.py FOLDER
+
+Only a CaptureError may come out of a damaged capture; anything else ends the program. A process of its own, because
+Numba decides when it is imported whether it checks bounds, or compiles at all. `KWIRE_MUTANTS` sets how many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from captures import forge
+from captures.files import CaptureError
+from captures.forge import ETHERNET, LOOP, NULL, RAW, SLL, SLL2, TO_BROKER, TO_CLIENT, Record, Write
+from tests.captures.reading import read_bytes
+
+WRITES = [Write(TO_BROKER, bytes(range(200))), Write(TO_CLIENT, b"answer")]
+BLOCKS: tuple[Literal["enhanced", "simple", "obsolete"], ...] = ("enhanced", "simple", "obsolete")
+EVIL = (0, 1, 3, 4, 15, 19, 20, 21, 0x7F, 0x80, 0xFF)
+
+
+def originals() -> list[bytes]:
+    """Small captures of every format and link type."""
+    four = forge.converse(WRITES)[:6]
+    six = forge.converse(WRITES, client=("2001:db8::1", 40000), broker=("2001:db8::2", 9092))[:6]
+    extended = [
+        Record(one.time_ns, data, len(data))
+        for one in six
+        for data in [forge.tcp_ip(one, extension_headers=[(0, bytes(8)), (60, bytes(16)), (44, bytes(8))])]
+    ]
+    out = [forge.pcap(forge.rendered(four, link), link) for link in (NULL, ETHERNET, RAW, LOOP, SLL, SLL2)]
+    out.append(forge.pcap(forge.rendered(four, vlans=[(0x88A8, 1), (0x8100, 2)]), big_endian=True, nanoseconds=True))
+    out.append(forge.pcap(extended, RAW))
+    mixed = [replace(one, interface=index % 2) for index, one in enumerate(forge.rendered(four))]
+    for resolution in (None, 9, 12, 0x80 | 20, 0x80 | 40):
+        for block in BLOCKS:
+            out.append(
+                forge.pcapng(
+                    mixed,
+                    (ETHERNET, ETHERNET),
+                    block=block,
+                    resolution=resolution,
+                    offset_seconds=1_699_999_000,  # so that ticks as fine as 2**-40 seconds fit in 64 bits
+                    big_endian=block == "obsolete",
+                    comment="a comment" if block == "enhanced" else "",
+                )
+            )
+    out.append(out[-1] + out[-2])  # two sections of different byte orders
+    return out
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """One to four strokes of damage: bytes, 32-bit numbers, cuts, and repetitions."""
+    spoiled = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(spoiled))
+        stroke = rng.randrange(6)
+        if stroke < 2:
+            spoiled[at] = rng.choice(EVIL)
+        elif stroke == 2:
+            spoiled[at] ^= 1 << rng.randrange(8)
+        elif stroke == 3:
+            at = at // 4 * 4
+            number = rng.choice((0, 1, 12, 31, 1 << 20, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1))
+            spoiled[at : at + 4] = struct.pack(rng.choice("<>") + "I", number)
+        elif stroke == 4 and len(spoiled) > 40:
+            del spoiled[at : at + rng.randint(1, 8)]
+        else:
+            spoiled[at:at] = spoiled[at : at + rng.randint(1, 64)]
+    return bytes(spoiled)
+
+
+def main(folder: Path) -> None:
+    rng = random.Random(20_261_121)
+    captures = originals()
+    digest = hashlib.sha256()
+    count = int(os.environ.get("KWIRE_MUTANTS", "600"))
+    rows = errors = hintless = 0
+    for number in range(count):
+        data = damaged(captures[number % len(captures)], rng)
+        try:
+            # A window as long as the file has its last record at the buffer's very end: a read past it is seen.
+            reading = read_bytes(data, folder, window_bytes=rng.choice((64, 300, len(data), 1 << 16)))
+        except CaptureError as error:
+            errors += 1
+            hintless += not error.hint
+            digest.update(str(error).replace(str(folder), "").encode())
+            continue
+        rows += len(reading.rows)
+        digest.update(repr((reading.rows, reading.counts, len(reading.notes), reading.secrets)).encode())
+    print(f"{count} captures: {rows} rows, {errors} errors ({hintless} without a hint), digest {digest.hexdigest()}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

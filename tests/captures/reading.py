@@ -1,0 +1,87 @@
+"""How the tests of this folder read captures: a file or bytes in, the kernel's rows as `dpkt_twin.Row`s out."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from captures.files import CapturePoint, FileInfo
+from captures.packets import COUNTED, Packets, Reader
+from tests.captures.dpkt_twin import Row
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All that a reader gave of one capture point."""
+
+    rows: list[Row]
+    counts: dict[str, int]
+    notes: list[str]
+    files: list[FileInfo]
+    secrets: list[bytes]
+    batches: int
+
+    @property
+    def nonzero(self) -> dict[str, int]:
+        return {name: count for name, count in self.counts.items() if count and name != "packets"}
+
+
+def rows_of(batch: Packets) -> list[Row]:
+    """A batch's rows as plain values."""
+    out = []
+    for row in range(len(batch)):
+        at, size = int(batch.payload_at[row]), int(batch.payload_captured[row])
+        payload = batch.buffer[at : at + size].tobytes()
+        assert at >= 0
+        assert len(payload) == size, "the payload lies in the window"
+        out.append(
+            Row(
+                number=int(batch.number[row]),
+                record_at=int(batch.record_at[row]),
+                time_ns=int(batch.time_ns[row]),
+                interface=int(batch.interface[row]),
+                source=struct.pack(">QQ", int(batch.src_hi[row]), int(batch.src_lo[row])),
+                target=struct.pack(">QQ", int(batch.dst_hi[row]), int(batch.dst_lo[row])),
+                src_port=int(batch.src_port[row]),
+                dst_port=int(batch.dst_port[row]),
+                seq=int(batch.seq[row]),
+                ack=int(batch.ack[row]),
+                window=int(batch.window[row]),
+                flags=int(batch.flags[row]),
+                payload=payload,
+                payload_length=int(batch.payload_length[row]),
+            )
+        )
+    return out
+
+
+def read_point(point: CapturePoint, **settings: object) -> Reading:
+    """Read a capture point to its end, checking what must hold for every capture."""
+    reader = Reader(point, **settings)  # type: ignore[arg-type]
+    rows: list[Row] = []
+    batches = 0
+    for batch in reader:
+        assert all(getattr(batch, name).flags.c_contiguous for name in ("number", "src_hi", "payload_at"))
+        assert all(0 <= index < len(reader.files) for index in batch.file.tolist())
+        rows.extend(rows_of(batch))
+        batches += 1
+        batch.release()
+    counts = reader.counts
+    assert counts["packets"] == sum(counts[name] for name in COUNTED), "every packet is in exactly one class"
+    assert counts["packets"] == sum(info.packets for info in reader.files)
+    assert counts["tcp"] == len(rows)
+    assert reader.bytes_read == sum(info.size for info in reader.files) or any(reader.notes)
+    return Reading(rows, counts, reader.notes, reader.files, reader.secrets, batches)
+
+
+def read(path: Path, **settings: object) -> Reading:
+    """Read one file."""
+    return read_point(CapturePoint(path.name, (str(path),)), **settings)
+
+
+def read_bytes(data: bytes, folder: Path, **settings: object) -> Reading:
+    """Read a capture that is not in a file yet."""
+    path = folder / "forged"
+    path.write_bytes(data)
+    return read(path, **settings)
