@@ -33,8 +33,12 @@ except ImportError:  # pragma: no cover - depends on the machine
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-CHUNK_BYTES = 1 << 18
-"""How much compressed data is read at a time: enough to make the calls cheap, small beside a window."""
+CHUNK_BYTES = 1 << 16
+"""How much compressed data is read, and how much is decompressed, at a time: enough to make the calls cheap. Where the
+data is damaged, what was decompressed up to there in that call is lost, so it is small beside a window."""
+
+ZSTD_PIECE_BYTES = 1 << 11
+"""Compressed data that zstd gets at a time. 4 bytes can stand for 128 KiB, so this much is 64 MiB at worst."""
 
 LARGEST_ZSTD_WINDOW_BYTES = 128 << 20
 """zstd frames may ask for a history as large as they like; this is what the zstd tool grants without being asked."""
@@ -151,7 +155,7 @@ class _Gzip:
         while not self.problem:
             data = self._input or self._stored.read()
             try:
-                out = self._member.decompress(data, len(into))
+                out = self._member.decompress(data, min(len(into), CHUNK_BYTES))
             except (zlib.error, inflater.error) as failure:
                 self.problem = f"its gzip data is damaged ({failure})"
                 break
@@ -179,19 +183,50 @@ class _Zstd:
     """zstd data, one frame or several after each other (RFC 8878)."""
 
     def __init__(self, stored: _Stored) -> None:
+        self._stored = stored
         # One decompressor for each source: it must not be shared between threads.
-        decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW_BYTES)
-        self._reader = decompressor.stream_reader(cast(BinaryIO, stored), read_across_frames=True)
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW_BYTES)
+        self._frame = self._decompressor.decompressobj()
+        self._inside = False  # whether a frame has begun and not ended
+        self._input = b""
+        self._at = 0
+        self._output = memoryview(b"")
         self.problem = ""
 
     def readinto(self, into: memoryview) -> int:
-        if self.problem:
-            return 0
-        try:
-            return int(self._reader.readinto(into))
-        except zstandard.ZstdError as failure:
-            self.problem = f"its zstd data is damaged ({failure})"
-            return 0
+        while not self._output and not self.problem and self._fill():
+            piece = self._input[self._at : self._at + ZSTD_PIECE_BYTES]
+            self._at += len(piece)
+            self._inside = True
+            try:
+                self._output = memoryview(self._frame.decompress(piece))
+            except zstandard.ZstdError as failure:
+                self.problem = f"its zstd data is damaged ({failure})"
+                break
+            if self._frame.eof:
+                self._at -= len(self._frame.unused_data)
+                self._frame = self._decompressor.decompressobj()
+                self._inside = False
+        count = min(len(self._output), len(into))
+        into[:count] = self._output[:count]
+        self._output = self._output[count:]
+        return count
+
+    def _fill(self) -> bool:
+        """Have input at hand: some of a frame, or the beginning of one."""
+        while len(self._input) - self._at < (1 if self._inside else 4):
+            more = self._stored.read()
+            if not more:
+                break
+            self._input = self._input[self._at :] + more
+            self._at = 0
+        head = self._input[self._at : self._at + 4]
+        if self._inside:
+            if not head:
+                self.problem = "its zstd data is cut off"
+        elif head.strip(b"\0") and not is_zstd(head):
+            self.problem = "what follows its zstd data is no zstd data"
+        return bool(head) and not self.problem and (self._inside or is_zstd(head))
 
 
 class Source:
@@ -218,7 +253,7 @@ class Source:
         self._stream: Stream
         if head.startswith(GZIP_MAGIC):
             self._stream = _Gzip(self._stored)
-        elif head.startswith(ZSTD_MAGIC) or _is_skippable_zstd(head):
+        elif is_zstd(head):
             self._stream = _Zstd(self._stored)
         else:
             self._stream = self._stored
@@ -290,9 +325,9 @@ class Source:
         self.close()
 
 
-def _is_skippable_zstd(head: bytes) -> bool:
-    """A zstd file may begin with a skippable frame, as the parallel compressors write."""
-    return len(head) == 4 and head[1:] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50
+def is_zstd(head: bytes) -> bool:
+    """Whether a zstd frame begins with `head` (4 bytes): data, or to be skipped, as parallel compressors write."""
+    return head == ZSTD_MAGIC or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50)
 
 
 def _open(path: str) -> BinaryIO:

@@ -430,9 +430,10 @@ class Reader:
 
     def _begin(self, source: Source, layout: records.Layout, head: bytes) -> int:
         """Take in a file's first 24 bytes, or all it has; returns where its first record is. Raises CaptureError."""
+        if not head and source.problem:
+            raise CaptureError(f"{source.path}: cannot be unpacked: {source.problem}", "is the file whole?")
         if not head:
-            why = source.problem or "was the capture written to the end?"
-            raise CaptureError(f"{source.path}: is empty", why)
+            raise CaptureError(f"{source.path}: is empty", "was the capture written to the end?")
         if not records.is_capture(head):
             raise not_a_capture(source.path, head)
         if len(head) < records.PCAP_HEADER_BYTES:
