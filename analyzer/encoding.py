@@ -202,8 +202,8 @@ class EncodeError(ValueError):
     """A body does not fit its layout. The message says what and where, and `hint` what to try."""
 
     def __init__(self, path: str, problem: str, hint: str) -> None:
-        super().__init__(f"{path or 'body'}: {problem}")
-        self.path = path
+        self.path = path.rstrip(".")
+        super().__init__(f"{self.path or 'body'}: {problem}")
         self.hint = hint
 
 

@@ -65,8 +65,11 @@ SECRET_FIELDS: Final[dict[tuple[int, int, str], Secrecy]] = {
     (32, RESPONSE, "results.configs.synonyms.value"): "by_name",
     (33, REQUEST, "resources.configs.value"): "by_name",  # AlterConfigs
     (44, REQUEST, "resources.configs.value"): "by_name",  # IncrementalAlterConfigs
+    # StreamsGroupHeartbeat and StreamsGroupDescribe: configurations of internal topics (KIP-1071)
     (88, REQUEST, "topology.subtopologies.repartitionSourceTopics.topicConfigs.value"): "by_name",
     (88, REQUEST, "topology.subtopologies.stateChangelogTopics.topicConfigs.value"): "by_name",
+    (89, RESPONSE, "groups.topology.subtopologies.repartitionSourceTopics.topicConfigs.value"): "by_name",
+    (89, RESPONSE, "groups.topology.subtopologies.stateChangelogTopics.topicConfigs.value"): "by_name",
     # A whole request or response inside (KIP-590): hidden unless what it holds is known to have no secrets.
     (58, REQUEST, "requestData"): "envelope",
     (58, RESPONSE, "responseData"): "envelope",
@@ -288,7 +291,7 @@ def _fields(
                 inner,
                 flexible and ("flexibleVersions" not in raw or _within(version, raw["flexibleVersions"])),
                 nullable,
-                raw["tag"] if tagged else None,
+                int(raw["tag"]) if tagged else None,  # some releases write it as text
                 default,
                 raw.get("entityType", ""),
                 SECRET_FIELDS.get((definition.api_key, definition.direction, path), ""),

@@ -571,7 +571,9 @@ def secret_spans(
         parent, _, name = info.path.rpartition(".")
         if info.kind == "string" and name in ("name", "key"):
             latest[parent] = _value(reading, _STRING, (value, position, length))
-        elif info.secret and _hidden(reading, info.secret, latest.get(parent), (value, position, length)):
+        elif (
+            length > 0 and info.secret and _hidden(reading, info.secret, latest.get(parent), (value, position, length))
+        ):
             spans.append((position, position + length))
     if end < len(data):
         spans.append((end, len(data)))

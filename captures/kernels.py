@@ -71,9 +71,9 @@ WARM = CACHE_FOLDER.is_dir() and any(CACHE_FOLDER.iterdir())
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` on first use, without the GIL, and keep the result on disk."""
-    return numba.njit(function, cache=True, nogil=True)
+    return numba.njit(function, cache=True, nogil=True, _nrt=False, error_model="numpy", no_cfunc_wrapper=True)
 
 
 def inline(function: Callable[..., Any]) -> Any:
     """Like `kernel`, for small helpers: inlined by LLVM into the kernels that call them."""
-    return numba.njit(function, nogil=True, inline="never")
+    return numba.njit(function, nogil=True, _nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)

@@ -1,0 +1,616 @@
+"""Batches of integers -> Arrow tables.
+
+In: the `Batch`es of one capture point, in order. Out: Arrow tables with the columns of `tables.py`. Strings travel as
+symbols until here; a column of strings is built as indices into the few distinct ones, so no row makes a Python object.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import errors as kafka_errors
+from analyzer import schema as definitions
+from analyzer import state as s
+from analyzer import tables
+from analyzer.conversation import Batch
+from analyzer.decoding import REASONS
+from analyzer.engine import Engine
+from analyzer.program import load
+from captures import streams as t
+
+STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
+STATES = ("decoded", "truncated", "undecoded")
+
+
+class Strings:
+    """Distinct strings, numbered."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, value: str) -> int:
+        """The number of a string, a new one if it is new."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+def text(value: bytes) -> str:
+    """A string from the wire. Kafka's are UTF-8; bytes that are not show as `\\xNN`, so that none is lost."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def ip_text(address: int) -> str:
+    """An address of `captures.packets`: IPv4 is ::ffff:a.b.c.d there."""
+    if address >> 32 == 0xFFFF:
+        return str(ipaddress.IPv4Address(address & 0xFFFFFFFF))
+    return str(ipaddress.IPv6Address(address))
+
+
+def end_point(ip: str, port: int) -> str:
+    """`ip:port`, IPv6 in brackets (RFC 5952)."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def unrecognised_guess(first: tuple[int, int]) -> str:
+    """What a connection that is not Kafka may be, by the first 8 bytes of each side (0: it said nothing)."""
+    sides = [value.to_bytes(8, "big", signed=True) for value in first]
+    for data in sides:
+        if data[0] in (20, 21, 22, 23) and data[1] == 3 and data[2] <= 4:
+            return "TLS"
+        if data.startswith((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE", b"OPTIONS", b"PATCH ", b"HTTP/", b"PRI * ")):
+            return "HTTP"
+        if data.startswith(b"SSH-"):
+            return "SSH"
+        if data[4:8] in (b"\x00\x03\x00\x00", b"\x04\xd2\x16\x2f", b"\x04\xd2\x16\x30"):
+            return "PostgreSQL"
+        if data[:3] == b"\x00\x00\x00" and data[3] in (44, 45) and data[4:8] == b"\x00\x00\x00\x00":
+            return "ZooKeeper"
+        if data.startswith((b"*1\r\n", b"*2\r\n", b"*3\r\n", b"+OK", b"-ERR", b"+PONG")):
+            return "Redis"
+        if data.startswith(b"AMQP"):
+            return "AMQP"
+        if data[:1] == b"\x10" and b"\x00\x04MQ" in data:
+            return "MQTT"
+        if data[2:4] == b"\x00\x00" and data[0] == 0 and data[4] & 0x78 == 0 and data[4:8] != b"\x00" * 4:
+            return "unknown"
+        if int.from_bytes(data[:2], "big") >= 12 and data[4] & 0x78 == 0 and data[6:8] == b"\x00\x01":
+            return "DNS"
+    return "nothing said" if first == (0, 0) else "unknown"
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Where the captured payload bytes of Kafka connections went, and what is missing."""
+
+    payload_bytes: int = 0
+    duplicate_bytes: int = 0
+    decoded_bytes: int = 0
+    opaque: dict[str, int] = field(default_factory=lambda: dict.fromkeys(tables.OPAQUE_REASONS, 0))
+    skipped_bytes: int = 0
+    incomplete_bytes: int = 0
+    gap_bytes: int = 0
+    snaplen_bytes: int = 0
+
+    @property
+    def opaque_bytes(self) -> int:
+        return sum(self.opaque.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `_kwire.json`, `--json` and the summary."""
+        return {
+            "payload_bytes": self.payload_bytes,
+            "duplicate_bytes": self.duplicate_bytes,
+            "decoded_bytes": self.decoded_bytes,
+            "opaque_bytes": self.opaque_bytes,
+            "opaque": dict(self.opaque),
+            "skipped_bytes": self.skipped_bytes,
+            "incomplete_bytes": self.incomplete_bytes,
+            "gap_bytes": self.gap_bytes,
+            "snaplen_bytes": self.snaplen_bytes,
+        }
+
+    def add(self, other: Coverage) -> None:
+        """Add another capture point's."""
+        for name in ("payload", "duplicate", "decoded", "skipped", "incomplete", "gap", "snaplen"):
+            key = f"{name}_bytes"
+            setattr(self, key, getattr(self, key) + getattr(other, key))
+        for reason, amount in other.opaque.items():
+            self.opaque[reason] += amount
+
+
+@dataclass(slots=True)
+class Unrecognised:
+    """A connection in which no Kafka was found."""
+
+    connection: str
+    payload_bytes: int
+    looks_like: str
+
+
+@dataclass(slots=True)
+class _Symbols:
+    """One shard's symbols in the numbering of the whole capture point; -1: not needed yet."""
+
+    strings: list[int] = field(default_factory=list)
+    lists: list[bytes] = field(default_factory=list)
+    topics: list[int] = field(default_factory=list)
+    errors: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Exchanges of one window, ready to become Arrow: columns as in `analyzer.state`, with symbols in the numbering of
+    the capture point and `connection` the number of each row's connection."""
+
+    x: np.ndarray
+    connection: np.ndarray
+
+
+class Columns:
+    """Turns the batches of one capture point into Arrow tables. `take` in order, then `exchanges` of what it gave."""
+
+    def __init__(self, engine: Engine, capture: str) -> None:
+        self.capture = capture
+        self.coverage = Coverage()
+        self.unrecognised: list[Unrecognised] = []
+        self.unrecognised_connections = 0
+        self.unrecognised_bytes = 0
+        self.connections: list[dict[str, Any]] = []
+        self.topic_ids: list[dict[str, Any]] = []
+        self.api_versions: list[dict[str, Any]] = []
+        self._engine = engine
+        self._strings = Strings()
+        self._lists: list[tuple[int, ...]] = []
+        self._list_numbers: dict[tuple[int, ...], int] = {}
+        self._shards = [_Symbols() for _ in range(max(1, engine.settings.threads))]
+        self._slots = np.full(256, -1, np.int64)
+        self._names: list[str] = []
+        self._born: list[int] = []
+        self._ends: list[tuple[int, int, int, int]] = []
+        self._topic_ids: set[tuple[int, int]] = set()
+        self._api_names = [api.name for api in definitions.apis()]
+        self._program = load()
+
+    # -- taking batches ---------------------------------------------------------------------------------------------
+    def take(self, batches: list[Batch]) -> Rows:
+        """Take one window's batches, one a shard: its exchanges, in order; the small tables' rows are kept."""
+        parts, numbers = [], []
+        facts: list[tuple[int, int, int, list[int]]] = []
+        ended: list[tuple[int, int, int, Batch, int]] = []
+        for shard, batch in enumerate(batches):
+            self._learn(shard, batch)
+            x = batch.exchanges
+            parts.append(self._renumber(shard, x))
+            numbers.append(self._connections(x[s.X_SLOT], x[s.X_NEXT]))
+            for order, row in enumerate(batch.facts.tolist()):
+                facts.append((row[s.FACT_TRIGGER], shard, order, row))
+        rows = self._ordered(parts, numbers)
+        facts.sort(key=lambda fact: fact[:3])
+        for _, shard, _, row in facts:
+            self._fact(self._shards[shard], row)
+        for batch in batches:
+            for i, (slot, trigger) in enumerate(batch.ended.tolist()):
+                client = np.array([batch.k[i, s.K_CLIENT]])
+                number = int(self._connections(np.array([slot]), client)[0])
+                ended.append((trigger, self._born[number], number, batch, i))
+        ended.sort(key=lambda end: end[:2])
+        where = {id(batch): shard for shard, batch in enumerate(batches)}
+        for _, _, number, batch, i in ended:
+            self._end(self._shards[where[id(batch)]], number, batch, i)
+            self._slots[int(batch.ended[i, 0])] = -1
+        return rows
+
+    def _learn(self, shard: int, batch: Batch) -> None:
+        """Number the strings that are new in a batch."""
+        known = self._shards[shard]
+        known.strings.extend(self._strings.number(text(value)) for value in batch.strings)
+        known.lists.extend(batch.lists)
+        known.topics.extend([-1] * len(batch.lists))
+        known.errors.extend([-1] * len(batch.lists))
+
+    def _renumber(self, shard: int, x: np.ndarray) -> np.ndarray:
+        """Symbols of the shard -> numbers of the capture point."""
+        known = self._shards[shard]
+        strings = np.array(known.strings, np.int64)
+        for column in (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID):
+            x[column] = _through(strings, x[column])
+        for column, numbers, signed in ((s.X_TOPICS, known.topics, False), (s.X_ERRORS, known.errors, True)):
+            used = x[column] != s.NULL
+            for symbol in np.unique(x[column][used]).tolist():
+                if numbers[symbol] < 0:
+                    content = np.frombuffer(known.lists[symbol], "<i4")
+                    values = content.tolist() if signed else [known.strings[i] for i in content.tolist()]
+                    numbers[symbol] = self._list_number(tuple(values))
+            x[column] = _through(np.array(numbers, np.int64), x[column])
+        return x
+
+    def _list_number(self, values: tuple[int, ...]) -> int:
+        number = self._list_numbers.get(values)
+        if number is None:
+            number = self._list_numbers[values] = len(self._lists)
+            self._lists.append(values)
+        return number
+
+    def _ordered(self, parts: list[np.ndarray], numbers: list[np.ndarray]) -> Rows:
+        """The shards' rows in one order: by the packet that completed them, then by age of the connection."""
+        x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        connection = numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
+        trigger = x[s.X_TRIGGER]
+        step = np.diff(trigger)
+        if (step < 0).any() or ((step == 0) & (np.diff(connection) != 0)).any():
+            order = np.lexsort((np.array(self._born, np.int64)[connection], trigger))
+            x, connection = x[:, order], connection[order]
+        return Rows(x, connection)
+
+    # -- connections --------------------------------------------------------------------------------------------------
+    def _connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        """The number of each slot's connection; `clients`: which side of it asks."""
+        top = int(slots.max(initial=-1)) + 1
+        if top > len(self._slots):
+            larger = np.full(max(top, 2 * len(self._slots)), -1, np.int64)
+            larger[: len(self._slots)] = self._slots
+            self._slots = larger
+        numbers = self._slots[slots]
+        new = numbers < 0
+        if new.any():
+            fresh, where = np.unique(slots[new], return_index=True)
+            for slot, side in zip(fresh.tolist(), clients[new][where].tolist(), strict=True):
+                self._slots[slot] = self._name(slot, side)
+            numbers = self._slots[slots]
+        return numbers
+
+    def _name(self, slot: int, side: int) -> int:
+        a, b, reuse, born = self._engine.flows.end_points(slot)
+        client, broker = (b, a) if side == 1 else (a, b)
+        client_ip, broker_ip = ip_text(client[0]), ip_text(broker[0])
+        self._names.append(f"{end_point(client_ip, client[1])}-{end_point(broker_ip, broker[1])}#{reuse}")
+        self._ends.append(
+            (self._strings.number(client_ip), client[1], self._strings.number(broker_ip), broker[1])
+        )
+        self._born.append(born)
+        return len(self._names) - 1
+
+    def _end(self, known: _Symbols, number: int, batch: Batch, i: int) -> None:
+        """A connection has ended: its row, and its bytes in the coverage."""
+        k = batch.k[i].tolist()
+        f, d, c = batch.f[2 * i : 2 * i + 2], batch.d[2 * i : 2 * i + 2], batch.c[i].tolist()
+        captured = int(d[:, t.D_CAPTURED].sum())
+        if k[s.K_CLASS] != s.KAFKA:
+            if captured:
+                self.unrecognised_connections += 1
+                self.unrecognised_bytes += captured
+                if len(self.unrecognised) < MAX_UNRECOGNISED:
+                    guess = unrecognised_guess((k[s.K_FIRST_0], k[s.K_FIRST_1]))
+                    self.unrecognised.append(Unrecognised(self._names[number], captured, guess))
+            return
+        client = max(0, k[s.K_CLIENT])
+        sides = (client, 1 - client)
+        coverage = Coverage(
+            payload_bytes=captured,
+            duplicate_bytes=int(d[:, t.D_DUPLICATE].sum()),
+            decoded_bytes=k[s.K_DECODED],
+            opaque=dict(
+                zip(
+                    tables.OPAQUE_REASONS,
+                    (k[s.K_ENCRYPTED], k[s.K_SASL], k[s.K_UNKNOWN_API], k[s.K_UNSUPPORTED_VERSION], k[s.K_MALFORMED],
+                     k[s.K_TRAILING], k[s.K_LIMIT]),
+                    strict=True,
+                )
+            ),
+            skipped_bytes=k[s.K_SKIPPED] + int(d[:, t.D_LATE].sum() + f[:, s.F_LOST].sum()),
+            incomplete_bytes=k[s.K_INCOMPLETE],
+            gap_bytes=int(d[:, t.D_GAP_BYTES].sum()),
+            snaplen_bytes=int(d[:, t.D_SNAPLEN].sum()),
+        )  # fmt: skip
+        self.coverage.add(coverage)
+        client_ip, client_port, broker_ip, broker_port = self._ends[number]
+        values = self._strings.values
+        row: dict[str, Any] = {
+            "capture": self.capture,
+            "connection": self._names[number],
+            "client_ip": values[client_ip],
+            "client_port": client_port,
+            "broker_ip": values[broker_ip],
+            "broker_port": broker_port,
+            "first_time": c[t.C_FIRST_NS] // 1000,
+            "last_time": c[t.C_LAST_NS] // 1000,
+            "client_packets": int(d[sides[0], t.D_PACKETS]),
+            "broker_packets": int(d[sides[1], t.D_PACKETS]),
+            "client_bytes": int(d[sides[0], t.D_CAPTURED]),
+            "broker_bytes": int(d[sides[1], t.D_CAPTURED]),
+            "rtt_us": c[t.C_RTT_NS] // 1000 if c[t.C_RTT_NS] >= 0 else None,
+            "retransmissions": int(d[:, t.D_RETRANSMISSIONS].sum()),
+            "duplicates": 0,
+            "out_of_order": int(d[:, t.D_OUT_OF_ORDER].sum()),
+            "overlap_conflicts": 0,
+            "zero_windows": int(d[:, t.D_ZERO_WINDOWS].sum()),
+            "gaps": int(d[:, t.D_GAPS].sum()),
+            "opened": c[t.C_SYN_SIDE] >= 0,
+            "closed": ("open", "fin", "rst")[k[s.K_CLOSED]],
+            "tls": bool(k[s.K_TLS]),
+            "requests": k[s.K_REQUESTS],
+            "errors": k[s.K_ERRORS],
+        }
+        amounts = coverage.as_dict()
+        for reason, amount in amounts.pop("opaque").items():
+            row[f"opaque_{reason}_bytes"] = amount
+        row.update(amounts)
+        for name, column in (
+            ("client_id", s.K_CLIENT_ID),
+            ("software_name", s.K_SOFTWARE_NAME),
+            ("software_version", s.K_SOFTWARE_VERSION),
+            ("sasl_mechanism", s.K_MECHANISM),
+        ):
+            row[name] = None if k[column] == s.NULL else values[known.strings[k[column]]]
+        self.connections.append(row)
+
+    def _fact(self, known: _Symbols, row: list[int]) -> None:
+        """A row for one of the small tables."""
+        if row[s.FACT_KIND] == s.FACT_TOPIC_ID:
+            pair = (known.strings[row[s.FACT_A]], known.strings[row[s.FACT_B]])
+            if pair not in self._topic_ids:
+                self._topic_ids.add(pair)
+                values = self._strings.values
+                self.topic_ids.append({"capture": self.capture, "topic_id": values[pair[0]], "topic": values[pair[1]]})
+        else:
+            number = int(self._slots[row[s.FACT_SLOT]])
+            if number < 0:
+                number = int(self._connections(np.array([row[s.FACT_SLOT]]), np.array([-1]))[0])
+            _, _, broker_ip, broker_port = self._ends[number]
+            self.api_versions.append(
+                {
+                    "capture": self.capture,
+                    "connection": self._names[number],
+                    "broker": end_point(self._strings.values[broker_ip], broker_port),
+                    "api_key": row[s.FACT_A],
+                    "min": row[s.FACT_B],
+                    "max": row[s.FACT_C],
+                }
+            )
+
+    # -- Arrow ------------------------------------------------------------------------------------------------------
+    def small_tables(self) -> dict[str, pa.Table]:
+        """The rows of connections, topic_ids and api_versions kept since the last call."""
+        made = {}
+        for name in ("connections", "topic_ids", "api_versions"):
+            rows = getattr(self, name)
+            made[name] = pa.Table.from_pylist(rows, schema=tables.schema(name))
+            setattr(self, name, [])
+        return made
+
+    def exchanges(self, windows: list[Rows]) -> pa.Table:
+        """The exchanges of some windows. Strings come as dictionaries: `plain` makes them what the contract says."""
+        x = np.concatenate([rows.x for rows in windows], axis=1) if windows else np.zeros((s.X_COLUMNS, 0), np.int64)
+        connection = np.concatenate([rows.connection for rows in windows]) if windows else np.zeros(0, np.int64)
+        n = x.shape[1]
+        strings, files = self._strings.values, [info.name for info in self._engine.reader.files]
+        used, local = _compact(connection, len(self._names))
+        ends = [self._ends[i] for i in used.tolist()]
+        request_us, request_end_us = _micros(x[s.X_REQUEST_FIRST_NS]), _micros(x[s.X_REQUEST_LAST_NS])
+        response_us, response_end_us = _micros(x[s.X_RESPONSE_FIRST_NS]), _micros(x[s.X_RESPONSE_LAST_NS])
+        latency = _minus(response_us, request_end_us)
+        backwards = (latency < 0) & (latency != s.NULL)
+        latency[backwards] = s.NULL
+        plain_file = np.array([not info.compressed for info in self._engine.reader.files] or [False])
+        columns: dict[str, pa.Array] = {
+            "capture": _dictionary(np.zeros(n, np.int32), [self.capture]),
+            "connection": _dictionary(local, [self._names[i] for i in used.tolist()]),
+            "exchange": _integers(x[s.X_EXCHANGE], pa.int64()),
+            "reply": _integers(x[s.X_REPLY], pa.int64()),
+            "client_ip": _dictionary(local, [strings[end[0]] for end in ends]),
+            "client_port": pa.array(np.array([end[1] for end in ends], np.int32)[local]),
+            "broker_ip": _dictionary(local, [strings[end[2]] for end in ends]),
+            "broker_port": pa.array(np.array([end[3] for end in ends], np.int32)[local]),
+            "api_key": _integers(x[s.X_API_KEY], pa.int16()),
+            "api": self._api(x[s.X_API_KEY]),
+            "api_version": _integers(x[s.X_API_VERSION], pa.int16()),
+            "correlation_id": _integers(x[s.X_CORRELATION_ID], pa.int32()),
+            "client_id": _strings(x[s.X_CLIENT_ID], strings),
+            "request_time": _times(request_us),
+            "request_end": _times(request_end_us),
+            "response_time": _times(response_us),
+            "response_end": _times(response_end_us),
+            "latency_us": _integers(latency, pa.int64()),
+            "total_us": _integers(_minus(response_end_us, request_us), pa.int64()),
+            "throttle_us": _integers(_times_1000(x[s.X_THROTTLE]), pa.int64()),
+            "request_bytes": _integers(x[s.X_REQUEST_BYTES], pa.int64()),
+            "response_bytes": _integers(x[s.X_RESPONSE_BYTES], pa.int64()),
+            "status": _dictionary(x[s.X_STATUS], STATUSES),
+            "request_state": _dictionary(x[s.X_REQUEST_STATE], STATES),
+            "response_state": _dictionary(x[s.X_RESPONSE_STATE], STATES),
+            "reason": self._reasons(x, backwards),
+            "error_code": _integers(x[s.X_ERROR], pa.int16()),
+            "error": self._error_names(x[s.X_ERROR]),
+            "errors": self._errors(x),
+            "acks": _integers(x[s.X_ACKS], pa.int16()),
+            "max_wait_ms": _integers(x[s.X_MAX_WAIT], pa.int32()),
+            "min_bytes": _integers(x[s.X_MIN_BYTES], pa.int32()),
+            "group_id": _strings(x[s.X_GROUP], strings),
+            "member_id": _strings(x[s.X_MEMBER], strings),
+            "generation": _integers(x[s.X_GENERATION], pa.int32()),
+            "transactional_id": _strings(x[s.X_TRANSACTIONAL_ID], strings),
+            "topics": self._topics(x),
+            "request_file": _dictionary(x[s.X_REQUEST_FILE], files),
+            "request_packet": _integers(x[s.X_REQUEST_NUMBER], pa.int64()),
+            "response_file": _dictionary(x[s.X_RESPONSE_FILE], files),
+            "response_packet": _integers(x[s.X_RESPONSE_NUMBER], pa.int64()),
+            "request_offset": _offsets(x[s.X_REQUEST_RECORD_AT], x[s.X_REQUEST_FILE], plain_file),
+            "response_offset": _offsets(x[s.X_RESPONSE_RECORD_AT], x[s.X_RESPONSE_FILE], plain_file),
+        }
+        arrays = [
+            columns[column.name] if column.name in columns else pa.nulls(n, column.type) for column in tables.EXCHANGES
+        ]
+        return pa.Table.from_arrays(arrays, names=[column.name for column in tables.EXCHANGES])
+
+    def _api(self, keys: np.ndarray) -> pa.Array:
+        known = (keys >= 0) & (keys < len(self._api_names))
+        return _dictionary(np.where(known, keys, s.NULL), self._api_names)
+
+    def _error_names(self, codes: np.ndarray) -> pa.Array:
+        bad = (codes != s.NULL) & (codes != 0)
+        distinct = np.unique(codes[bad])
+        where = np.where(bad, np.searchsorted(distinct, codes), s.NULL)
+        return _dictionary(where, [kafka_errors.name(code) for code in distinct.tolist()])
+
+    def _topics(self, x: np.ndarray) -> pa.Array:
+        """Lists of topics; empty where the messages name none, null where no message was decoded."""
+        seen = (x[s.X_REQUEST_STATE] == 0) | (x[s.X_RESPONSE_STATE] == 0)
+        used, local = _compact(x[s.X_TOPICS], len(self._lists))
+        lists = [self._lists[i] for i in used.tolist()]
+        values = _strings(np.array([i for entry in lists for i in entry], np.int64), self._strings.values)
+        return _lists_of(local, x[s.X_TOPICS] != s.NULL, seen, lists, values.cast(pa.string()), 1)
+
+    def _errors(self, x: np.ndarray) -> pa.Array:
+        """Lists of (code, name, count); empty on success, null where no response was decoded."""
+        seen = x[s.X_RESPONSE_STATE] == 0
+        used, local = _compact(x[s.X_ERRORS], len(self._lists))
+        lists = [self._lists[i] for i in used.tolist()]
+        flat = [pair for entry in lists for pair in zip(entry[::2], entry[1::2], strict=True)]
+        values = pa.StructArray.from_arrays(
+            [
+                pa.array([code for code, _ in flat], pa.int16()),
+                pa.array([kafka_errors.name(code) for code, _ in flat], pa.string()),
+                pa.array([count for _, count in flat], pa.int32()),
+            ],
+            names=["code", "error", "count"],
+        )
+        return _lists_of(local, x[s.X_ERRORS] != s.NULL, seen, lists, values, 2)
+
+    def _reasons(self, x: np.ndarray, backwards: np.ndarray) -> pa.Array:
+        """Sentences for the few rows that have something to say."""
+        odd = (
+            ((x[s.X_REQUEST_REASON] != s.NULL) & (x[s.X_REQUEST_REASON] != s.R_NONE))
+            | ((x[s.X_RESPONSE_REASON] != s.NULL) & (x[s.X_RESPONSE_REASON] != s.R_NONE))
+            | backwards
+        )
+        found = Strings()
+        numbers = np.full(x.shape[1], s.NULL, np.int64)
+        for i in np.flatnonzero(odd).tolist():
+            said = []
+            for side, column in (("request", s.X_REQUEST_REASON), ("response", s.X_RESPONSE_REASON)):
+                reason, a, b = x[column, i], x[column + 1, i], x[column + 2, i]
+                if reason != s.NULL and reason != s.R_NONE:
+                    said.append(f"{side}: {self._reason(int(reason), int(a), int(b))}")
+            if backwards[i]:
+                said.append("response: captured before the end of its request")
+            numbers[i] = found.number("; ".join(said))
+        return _strings(numbers, found.values)
+
+    def _reason(self, reason: int, a: int, b: int) -> str:
+        if reason == s.R_TRAILING:
+            return f"{a} trailing bytes"
+        if reason == s.R_MALFORMED:
+            return f"malformed: {self._program.field_path(a // 16)} at byte {b}: {REASONS[a % 16]}"
+        if reason == s.R_HEADER:
+            return "malformed: header" + (f" at byte {b}" if b >= 0 else "")
+        if reason == s.R_TRUNCATED:
+            return f"{a} bytes missing inside"
+        if reason == s.R_CUT:
+            return f"the last {a} bytes never came"
+        if reason == s.R_LIMIT:
+            return f"limit: {a} bytes are more than may be kept"
+        return {
+            s.R_UNKNOWN_API: "unknown_api",
+            s.R_UNSUPPORTED_VERSION: "unsupported_version",
+            s.R_NO_REQUEST: "its request was not seen",
+            s.R_TOO_MANY: "too many requests without an answer before it",
+        }[reason]
+
+
+MAX_UNRECOGNISED = 1000
+"""Connections without Kafka that are listed one by one; more are counted together."""
+
+
+def plain(table: pa.Table, name: str) -> pa.Table:
+    """The table with the contract's plain types."""
+    return table.cast(tables.schema(name))
+
+
+def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:
+    """numbers[symbols], NULL staying NULL."""
+    if not len(numbers):
+        return symbols
+    absent = symbols == s.NULL
+    mapped: np.ndarray = numbers[np.where(absent, 0, symbols)]
+    mapped[absent] = s.NULL
+    return mapped
+
+
+def _compact(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the distinct numbers in use, sorted; each row's place among them, 0 where it is NULL)."""
+    present = np.zeros(count + 1, bool)
+    here = numbers != s.NULL
+    present[numbers[here]] = True
+    used = np.flatnonzero(present)
+    place = np.zeros(count + 1, np.int64)
+    place[used] = np.arange(len(used))
+    return used, place[np.where(here, numbers, count)].astype(np.int32)
+
+
+def _integers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    absent = values == s.NULL
+    if absent.any():
+        return pa.array(np.where(absent, 0, values).astype(kind.to_pandas_dtype()), kind, mask=absent)
+    return pa.array(values.astype(kind.to_pandas_dtype()), kind)
+
+
+def _dictionary(indices: np.ndarray, values: Any) -> pa.Array:
+    absent = indices == s.NULL if indices.dtype == np.int64 else None
+    if absent is not None and absent.any():
+        where = pa.array(np.where(absent, 0, indices).astype(np.int32), mask=absent)
+    else:
+        where = pa.array(indices.astype(np.int32))
+    return pa.DictionaryArray.from_arrays(where, pa.array(list(values), pa.string()), safe=False)
+
+
+def _strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
+    used, local = _compact(numbers, len(values))
+    where = pa.array(local, mask=numbers == s.NULL)
+    return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)
+
+
+def _micros(nanos: np.ndarray) -> np.ndarray:
+    return np.where(nanos == s.NULL, s.NULL, nanos // 1000)
+
+
+def _times(micros: np.ndarray) -> pa.Array:
+    return _integers(micros, pa.int64()).cast(tables.TIME)
+
+
+def _times_1000(values: np.ndarray) -> np.ndarray:
+    return np.where(values == s.NULL, s.NULL, values * 1000)
+
+
+def _minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where((a == s.NULL) | (b == s.NULL), s.NULL, a - b)
+
+
+def _offsets(at: np.ndarray, file: np.ndarray, plain_file: np.ndarray) -> pa.Array:
+    seen = at != s.NULL
+    readable = seen & plain_file[np.where(seen, file, 0)]
+    return _integers(np.where(readable, at, s.NULL), pa.int64())
+
+
+def _lists_of(
+    local: np.ndarray, has: np.ndarray, seen: np.ndarray, lists: list[tuple[int, ...]], values: pa.Array, width: int
+) -> pa.Array:
+    """A column of lists: row i is lists[local[i]] where `has`, empty where only `seen`, else null."""
+    lengths = np.array([len(entry) // width for entry in lists] or [0], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    sizes = np.where(has, lengths[local], 0)
+    offsets = np.zeros(len(local) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    total = int(offsets[-1])
+    # Element j of the result is values[first of its row's list + how far j is into that row].
+    index = np.arange(total) + np.repeat(np.where(has, starts[local], 0) - offsets[:-1], sizes)
+    where = pa.array(offsets.astype(np.int32), mask=np.append(~(has | seen), False))
+    return pa.ListArray.from_arrays(where, values.take(pa.array(index)))

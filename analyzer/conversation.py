@@ -1,0 +1,256 @@
+"""One shard's framing and matching: owns the tables of `analyzer.state`, grows them, and hands out what has ended.
+
+In: `Segments`, window by window. Out: a `Batch` of columns for each: exchanges that ended, connections that ended, facts
+and (where asked for) raw messages. Kernels never allocate: they come back with the name of the table that is full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analyzer import state as s
+from analyzer.framing import converse
+from analyzer.matching import FOUND_COLUMNS
+from analyzer.program import STACK_DEPTH, load
+from analyzer.roles import roles
+from analyzer.symbols import content, fresh, grown
+from captures.flows import Assigned, _doubled
+from captures.kernels import kernel
+from captures.streams import Segments, Streams
+
+FRAME_LIMIT = 512 << 20
+"""Bytes of frames in progress; a larger frame, and beyond that the largest ones together, are counted, not kept."""
+
+SYMBOL_LIMIT = 64 << 20
+"""Bytes of distinct strings kept; beyond it those that nothing open uses are forgotten."""
+
+
+@kernel
+def transpose(rows: Any, out: Any) -> None:
+    """out[c, r] = rows[r, c], in blocks that stay in the cache."""
+    n, columns = rows.shape
+    for start in range(0, n, 32):
+        stop = min(start + 32, n)
+        for c in range(columns):
+            for r in range(start, stop):
+                out[c, r] = rows[r, c]
+
+
+@kernel
+def move_regions(f: Any, slab: Any, into: Any) -> Any:
+    """Copy the regions in use to the front of `into`, each at its full size; returns how much room they take."""
+    used = np.int64(0)
+    for key in range(len(f)):
+        room = f[key, s.F_ROOM]
+        if room > 0:
+            at = f[key, s.F_AT]
+            for i in range(f[key, s.F_HAVE]):
+                into[used + i] = slab[at + i]
+            f[key, s.F_AT] = used
+            used += room
+    return used
+
+
+def layouts() -> s.Layouts:
+    """The program and roles as kernels take them."""
+    program = load()
+    role, parent = roles(program)
+    return s.Layouts(
+        program.code, program.tags, program.tag_entries, program.start, program.flexible,
+        program.header_version, program.max_version, role, parent,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What ended in one window for one shard.
+
+    exchanges   int64[X_COLUMNS, n] columns, ordered by X_TRIGGER
+    facts       int64[m, FACT_COLUMNS]
+    ended       int64[e, 2] (slot, trigger) of connections
+    k, f, c, d  rows of the tables for `ended`: k and c one a connection, f and d two
+    messages    int64[p, MSG_COLUMNS] and message_bytes uint8[:]
+    strings, lists   contents of the symbols that are new since the last batch, and the number of the first of them
+    """
+
+    exchanges: np.ndarray
+    facts: np.ndarray
+    ended: np.ndarray
+    k: np.ndarray
+    f: np.ndarray
+    c: np.ndarray
+    d: np.ndarray
+    messages: np.ndarray
+    message_bytes: np.ndarray
+    first_string: int
+    strings: list[bytes]
+    first_list: int
+    lists: list[bytes]
+
+
+class Conversations:
+    """The tables of one shard. Not safe to share between threads."""
+
+    def __init__(
+        self, lay: s.Layouts, ports: tuple[int, ...] = (), keep_messages: bool = False, limit: int = FRAME_LIMIT
+    ) -> None:
+        self._lay = lay
+        self._ports = np.array(sorted(ports), np.int64)
+        self._limit = limit
+        v = np.zeros(s.V_COLUMNS, np.int64)
+        v[s.V_MARK_FREE] = v[s.V_PENDING_FREE] = -1
+        v[s.V_KEEP] = keep_messages
+        v[s.V_FRAME_LIMIT] = limit
+        self._state = s.State(
+            f=np.zeros((512, s.F_COLUMNS), np.int64),
+            k=np.zeros((256, s.K_COLUMNS), np.int64),
+            slab=np.zeros(1 << 20, np.uint8),
+            marks=np.zeros((1 << 12, s.MARK_COLUMNS), np.int64),
+            pending=np.zeros((1 << 10, s.X_COLUMNS), np.int64),
+            out=np.zeros((1 << 13, s.X_COLUMNS), np.int64),
+            facts=np.zeros((1 << 10, s.FACT_COLUMNS), np.int64),
+            messages=np.zeros((1 << 8, s.MSG_COLUMNS), np.int64),
+            message_bytes=np.zeros(1 << 16, np.uint8),
+            ended=np.zeros((1 << 8, 2), np.int64),
+            strings=fresh(),
+            lists=fresh(),
+            tape=np.zeros((1 << 12, 5), np.int64),
+            stack=np.zeros((STACK_DEPTH, 3), np.int64),
+            frame=np.zeros(s.FR_COLUMNS, np.int64),
+            row=np.zeros(s.X_COLUMNS, np.int64),
+            topics=np.zeros(1 << 10, np.int64),
+            found=np.zeros(FOUND_COLUMNS, np.int64),
+            scratch=np.zeros(1 << 12, np.uint8),
+            v=v,
+        )
+        self._strings_out = 0
+        self._lists_out = 0
+
+    def take(self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False) -> Batch:
+        """Work through one window's segments. `final`: the capture ends with them."""
+        slots = len(streams.c)
+        while len(self._state.k) < slots:
+            self._state = self._state._replace(k=_doubled(self._state.k), f=_doubled(self._state.f))
+        v = self._state.v
+        v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
+        v[s.V_FINAL] = final
+        at = 0
+        while True:
+            status, at = converse(
+                at, segments.rows, segments.sources[0], segments.sources[1], streams.c, assigned.conn,
+                assigned.flow_key, self._ports, self._state, self._lay,
+            )  # fmt: skip
+            if status == s.OK:
+                break
+            self._grow(status)
+        self._hold_limit()
+        return self._batch(streams)
+
+    @property
+    def in_progress(self) -> int:
+        """Bytes set aside for frames that are not complete."""
+        return int(self._state.v[s.V_SLAB_LIVE])
+
+    @property
+    def oldest_pending(self) -> int | None:
+        """Ordinal of the packet with which the oldest unanswered request began; None where there is none."""
+        state = self._state
+        oldest: int | None = None
+        for head in state.k[:, s.K_HEAD][(state.k[:, s.K_STARTED] != 0) & (state.k[:, s.K_HEAD] >= 0)].tolist():
+            ordinal = int(state.pending[head, s.X_ORDINAL])
+            oldest = ordinal if oldest is None else min(oldest, ordinal)
+        return oldest
+
+    def _grow(self, status: int) -> None:
+        state = self._state
+        v = state.v
+        if status == s.NEED_SLAB:
+            live = int(v[s.V_SLAB_LIVE])
+            # Most of it may be regions given up: then moving the rest together is enough.
+            room = len(state.slab) if live * 2 < len(state.slab) // 2 else len(state.slab) * 2
+            into = np.empty(room, np.uint8)
+            v[s.V_SLAB] = move_regions(state.f, state.slab, into)
+            state = state._replace(slab=into)
+        elif status == s.NEED_MARKS:
+            state = state._replace(marks=_doubled(state.marks))
+        elif status == s.NEED_PENDING:
+            state = state._replace(pending=_doubled(state.pending))
+        elif status == s.NEED_OUT:
+            state = state._replace(out=_doubled(state.out))
+        elif status == s.NEED_FACTS:
+            state = state._replace(facts=_doubled(state.facts))
+        elif status == s.NEED_MESSAGES:
+            need = int(v[s.V_MESSAGE_BYTES] + state.frame[s.FR_HAVE])
+            if need > len(state.message_bytes):
+                more = np.empty(max(need, 2 * len(state.message_bytes)), np.uint8)
+                more[: v[s.V_MESSAGE_BYTES]] = state.message_bytes[: v[s.V_MESSAGE_BYTES]]
+                state = state._replace(message_bytes=more)
+            else:
+                state = state._replace(messages=_doubled(state.messages))
+        elif status == s.NEED_STRINGS:
+            state = state._replace(strings=grown(state.strings, int(state.frame[s.FR_HAVE]) + (1 << 16)))
+        elif status == s.NEED_LISTS:
+            state = state._replace(lists=grown(state.lists, len(state.scratch)))
+        elif status == s.NEED_TAPE:
+            state = state._replace(tape=_doubled(state.tape))
+        elif status == s.NEED_ENDED:
+            state = state._replace(ended=_doubled(state.ended))
+        elif status == s.NEED_TOPICS:
+            topics = _doubled(state.topics)
+            state = state._replace(topics=topics, scratch=np.zeros(4 * len(topics), np.uint8))
+        else:
+            raise AssertionError(f"kernel status {status}")
+        self._state = state
+
+    def _hold_limit(self) -> None:
+        """Where frames in progress take too much together, the largest are from now on only counted."""
+        state = self._state
+        f, v = state.f, state.v
+        while int(v[s.V_SLAB_LIVE]) > self._limit:
+            key = int(np.argmax(np.where(f[:, s.F_MODE] == s.SYNC, f[:, s.F_ROOM], 0)))
+            have = int(f[key, s.F_HAVE] - f[key, s.F_FROM])
+            if f[key, s.F_MODE] != s.SYNC or f[key, s.F_ROOM] <= 8192 or have < 4:
+                break
+            f[key, s.F_SEEN] = f[key, s.F_HELD] = have
+            f[key, s.F_MISSING] = 0
+            f[key, s.F_CAUSE] = s.LIMIT
+            f[key, s.F_MODE] = s.DROP
+            f[key, s.F_HAVE] = f[key, s.F_FROM] + min(have, 4096)
+            released = int(f[key, s.F_ROOM]) - int(f[key, s.F_HAVE])
+            f[key, s.F_ROOM] = f[key, s.F_HAVE]
+            v[s.V_SLAB_LIVE] -= released
+        live = int(v[s.V_SLAB_LIVE])
+        if len(state.slab) > 1 << 22 and live * 8 < len(state.slab):
+            into = np.empty(max(1 << 20, live * 2), np.uint8)
+            v[s.V_SLAB] = move_regions(f, state.slab, into)
+            self._state = state._replace(slab=into)
+
+    def _batch(self, streams: Streams) -> Batch:
+        state, v = self._state, self._state.v
+        out = np.empty((s.X_COLUMNS, int(v[s.V_OUT])), np.int64)
+        transpose(state.out[: v[s.V_OUT]], out)
+        ended = state.ended[: v[s.V_ENDED]].copy()
+        slots = ended[:, 0]
+        sides = (2 * slots[:, None] + np.arange(2)).ravel()
+        first_string, first_list = self._strings_out, self._lists_out
+        strings, lists = content(state.strings, first_string), content(state.lists, first_list)
+        self._strings_out += len(strings)
+        self._lists_out += len(lists)
+        return Batch(
+            exchanges=out,
+            facts=state.facts[: v[s.V_FACTS]].copy(),
+            ended=ended,
+            k=state.k[slots],
+            f=state.f[sides],
+            c=streams.c[slots],
+            d=streams.d[sides],
+            messages=state.messages[: v[s.V_MESSAGES]].copy(),
+            message_bytes=state.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
+            first_string=first_string,
+            strings=strings,
+            first_list=first_list,
+            lists=lists,
+        )

@@ -1,0 +1,123 @@
+"""A capture point, end to end: windows of packets through the stages, over threads, as batches of what ended.
+
+In: a `CapturePoint`. Out: for each window a list of `Batch`, one a shard. Reading and connection tracking run ahead of
+the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
+comes out depends on the packets alone: each batch is in order of the packet that completed its rows, and windows follow
+one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from analyzer.conversation import FRAME_LIMIT, Batch, Conversations, layouts
+from captures.files import CapturePoint
+from captures.flows import Assigned, Flows
+from captures.packets import Packets, Reader, no_packets
+from captures.streams import WAITING_BYTES, Streams
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to read.
+
+    threads          kernels at work at once
+    window_bytes     bytes of capture read at a time
+    ports            server ports that are Kafka whatever their content looks like
+    keep_messages    hand out the raw bytes of messages
+    frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
+                     amount, and real frames stay under Kafka's own limit of 100 MB
+    """
+
+    threads: int = 2
+    window_bytes: int = 16 << 20
+    ports: tuple[int, ...] = ()
+    keep_messages: bool = False
+    frame_limit: int = FRAME_LIMIT
+
+
+@dataclass(slots=True)
+class _Window:
+    packets: Packets
+    assigned: Assigned
+    base: int
+
+
+@dataclass(slots=True)
+class _Shard:
+    streams: Streams
+    conversations: Conversations
+
+    def process(self, window: _Window, slots: int, final: bool) -> Batch:
+        segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
+        return self.conversations.take(segments, self.streams, window.assigned, final)
+
+
+class Engine:
+    """One capture point being read. `flows` names connections, `reader` knows the files and notes."""
+
+    def __init__(self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None) -> None:
+        self.settings = settings
+        self.reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin)
+        self.flows = Flows()
+        self.packets = 0
+        lay = layouts()
+        shards = max(1, settings.threads)
+        waiting = min(WAITING_BYTES, settings.frame_limit // 2)
+        self._shards = [
+            _Shard(
+                Streams(i, shards, max(1 << 16, waiting // shards)),
+                Conversations(lay, settings.ports, settings.keep_messages, settings.frame_limit // (2 * shards)),
+            )
+            for i in range(shards)
+        ]
+        self._recycled: list[np.ndarray] = []
+
+    def oldest_pending(self) -> int | None:
+        """Ordinal of the packet with which the oldest unanswered request began."""
+        oldest = [o for o in (shard.conversations.oldest_pending for shard in self._shards) if o is not None]
+        return min(oldest, default=None)
+
+    def batches(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[list[Batch]]:
+        """Read it all. `progress` gets the bytes read so far, after each window."""
+        with ThreadPoolExecutor(max_workers=self.settings.threads, thread_name_prefix="kwire") as pool:
+            windows = self._windows()
+            ahead: Future[_Window | None] = pool.submit(next, windows, None)
+            done: list[Batch] | None = None
+            while (window := ahead.result()) is not None:
+                ahead = pool.submit(next, windows, None)
+                slots = self.flows.slots
+                parts = [pool.submit(shard.process, window, slots, False) for shard in self._shards]
+                if done is not None:
+                    yield done
+                    self._recycle(done)
+                done = [part.result() for part in parts]
+                window.packets.release()
+                progress(self.reader.bytes_read)
+            if done is not None:
+                yield done
+                self._recycle(done)
+            last = _Window(no_packets(), self.flows.all_end(), self.packets)
+            final = [pool.submit(shard.process, last, self.flows.slots, True) for shard in self._shards]
+            yield [part.result() for part in final]
+
+    def _windows(self) -> Iterator[_Window]:
+        """Read ahead: one thread at a time is in here."""
+        for packets in self.reader:
+            while self._recycled:
+                self.flows.recycle(self._recycled.pop())
+            assigned = self.flows.assign(packets)
+            base = self.packets
+            self.packets += len(packets)
+            yield _Window(packets, assigned, base)
+
+    def _recycle(self, batches: list[Batch]) -> None:
+        """The connections that ended in these batches have been written: their slots may be used again."""
+        for batch in batches:
+            if len(batch.ended):
+                self._recycled.append(batch.ended[:, 0].copy())

@@ -1,0 +1,224 @@
+"""The tables that framing and matching keep while they read a capture: names of their columns, and nothing else.
+
+All are int64, one row a thing; `NULL` stands for absent. They live in one `State` (a named tuple of arrays, which
+kernels take as one argument) and are grown by `analyzer.conversation` between kernel calls.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analyzer.symbols import Symbols
+
+NULL: Final = -(1 << 63)
+
+# --- directions (row = 2 * slot + side) -------------------------------------------------------------------------------
+# A direction collects bytes in the slab: [F_FROM, F_HAVE) of its region are not used up yet.
+(
+    F_MODE,
+    F_AT,  # its region in the slab
+    F_ROOM,
+    F_FROM,
+    F_HAVE,
+    F_NEED,  # bytes from F_FROM that complete the frame at hand, 0 where not known
+    F_SCANNED,  # SEEK: offsets before it are no frame's start
+    F_STALLED,  # SEEK: F_HAVE when the search last stopped for want of bytes
+    F_STRICT,  # SEEK: only offset F_FROM can be a frame's start (the connection's first byte)
+    F_TENTATIVE,  # the frame at hand was found by seeking and is not proved yet
+    F_MARKS,  # first mark of the region, or -1
+    F_LAST_MARK,
+    F_SEEN,  # DROP: stream bytes of the frame so far, missing ones included
+    F_HELD,  # DROP: captured bytes of the frame so far
+    F_MISSING,  # DROP: missing bytes of the frame so far
+    F_CAUSE,  # DROP: why (TRUNCATED, LIMIT)
+    F_LAST_NS,
+    F_FRAMES,  # frames seen: the next one's ordinal
+    F_BROKEN,  # a gap came before the first frame was found
+    F_LOST,  # bytes given up before the connection was recognised
+    F_COLUMNS,
+) = range(21)
+SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
+TRUNCATED, LIMIT = 1, 2  # see also CUT
+
+# --- marks: which packet brought a byte (linked per direction) ---------------------------------------------------------
+(MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_ORDINAL, MARK_COLUMNS) = range(8)
+
+# --- connections (row = slot) -----------------------------------------------------------------------------------------
+(
+    K_STARTED,
+    K_CLASS,
+    K_CLIENT,  # side that sends requests, -1 unknown
+    K_INSISTED,  # 1 where --port says that it is Kafka
+    K_HEAD,  # pending requests, linked
+    K_TAIL,
+    K_COUNT,
+    K_RAW,  # SaslHandshake v0 seen: raw tokens until the next request
+    K_RAW_WAITING,
+    K_CLOSED,  # 0 open, 1 FIN from both sides, 2 RST
+    K_FINS,
+    K_MECHANISM,
+    K_SOFTWARE_NAME,
+    K_SOFTWARE_VERSION,
+    K_CLIENT_ID,
+    K_OFFERED,  # an ApiVersions answer was recorded
+    K_LOWEST_ID,  # smallest correlation id of a request seen, to know answers to earlier ones
+    K_REQUESTS,
+    K_ERRORS,
+    K_TLS,
+    K_FIRST_0,  # the first 8 bytes of each side, to say what an unknown protocol may be
+    K_FIRST_1,
+    K_OTHER,  # bytes of a connection that is not (yet) Kafka
+    K_DECODED,
+    K_ENCRYPTED,
+    K_SASL,
+    K_UNKNOWN_API,
+    K_UNSUPPORTED_VERSION,
+    K_MALFORMED,
+    K_TRAILING,
+    K_LIMIT,
+    K_SKIPPED,
+    K_INCOMPLETE,
+    K_COLUMNS,
+) = range(34)
+UNDECIDED, KAFKA, OTHER = 0, 1, 2
+
+# --- exchanges (pending ones are linked by X_NEXT; finished ones are copied to the output) -------------------------------
+(
+    X_NEXT,  # in the output: which side is the client
+    X_SLOT,
+    X_EXCHANGE,
+    X_REPLY,
+    X_STATUS,
+    X_API_KEY,
+    X_API_VERSION,
+    X_CORRELATION_ID,
+    X_CLIENT_ID,
+    X_REQUEST_FIRST_NS,
+    X_REQUEST_LAST_NS,
+    X_REQUEST_BYTES,
+    X_REQUEST_FILE,
+    X_REQUEST_NUMBER,
+    X_REQUEST_RECORD_AT,
+    X_REQUEST_STATE,
+    X_REQUEST_REASON,
+    X_REQUEST_REASON_A,
+    X_REQUEST_REASON_B,
+    X_RESPONSE_FIRST_NS,
+    X_RESPONSE_LAST_NS,
+    X_RESPONSE_BYTES,
+    X_RESPONSE_FILE,
+    X_RESPONSE_NUMBER,
+    X_RESPONSE_RECORD_AT,
+    X_RESPONSE_STATE,
+    X_RESPONSE_REASON,
+    X_RESPONSE_REASON_A,
+    X_RESPONSE_REASON_B,
+    X_THROTTLE,
+    X_ERROR,
+    X_ERRORS,
+    X_ACKS,
+    X_MAX_WAIT,
+    X_MIN_BYTES,
+    X_GROUP,
+    X_MEMBER,
+    X_GENERATION,
+    X_TRANSACTIONAL_ID,
+    X_TOPICS,
+    X_ORDINAL,
+    X_TRIGGER,
+    X_COLUMNS,
+) = range(43)
+ANSWERED, NO_RESPONSE_EXPECTED, UNANSWERED, IN_FLIGHT, ORPHAN_RESPONSE = 0, 1, 2, 3, 4
+DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
+# Reasons; A and B are numbers that go with them.
+(
+    R_NONE,
+    R_TRAILING,  # A bytes
+    R_UNKNOWN_API,
+    R_UNSUPPORTED_VERSION,
+    R_MALFORMED,  # A: pc * 16 + status of the decoder, B: offset in the message
+    R_TRUNCATED,  # A bytes of the message missing
+    R_LIMIT,
+    R_HEADER,  # the header itself breaks a rule; B: offset
+    R_CUT,  # the capture or the connection ended inside; A bytes of the message missing
+    R_NO_REQUEST,
+    R_TOO_MANY,  # more requests without an answer than a connection may have
+) = range(11)
+
+# --- facts: rows for the small tables ----------------------------------------------------------------------------------
+FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_TRIGGER, FACT_COLUMNS = range(7)
+FACT_API_VERSION, FACT_TOPIC_ID = 0, 1
+
+# --- messages: raw bytes kept for show, view and replay ------------------------------------------------------------------
+(MSG_SLOT, MSG_DIRECTION, MSG_ORDINAL, MSG_AT, MSG_LENGTH, MSG_COMPLETE, MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER,
+ MSG_COLUMNS) = range(10)  # fmt: skip
+
+# --- the frame at hand -------------------------------------------------------------------------------------------------
+(
+    FR_AT,  # where it starts (its 4-byte length) in the buffer given
+    FR_HAVE,  # bytes of it that are there, from its start
+    FR_TOTAL,  # its size, the length field included
+    FR_HELD,  # captured bytes (FR_HAVE, and those after a hole)
+    FR_FIRST_NS,
+    FR_LAST_NS,
+    FR_NUMBER,
+    FR_FILE,
+    FR_RECORD_AT,
+    FR_ORDINAL,
+    FR_TRIGGER,
+    FR_CAUSE,  # 0 whole, TRUNCATED, LIMIT, CUT
+    FR_TENTATIVE,
+    FR_SOURCE,  # which bytes FR_AT points into: the window's, the waiting ones, the slab
+    FR_COLUMNS,
+) = range(15)
+CUT: Final = 3
+
+# --- the vector of counters ------------------------------------------------------------------------------------------
+(V_SLAB, V_SLAB_LIVE, V_MARK_FREE, V_MARKS, V_PENDING_FREE, V_PENDINGS, V_OUT, V_FACTS, V_MESSAGES, V_MESSAGE_BYTES,
+ V_ENDED, V_POSITION, V_KEEP, V_FRAME_LIMIT, V_FINAL, V_STAGE, V_KEY_0, V_KEY_1, V_COLUMNS) = range(19)  # fmt: skip
+
+# --- what a kernel call may come back for -------------------------------------------------------------------------------
+OK, NEED_SLAB, NEED_MARKS, NEED_PENDING, NEED_OUT, NEED_FACTS, NEED_MESSAGES, NEED_STRINGS, NEED_LISTS, NEED_TAPE, \
+    NEED_ENDED, NEED_TOPICS = range(12)  # fmt: skip
+REVERT = 99
+
+
+class Layouts(NamedTuple):
+    """What a kernel needs of the program (see `analyzer.program`), and the roles of fields."""
+
+    code: np.ndarray
+    tags: np.ndarray
+    tag_entries: np.ndarray
+    start: np.ndarray
+    flexible: np.ndarray
+    header_version: np.ndarray
+    max_version: np.ndarray
+    role: np.ndarray
+    parent: np.ndarray
+
+
+class State(NamedTuple):
+    """Everything a shard keeps, and its scratch space."""
+
+    f: np.ndarray
+    k: np.ndarray
+    slab: np.ndarray
+    marks: np.ndarray
+    pending: np.ndarray
+    out: np.ndarray
+    facts: np.ndarray
+    messages: np.ndarray
+    message_bytes: np.ndarray
+    ended: np.ndarray
+    strings: Symbols
+    lists: Symbols
+    tape: np.ndarray
+    stack: np.ndarray
+    frame: np.ndarray  # int64[FR_COLUMNS]
+    row: np.ndarray  # int64[X_COLUMNS]: the exchange at hand
+    topics: np.ndarray  # int64: symbols of the topics of the exchange at hand
+    found: np.ndarray  # int64[F]: what a message said (see `analyzer.matching`)
+    scratch: np.ndarray  # uint8: symbols of a list, as bytes
+    v: np.ndarray

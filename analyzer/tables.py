@@ -1,0 +1,180 @@
+"""The tables of a dataset: the contract in code.
+
+Each column has its Arrow type and a sentence that says what it holds. Parquet files, Spark views, `--fields` and the
+documentation follow this file. Rules: times are `timestamp[us, UTC]`, durations int64 microseconds named `..._us`,
+sizes int64 bytes named `..._bytes`; absent is null, never -1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+FORMAT_VERSION = 1
+
+TIME = pa.timestamp("us", tz="UTC")
+ERRORS = pa.list_(pa.struct([("code", pa.int16()), ("error", pa.string()), ("count", pa.int32())]))
+STRINGS = pa.list_(pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: name, type, and what it holds."""
+
+    name: str
+    type: pa.DataType
+    about: str
+
+
+def _columns(*rows: tuple[str, pa.DataType, str]) -> tuple[Column, ...]:
+    return tuple(Column(*row) for row in rows)
+
+
+_KEY = _columns(
+    ("capture", pa.string(), "Name of the capture point."),
+    ("connection", pa.string(), "`client_ip:port-broker_ip:port#n`; n counts the uses of that four-tuple."),
+)
+_END_POINTS = _columns(
+    ("client_ip", pa.string(), "Address of the side that sends requests."),
+    ("client_port", pa.int32(), "Its TCP port."),
+    ("broker_ip", pa.string(), "Address of the side that answers."),
+    ("broker_port", pa.int32(), "Its TCP port."),
+)
+
+EXCHANGES = (
+    *_KEY,
+    *_columns(
+        ("exchange", pa.int64(), "Ordinal, from 0, of the request frame in its direction; null for an orphan."),
+        ("reply", pa.int64(), "Ordinal, from 0, of the response frame in its direction; null where none."),
+    ),
+    *_END_POINTS,
+    *_columns(
+        ("api_key", pa.int16(), "Kafka's number of the API."),
+        ("api", pa.string(), "Kafka's name of the API, as `Produce`; null where unknown."),
+        ("api_version", pa.int16(), "Version that the request header says."),
+        ("correlation_id", pa.int32(), "Number that pairs the response with its request."),
+        ("client_id", pa.string(), "Client id of the request header."),
+        ("request_time", TIME, "First byte of the request."),
+        ("request_end", TIME, "Last byte of the request."),
+        ("response_time", TIME, "First byte of the response."),
+        ("response_end", TIME, "Last byte of the response."),
+        ("latency_us", pa.int64(), "`response_time - request_end`; null where that is negative (reordered capture)."),
+        ("total_us", pa.int64(), "`response_end - request_time`."),
+        ("queue_us", pa.int64(), "Null: split of the latency, reserved."),
+        ("network_us", pa.int64(), "Null: split of the latency, reserved."),
+        ("hold_us", pa.int64(), "Null: split of the latency, reserved."),
+        ("broker_us", pa.int64(), "Null: split of the latency, reserved."),
+        ("cause", pa.string(), "Null: what the latency was spent on, reserved."),
+        ("throttle_us", pa.int64(), "`throttleTimeMs` of the response."),
+        ("request_bytes", pa.int64(), "Size of the request, its 4-byte length included."),
+        ("response_bytes", pa.int64(), "Size of the response, its 4-byte length included."),
+        ("status", pa.string(),
+         "`answered`, `no_response_expected`, `unanswered` (the connection closed, or later responses came), "
+         "`in_flight` (the capture ended first), `orphan_response`."),
+        ("request_state", pa.string(), "`decoded`, `truncated` (bytes missing inside), `undecoded`; null: not seen."),
+        ("response_state", pa.string(), "The same for the response."),
+        ("reason", pa.string(), "Why something is not decoded, or what was odd."),
+        ("error_code", pa.int16(), "First error in the response that is not 0; 0 on success."),
+        ("error", pa.string(), "Its name; null on success."),
+        ("errors", ERRORS, "All error codes of the response but 0, each with its name and how often."),
+        ("acks", pa.int16(), "Produce: `acks`, as sent (-1: all in-sync replicas)."),
+        ("max_wait_ms", pa.int32(), "Fetch: `maxWaitMs`."),
+        ("min_bytes", pa.int32(), "Fetch: `minBytes`."),
+        ("group_id", pa.string(), "First group that the request names."),
+        ("member_id", pa.string(), "Member that the request names, or that the answer gives a new one."),
+        ("generation", pa.int32(), "Generation of the group, or epoch of the member (KIP-848)."),
+        ("transactional_id", pa.string(), "First transactional id that the request names."),
+        ("topics", STRINGS, "Topics that request and response name, in that order; an id where only that was said."),
+        ("request_file", pa.string(), "File with the request's first byte."),
+        ("request_packet", pa.int64(), "Number, from 1, of the packet in that file."),
+        ("response_file", pa.string(), "File with the response's first byte."),
+        ("response_packet", pa.int64(), "Number, from 1, of the packet in that file."),
+        ("request_offset", pa.int64(), "Byte offset of that packet's record in the file; null if compressed or stdin."),
+        ("response_offset", pa.int64(), "The same for the response."),
+    ),
+)  # fmt: skip
+
+OPAQUE_REASONS = ("encrypted", "sasl", "unknown_api", "unsupported_version", "malformed", "trailing", "limit")
+
+CONNECTIONS = (
+    *_KEY,
+    *_END_POINTS,
+    *_columns(
+        ("first_time", TIME, "First packet."),
+        ("last_time", TIME, "Last packet."),
+        ("client_packets", pa.int64(), "TCP packets that the client sent."),
+        ("broker_packets", pa.int64(), "TCP packets that the broker sent."),
+        ("client_bytes", pa.int64(), "Captured payload bytes that the client sent, every copy counted."),
+        ("broker_bytes", pa.int64(), "The same for the broker."),
+        ("rtt_us", pa.int64(), "Handshake: from the SYN to the client's ACK of the SYN-ACK."),
+        ("retransmissions", pa.int64(), "Packets whose bytes were sent again."),
+        ("duplicates", pa.int64(), "Packets that the capture holds twice."),
+        ("out_of_order", pa.int64(), "Packets that came after later ones."),
+        ("overlap_conflicts", pa.int64(), "Bytes whose copies differ."),
+        ("zero_windows", pa.int64(), "Packets that say that the receiver has no room."),
+        ("gaps", pa.int64(), "Holes in the byte streams that were never filled."),
+        ("payload_bytes", pa.int64(), "Captured payload: the sum of duplicate, decoded, opaque, skipped, incomplete."),
+        ("duplicate_bytes", pa.int64(), "Retransmission, overlap, second sighting."),
+        ("decoded_bytes", pa.int64(), "Messages that were decoded, records included."),
+        ("opaque_bytes", pa.int64(), "Bytes that were not decoded: the sum of the next seven."),
+        *((f"opaque_{reason}_bytes", pa.int64(), f"Opaque for the reason `{reason}`.") for reason in OPAQUE_REASONS),
+        ("skipped_bytes", pa.int64(), "Passed over while looking for the next message."),
+        ("incomplete_bytes", pa.int64(), "Of messages of which bytes are missing."),
+        ("gap_bytes", pa.int64(), "Missing: not captured."),
+        ("snaplen_bytes", pa.int64(), "Missing: cut off by the capture's snap length."),
+        ("opened", pa.bool_(), "A SYN was seen."),
+        ("closed", pa.string(), "`fin`, `rst` or `open`."),
+        ("client_id", pa.string(), "First client id that was not null."),
+        ("software_name", pa.string(), "Client's software, from ApiVersions v3 and newer (KIP-511)."),
+        ("software_version", pa.string(), "Its version."),
+        ("sasl_mechanism", pa.string(), "Mechanism asked for in SaslHandshake."),
+        ("tls", pa.bool_(), "The first bytes are a TLS record."),
+        ("requests", pa.int64(), "Request frames."),
+        ("errors", pa.int64(), "Exchanges with an error."),
+    ),
+)  # fmt: skip
+
+TOPIC_IDS = (
+    _KEY[0],
+    *_columns(
+        ("topic_id", pa.string(), "Kafka's 22 characters of base64url."),
+        ("topic", pa.string(), "The topic's name, as some message of this capture point said beside the id."),
+    ),
+)
+
+API_VERSIONS = (
+    *_KEY,
+    *_columns(
+        ("broker", pa.string(), "`ip:port` of the broker that answered."),
+        ("api_key", pa.int16(), "Kafka's number of the API."),
+        ("min", pa.int16(), "Lowest version that it offers."),
+        ("max", pa.int16(), "Highest version that it offers."),
+    ),
+)
+
+MESSAGES = (
+    *_KEY,
+    *_columns(
+        ("exchange", pa.int64(), "Ordinal of the request frame; null for a response."),
+        ("reply", pa.int64(), "Ordinal of the response frame; null for a request."),
+        ("direction", pa.string(), "`request` or `response`."),
+        ("first_time", TIME, "First byte."),
+        ("last_time", TIME, "Last byte; null where it was not seen."),
+        ("complete", pa.bool_(), "No byte is missing."),
+        ("bytes", pa.binary(), "The message, its 4-byte length included; secrets are overwritten with `*`."),
+    ),
+)
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "exchanges": EXCHANGES,
+    "connections": CONNECTIONS,
+    "topic_ids": TOPIC_IDS,
+    "api_versions": API_VERSIONS,
+    "messages": MESSAGES,
+}
+
+
+def schema(table: str) -> pa.Schema:
+    """The Arrow schema of a table, plain types only."""
+    return pa.schema([(column.name, column.type) for column in TABLES[table]])
