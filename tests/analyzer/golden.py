@@ -1,0 +1,61 @@
+"""The golden messages (`tools/Golden.java` made them with Kafka's own code) and helpers that several tests use."""
+
+from __future__ import annotations
+
+import functools
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analyzer.tree import REDACTED
+
+FOLDER = Path(__file__).resolve().parent.parent / "golden"
+RELEASES = ("3.9.2", "4.4.0")
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    release: str
+    api_key: int
+    direction: int
+    version: int
+    data: bytes
+    json: str
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.json)
+
+    def __str__(self) -> str:
+        return f"{self.release} api {self.api_key} v{self.version} {'response' if self.direction else 'request'}"
+
+
+@functools.cache
+def golden(release: str) -> tuple[Golden, ...]:
+    text = lzma.decompress((FOLDER / f"kafka-{release}.tsv.xz").read_bytes()).decode()
+    found = []
+    for line in text.splitlines():
+        api_key, direction, version, data, body = line.split("\t")
+        found.append(Golden(release, int(api_key), int(direction), int(version), bytes.fromhex(data), body))
+    return tuple(found)
+
+
+def every() -> Iterator[Golden]:
+    for release in RELEASES:
+        yield from golden(release)
+
+
+def contains(body: Any, predicate: Callable[[str, Any], bool]) -> bool:
+    """Does a key and its value anywhere in a body satisfy the predicate?"""
+    if isinstance(body, dict):
+        return any(predicate(key, value) or contains(value, predicate) for key, value in body.items())
+    if isinstance(body, list):
+        return any(contains(value, predicate) for value in body)
+    return False
+
+
+def is_redacted(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {REDACTED}
