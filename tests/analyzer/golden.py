@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import lzma
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,3 +60,15 @@ def contains(body: Any, predicate: Callable[[str, Any], bool]) -> bool:
 
 def is_redacted(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {REDACTED}
+
+
+def interpreted(kernel: Any) -> Any:
+    """The kernel as plain Python, its helpers included (a compiled helper has no entry for Python to call it)."""
+    function = getattr(kernel, "py_func", None)
+    if function is None:
+        return kernel  # NUMBA_DISABLE_JIT: it is plain already
+    namespace: dict[str, Any] = {}
+    for name, value in function.__globals__.items():
+        plain = getattr(value, "py_func", None)
+        namespace[name] = value if plain is None else types.FunctionType(plain.__code__, namespace, name)
+    return types.FunctionType(function.__code__, namespace, function.__name__)

@@ -35,6 +35,7 @@ def scalar(kind: str) -> st.SearchStrategy[Any]:
 
 
 def field(item: schema.Field, flexible: bool) -> st.SearchStrategy[Any]:
+    value: st.SearchStrategy[Any]
     if item.kind == "struct":
         value = struct(item.fields, flexible)
     elif item.kind == "array":
