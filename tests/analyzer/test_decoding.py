@@ -106,6 +106,8 @@ def test_a_message_may_lie_anywhere_in_a_buffer_and_leave_bytes() -> None:
         ("compact null where not allowed", 12, 4, REQUEST, "00", decoding.BAD_NULL, "groupId", 0),
         ("null array where not allowed", 0, 9, REQUEST, "00 0001 00000000 00", decoding.BAD_NULL, "topicData", 7),
         ("more elements than bytes", 0, 9, REQUEST, "00 0001 00000000 0a 00", decoding.BAD_LENGTH, "topicData", 7),
+        ("one element more than bytes", 3, 1, REQUEST, "00000002 00", decoding.BAD_LENGTH, "topics", 0),
+        ("as many elements as bytes", 3, 1, REQUEST, "00000001 00", decoding.SHORT, "topics.name", 4),
         ("2^31-1 elements", 3, 1, REQUEST, "7fffffff 00", decoding.BAD_LENGTH, "topics", 0),
         ("varint of six bytes", 12, 4, REQUEST, "ffffffffff01", decoding.BAD_VARINT, "groupId", 0),
         ("varint over 32 bits", 12, 4, REQUEST, "ffffffff1f", decoding.BAD_VARINT, "groupId", 0),

@@ -91,14 +91,21 @@ def test_the_decoders_tape_is_the_encoders_input() -> None:
 def test_too_little_room_and_wrong_rows_are_statuses() -> None:
     loaded = program.load()
     stack = np.zeros((program.STACK_DEPTH, 3), np.int64)
-    data = bytes.fromhex("00 ffff 00007530 02 076f7264657273 02 00000003 03 aabb 00 00 01 05 02 0102")
+    body = {
+        "topicData": [{"name": "orders", "partitionData": [{"index": 3, "records": bytes(100)}]}],
+        "_tags": {5: b"ab"},
+    }
+    data = encode_message(body, 0, 9, REQUEST)
     buffer = np.frombuffer(bytearray(data), np.uint8)
     tape = np.zeros((64, 5), np.int64)
     pc = int(loaded.start[REQUEST, 0, 9])
     used = int(decoding.decode(buffer, 0, len(data), pc, *loaded.arrays, loaded.everything(), tape, 0, 0, stack)[1])
     for size in range(len(data)):
-        _, _, status = encoding.encode(tape[:used], buffer, pc, *loaded.arrays, np.zeros(size, np.uint8), 0, stack)
+        # Content larger than what any row may need beside it; what lies behind `out` must stay as it was.
+        behind = np.full(len(data) + 8, 0x5A, np.uint8)
+        _, _, status = encoding.encode(tape[:used], buffer, pc, *loaded.arrays, behind[:size], 0, stack)
         assert status == encoding.NO_ROOM
+        assert (behind[size:] == 0x5A).all()
     out = np.zeros(400, np.uint8)
     for rows in range(used):
         _, at_row, status = encoding.encode(tape[:rows], buffer, pc, *loaded.arrays, out, 0, stack)

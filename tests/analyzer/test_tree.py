@@ -62,6 +62,15 @@ def test_a_tagged_field_sent_at_its_default_is_not_shown_as_kafka_would_not() ->
     assert exact["clusterId"] is None
 
 
+def test_a_tagged_struct_with_unknown_tags_inside_is_no_default_for_kafka_and_is_shown() -> None:
+    for tags, shown in (({}, False), ({9: b"x"}, True)):
+        epoch = {"_tags": tags} if tags else {}
+        partition = {"partitionIndex": 0, "records": None, "divergingEpoch": epoch}
+        data = encoding.encode_message({"responses": [{"topic": "t", "partitions": [partition]}]}, 1, 12, RESPONSE)
+        body = decode_message(data, 1, 12, RESPONSE).body
+        assert golden.contains(body, lambda key, _: key == "divergingEpoch") is shown
+
+
 # --- what cannot be decoded -------------------------------------------------------------------------------------------
 
 
