@@ -26,9 +26,9 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -45,9 +45,9 @@ _Row = tuple[int, int, int]
 _Pull = Callable[[], _Row]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One field of a message, with its bytes.
+class Node(NamedTuple):
+    """One field of a message, with its bytes. (A named tuple, because a tree has a node for every field of a message:
+    a frozen dataclass takes five times as long to make.)
 
     `type` is the field's kind (`int32`, `string`, `struct`, `array`, …); `tags`: the tagged fields' section where it is
     not empty, `tag`: a tagged field that no definition knows (value: its number). `value` is None for a struct and for
@@ -128,9 +128,11 @@ def _decode(buffer: Any, at: int, pc: int) -> tuple[Any, int, int, int]:
         tape = np.empty((min(len(tape) * 8, len(buffer) + 1), decoding.TAPE_COLUMNS), np.int64)
 
 
-def _rows(tape: Any) -> list[_Row]:
-    """The rows' value, position and length."""
-    return list(map(tuple, tape[:, 2:5].tolist()))
+def _columns(tape: Any) -> list[list[int]]:
+    """The rows' values, positions and lengths. Python's own, because the tape is scratch: what lies in an Envelope is
+    decoded while its rows are still being read."""
+    columns: list[list[int]] = tape[:, 2:5].T.tolist()
+    return columns
 
 
 # --- plans: layouts in the form that the body builder wants ----------------------------------------------------------
@@ -329,8 +331,8 @@ class _TreeBuilder:
     """Makes nodes from rows. `at` is where the last row's bytes ended; rows may end anywhere (a message that could not
     be decoded): `ended` is then set, and what there is becomes nodes."""
 
-    def __init__(self, rows: list[_Row], at: int, reading: _Reading) -> None:
-        self.rows = iter(rows)
+    def __init__(self, rows: Iterator[_Row], at: int, reading: _Reading) -> None:
+        self.rows = rows
         self.at = at
         self.reading = reading
         self.ended = False
@@ -377,7 +379,7 @@ class _TreeBuilder:
             node = self.field(item, True, None)
             if node is not None:
                 # The tag's number and size belong to the field.
-                nodes.append(dataclasses.replace(node, start=before))
+                nodes.append(node._replace(start=before))
         return [Node("_tags", "tags", count[0], start, self.at, tuple(nodes))]
 
     def field(self, item: Field, flexible: bool, config: str | None) -> Node | None:
@@ -426,10 +428,10 @@ def _decode_layout(
 ) -> Decoded:
     layout, plan, pc = found
     tape, end, status, fail_pc = _decode(buffer, at, pc)
-    rows = _rows(tape)
+    columns = _columns(tape)
     body, reason, trailing = None, None, 0
     if status == OK:
-        body = _read_struct(plan, iter(rows).__next__, reading)[0]
+        body = _read_struct(plan, zip(*columns).__next__, reading)[0]
         trailing = len(data) - end
         if trailing:
             reason = f"{trailing} trailing bytes"
@@ -437,7 +439,7 @@ def _decode_layout(
         reason = f"{program.load().field_path(fail_pc)} at byte {end}: {REASONS[status]}"
     nodes: tuple[Node, ...] = ()
     if tree:
-        nodes = _TreeBuilder(rows, at, reading).struct(layout.fields, layout.flexible)
+        nodes = _TreeBuilder(zip(*columns), at, reading).struct(layout.fields, layout.flexible)
     return Decoded(layout.api_key, version, layout.direction, None, body, nodes, end, trailing, status, reason)
 
 
@@ -535,6 +537,16 @@ def decode_response(
     return _with_header(
         header, decode_message(frame, api_key, version, RESPONSE, start=header.end, tree=tree, exact=exact, inner=inner)
     )
+
+
+def envelope_inner(frame: bytes) -> tuple[int, int] | None:
+    """(api_key, version) of the request inside an Envelope request's frame, for decoding the answer to it; None where
+    the frame is no Envelope or cannot be decoded."""
+    outer = decode_request(frame, exact=True)
+    if outer.api_key != ENVELOPE or outer.body is None:
+        return None
+    inside = decode_request(outer.body["requestData"], exact=True)
+    return None if inside.body is None else (inside.api_key, inside.version)
 
 
 def secret_spans(

@@ -343,6 +343,10 @@ def envelope(inside: bytes) -> Any:
 def test_an_envelope_is_shown_if_what_is_inside_has_no_secret() -> None:
     harmless = encoding.encode_request(20, 5, 1, "c", {"topicNames": ["t"]})
     assert envelope(harmless) == base64.b64encode(harmless).decode()
+    outer = {"requestData": harmless, "requestPrincipal": b"u", "clientHostAddress": b"h"}
+    assert tree.envelope_inner(encoding.encode_request(58, 0, 1, "b", outer)) == (20, 5)
+    assert tree.envelope_inner(harmless) is None
+    assert tree.envelope_inner(encoding.encode_request(58, 0, 1, "b", {**outer, "requestData": b"?"})) is None
     configs = [{"name": "retention.ms", "configOperation": 0, "value": "1"}]
     resources = [{"resourceType": 2, "resourceName": "t", "configs": configs}]
     ordinary = encoding.encode_request(44, 1, 1, "c", {"resources": resources})
