@@ -67,7 +67,7 @@ REASONS: Final = {
     BAD_VARINT: "has a length of more than 32 bits",
     BAD_TAG_SIZE: "does not end where its tag says",
     TOO_DEEP: "is nested too deeply",
-    FULL: "does not fit on the tape",
+    FULL: "has more fields than the limit allows",
     NO_LAYOUT: "has no layout",
 }
 

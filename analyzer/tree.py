@@ -98,6 +98,10 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
+MAX_ROWS: Final = 8_000_000
+"""What one message may have of fields and elements. A hostile frame of 100 MB may claim an element for each byte; here
+each costs some 200 bytes. The largest honest messages (metadata of 100,000 partitions) have a tenth of it."""
+
 _KEPT_ROWS: Final = 1 << 16
 """A tape larger than this is not kept for the next message."""
 
@@ -112,20 +116,20 @@ def _buffer(data: bytes) -> Any:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
-def _decode(buffer: Any, at: int, pc: int) -> tuple[Any, int, int, int]:
+def _decode(buffer: Any, at: int, pc: int, max_rows: int) -> tuple[Any, int, int, int]:
     """Run the kernel with everything selected -> (rows int64[n, 5], at, status, fail_pc)."""
     loaded = program.load()
-    tape = _scratch.tape
+    tape = _scratch.tape[:max_rows]
     while True:
         at_end, used, status, fail_pc = decoding.decode(
             buffer, at, len(buffer), pc, *loaded.arrays, _everything(), tape, 0, 0, _scratch.stack
         )
-        if status != FULL:
-            if len(tape) <= _KEPT_ROWS:
-                _scratch.tape = tape
+        if status != FULL or len(tape) == max_rows:
             return tape[:used], int(at_end), int(status), int(fail_pc)
         # A row takes at least a byte of the message, so this comes to an end.
-        tape = np.empty((min(len(tape) * 8, len(buffer) + 1), decoding.TAPE_COLUMNS), np.int64)
+        tape = np.empty((min(len(tape) * 8, len(buffer) + 1, max_rows), decoding.TAPE_COLUMNS), np.int64)
+        if len(tape) <= _KEPT_ROWS:
+            _scratch.tape = tape
 
 
 def _columns(tape: Any) -> list[list[int]]:
@@ -217,7 +221,8 @@ class _Reading:
     data: bytes
     exact: bool
     direction: int
-    inner: tuple[int, int] | None
+    inner: tuple[int, int] | None = None
+    max_rows: int = MAX_ROWS
 
 
 def _float(data: bytes, position: int) -> Any:
@@ -427,7 +432,7 @@ def _decode_layout(
     found: tuple[Layout, _Plan, int], version: int, data: bytes, buffer: Any, at: int, tree: bool, reading: _Reading
 ) -> Decoded:
     layout, plan, pc = found
-    tape, end, status, fail_pc = _decode(buffer, at, pc)
+    tape, end, status, fail_pc = _decode(buffer, at, pc, reading.max_rows)
     columns = _columns(tape)
     body, reason, trailing = None, None, 0
     if status == OK:
@@ -459,16 +464,18 @@ def decode_message(
     tree: bool = False,
     exact: bool = False,
     inner: tuple[int, int] | None = None,
+    max_rows: int = MAX_ROWS,
 ) -> Decoded:
     """Decode one body, which starts at `start` and has all of `data` from there.
 
     `tree` asks for nodes too; `exact` for a body that can be encoded to the same bytes (secrets included). `inner` is
-    (api_key, version) of the request in the Envelope that this message answers. Offsets are in `data`.
+    (api_key, version) of the request in the Envelope that this message answers. Offsets are in `data`. A message
+    with more than `max_rows` fields and elements is not decoded.
     """
     found = _message(api_key, version, direction)
     if found is None:
         return _no_layout(api_key, version, direction, start)
-    reading = _Reading(data, exact, direction, inner)
+    reading = _Reading(data, exact, direction, inner, max_rows)
     return _decode_layout(found, version, data, _buffer(data), start, tree, reading)
 
 
@@ -478,7 +485,7 @@ def decode_data(data: bytes, name: str, version: int, *, tree: bool = False, exa
     found = _data(name, version)
     if found is None:
         return Decoded(NO_API, version, NEITHER, None, None, (), 0, 0, NO_LAYOUT, f"{name} has no version {version}")
-    return _decode_layout(found, version, data, _buffer(data), 0, tree, _Reading(data, exact, NEITHER, None))
+    return _decode_layout(found, version, data, _buffer(data), 0, tree, _Reading(data, exact, NEITHER))
 
 
 def _with_header(header: Decoded, body: Decoded) -> Decoded:
@@ -487,7 +494,12 @@ def _with_header(header: Decoded, body: Decoded) -> Decoded:
 
 
 def decode_request(
-    frame: bytes, *, tree: bool = False, exact: bool = False, inner: tuple[int, int] | None = None
+    frame: bytes,
+    *,
+    tree: bool = False,
+    exact: bool = False,
+    inner: tuple[int, int] | None = None,
+    max_rows: int = MAX_ROWS,
 ) -> Decoded:
     """Decode a request with its header; `frame` is what follows the four bytes of the length."""
     if len(frame) < 4:
@@ -501,11 +513,22 @@ def decode_request(
     found = _data("RequestHeader", header_version)
     assert found is not None
     buffer = _buffer(frame)
-    header = _decode_layout(found, header_version, frame, buffer, 0, tree, _Reading(frame, exact, NEITHER, None))
+    header = _decode_layout(found, header_version, frame, buffer, 0, tree, _Reading(frame, exact, NEITHER))
     if header.status != OK:
         return dataclasses.replace(header, api_key=api_key, version=version, direction=REQUEST)
     return _with_header(
-        header, decode_message(frame, api_key, version, REQUEST, start=header.end, tree=tree, exact=exact, inner=inner)
+        header,
+        decode_message(
+            frame,
+            api_key,
+            version,
+            REQUEST,
+            start=header.end,
+            tree=tree,
+            exact=exact,
+            inner=inner,
+            max_rows=max_rows,
+        ),
     )
 
 
@@ -517,6 +540,7 @@ def decode_response(
     tree: bool = False,
     exact: bool = False,
     inner: tuple[int, int] | None = None,
+    max_rows: int = MAX_ROWS,
 ) -> Decoded:
     """Decode a response with its header to a request of this API and version. The answer may be of another version
     than was asked for (`Decoded.version`): a broker that does not know the version of an ApiVersions request answers
@@ -531,11 +555,22 @@ def decode_response(
     found = _data("ResponseHeader", header_version)
     assert found is not None
     buffer = _buffer(frame)
-    header = _decode_layout(found, header_version, frame, buffer, 0, tree, _Reading(frame, exact, NEITHER, None))
+    header = _decode_layout(found, header_version, frame, buffer, 0, tree, _Reading(frame, exact, NEITHER))
     if header.status != OK:
         return dataclasses.replace(header, api_key=api_key, version=version, direction=RESPONSE)
     return _with_header(
-        header, decode_message(frame, api_key, version, RESPONSE, start=header.end, tree=tree, exact=exact, inner=inner)
+        header,
+        decode_message(
+            frame,
+            api_key,
+            version,
+            RESPONSE,
+            start=header.end,
+            tree=tree,
+            exact=exact,
+            inner=inner,
+            max_rows=max_rows,
+        ),
     )
 
 
@@ -574,7 +609,7 @@ def secret_spans(
     if found is None:
         return [(start, len(data))]
     reading = _Reading(data, False, direction, inner)
-    tape, end, _, _ = _decode(_buffer(data), start, found[2])
+    tape, end, _, _ = _decode(_buffer(data), start, found[2], MAX_ROWS)
     fields = program.load().fields
     latest: dict[str, str | None] = {}
     spans = []
@@ -596,4 +631,4 @@ def _header_end(frame: bytes, api_key: int, version: int, direction: int) -> int
     name = "RequestHeader" if direction == REQUEST else "ResponseHeader"
     found = _data(name, int(program.load().header_version[direction, api_key, version]))
     assert found is not None
-    return _decode(_buffer(frame), 0, found[2])[1]
+    return _decode(_buffer(frame), 0, found[2], MAX_ROWS)[1]

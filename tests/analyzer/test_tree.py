@@ -368,3 +368,9 @@ def test_a_large_message_grows_the_tape() -> None:
     decoded = decode_message(data, 3, 8, REQUEST)
     assert decoded.body is not None
     assert decoded.body["topics"] == topics
+    for max_rows in (1, 100, 5001):
+        limited = decode_message(data, 3, 8, REQUEST, max_rows=max_rows)
+        assert (limited.body, limited.status) == (None, decoding.FULL)
+        assert limited.reason is not None
+        assert limited.reason.endswith("has more fields than the limit allows")
+    assert decode_message(data, 3, 8, REQUEST, max_rows=20000).body == decoded.body
