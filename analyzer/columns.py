@@ -177,6 +177,8 @@ class Columns:
         self._born: list[int] = []
         self._ends: list[tuple[int, int, int, int]] = []
         self._topic_ids: set[tuple[int, int]] = set()
+        self._topic_names: dict[str, str] = {}
+        self._message_numbers: dict[int, np.ndarray] = {}
         self._api_names = [api.name for api in definitions.apis()]
         self._program = load()
 
@@ -197,7 +199,10 @@ class Columns:
         facts.sort(key=lambda fact: fact[:3])
         for _, shard, _, row in facts:
             self._fact(self._shards[shard], row)
+        self._message_numbers.clear()
         for batch in batches:
+            messages = batch.messages
+            self._message_numbers[id(batch)] = self._connections(messages[:, s.MSG_SLOT], messages[:, s.MSG_CLIENT])
             for i, (slot, trigger) in enumerate(batch.ended.tolist()):
                 client = np.array([batch.k[i, s.K_CLIENT]])
                 number = int(self._connections(np.array([slot]), client)[0])
@@ -278,6 +283,33 @@ class Columns:
         )
         self._born.append(born)
         return len(self._names) - 1
+
+    def connection_name(self, number: int) -> str:
+        """`client_ip:port-broker_ip:port#n` of a connection's number."""
+        return self._names[number]
+
+    def connection_born(self, number: int) -> int:
+        """Which connection of the capture point it was, from 0."""
+        return self._born[number]
+
+    def message_connections(self, batch: Batch) -> np.ndarray:
+        """The numbers of the connections of a batch's messages; valid until the next `take`."""
+        return self._message_numbers[id(batch)]
+
+    def topic_lists(self) -> list[list[str]]:
+        """The lists of topics that `Rows` number (X_TOPICS), as names."""
+        values = self._strings.values
+        return [[values[i] for i in entry if 0 <= i < len(values)] for entry in self._lists]
+
+    def resolve_topics(self, row: dict[str, Any]) -> None:
+        """Put names for topic ids in a row, as far as some message has said them."""
+        if row["topics"] and self._topic_names:
+            named = [self._topic_names.get(topic, topic) for topic in row["topics"]]
+            row["topics"] = list(dict.fromkeys(named))
+
+    def topic_name(self, topic: str) -> str:
+        """The name for a topic id, where some message has said it; else what was given."""
+        return self._topic_names.get(topic, topic)
 
     def _end(self, known: _Symbols, number: int, batch: Batch, i: int) -> None:
         """A connection has ended: its row, and its bytes in the coverage."""
@@ -360,6 +392,7 @@ class Columns:
             if pair not in self._topic_ids:
                 self._topic_ids.add(pair)
                 values = self._strings.values
+                self._topic_names[values[pair[0]]] = values[pair[1]]
                 self.topic_ids.append({"capture": self.capture, "topic_id": values[pair[0]], "topic": values[pair[1]]})
         else:
             number = int(self._slots[row[s.FACT_SLOT]])
@@ -380,7 +413,7 @@ class Columns:
     # -- Arrow ------------------------------------------------------------------------------------------------------
     def small_tables(self) -> dict[str, pa.Table]:
         """The rows of connections, topic_ids and api_versions kept since the last call."""
-        made = {}
+        made: dict[str, pa.Table] = {}
         for name in ("connections", "topic_ids", "api_versions"):
             rows = getattr(self, name)
             made[name] = pa.Table.from_pylist(rows, schema=tables.schema(name))

@@ -24,9 +24,6 @@ from captures.streams import Segments, Streams
 FRAME_LIMIT = 512 << 20
 """Bytes of frames in progress; a larger frame, and beyond that the largest ones together, are counted, not kept."""
 
-SYMBOL_LIMIT = 64 << 20
-"""Bytes of distinct strings kept; beyond it those that nothing open uses are forgotten."""
-
 
 @kernel
 def transpose(rows: Any, out: Any) -> None:
@@ -73,7 +70,8 @@ class Batch:
     ended       int64[e, 2] (slot, trigger) of connections
     k, f, c, d  rows of the tables for `ended`: k and c one a connection, f and d two
     messages    int64[p, MSG_COLUMNS] and message_bytes uint8[:]
-    strings, lists   contents of the symbols that are new since the last batch, and the number of the first of them
+    strings, lists   contents of the symbols that are new since the last batch
+    oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
     """
 
     exchanges: np.ndarray
@@ -85,10 +83,9 @@ class Batch:
     d: np.ndarray
     messages: np.ndarray
     message_bytes: np.ndarray
-    first_string: int
     strings: list[bytes]
-    first_list: int
     lists: list[bytes]
+    oldest: int | None
 
 
 class Conversations:
@@ -154,15 +151,13 @@ class Conversations:
         """Bytes set aside for frames that are not complete."""
         return int(self._state.v[s.V_SLAB_LIVE])
 
-    @property
-    def oldest_pending(self) -> int | None:
-        """Ordinal of the packet with which the oldest unanswered request began; None where there is none."""
+    def _oldest(self, streams: Streams) -> int | None:
+        """Of requests that wait for their answer, frames in progress and packets that wait for their turn."""
         state = self._state
-        oldest: int | None = None
-        for head in state.k[:, s.K_HEAD][(state.k[:, s.K_STARTED] != 0) & (state.k[:, s.K_HEAD] >= 0)].tolist():
-            ordinal = int(state.pending[head, s.X_ORDINAL])
-            oldest = ordinal if oldest is None else min(oldest, ordinal)
-        return oldest
+        heads = state.k[(state.k[:, s.K_STARTED] != 0) & (state.k[:, s.K_HEAD] >= 0), s.K_HEAD]
+        marks = state.f[(state.f[:, s.F_HAVE] > 0) & (state.f[:, s.F_MARKS] >= 0), s.F_MARKS]
+        found = [state.pending[heads, s.X_ORDINAL], state.marks[marks, s.MARK_ORDINAL], streams.waiting_ordinals()]
+        return min((int(values.min()) for values in found if len(values)), default=None)
 
     def _grow(self, status: int) -> None:
         state = self._state
@@ -235,8 +230,7 @@ class Conversations:
         ended = state.ended[: v[s.V_ENDED]].copy()
         slots = ended[:, 0]
         sides = (2 * slots[:, None] + np.arange(2)).ravel()
-        first_string, first_list = self._strings_out, self._lists_out
-        strings, lists = content(state.strings, first_string), content(state.lists, first_list)
+        strings, lists = content(state.strings, self._strings_out), content(state.lists, self._lists_out)
         self._strings_out += len(strings)
         self._lists_out += len(lists)
         return Batch(
@@ -249,8 +243,7 @@ class Conversations:
             d=streams.d[sides],
             messages=state.messages[: v[s.V_MESSAGES]].copy(),
             message_bytes=state.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
-            first_string=first_string,
             strings=strings,
-            first_list=first_list,
             lists=lists,
+            oldest=self._oldest(streams),
         )

@@ -59,13 +59,15 @@ class _Shard:
 
 
 class Engine:
-    """One capture point being read. `flows` names connections, `reader` knows the files and notes."""
+    """One capture point being read. `flows` names connections, `reader` knows the files and notes; `done_packets` is how
+    many packets the batches handed out so far cover."""
 
     def __init__(self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None) -> None:
         self.settings = settings
         self.reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin)
         self.flows = Flows()
         self.packets = 0
+        self.done_packets = 0
         lay = layouts()
         shards = max(1, settings.threads)
         waiting = min(WAITING_BYTES, settings.frame_limit // 2)
@@ -78,28 +80,27 @@ class Engine:
         ]
         self._recycled: list[np.ndarray] = []
 
-    def oldest_pending(self) -> int | None:
-        """Ordinal of the packet with which the oldest unanswered request began."""
-        oldest = [o for o in (shard.conversations.oldest_pending for shard in self._shards) if o is not None]
-        return min(oldest, default=None)
-
     def batches(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[list[Batch]]:
         """Read it all. `progress` gets the bytes read so far, after each window."""
         with ThreadPoolExecutor(max_workers=self.settings.threads, thread_name_prefix="kwire") as pool:
             windows = self._windows()
             ahead: Future[_Window | None] = pool.submit(next, windows, None)
             done: list[Batch] | None = None
+            until = 0
             while (window := ahead.result()) is not None:
                 ahead = pool.submit(next, windows, None)
                 slots = self.flows.slots
                 parts = [pool.submit(shard.process, window, slots, False) for shard in self._shards]
                 if done is not None:
+                    self.done_packets = until
                     yield done
                     self._recycle(done)
                 done = [part.result() for part in parts]
+                until = window.base + len(window.packets)
                 window.packets.release()
                 progress(self.reader.bytes_read)
             if done is not None:
+                self.done_packets = until
                 yield done
                 self._recycle(done)
             last = _Window(no_packets(), self.flows.all_end(), self.packets)

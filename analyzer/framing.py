@@ -258,7 +258,7 @@ NOT, UNSURE, LIKELY, PROVED = 0, 1, 2, 3
 
 
 @inline
-def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any) -> Any:
+def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any, settled: Any, final: Any) -> Any:
     """Whether slab[at:end] starts with a request: NOT; UNSURE (more bytes needed); LIKELY (a plausible header with a
     readable client id, the body right as far as it goes); PROVED (a known layout, decoded to its last byte)."""
     if end - at < 4:
@@ -280,7 +280,14 @@ def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any) -> Any:
     if version > lay.max_version[api] + 8:
         return NOT
     if status != OK:
-        return UNSURE if status == SHORT and not whole else NOT
+        if status != SHORT or whole:
+            return NOT
+        # Cut inside the client id by the snap length: what is there of it must do (`settled`: this place is certain).
+        here = end - at - 14 if length == -2 else length
+        if final and settled and here > 0 and 1 <= read_int16(st.slab, at + 12) <= 255:
+            if _client_id_fits(st, slot, st.slab, at + 14, here) >= 0:
+                return LIKELY
+        return UNSURE
     fits = _client_id_fits(st, slot, st.slab, place, length)
     pc = known_layout(lay, 0, api, version)
     if pc < 0:
@@ -365,7 +372,8 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
             continue
         boundary = _is_boundary(st, key, offset)
         if client:
-            verdict = _judge_request(st, lay, slot, at + offset, at + have)
+            settled = boundary and (f[key, s.F_STRICT] != 0 or not undecided)
+            verdict = _judge_request(st, lay, slot, at + offset, at + have, settled, final)
         else:
             verdict = _judge_response(st, lay, slot, key, at + offset, at + have, boundary)
         if verdict == UNSURE and have - offset >= 14 and not boundary:
@@ -376,10 +384,8 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
             if have - offset < size and not final:
                 verdict = UNSURE if boundary else NOT
         if verdict == LIKELY and client and not boundary and not undecided:
-            size = read_int32(st.slab, at + offset) + 4
-            place = at + offset + 14
-            fits = _client_id_fits(st, slot, st.slab, place, read_int16(st.slab, at + offset + 12))
-            if fits != 1:
+            length = read_int16(st.slab, at + offset + 12)
+            if offset + 14 + length > have or _client_id_fits(st, slot, st.slab, at + offset + 14, length) != 1:
                 verdict = NOT
         if verdict == PROVED and client and undecided and not boundary and read_int32(st.slab, at + offset) < 16:
             verdict = NOT  # so few bytes are right by chance now and then

@@ -338,7 +338,10 @@ def _keep_message(st: Any, buffer: Any, slot: Any, direction: Any, ordinal: Any)
     st.v[s.V_MESSAGE_BYTES] = at + frame[s.FR_HAVE]
     m = st.messages
     m[row, s.MSG_SLOT] = slot
+    m[row, s.MSG_CLIENT] = st.k[slot, s.K_CLIENT]
     m[row, s.MSG_DIRECTION] = direction
+    m[row, s.MSG_API_KEY] = st.row[s.X_API_KEY]
+    m[row, s.MSG_API_VERSION] = st.row[s.X_API_VERSION]
     m[row, s.MSG_ORDINAL] = ordinal
     m[row, s.MSG_AT] = at
     m[row, s.MSG_LENGTH] = frame[s.FR_HAVE]
@@ -399,7 +402,7 @@ def _count_bytes(st: Any, slot: Any, state: Any, reason: Any, amount: Any) -> No
             k[slot, s.K_TRAILING] += amount
             held -= amount
         k[slot, s.K_DECODED] += held
-    elif reason == s.R_UNKNOWN_API:
+    elif reason == s.R_UNKNOWN_API or reason == s.R_NO_REQUEST:
         k[slot, s.K_UNKNOWN_API] += held
     elif reason == s.R_UNSUPPORTED_VERSION:
         k[slot, s.K_UNSUPPORTED_VERSION] += held

@@ -152,8 +152,8 @@ FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_TRIGGER, FACT_COLUMNS = range
 FACT_API_VERSION, FACT_TOPIC_ID = 0, 1
 
 # --- messages: raw bytes kept for show, view and replay ------------------------------------------------------------------
-(MSG_SLOT, MSG_DIRECTION, MSG_ORDINAL, MSG_AT, MSG_LENGTH, MSG_COMPLETE, MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER,
- MSG_COLUMNS) = range(10)  # fmt: skip
+(MSG_SLOT, MSG_CLIENT, MSG_DIRECTION, MSG_ORDINAL, MSG_API_KEY, MSG_API_VERSION, MSG_AT, MSG_LENGTH, MSG_COMPLETE,
+ MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER, MSG_COLUMNS) = range(13)  # fmt: skip
 
 # --- the frame at hand -------------------------------------------------------------------------------------------------
 (

@@ -665,6 +665,12 @@ class Streams:
         """Bytes that wait for their turn."""
         return int(self._v[V_LIVE])
 
+    def waiting_ordinals(self) -> np.ndarray:
+        """Ordinals of the packets of which something waits."""
+        rows = self._w[: int(self._v[V_ROWS])]
+        ordinals: np.ndarray = rows[rows[:, W_LENGTH] > 0, W_ORDINAL]
+        return ordinals
+
     def _compact(self) -> None:
         """Bytes handed on in the last window are not needed any more."""
         live = int(self._v[V_LIVE])

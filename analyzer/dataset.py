@@ -1,0 +1,286 @@
+"""Datasets: tables in memory, and the folder of Parquet files that `kwire analyze -o` writes.
+
+Rules of the folder (a contract, see DESIGN): every file is listed in `_kwire.json`, and what it does not list does not
+count. New files are written to a folder beside the dataset, then moved in; `_kwire.json` is replaced last, in one step.
+So an interrupt, a kill or a full disk leaves the old dataset or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+
+from analyzer import tables
+
+MANIFEST = "_kwire.json"
+ROW_GROUP_ROWS = 250_000
+"""Rows of a row group: a quarter of what the contract allows, because the rows wait in memory until it is full."""
+
+
+class DatasetError(Exception):
+    """A dataset that cannot be read or written: the message says what and where, `hint` what to try."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(slots=True)
+class Dataset:
+    """Tables in memory (`pyarrow.Table`, plain types), and what is known of the captures they came from."""
+
+    tables: dict[str, pa.Table]
+    captures: list[dict[str, Any]] = field(default_factory=list)
+    coverage: dict[str, Any] = field(default_factory=dict)
+    unrecognised: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> pa.Table:
+        try:
+            return object.__getattribute__(self, "tables")[name]
+        except (KeyError, AttributeError):
+            raise AttributeError(f"no table {name!r}; there are {', '.join(tables.TABLES)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDataset:
+    """A dataset on disk. Each table is an attribute: a `pyarrow.dataset.Dataset` over the listed files, not loaded."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    def __getattr__(self, name: str) -> pyarrow.dataset.Dataset:
+        if name not in tables.TABLES:
+            raise AttributeError(f"no table {name!r}; there are {', '.join(tables.TABLES)}")
+        files = [str(self.path / entry["path"]) for entry in self.manifest["files"] if entry["table"] == name]
+        schema = tables.schema(name)
+        if not files:
+            return pyarrow.dataset.dataset(schema.empty_table())
+        return pyarrow.dataset.dataset(files, schema=schema, format="parquet")
+
+    @property
+    def captures(self) -> list[dict[str, Any]]:
+        """The capture points read, with their files."""
+        return list(self.manifest["captures"])
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """Where the captured bytes went, over all capture points."""
+        return dict(self.manifest["coverage"])
+
+
+def is_dataset(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a dataset."""
+    return (Path(path) / MANIFEST).is_file()
+
+
+def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """`_kwire.json` of a dataset. Raises DatasetError where there is none, or none that this version can read."""
+    where = Path(path) / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(where.read_bytes())
+        version = manifest["format_version"]
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: not a dataset (no {MANIFEST})", "kwire analyze CAPTURE -o DATASET makes one") from None
+    except OSError as failure:
+        raise DatasetError(f"{where}: {failure.strerror}", "check the folder's permissions") from None
+    except (ValueError, KeyError, TypeError):
+        raise DatasetError(f"{where}: not a manifest of kwire", "analyse the capture again") from None
+    if version != tables.FORMAT_VERSION:
+        raise DatasetError(
+            f"{path}: dataset format {version}, this kwire reads {tables.FORMAT_VERSION}",
+            "analyse the capture again, or use the kwire that wrote it",
+        )
+    return manifest
+
+
+def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
+    """Open a dataset; its tables are attributes, not loaded. Raises DatasetError."""
+    manifest = read_manifest(path)
+    for entry in manifest["files"]:
+        if not (Path(path) / entry["path"]).is_file():
+            raise DatasetError(f"{path}: {entry['path']} is listed and missing", "analyse the capture again")
+    return StoredDataset(Path(path), manifest)
+
+
+class Writer:
+    """Writes a dataset. Nothing at `path` changes before `commit`; `abort` (or leaving the `with`) takes all away."""
+
+    def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:
+        self.path = Path(path)
+        self._append = append
+        self._old: dict[str, Any] | None = None
+        self._writers: dict[str, pyarrow.parquet.ParquetWriter] = {}
+        self._rows: dict[str, int] = {}
+        self._committed = False
+        if self.path.is_symlink() and not self.path.exists():
+            raise DatasetError(f"{path}: a link to nothing", "give another folder to -o")
+        if self.path.exists():
+            if not self.path.is_dir():
+                raise DatasetError(f"{path}: exists and is not a folder", "give another folder to -o")
+            if (self.path / MANIFEST).exists():
+                self._old = read_manifest(self.path) if append else self._old_files()
+            elif any(self.path.iterdir()):
+                raise DatasetError(f"{path}: not empty, and not a dataset", "give an empty or new folder to -o")
+        parent = self.path.absolute().parent
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".new", dir=parent))
+        except OSError as failure:
+            raise DatasetError(f"{parent}: {failure.strerror}", "give a folder to -o that you may write to") from None
+        self._run = self._folder.name.removesuffix(".new").rsplit(".", 1)[-1]
+
+    def _old_files(self) -> dict[str, Any]:
+        """What an older dataset lists, whatever its format: it is going to be replaced."""
+        with contextlib.suppress(OSError, ValueError):
+            manifest = json.loads((self.path / MANIFEST).read_bytes())
+            if isinstance(manifest, dict) and isinstance(manifest.get("files"), list):
+                return manifest
+        return {"files": []}
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._committed:
+            self.abort()
+
+    @property
+    def captures(self) -> list[str]:
+        """Names of the capture points that are in the dataset and stay."""
+        return [entry["name"] for entry in self._old["captures"]] if self._append and self._old else []
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Add rows to a table, as one row group (or several where they are many). Raises DatasetError."""
+        try:
+            if name not in self._writers:
+                where = self._folder / name
+                where.mkdir(mode=0o700)
+                file = where / f"part-{self._run}.parquet"
+                os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+                self._writers[name] = pyarrow.parquet.ParquetWriter(file, table.schema, **_options(name))
+                self._rows[name] = 0
+            self._writers[name].write_table(table, row_group_size=ROW_GROUP_ROWS)
+            self._rows[name] += len(table)
+        except OSError as failure:
+            raise self._failed(failure) from None
+
+    def commit(self, manifest: dict[str, Any]) -> None:
+        """Make what was written the dataset. `manifest`: all but the list of files. Raises DatasetError."""
+        try:
+            for writer in self._writers.values():
+                writer.close()
+            files = []
+            for name, rows in self._rows.items():
+                file = self._folder / name / f"part-{self._run}.parquet"
+                _sync(file)
+                files.append({"table": name, "path": f"{name}/{file.name}", "rows": rows, "size": file.stat().st_size})
+            if self._append and self._old is not None:
+                manifest = _joined(self._old, manifest)
+                files = [*self._old["files"], *files]
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            for entry in files:
+                source = self._folder / entry["path"]
+                if source.exists():
+                    (self.path / entry["table"]).mkdir(mode=0o700, exist_ok=True)
+                    os.replace(source, self.path / entry["path"])
+            listing = self._folder / MANIFEST
+            with open(os.open(listing, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as out:
+                json.dump({**manifest, "files": files}, out, indent=1)
+                out.write("\n")
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(listing, self.path / MANIFEST)
+            self._committed = True
+        except OSError as failure:
+            raise self._failed(failure) from None
+        self._clean(files)
+
+    def _clean(self, files: list[dict[str, Any]]) -> None:
+        """Take away what the new manifest does not list, and the folder beside."""
+        listed = {entry["path"] for entry in files}
+        for entry in (self._old or {}).get("files", []):
+            if isinstance(entry, dict) and entry.get("path") not in listed:
+                gone = (self.path / str(entry.get("path"))).resolve()
+                if self.path.resolve() in gone.parents:  # a manifest is input: it must not name files elsewhere
+                    gone.unlink(missing_ok=True)
+        for name in tables.TABLES:
+            folder = self.path / name
+            for stray in folder.glob("part-*.parquet"):
+                if f"{name}/{stray.name}" not in listed:
+                    stray.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def abort(self) -> None:
+        """Take away what was written. The dataset at `path` is as it was."""
+        for writer in self._writers.values():
+            with contextlib.suppress(Exception):
+                writer.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _failed(self, failure: OSError) -> DatasetError:
+        reason = failure.strerror or str(failure)
+        return DatasetError(f"{self.path}: cannot be written: {reason}", "free some room, or give another folder to -o")
+
+
+def _options(name: str) -> dict[str, Any]:
+    """How a table is stored. Times and counters rise slowly: differences take a fraction of their size."""
+    schema = tables.schema(name)
+    deltas = {
+        column.name: "DELTA_BINARY_PACKED"
+        for column in schema
+        if pa.types.is_timestamp(column.type) or column.name.endswith(("_packet", "_offset", "exchange", "reply"))
+    }
+    # Columns in lists are named by their path in Parquet; they keep the default.
+    coded = [column.name for column in schema if column.name not in deltas and column.type != pa.binary()]
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": coded,
+        "column_encoding": deltas,
+        "store_schema": False,  # else readers would see our dictionaries instead of plain strings
+        "write_statistics": True,
+    }
+
+
+def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a dataset that was added to."""
+    coverage = {key: value for key, value in old["coverage"].items()}
+    for key, value in new["coverage"].items():
+        if isinstance(value, dict):
+            coverage[key] = {name: amount + coverage[key].get(name, 0) for name, amount in value.items()}
+        else:
+            coverage[key] = coverage.get(key, 0) + value
+    unrecognised = {
+        "connections": old["unrecognised"]["connections"] + new["unrecognised"]["connections"],
+        "payload_bytes": old["unrecognised"]["payload_bytes"] + new["unrecognised"]["payload_bytes"],
+        "listed": old["unrecognised"]["listed"] + new["unrecognised"]["listed"],
+    }
+    captures = [*old["captures"], *new["captures"]]
+    return {**new, "captures": captures, "coverage": coverage, "unrecognised": unrecognised}
+
+
+def _sync(file: Path) -> None:
+    with open(file, "rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def concatenated(name: str, parts: Iterable[pa.Table]) -> pa.Table:
+    """Tables of one kind as one, with the contract's plain types."""
+    schema = tables.schema(name)
+    plain = [part.cast(schema) for part in parts]
+    return pa.concat_tables(plain) if plain else schema.empty_table()

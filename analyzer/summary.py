@@ -1,0 +1,229 @@
+"""What a capture holds, at a glance: the summary that `kwire analyze` prints, gathered while the rows go by.
+
+In: windows of exchanges and the rows of connections. Out: a dictionary (`--json`), and text for people. Latency
+quantiles come from a histogram whose buckets are 1.6 % wide, so they cost no memory and add up over captures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analyzer import errors as kafka_errors
+from analyzer import schema as definitions
+from analyzer import state as s
+from analyzer.columns import STATUSES, Columns, Coverage, Rows
+from analyzer.engine import Engine
+from captures.files import CapturePoint
+
+_FINE_BITS = 6
+"""Bits after the leading one that tell buckets apart: 2**-6 is 1.6 %."""
+
+LISTED = 20
+"""Topics and clients shown to people; `--json` has all."""
+
+
+def _buckets(micros: np.ndarray) -> np.ndarray:
+    """The bucket of each latency: exact below 128 us, then 64 for each doubling."""
+    values = np.maximum(micros, 1).astype(np.int64)
+    exponent = np.frexp(values.astype(np.float64))[1] - 1
+    shift = np.maximum(exponent - _FINE_BITS, 0)
+    return (shift << _FINE_BITS) + (values >> shift)
+
+
+def _lowest(bucket: int) -> int:
+    """The smallest latency of a bucket."""
+    shift = max((bucket >> _FINE_BITS) - 1, 0)
+    return (bucket - (shift << _FINE_BITS)) << shift
+
+
+@dataclass(slots=True)
+class _Api:
+    exchanges: int = 0
+    errors: int = 0
+    statuses: list[int] = field(default_factory=lambda: [0] * len(STATUSES))
+    latencies: Counter[int] = field(default_factory=Counter)
+    max_us: int | None = None
+    undecoded: int = 0
+
+    def quantile(self, q: float) -> int | None:
+        """A latency in us that a share `q` of the exchanges does not exceed."""
+        total = sum(self.latencies.values())
+        if not total or self.max_us is None:
+            return None
+        rank = math.ceil(q * total)
+        seen = 0
+        for bucket in sorted(self.latencies):
+            seen += self.latencies[bucket]
+            if seen >= rank:
+                return min((_lowest(bucket) + _lowest(bucket + 1)) // 2, self.max_us)
+        return self.max_us
+
+
+@dataclass(slots=True)
+class Summary:
+    """Gathered over all capture points of one `analyze`."""
+
+    coverage: Coverage = field(default_factory=Coverage)
+    _apis: dict[int, _Api] = field(default_factory=dict)
+    _error_codes: Counter[int] = field(default_factory=Counter)
+    _topics: Counter[str] = field(default_factory=Counter)
+    _clients: dict[tuple[str | None, str | None, str | None], list[int]] = field(default_factory=dict)
+    _captures: list[dict[str, Any]] = field(default_factory=list)
+    _odd: Counter[str] = field(default_factory=Counter)
+    _unrecognised: list[dict[str, Any]] = field(default_factory=list)
+    _unrecognised_total: list[int] = field(default_factory=lambda: [0, 0])
+    _lists: Counter[int] = field(default_factory=Counter)
+    _connections: int = 0
+
+    def add(self, rows: Rows, columns: Columns) -> None:
+        """One window's exchanges."""
+        x = rows.x
+        if not x.shape[1]:
+            return
+        keys = x[s.X_API_KEY]
+        error = (x[s.X_ERROR] != s.NULL) & (x[s.X_ERROR] != 0)
+        latency = np.where(
+            (x[s.X_RESPONSE_FIRST_NS] == s.NULL) | (x[s.X_REQUEST_LAST_NS] == s.NULL),
+            -1,
+            x[s.X_RESPONSE_FIRST_NS] // 1000 - x[s.X_REQUEST_LAST_NS] // 1000,
+        )
+        for key in np.unique(keys).tolist():
+            here = keys == key
+            api = self._apis.setdefault(key, _Api())
+            api.exchanges += int(here.sum())
+            api.errors += int((here & error).sum())
+            for status, count in zip(*np.unique(x[s.X_STATUS][here], return_counts=True), strict=True):
+                api.statuses[int(status)] += int(count)
+            api.undecoded += int(
+                (here & ((x[s.X_REQUEST_STATE] > 0) | (x[s.X_RESPONSE_STATE] > 0))).sum()
+            )
+            timed = latency[here & (latency >= 0)]
+            if len(timed):
+                for bucket, count in zip(*np.unique(_buckets(timed), return_counts=True), strict=True):
+                    api.latencies[int(bucket)] += int(count)
+                api.max_us = max(api.max_us or 0, int(timed.max()))
+        for code, count in zip(*np.unique(x[s.X_ERROR][error], return_counts=True), strict=True):
+            self._error_codes[int(code)] += int(count)
+        named = x[s.X_TOPICS][x[s.X_TOPICS] != s.NULL]
+        for number, count in zip(*np.unique(named, return_counts=True), strict=True):
+            self._lists[int(number)] += int(count)
+        self._odd["responses captured before their requests"] += int(
+            ((x[s.X_RESPONSE_FIRST_NS] != s.NULL) & (x[s.X_REQUEST_LAST_NS] != s.NULL) & (latency < 0)).sum()
+        )
+
+    def add_connections(self, rows: list[dict[str, Any]]) -> None:
+        """Connections that have ended."""
+        self._connections += len(rows)
+        for row in rows:
+            client = self._clients.setdefault(
+                (row["client_id"], row["software_name"], row["software_version"]), [0, 0, 0]
+            )
+            client[0] += 1
+            client[1] += row["requests"]
+            client[2] += row["errors"]
+            for name in ("retransmissions", "duplicates", "out_of_order", "overlap_conflicts", "zero_windows", "gaps"):
+                self._odd[name.replace("_", " ")] += row[name]
+
+    def finish(self, point: CapturePoint, engine: Engine, columns: Columns) -> None:
+        """A capture point has been read."""
+        self.coverage.add(columns.coverage)
+        lists = columns.topic_lists()
+        for number, count in self._lists.items():
+            for topic in lists[number]:
+                self._topics[columns.topic_name(topic)] += count
+        self._lists.clear()
+        files = engine.reader.files
+        first = [info.first_ns for info in files if info.first_ns is not None]
+        last = [info.last_ns for info in files if info.last_ns is not None]
+        counts = engine.reader.counts
+        if counts["dropped_by_capture"]:
+            self._odd["packets the capture itself lost"] += counts["dropped_by_capture"]
+        self._captures.append(
+            {
+                "name": point.name,
+                "files": len(files),
+                "bytes": sum(info.size for info in files),
+                "packets": counts["packets"],
+                "tcp_packets": counts["tcp"],
+                "link_types": sorted({link for info in files for link in info.link_types}),
+                "first_time": min(first) // 1000 if first else None,
+                "last_time": max(last) // 1000 if last else None,
+            }
+        )
+        self._unrecognised_total[0] += columns.unrecognised_connections
+        self._unrecognised_total[1] += columns.unrecognised_bytes
+        self._unrecognised += [
+            {
+                "capture": point.name,
+                "connection": one.connection,
+                "payload_bytes": one.payload_bytes,
+                "looks_like": one.looks_like,
+            }
+            for one in columns.unrecognised
+        ]
+
+    def unrecognised(self) -> dict[str, Any]:
+        """Connections in which no Kafka was found."""
+        return {
+            "connections": self._unrecognised_total[0],
+            "payload_bytes": self._unrecognised_total[1],
+            "listed": self._unrecognised,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for `--json`."""
+        from analyzer.reading import rfc3339
+
+        names = {api.api_key: api.name for api in definitions.apis()}
+        apis = []
+        for key, api in sorted(self._apis.items(), key=lambda item: -item[1].exchanges):
+            apis.append(
+                {
+                    "api_key": None if key == s.NULL else key,
+                    "api": names.get(key),
+                    "exchanges": api.exchanges,
+                    "errors": api.errors,
+                    "not_decoded": api.undecoded,
+                    **dict(zip(STATUSES, api.statuses, strict=True)),
+                    "latency_us": {
+                        "p50": api.quantile(0.5), "p95": api.quantile(0.95), "p99": api.quantile(0.99),
+                        "max": api.max_us,
+                    },
+                }
+            )  # fmt: skip
+        captures = [
+            {**one, **{name: rfc3339(one[name]) for name in ("first_time", "last_time") if one[name] is not None}}
+            for one in self._captures
+        ]
+        return {
+            "captures": captures,
+            "connections": self._connections,
+            "exchanges": sum(api.exchanges for api in self._apis.values()),
+            "apis": apis,
+            "errors": [
+                {"error_code": code, "error": kafka_errors.name(code), "exchanges": count}
+                for code, count in self._error_codes.most_common()
+            ],
+            "topics": [{"topic": topic, "exchanges": count} for topic, count in self._topics.most_common()],
+            "clients": [
+                {
+                    "client_id": client_id,
+                    "software_name": name,
+                    "software_version": version,
+                    "connections": counts[0],
+                    "requests": counts[1],
+                    "errors": counts[2],
+                }
+                for (client_id, name, version), counts in sorted(
+                    self._clients.items(), key=lambda item: (-item[1][1], str(item[0]))
+                )
+            ],
+            "odd": {name: count for name, count in self._odd.items() if count},
+            "coverage": self.coverage.as_dict(),
+            "unrecognised": self.unrecognised(),
+        }
