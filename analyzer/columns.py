@@ -154,6 +154,10 @@ class Rows:
     x: np.ndarray
     connection: np.ndarray
 
+    def where(self, mask: np.ndarray) -> Rows:
+        """The rows that a mask lets through."""
+        return self if mask.all() else Rows(self.x[:, mask], self.connection[mask])
+
 
 class Columns:
     """Turns the batches of one capture point into Arrow tables. `take` in order, then `exchanges` of what it gave."""

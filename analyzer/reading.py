@@ -28,8 +28,6 @@ from analyzer.schema import REQUEST, RESPONSE
 from analyzer.summary import Summary
 from captures.files import CapturePoint, capture_points
 
-ENVELOPE = 58
-
 Progress = Callable[[str, int, int], None]
 """Called with the capture point's name, the bytes read so far, and their number where it is known (else 0)."""
 
@@ -65,6 +63,8 @@ def analyze(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str] | None = None,
     *,
+    filter: Any = None,
+    connection: str | None = None,
     rotated: bool = False,
     ports: Sequence[int] = (),
     threads: int | None = None,
@@ -78,12 +78,15 @@ def analyze(
     """Decode captures. Without `out` the tables come back in memory; with it they are written there as a dataset, and
     the `Dataset` that comes back has no tables (`open_dataset(out)` has them).
 
-    ports: server ports that are Kafka whatever their content; threads: kernels at work at once; window_bytes: capture
+    filter: an expression (`analyzer/FILTER.md`), and connection: the name of one, limit the exchanges (and messages) that
+    are kept; connections and coverage stay whole. ports: server ports that are Kafka whatever their content; threads: kernels at work at once; window_bytes: capture
     bytes read at a time; frame_limit: bytes of unfinished frames kept; keep_bytes: also the table `messages`;
     append: add to the dataset at `out`. Raises CaptureError and DatasetError.
     """
     points = capture_points(_arguments(captures), rotated)
-    settings = _settings(threads, window_bytes, ports, keep_bytes, frame_limit)
+    chosen = _parsed(filter)
+    keep = keep_bytes or (chosen is not None and chosen.needs_bodies)
+    settings = _settings(threads, window_bytes, ports, keep, frame_limit)
     writer = Writer(out, append) if out is not None else None
     kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name != "messages" or keep_bytes}
     result = Dataset({})
@@ -108,6 +111,7 @@ def analyze(
             engine = Engine(point, settings, stdin)
             columns = Columns(engine, point.name)
             size = _size(point)
+            bodies = _Bodies(columns)
             waiting: list[Rows] = []
             rows = 0
 
@@ -117,9 +121,15 @@ def analyze(
 
             for batches in engine.batches(report):
                 taken_rows = columns.take(batches)
+                if keep:
+                    bodies.take(batches)
+                if chosen is not None or connection is not None:
+                    kept_rows = _chosen(columns, taken_rows, bodies, chosen, connection)
+                    bodies.forget(taken_rows, kept_rows)
+                    taken_rows = kept_rows
                 summary.add(taken_rows, columns)
                 if keep_bytes:
-                    put("messages", _messages(columns, batches))
+                    put("messages", bodies.table(taken_rows, chosen is None and connection is None))
                 if taken_rows.x.shape[1]:
                     waiting.append(taken_rows)
                     rows += taken_rows.x.shape[1]
@@ -205,35 +215,121 @@ class Message:
     complete: bool
 
 
-def _messages(columns: Columns, batches: list[Batch]) -> pa.Table:
-    """The table `messages` of one window, secrets overwritten."""
-    rows: list[tuple[int, int, dict[str, Any]]] = []
-    for batch in batches:
-        heap = batch.message_bytes
-        numbers = columns.message_connections(batch)
-        for number, row in zip(numbers.tolist(), batch.messages.tolist(), strict=True):
-            name = columns.connection_name(number)
-            request = row[s.MSG_DIRECTION] == 0
-            data = heap[row[s.MSG_AT] : row[s.MSG_AT] + row[s.MSG_LENGTH]].tobytes()
-            rows.append(
-                (
-                    row[s.MSG_TRIGGER],
-                    columns.connection_born(number),
-                    {
-                        "capture": columns.capture,
-                        "connection": name,
-                        "exchange": row[s.MSG_ORDINAL] if request else None,
-                        "reply": None if request else row[s.MSG_ORDINAL],
-                        "direction": "request" if request else "response",
-                        "first_time": row[s.MSG_FIRST_NS] // 1000,
-                        "last_time": row[s.MSG_LAST_NS] // 1000 if row[s.MSG_LAST_NS] != s.NULL else None,
-                        "complete": bool(row[s.MSG_COMPLETE]),
-                        "bytes": masked(data, row[s.MSG_API_KEY], row[s.MSG_API_VERSION], request),
-                    },
-                )
-            )
-    rows.sort(key=lambda row: row[:2])
-    return pa.Table.from_pylist([row for _, _, row in rows], schema=tables.schema("messages"))
+@dataclass(slots=True)
+class _Kept:
+    """A message's bytes with what the table `messages` says of it."""
+
+    message: Message
+    row: list[int]
+
+
+class _Bodies:
+    """The raw messages of a capture point whose exchanges have not been handed on yet."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._requests: dict[tuple[int, int], _Kept] = {}
+        self._responses: dict[tuple[int, int], _Kept] = {}
+
+    def take(self, batches: list[Batch]) -> None:
+        """Add one window's messages."""
+        for batch in batches:
+            heap = batch.message_bytes
+            numbers = self._columns.message_connections(batch)
+            for number, row in zip(numbers.tolist(), batch.messages.tolist(), strict=True):
+                data = heap[row[s.MSG_AT] : row[s.MSG_AT] + row[s.MSG_LENGTH]].tobytes()
+                into = self._requests if row[s.MSG_DIRECTION] == 0 else self._responses
+                into[number, row[s.MSG_ORDINAL]] = _Kept(Message(data, bool(row[s.MSG_COMPLETE])), row)
+
+    def pop(self, number: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
+        """Request and response of an exchange; they are not kept any longer."""
+        asked = self._requests.pop((number, exchange), None)
+        answered = self._responses.pop((number, reply), None)
+        return asked.message if asked else None, answered.message if answered else None
+
+    def peek(self, number: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
+        """The same, and they are kept."""
+        asked = self._requests.get((number, exchange))
+        answered = self._responses.get((number, reply))
+        return asked.message if asked else None, answered.message if answered else None
+
+    def forget(self, every: Rows, kept: Rows) -> None:
+        """Let go of the messages of exchanges that were not chosen."""
+        stay = set(zip(kept.connection.tolist(), kept.x[s.X_EXCHANGE].tolist(), strict=True))
+        replies = set(zip(kept.connection.tolist(), kept.x[s.X_REPLY].tolist(), strict=True))
+        for number, exchange, reply in zip(
+            every.connection.tolist(), every.x[s.X_EXCHANGE].tolist(), every.x[s.X_REPLY].tolist(), strict=True
+        ):
+            if (number, exchange) not in stay:
+                self._requests.pop((number, exchange), None)
+            if (number, reply) not in replies:
+                self._responses.pop((number, reply), None)
+
+    def table(self, rows: Rows, everything: bool) -> pa.Table:
+        """The table `messages`, secrets overwritten: of these exchanges, or (`everything`) all at hand."""
+        found: list[tuple[int, _Kept]] = []
+        if everything:
+            for kept in (self._requests, self._responses):
+                found += [(key[0], one) for key, one in kept.items()]
+                kept.clear()
+        else:
+            for number, exchange, reply in zip(
+                rows.connection.tolist(), rows.x[s.X_EXCHANGE].tolist(), rows.x[s.X_REPLY].tolist(), strict=True
+            ):
+                for kept, ordinal in ((self._requests, exchange), (self._responses, reply)):
+                    one = kept.pop((number, ordinal), None)
+                    if one is not None:
+                        found.append((number, one))
+        found.sort(key=lambda pair: (pair[1].row[s.MSG_TRIGGER], self._columns.connection_born(pair[0])))
+        return pa.Table.from_pylist([self._row(*pair) for pair in found], schema=tables.schema("messages"))
+
+    def _row(self, number: int, one: _Kept) -> dict[str, Any]:
+        row = one.row
+        request = row[s.MSG_DIRECTION] == 0
+        return {
+            "capture": self._columns.capture,
+            "connection": self._columns.connection_name(number),
+            "exchange": row[s.MSG_ORDINAL] if request else None,
+            "reply": None if request else row[s.MSG_ORDINAL],
+            "direction": "request" if request else "response",
+            "first_time": row[s.MSG_FIRST_NS] // 1000,
+            "last_time": row[s.MSG_LAST_NS] // 1000 if row[s.MSG_LAST_NS] != s.NULL else None,
+            "complete": one.message.complete,
+            "bytes": masked(one.message.data, row[s.MSG_API_KEY], row[s.MSG_API_VERSION], request),
+        }
+
+
+def _parsed(filter: Any) -> Any:
+    """A filter expression, parsed; None stays None."""
+    if filter is None or not isinstance(filter, str):
+        return filter
+    from analyzer import filtering
+
+    return filtering.parse(filter)
+
+
+def _chosen(columns: Columns, rows: Rows, bodies: _Bodies, chosen: Any, connection: str | None) -> Rows:
+    """The rows of a window that a filter and the name of a connection let through, cheap tests first."""
+    if connection is not None:
+        names = np.array([columns.connection_name(n) == connection for n in np.unique(rows.connection).tolist()], bool)
+        rows = rows.where(np.isin(rows.connection, np.unique(rows.connection)[names]))
+    if chosen is None or not rows.x.shape[1]:
+        return rows
+    rows = rows.where(chosen.rows_mask(rows.x))
+    if not rows.x.shape[1]:
+        return rows
+    exchanges_table = columns.exchanges([rows])
+    yes, no, unsure = chosen.cheap(exchanges_table)
+    del no
+    keep = yes.copy()
+    for i in np.flatnonzero(unsure).tolist():
+        row = plain(exchanges_table.slice(i, 1), "exchanges").to_pylist()[0]
+        columns.resolve_topics(row)
+        messages = bodies.peek(int(rows.connection[i]), int(rows.x[s.X_EXCHANGE, i]), int(rows.x[s.X_REPLY, i]))
+        exchange = Exchange(row, *messages)
+        bodied = (exchange.request, exchange.response) if chosen.needs_bodies else (None, None)
+        keep[i] = chosen.matches(row, *bodied)
+    return rows.where(keep)
 
 
 def masked(data: bytes, api_key: int, version: int, request: bool) -> bytes:
@@ -295,19 +391,10 @@ class Exchange:
             return tree.decode_request(frame, tree=nodes)
         if self.row["api_key"] is None or self.row["api_version"] is None:
             return None
-        return tree.decode_response(
-            frame, self.row["api_key"], self.row["api_version"], tree=nodes, inner=self._inner()
-        )
-
-    def _inner(self) -> tuple[int, int] | None:
-        """API and version of the request inside an Envelope."""
-        if self.row["api_key"] != ENVELOPE or self.request_message is None:
-            return None
-        asked = tree.decode_request(self.request_message.data[4:], exact=True).body
-        inside = (asked or {}).get("requestData")
-        if not isinstance(inside, bytes) or len(inside) < 4:
-            return None
-        return int.from_bytes(inside[:2], "big", signed=True), int.from_bytes(inside[2:4], "big", signed=True)
+        inner = None
+        if self.row["api_key"] == tree.ENVELOPE and self.request_message is not None:
+            inner = tree.envelope_inner(self.request_message.data[4:])
+        return tree.decode_response(frame, self.row["api_key"], self.row["api_version"], tree=nodes, inner=inner)
 
     def json(self) -> dict[str, Any]:
         """What `kwire show --json` prints: the row, then the two bodies."""
@@ -343,11 +430,7 @@ def exchanges(
 
     `filter`: an expression (`analyzer/FILTER.md`). `notes` is filled with what the user should know.
     """
-    chosen = None
-    if filter is not None:
-        from analyzer import filtering
-
-        chosen = filtering.parse(filter) if isinstance(filter, str) else filter
+    chosen = _parsed(filter)
     keep = bodies or (chosen is not None and chosen.needs_bodies)
     settings = _settings(threads, window_bytes, ports, keep, frame_limit)
     for point in capture_points(_arguments(captures), rotated):
@@ -369,66 +452,38 @@ def exchanges(
 def _exchanges(
     engine: Engine, columns: Columns, chosen: Any, ordered: bool, report: Callable[[int], None]
 ) -> Iterator[Exchange]:
-    requests: dict[tuple[int, int], Message] = {}
+    bodies = _Bodies(columns)
     waiting: list[tuple[int, int, int, Exchange]] = []
     count = 0
     for batches in engine.batches(report):
         rows = columns.take(batches)
-        responses: dict[tuple[int, int], Message] = {}
-        for batch in batches:
-            heap = batch.message_bytes
-            numbers = columns.message_connections(batch)
-            for number, row in zip(numbers.tolist(), batch.messages.tolist(), strict=True):
-                data = heap[row[s.MSG_AT] : row[s.MSG_AT] + row[s.MSG_LENGTH]].tobytes()
-                into = requests if row[s.MSG_DIRECTION] == 0 else responses
-                into[number, row[s.MSG_ORDINAL]] = Message(data, bool(row[s.MSG_COMPLETE]))
-        mask = chosen.rows_mask(rows.x) if chosen is not None else None
-        for exchange, ordinal, born in _window(columns, rows, requests, responses, mask):
-            columns.resolve_topics(exchange.row)
-            if chosen is not None and not chosen.matches(
-                exchange.row,
-                exchange.request if chosen.needs_bodies else None,
-                exchange.response if chosen.needs_bodies else None,
-            ):
-                continue
-            if ordered:
-                heapq.heappush(waiting, (ordinal, born, count, exchange))
-                count += 1
-            else:
-                yield exchange
-        limits = [batch.oldest for batch in batches if batch.oldest is not None]
-        limit = min([*limits, engine.done_packets])
+        bodies.take(batches)
+        if chosen is not None:
+            kept = _chosen(columns, rows, bodies, chosen, None)
+            bodies.forget(rows, kept)
+            rows = kept
+        x = rows.x
+        asked, answered = x[s.X_EXCHANGE].tolist(), x[s.X_REPLY].tolist()
+        first = np.where(x[s.X_ORDINAL] != s.NULL, x[s.X_ORDINAL], x[s.X_TRIGGER]).tolist()
+        table = plain(columns.exchanges([rows]), "exchanges")
+        numbers = rows.connection.tolist()
+        at = 0
+        for part in table.to_batches(max_chunksize=4096):
+            for row in part.to_pylist():
+                columns.resolve_topics(row)
+                exchange = Exchange(row, *bodies.pop(numbers[at], asked[at], answered[at]))
+                if ordered:
+                    heapq.heappush(waiting, (first[at], columns.connection_born(numbers[at]), count, exchange))
+                    count += 1
+                else:
+                    yield exchange
+                at += 1
+        # What may still end and began earlier goes before what has ended.
+        limit = min([batch.oldest for batch in batches if batch.oldest is not None] + [engine.done_packets])
         while waiting and waiting[0][0] < limit:
             yield heapq.heappop(waiting)[3]
     while waiting:
         yield heapq.heappop(waiting)[3]
-
-
-def _window(
-    columns: Columns,
-    rows: Rows,
-    requests: dict[tuple[int, int], Message],
-    responses: dict[tuple[int, int], Message],
-    mask: np.ndarray | None,
-) -> Iterator[tuple[Exchange, int, int]]:
-    """One window's exchanges with their bytes, the ordinal of their first packet and the age of their connection."""
-    x = rows.x
-    connections = rows.connection.tolist()
-    asked, answered = x[s.X_EXCHANGE].tolist(), x[s.X_REPLY].tolist()
-    if mask is not None:
-        for i in np.flatnonzero(~mask).tolist():
-            requests.pop((connections[i], asked[i]), None)
-        keep = np.flatnonzero(mask)
-        rows = Rows(x[:, keep], rows.connection[keep])
-        x = rows.x
-        connections = rows.connection.tolist()
-        asked, answered = x[s.X_EXCHANGE].tolist(), x[s.X_REPLY].tolist()
-    first = np.where(x[s.X_ORDINAL] != s.NULL, x[s.X_ORDINAL], x[s.X_TRIGGER]).tolist()
-    table = plain(columns.exchanges([rows]), "exchanges")
-    for i, row in enumerate(table.to_pylist()):
-        number = connections[i]
-        exchange = Exchange(row, requests.pop((number, asked[i]), None), responses.pop((number, answered[i]), None))
-        yield exchange, first[i], columns.connection_born(number)
 
 
 def unrecognised_lines(columns: Columns) -> list[str]:

@@ -1,0 +1,130 @@
+"""The `kwire` command.
+
+Rules: data on stdout, progress and notes on stderr; exit codes 0 done, 1 what was asked about is bad, 2 usage or input
+error (one line that says what and where, then a `hint:` line), 130 interrupted. A closed stdout ends quietly. Each
+subcommand imports what it needs, so that `kwire --help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors in the project's form."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(message, f"{self.prog} --help lists what there is")
+
+
+class Failure(Exception):
+    """Something the user can mend."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def fail(message: str, hint: str = "") -> NoReturn:
+    """One line that says what and where, then a hint; exit code 2."""
+    sys.stderr.write(f"kwire: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+    sys.stderr.flush()
+    raise SystemExit(EXIT_USAGE)
+
+
+def _port(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 < value < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return value
+
+
+def _reading_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--filter", metavar="EXPR", help="only the exchanges that match (see analyzer/FILTER.md)")
+    parser.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
+    parser.add_argument("--port", type=_port, action="append", default=[], metavar="N",
+                        help="this server port is Kafka (repeatable); default: recognise it by content on any port")
+    parser.add_argument("--threads", type=_count, metavar="N", help="kernels at work at once (default: 2)")
+    parser.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--frame-limit", type=_count, metavar="BYTES",
+                        help="bytes of unfinished messages kept (default: 512 MiB)")  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    from analyzer import __version__
+
+    parser = _Parser(
+        prog="kwire",
+        description="Analyze Kafka traffic in captures: what was asked, what was answered, how long it took.",
+        epilog="CAPTURE: a pcap or pcapng file (also .gz, .zst), a folder of them, a quoted glob, or - for stdin.",
+    )
+    parser.add_argument("--version", action="version", version=f"kwire {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    analyze = commands.add_parser("analyze", help="decode captures to a dataset of Parquet tables, print a summary")
+    analyze.add_argument("captures", nargs="+", metavar="CAPTURE")
+    analyze.add_argument("-o", "--out", metavar="DATASET", required=True, help="folder to write; a dataset is replaced")
+    _reading_options(analyze)
+    analyze.add_argument("--records", choices=("none", "batches", "meta", "full"), default="none",
+                         help="how far record batches are opened; this version keeps their sizes only: none")
+    analyze.add_argument("--keep-bytes", action="store_true", help="also keep the raw messages, secrets overwritten")
+    analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")
+    analyze.add_argument("--json", action="store_true", help="the summary as JSON")
+    analyze.set_defaults(run="analyzer.commands:analyze")
+
+    show = commands.add_parser("show", help="print exchanges, one a line")
+    show.add_argument("captures", nargs="+", metavar="CAPTURE")
+    _reading_options(show)
+    form = show.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object a line: all columns and both bodies")
+    form.add_argument("--tree", action="store_true", help="all fields of each message, with their bytes' places")
+    form.add_argument("--fields", metavar="A,B,C", help="these columns, tab-separated, after a line with their names")
+    form.add_argument("--count-by", metavar="A,B,C", help="how many exchanges for each combination of these columns")
+    show.add_argument("--hex", action="store_true", help="with --tree: the bytes too")
+    show.add_argument("--frames", action="store_true", help="requests and responses apart, each at its own time")
+    show.add_argument("--follow", metavar="CONNECTION", help="one connection as a dialogue (name as --json shows it)")
+    show.add_argument("--sort", metavar="COLUMN", help="by this column, largest first (- before it: smallest first)")
+    show.add_argument("--limit", type=_count, metavar="N", help="stop after N exchanges")
+    show.add_argument("--time", choices=("relative", "absolute"), default="relative", help="how times are shown")
+    show.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: on a terminal")
+    show.add_argument("--no-pager", action="store_true", help="do not page on a terminal")
+    show.set_defaults(run="analyzer.commands:show")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code comes back (or SystemExit is raised with it)."""
+    options = _parser().parse_args(arguments)
+    module_name, function_name = options.run.split(":")
+    try:
+        command: Any = getattr(__import__(module_name, fromlist=[function_name]), function_name)
+        code: int = command(options)
+        sys.stdout.flush()
+        return code
+    except Failure as failure:
+        fail(str(failure), failure.hint)
+    except BrokenPipeError:
+        # `| head` has seen enough. Point stdout elsewhere so that the interpreter's own flush says nothing either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("kwire: interrupted\n")
+        return EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
