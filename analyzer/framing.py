@@ -269,16 +269,15 @@ def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any, settled: Any
     if end - at < min(np.int64(14), 4 + size):
         if end - at >= 6:
             api = read_int16(st.slab, at + 4)
-            if api < 0 or api >= lay.max_version.shape[0]:
+            if api < 0 or api >= (2048 if settled else lay.max_version.shape[0]):
                 return NOT
         return UNSURE
     stop = min(end, at + 4 + size)
     whole = stop == at + 4 + size
     status, api, version, _, place, length, body = parse_request_header(st.slab, at + 4, stop, lay)
-    if api < 0 or api >= lay.max_version.shape[0] or version < 0:
-        return NOT
-    if version > lay.max_version[api] + 8:
-        return NOT
+    known = 0 <= api < lay.max_version.shape[0] and 0 <= version <= lay.max_version[api] + 8
+    if not known and not (settled and whole and status == OK and 0 <= api < 2048 and 0 <= version < 1024):
+        return NOT  # an API of the future, or a made-up one, is believed only where a frame is certain to start
     if status != OK:
         if status != SHORT or whole:
             return NOT
@@ -824,7 +823,7 @@ def _sought(st: Any, key: Any, found: Any) -> None:
             _drop_front(st, key)
             f[key, s.F_STALLED] = f[key, s.F_HAVE]
     elif f[key, s.F_STRICT] != 0:
-        if passed > 0:
+        if passed > 0 or f[key, s.F_HAVE] > MAX_SEARCH or k[slot, s.K_TLS] != 0:
             _not_kafka(st, slot)
     elif passed > SEARCHED_KEPT:
         f[key, s.F_LOST] += passed
@@ -866,6 +865,8 @@ def _conclude(st: Any, segment: Any) -> Any:
     if kind == END:
         if k[slot, s.K_CLASS] == s.UNDECIDED:
             _not_kafka(st, slot)
+        if k[slot, s.K_CLOSED] == 0 and k[slot, s.K_FINS] != 0:
+            k[slot, s.K_CLOSED] = 1  # one side has closed; the capture ended before the other did
         ended = k[slot, s.K_CLOSED] != 0 or v[s.V_FINAL] == 0
         flush_pending(st, slot, s.UNANSWERED if ended else s.IN_FLIGHT, trigger)
         st.ended[v[s.V_ENDED], 0] = slot

@@ -121,12 +121,12 @@ def known_layout(lay: Any, direction: Any, api: Any, version: Any) -> Any:
 @inline
 def decode_response(st: Any, lay: Any, buffer: Any, at: Any, end: Any, api: Any, version: Any) -> Any:
     """The part of a response after its correlation id -> (status, where it ended, rows on the tape, pc, body start)."""
+    if api == role.API_VERSIONS and version != 0 and end - at >= 2:
+        if read_int16(buffer, at) == UNSUPPORTED_VERSION_CODE:
+            version = np.int64(0)
     pc = known_layout(lay, 1, api, version)
     if pc < 0:
         return pc, at, np.int64(0), np.int64(0), at
-    if api == role.API_VERSIONS and version > 0 and end - at >= 2 and read_int16(buffer, at) == UNSUPPORTED_VERSION_CODE:
-        version = np.int64(0)
-        pc = np.int64(lay.start[1, api, 0])
     if lay.header_version[1, api, version] == 1:
         status, at = skip_response_tags(buffer, at, end)
         if status != OK:

@@ -258,8 +258,8 @@ def _value(reading: _Reading, what: int, row: _Row) -> Any:
 def _hidden(reading: _Reading, secret: str, config: str | None, row: _Row) -> bool:
     """Must a value of this secrecy not be shown? `config` is the name beside it, where it has one."""
     _, position, length = row
-    if reading.exact or length < 0:
-        return False
+    if reading.exact or length <= 0:
+        return False  # nothing there to hide
     if secret == "by_name":
         return schema.is_sensitive_config(config)
     if secret == "envelope":
