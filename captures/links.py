@@ -1,8 +1,8 @@
-"""Links and IP: from the first byte of a captured frame to its transport header.
+"""Links, IP and tunnels: from the first byte of a captured frame to its transport header.
 
 In: a frame in the window (its captured end and its end on the wire) and its link type. Out: where the IP packet
 begins, then where its transport header begins and where the IP packet ends. `find_ip` and `walk_ip` are two small
-steps on purpose: a tunnel is another `walk_ip` further in, a reassembled packet another buffer.
+steps on purpose: behind a tunnel's header (`enter_tunnel`) and in a reassembled packet they are taken again.
 
 The rule: lengths come from the IP header, never from the frame, so link-layer padding is never payload. What is not
 readable has a reason (a negative number), never an exception.
@@ -37,9 +37,14 @@ LINK_NAMES = {
 """The link types that `find_ip` knows, with their official names (LINKTYPE_...)."""
 
 # Why there is no answer. Every captured packet is counted under exactly one of these, or as TCP.
-NOT_IP, NOT_TCP, FRAGMENT, MALFORMED, HEADERS_CUT, UNKNOWN_LINK = -1, -2, -3, -4, -5, -6
+NOT_IP, NOT_TCP, FRAGMENT, MALFORMED, HEADERS_CUT, UNKNOWN_LINK, REASSEMBLED = -1, -2, -3, -4, -5, -6, -7
 
-TCP = 6
+IP_IN_IP, TCP, UDP, IPV6_IN_IP, GRE, FRAGMENT_HEADER = 4, 6, 17, 41, 47, 44
+
+VXLAN_PORT, VXLAN_PORT_OF_LINUX, GENEVE_PORT = 4789, 8472, 6081
+
+MPLS_LABELS = 1 << 16
+"""Not a link type of files (those have 16 bits): what lies in a GRE tunnel that carries MPLS."""
 
 
 def link_name(link: int) -> str:
@@ -66,69 +71,111 @@ def short_of(needed: Any, wire_end: Any) -> Any:
 
 
 @inline
+def is_ethertype(protocol: Any) -> Any:
+    """Whether this is an Ethernet type that `find_ip` goes on from: the test of "is this an Ethernet frame?"."""
+    return protocol in (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)
+
+
+@inline
+def pop_labels(b: Any, at: Any, end: Any, wire_end: Any) -> tuple[Any, Any]:
+    """Behind the MPLS labels at `at`: (RAW, offset of an IP header), (ETHERNET, offset of a frame) or (a reason, 0).
+
+    Labels do not say what they carry. The first four bits tell IP (RFC 4928); a pseudowire's Ethernet frame (RFC 4448)
+    is known by its type field, behind a control word or not.
+    """
+    zero = np.int64(0)
+    while True:
+        if at + 4 > end:
+            return short_of(at + 4, wire_end), zero
+        bottom = b[at + 2] & 1 != 0
+        at += 4
+        if bottom:
+            break
+    if at + 1 > end:
+        return short_of(at + 1, wire_end), zero
+    first = np.int64(b[at]) >> 4
+    if first == 4 or first == 6:
+        return np.int64(RAW), at
+    if at + 18 > end:
+        return short_of(at + 18, wire_end), zero
+    if first == 0 and is_ethertype(net16(b, at + 16)):
+        return np.int64(ETHERNET), at + 4
+    if is_ethertype(net16(b, at + 12)):
+        return np.int64(ETHERNET), at
+    return np.int64(NOT_IP), zero
+
+
+@inline
 def find_ip(b: Any, at: Any, end: Any, wire_end: Any, link: Any) -> Any:
     """Offset of the IP header in the frame at `at`, or a negative reason.
 
     `end` bounds the captured bytes, `wire_end` is where the frame ended on the wire (>= end).
     """
-    if link == ETHERNET:
-        header, type_at = 14, 12
-    elif link == LINUX_SLL:
-        header, type_at = 16, 14
-    elif link == LINUX_SLL2:
-        header, type_at = 20, 0
-    elif link in (RAW, RAW_BSD, RAW_OPENBSD, IPV4, IPV6):
-        return at
-    elif link in (NULL, LOOP):
-        if at + 4 > end:
-            return short_of(at + 4, wire_end)
-        # NULL has the capturing machine's byte order, which need not be the file's: families are small numbers.
-        family = net32(b, at)
-        if family > 0xFFFF:
-            family = np.int64(b[at + 1]) << 8 | np.int64(b[at])
-        if family == 2 or family == 10 or family == 24 or family == 28 or family == 30:
-            return at + 4
-        return np.int64(NOT_IP)
-    elif link in (PPP, PPP_HDLC):
-        if at + 4 > end:
-            return short_of(at + 4, wire_end)
-        if b[at] == 0xFF and b[at + 1] == 0x03:
-            at += 2
-        protocol = net16(b, at)
-        if protocol == 0x0021 or protocol == 0x0057:
-            return at + 2
-        return np.int64(NOT_IP)
-    else:
-        return np.int64(UNKNOWN_LINK)
-
-    if at + header > end:
-        return short_of(at + header, wire_end)
-    protocol = net16(b, at + type_at)
-    at += header
-    if protocol < 0x600 and link == ETHERNET:
-        # IEEE 802.3 with a length: IP only behind a SNAP header (RFC 1042).
-        if at + 8 > end:
-            return np.int64(NOT_IP)
-        if net32(b, at) != 0xAAAA0300 or b[at + 4] != 0 or b[at + 5] != 0:
-            return np.int64(NOT_IP)
-        protocol = net16(b, at + 6)
-        at += 8
-    while protocol == 0x8100 or protocol == 0x88A8 or protocol == 0x9100 or protocol == 0x9200:
-        if at + 4 > end:
-            return short_of(at + 4, wire_end)
-        protocol = net16(b, at + 2)
-        at += 4
-    if protocol == 0x8864:  # PPPoE session (RFC 2516)
-        if at + 8 > end:
-            return short_of(at + 8, wire_end)
-        protocol = net16(b, at + 6)
-        at += 8
-        if protocol == 0x0021 or protocol == 0x0057:
+    while True:
+        if link == ETHERNET:
+            header, type_at = 14, 12
+        elif link == LINUX_SLL:
+            header, type_at = 16, 14
+        elif link == LINUX_SLL2:
+            header, type_at = 20, 0
+        elif link in (RAW, RAW_BSD, RAW_OPENBSD, IPV4, IPV6):
             return at
-        return np.int64(NOT_IP)
-    if protocol == 0x0800 or protocol == 0x86DD:
-        return at
-    return np.int64(NOT_IP)
+        elif link in (NULL, LOOP):
+            if at + 4 > end:
+                return short_of(at + 4, wire_end)
+            # NULL has the capturing machine's byte order, which need not be the file's: families are small numbers.
+            family = net32(b, at)
+            if family > 0xFFFF:
+                family = np.int64(b[at + 1]) << 8 | np.int64(b[at])
+            if family == 2 or family == 10 or family == 24 or family == 28 or family == 30:
+                return at + 4
+            return np.int64(NOT_IP)
+        elif link in (PPP, PPP_HDLC):
+            if at + 4 > end:
+                return short_of(at + 4, wire_end)
+            if b[at] == 0xFF and b[at + 1] == 0x03:
+                at += 2
+            protocol = net16(b, at)
+            if protocol == 0x0021 or protocol == 0x0057:
+                return at + 2
+            return np.int64(NOT_IP)
+        elif link == MPLS_LABELS:
+            header, type_at = 0, 0
+        else:
+            return np.int64(UNKNOWN_LINK)
+
+        if at + header > end:
+            return short_of(at + header, wire_end)
+        protocol = net16(b, at + type_at) if link != MPLS_LABELS else np.int64(0x8847)
+        at += header
+        if protocol < 0x600 and link == ETHERNET:
+            # IEEE 802.3 with a length: IP only behind a SNAP header (RFC 1042).
+            if at + 8 > end:
+                return np.int64(NOT_IP)
+            if net32(b, at) != 0xAAAA0300 or b[at + 4] != 0 or b[at + 5] != 0:
+                return np.int64(NOT_IP)
+            protocol = net16(b, at + 6)
+            at += 8
+        while protocol == 0x8100 or protocol == 0x88A8 or protocol == 0x9100 or protocol == 0x9200:
+            if at + 4 > end:
+                return short_of(at + 4, wire_end)
+            protocol = net16(b, at + 2)
+            at += 4
+        if protocol == 0x0800 or protocol == 0x86DD:
+            return at
+        if protocol == 0x8864:  # PPPoE session (RFC 2516)
+            if at + 8 > end:
+                return short_of(at + 8, wire_end)
+            protocol = net16(b, at + 6)
+            at += 8
+            if protocol == 0x0021 or protocol == 0x0057:
+                return at
+            return np.int64(NOT_IP)
+        if protocol != 0x8847 and protocol != 0x8848:
+            return np.int64(NOT_IP)
+        link, at = pop_labels(b, at, end, wire_end)
+        if link < 0:
+            return link
 
 
 @inline
@@ -138,6 +185,7 @@ def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
     Returns (protocol, transport_at, ip_end, version): `protocol` is the IP protocol number or a negative reason,
     `ip_end` where the IP packet ended on the wire, by its own length (RFC 791, RFC 8200). A length of 0 is what
     segmentation offload leaves in a packet captured before the card filled it in: the frame's length counts then.
+    Of a FRAGMENT, `transport_at` is where its bytes begin (IPv4), or its fragment header (IPv6).
     """
     zero = np.int64(0)
     if at + 20 > end:
@@ -152,7 +200,7 @@ def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
         if at + header > end:
             return short_of(at + header, wire_end), zero, zero, version
         if net16(b, at + 6) & 0x3FFF != 0:
-            return np.int64(FRAGMENT), zero, zero, version
+            return np.int64(FRAGMENT), at + header, ip_end, version
         return np.int64(b[at + 9]), at + header, ip_end, version
     if version != 6:
         return np.int64(MALFORMED), zero, zero, version
@@ -167,7 +215,7 @@ def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
         # Hop-by-hop, routing, destination, mobility, HIP, shim6: length in 8 bytes after the first 8.
         if protocol == 0 or protocol == 43 or protocol == 60 or protocol == 135 or protocol == 139 or protocol == 140:
             unit, first = 8, 8
-        elif protocol == 44:  # fragment: no length
+        elif protocol == FRAGMENT_HEADER:  # fragment: no length
             unit, first = 0, 8
         elif protocol == 51:  # authentication header: length in 4 bytes after the first 8
             unit, first = 4, 8
@@ -176,9 +224,74 @@ def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
         if next_at + 8 > end:
             return short_of(next_at + 8, min(ip_end, wire_end)), zero, zero, version
         # A fragment that is the whole packet (offset 0, none to follow) is legal: RFC 6946.
-        if protocol == 44 and net16(b, next_at + 2) & 0xFFF9 != 0:
-            return np.int64(FRAGMENT), zero, zero, version
+        if protocol == FRAGMENT_HEADER and net16(b, next_at + 2) & 0xFFF9 != 0:
+            return np.int64(FRAGMENT), next_at, ip_end, version
         protocol = np.int64(b[next_at])
         next_at += first + np.int64(b[next_at + 1]) * unit
         if next_at > ip_end:
             return np.int64(MALFORMED), zero, zero, version
+
+
+@inline
+def enter_tunnel(b: Any, protocol: Any, at: Any, end: Any, wire_end: Any) -> tuple[Any, Any]:
+    """What the IP payload of `protocol` at `at` carries, if it is a tunnel: (link type, offset) for `find_ip`, or
+    (reason, 0). `end` and `wire_end` are the outer IP packet's. A protocol that is no known tunnel is NOT_TCP.
+
+    VXLAN (RFC 7348; also on the port that Linux first used), GENEVE (RFC 8926), GRE (RFC 2784, 2890; as NVGRE too),
+    ERSPAN I to III in it (draft-foschiano-erspan), IP in IP (RFC 2003, 4213, 2473).
+    """
+    zero = np.int64(0)
+    if protocol == IP_IN_IP or protocol == IPV6_IN_IP:
+        return np.int64(RAW), at
+    if protocol == UDP:
+        if at + 8 > end:
+            return np.int64(NOT_TCP), zero
+        port = net16(b, at + 2)
+        at += 8
+        if port == VXLAN_PORT or port == VXLAN_PORT_OF_LINUX:
+            if at + 8 > end:
+                return short_of(at + 8, wire_end), zero
+            # Without the "I" flag, or with something in the reserved byte, it is another protocol on that port.
+            if b[at] & 0x08 == 0 or b[at + 7] != 0:
+                return np.int64(NOT_TCP), zero
+            return np.int64(ETHERNET), at + 8
+        if port != GENEVE_PORT:
+            return np.int64(NOT_TCP), zero
+        if at + 8 > end:
+            return short_of(at + 8, wire_end), zero
+        if b[at] & 0xC0 != 0:  # a version that is not known
+            return np.int64(NOT_TCP), zero
+        kind = net16(b, at + 2)
+        at += 8 + (np.int64(b[at]) & 0x3F) * 4
+    elif protocol == GRE:
+        if at + 4 > end:
+            return short_of(at + 4, wire_end), zero
+        flags = net16(b, at)
+        kind = net16(b, at + 2)
+        if flags & 0x4007 != 0:  # source routes (given up by RFC 2784), or the version that carries PPP (RFC 2637)
+            return np.int64(NOT_TCP), zero
+        # Four bytes each for checksum, key and sequence number.
+        at += 4 + 4 * ((flags >> 15 & 1) + (flags >> 13 & 1) + (flags >> 12 & 1))
+        if kind == 0x88BE:
+            # ERSPAN II has a header of its own and numbers its packets; ERSPAN I does neither.
+            if flags & 0x1000 != 0:
+                at += 8
+            kind = np.int64(0x6558)
+        elif kind == 0x22EB:
+            if at + 12 > end:
+                return short_of(at + 12, wire_end), zero
+            payload = np.int64(b[at + 10]) >> 2 & 31
+            at += 20 if b[at + 11] & 1 != 0 else 12  # "O": a platform's own 8 bytes
+            if payload == 0:
+                kind = np.int64(0x6558)
+            elif payload == 2:
+                return np.int64(RAW), at
+    else:
+        return np.int64(NOT_TCP), zero
+    if kind == 0x6558:
+        return np.int64(ETHERNET), at
+    if kind == 0x0800 or kind == 0x86DD:
+        return np.int64(RAW), at
+    if kind == 0x8847 or kind == 0x8848:
+        return np.int64(MPLS_LABELS), at
+    return np.int64(NOT_TCP), zero

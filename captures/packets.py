@@ -3,8 +3,8 @@
 In: a capture point. Out: `Packets` batches in file order, and, when all is read, what the files were and how every
 captured packet was counted. One kernel does records, links, IP and TCP in a single pass over a window's bytes.
 
-Rules: no window size changes a row. Every captured packet is counted in exactly one class of `COUNTED`. Buffers and
-columns come from a pool and go back to it by `Packets.release`: fresh memory costs more (page faults) than the scan.
+Rules: no window size changes a row. Every captured packet is counted in exactly one class of `COUNTED`. Addresses are
+those of the innermost IP packet: tunnels are looked through, and fragments put together first. Buffers and columns come from a pool and go back to it by `Packets.release`: fresh memory costs more (page faults) than the scan.
 """
 
 from __future__ import annotations
@@ -19,9 +19,35 @@ import numpy as np
 
 from captures import records
 from captures.files import CaptureError, CapturePoint, FileInfo, Source, not_a_capture
+from captures.fragments import (
+    IN_PROGRESS,
+    LARGEST_BYTES,
+    LINGER_NS,
+    SPARE_AT,
+    SPARE_END,
+    Fragments,
+    gather,
+)
 from captures.kernels import inline, kernel
-from captures.links import LINK_NAMES, MALFORMED, NOT_TCP, TCP, find_ip, net16, net32, short_of, walk_ip
+from captures.links import (
+    FRAGMENT,
+    LINK_NAMES,
+    MALFORMED,
+    NOT_TCP,
+    RAW,
+    TCP,
+    enter_tunnel,
+    find_ip,
+    net16,
+    net32,
+    short_of,
+    walk_ip,
+)
 from captures.records import BAD, BLOCK, EARLIEST, LATEST, LINK, MORE, NUMBER, RECORD, SEEN, SKIPPED, TIME, next_record
+
+LAYERS = 5
+"""IP packets looked into, one inside the other: a tunnel, another one in it, and fragments of each. What lies deeper
+counts as what its outermost known layer is: not TCP."""
 
 WINDOW_BYTES = 8 << 20
 """Bytes read at a time: 4 to 16 MiB scan equally fast; less pays the fixed price of a window too often, more falls out
@@ -33,8 +59,18 @@ SMALLEST_ROW_BYTES = 56
 POOLED = 4
 """Windows kept for reuse: one being read, one waiting, one in use, and one to spare."""
 
-COUNTED = ("tcp", "not_ip", "not_tcp", "fragment", "malformed", "headers_cut", "unknown_link")
-"""The classes of captured packets: slot 0 is a row, slot n is the reason -n of `captures.links`."""
+FULL = 6
+"""Why `scan` stopped, besides what `captures.records.next_record` says."""
+
+SPARE_BYTES = LAYERS * LARGEST_BYTES
+"""The least spare room at the front of a window's buffer, where reassembled packets are written: what one captured
+packet can need if it completes a fragmented packet at every layer. There is as much again as the window has, which
+lies untouched, and so takes no memory, where nothing is fragmented."""
+
+COUNTED = ("tcp", "not_ip", "not_tcp", "fragment", "malformed", "headers_cut", "unknown_link", "reassembled")
+"""The classes of captured packets: slot 0 is a row, slot n is the reason -n of `captures.links`. A fragment is a
+`fragment` until its packet is whole: then the one that completed it counts as what the packet is, all others as
+`reassembled`."""
 
 _COLUMNS: tuple[tuple[str, Any], ...] = (
     ("number", np.int64),
@@ -55,17 +91,21 @@ _COLUMNS: tuple[tuple[str, Any], ...] = (
     ("payload_at", np.int64),
     ("payload_captured", np.int64),
     ("payload_length", np.int64),
+    ("tcp_at", np.int64),
+    ("identity", np.int64),
 )
 
 
 class _Lease:
     """A window's memory on loan from the pool: the byte buffer and full-length columns. Given back at most once."""
 
-    __slots__ = ("_pool", "buffer", "columns")
+    __slots__ = ("_pool", "buffer", "columns", "spare")
 
-    def __init__(self, buffer: np.ndarray, pool: deque[_Lease]) -> None:
-        self.buffer = buffer
-        rows = len(buffer) // SMALLEST_ROW_BYTES + 1
+    def __init__(self, size: int, pool: deque[_Lease]) -> None:
+        self.spare = max(size, SPARE_BYTES)
+        """The window's bytes begin here; before it is room for reassembled packets."""
+        self.buffer = np.empty(self.spare + size, np.uint8)
+        rows = size // SMALLEST_ROW_BYTES + 1
         self.columns = tuple(np.empty(rows, dtype) for _, dtype in _COLUMNS)
         self._pool: deque[_Lease] | None = pool
 
@@ -87,7 +127,7 @@ class Packets:
     """
 
     buffer: np.ndarray
-    """uint8: the window's bytes, which `payload_at` points into."""
+    """uint8: the window's bytes and reassembled packets, which `payload_at` and `tcp_at` point into."""
     number: np.ndarray
     """int64: 1-based number of the packet in its file, as Wireshark shows it."""
     file: np.ndarray
@@ -124,6 +164,11 @@ class Packets:
     """int64: payload bytes in the capture."""
     payload_length: np.ndarray
     """int64: payload bytes on the wire; more than captured where the snap length cut the packet."""
+    tcp_at: np.ndarray
+    """int64: where in `buffer` the TCP header begins."""
+    identity: np.ndarray
+    """int64: what tells a packet from another one with the same sequence numbers: the identification field of its IPv4
+    header (0 for IPv6) times 65,536, plus the checksum field of its TCP header."""
     _lease: _Lease = field(repr=False)
 
     def __len__(self) -> int:
@@ -144,7 +189,7 @@ def _packets(lease: _Lease, rows: int) -> Packets:
 
 def no_packets() -> Packets:
     """An empty batch: what stages take when a capture has ended and only its end is to be said."""
-    return _packets(_Lease(np.zeros(1, np.uint8), deque(maxlen=0)), 0)
+    return _packets(_Lease(0, deque(maxlen=0)), 0)
 
 
 @inline
@@ -170,6 +215,10 @@ def scan(
     interfaces: Any,
     comments: Any,
     counts: Any,
+    fragments: Any,
+    entries: Any,
+    seen: Any,
+    kept: Any,
     row: Any,
     number: Any,
     file: Any,
@@ -189,14 +238,20 @@ def scan(
     payload_at: Any,
     payload_captured: Any,
     payload_length: Any,
+    tcp_at: Any,
+    identity: Any,
 ) -> Any:
     """Write a row for each TCP packet among the records in `b[at:end]`, from row `row` on.
 
-    `base` is the file offset of b[0]. Stops at what `captures.records.next_record` calls MORE, BLOCK or BAD.
+    `base` is the file offset of b[0]. Stops at what `captures.records.next_record` calls MORE, BLOCK or BAD, and, FULL,
+    when there may be no room for another reassembled packet in b[fragments[SPARE_AT]:fragments[SPARE_END]].
     Returns (why it stopped, where in b, bytes that the record there needs, rows written in all).
     Invariant: counts (int64[len(COUNTED)]) grows by exactly one for each packet that state[NUMBER] counts.
     """
+    room = fragments[SPARE_END] - SPARE_BYTES
     while True:
+        if fragments[SPARE_AT] > room:
+            return np.int64(FULL), at, np.int64(0), row
         what, data_at, captured, original, port, time, next_at = next_record(b, at, end, state, interfaces, comments)
         if what in (MORE, BLOCK, BAD):
             return what, at, next_at, row
@@ -211,11 +266,33 @@ def scan(
         count_packet(state, interfaces, port, time)
         frame_end = data_at + captured
         wire_end = data_at + original
-        ip = find_ip(b, data_at, frame_end, wire_end, interfaces[port, LINK])
-        if ip < 0:
-            counts[-ip] += 1
-            continue
-        protocol, tcp, ip_end, version = walk_ip(b, ip, frame_end, wire_end)
+        link = interfaces[port, LINK]
+        inside = data_at
+        protocol, ip, tcp, ip_end, version = np.int64(NOT_TCP), inside, inside, inside, inside
+        for _ in range(LAYERS):
+            ip = find_ip(b, inside, frame_end, wire_end, link)
+            if ip < 0:
+                protocol = ip
+                break
+            protocol, tcp, ip_end, version = walk_ip(b, ip, frame_end, wire_end)
+            if protocol == TCP:
+                break
+            if protocol == FRAGMENT:
+                inside, size = gather(
+                    b, ip, tcp, frame_end, ip_end, version, time, fragments, entries, seen, kept, counts
+                )
+                if inside < 0:
+                    protocol = inside
+                    break
+                link, frame_end, wire_end = np.int64(RAW), inside + size, inside + size
+                continue
+            if protocol < 0:
+                break
+            frame_end, wire_end = min(frame_end, ip_end), min(wire_end, ip_end)
+            link, inside = enter_tunnel(b, protocol, tcp, frame_end, wire_end)
+            if link < 0:
+                protocol = link
+                break
         if protocol < 0:
             counts[-protocol] += 1
             continue
@@ -237,11 +314,13 @@ def scan(
         counts[0] += 1
         if version == 4:
             mapped = np.int64(0xFFFF) << 32
+            named = net16(b, ip + 4) << 16
             src_hi[row] = np.uint64(0)
             src_lo[row] = np.uint64(mapped | net32(b, ip + 12))
             dst_hi[row] = np.uint64(0)
             dst_lo[row] = np.uint64(mapped | net32(b, ip + 16))
         else:
+            named = np.int64(0)
             src_hi[row] = np.uint64(net32(b, ip + 8)) << np.uint64(32) | np.uint64(net32(b, ip + 12))
             src_lo[row] = np.uint64(net32(b, ip + 16)) << np.uint64(32) | np.uint64(net32(b, ip + 20))
             dst_hi[row] = np.uint64(net32(b, ip + 24)) << np.uint64(32) | np.uint64(net32(b, ip + 28))
@@ -261,6 +340,8 @@ def scan(
         payload_at[row] = min(payload, frame_end)
         payload_captured[row] = max(min(frame_end, ip_end) - payload, np.int64(0))
         payload_length[row] = ip_end - payload
+        tcp_at[row] = tcp
+        identity[row] = named | net16(b, tcp + 16)
         row += 1
 
 
@@ -286,6 +367,8 @@ class Reader:
         window_bytes: int = WINDOW_BYTES,
         stdin: BinaryIO | None = None,
         largest_record_bytes: int = records.LARGEST_RECORD_BYTES,
+        fragmented_packets: int = IN_PROGRESS,
+        fragment_linger_ns: int = LINGER_NS,
     ) -> None:
         self.point = point
         self.files: list[FileInfo] = []
@@ -295,6 +378,7 @@ class Reader:
         self._largest_record_bytes = largest_record_bytes
         self._stdin = stdin
         self._counts = np.zeros(len(COUNTED), np.int64)
+        self._fragments = Fragments(fragmented_packets, fragment_linger_ns)
         self._dropped = 0
         self._read_before = 0
         self._source: Source | None = None
@@ -341,7 +425,7 @@ class Reader:
                 size = self._window_bytes
         # A pool of its own that nobody draws from: windows for outsized records are not kept.
         pool = self._pool if size == self._window_bytes else deque[_Lease](maxlen=0)
-        return _Lease(np.empty(size, np.uint8), pool)
+        return _Lease(size, pool)
 
     def _read(self) -> Generator[Packets, None, None]:
         for path in self.point.paths:
@@ -365,22 +449,26 @@ class Reader:
         rest = np.empty(0, np.uint8)
         while not (stopped or ended):
             lease = self._take(max(needed, len(rest) + 1))
-            buffer = lease.buffer
-            buffer[: len(rest)] = rest
-            fresh = source.readinto(memoryview(buffer.data)[len(rest) :])
+            buffer, start = lease.buffer, lease.spare
+            at = start + len(rest)
+            buffer[start:at] = rest
+            fresh = source.readinto(memoryview(buffer.data)[at:])
             ended = fresh == 0
-            end = len(rest) + fresh
-            at = 0
+            end = at + fresh
+            at = start
             if not begun:
-                if end < records.PCAP_HEADER_BYTES and not ended:
-                    rest, needed = buffer[:end].copy(), records.PCAP_HEADER_BYTES
+                if end - at < records.PCAP_HEADER_BYTES and not ended:
+                    rest, needed = buffer[at:end].copy(), records.PCAP_HEADER_BYTES
                     lease.give_back()
                     continue
-                at = self._begin(source, layout, bytes(buffer[: min(end, records.PCAP_HEADER_BYTES)]))
+                at += self._begin(source, layout, bytes(buffer[at : min(end, at + records.PCAP_HEADER_BYTES)]))
                 begun = True
-            at, needed, rows, stopped = self._scan(lease, at, end, base, index, layout, source)
+            why, at, needed, rows = self._scan(lease, at, end, base - start, index, layout, source)
+            stopped = why == BAD
+            if why == FULL:
+                ended = False  # what is left is read again with fresh room
             rest = buffer[at:end]
-            base += at
+            base += at - start
             if ended or stopped:
                 if not stopped and (len(rest) or source.problem):
                     self._note_cut(source, layout, base, len(rest))
@@ -390,10 +478,12 @@ class Reader:
 
     def _scan(
         self, lease: _Lease, at: int, end: int, base: int, index: int, layout: records.Layout, source: Source
-    ) -> tuple[int, int, int, bool]:
-        """Fill the columns from the window's bytes. Returns (where it stopped, bytes that the record there needs, rows,
-        whether the file cannot be read on)."""
+    ) -> tuple[int, int, int, int]:
+        """Fill the columns from the window's bytes. Returns (MORE, FULL or, if the file cannot be read on, BAD; where it
+        stopped; bytes that the record there needs; rows). `base` is the file offset of the buffer's first byte."""
         buffer, rows = lease.buffer, 0
+        fragments = self._fragments
+        fragments.state[SPARE_AT], fragments.state[SPARE_END] = 0, lease.spare
         while True:
             why, at, needed, rows = scan(
                 buffer,
@@ -405,18 +495,22 @@ class Reader:
                 layout.interfaces,
                 layout.comments,
                 self._counts,
+                fragments.state,
+                fragments.entries,
+                fragments.seen,
+                fragments.kept,
                 rows,
                 *lease.columns,
             )
             layout.take_comments(buffer)
             damage = "no packet can begin here"
-            if why == MORE:
-                return at, needed, rows, False
+            if why in (MORE, FULL):
+                return why, at, needed, rows
             if why == BLOCK:
                 try:
                     size = layout.block_bytes(bytes(buffer[at : at + 12]))
                     if end - at < size:
-                        return at, size, rows, False
+                        return MORE, at, size, rows
                     layout.read_block(bytes(buffer[at : at + size]))
                     at += size
                     continue
@@ -426,7 +520,7 @@ class Reader:
                 f"{source.path}: damaged after packet {layout.state[NUMBER]:,}, at byte {base + at:,}: {damage}; "
                 "the rest of the file was not read"
             )
-            return at, 0, rows, True
+            return BAD, at, 0, rows
 
     def _begin(self, source: Source, layout: records.Layout, head: bytes) -> int:
         """Take in a file's first 24 bytes, or all it has; returns where its first record is. Raises CaptureError."""

@@ -217,8 +217,8 @@ def spoiled(packet: bytes, at: int, value: int) -> bytes:
         ("IP length that cuts the TCP header", 3, 39, "malformed"),
         ("TCP header of 16 bytes", 32, 0x40, "malformed"),
         ("TCP header past the IP packet's end", 32, 0xF0, "malformed"),
-        ("more fragments to follow", 6, 0x20, "fragment"),
-        ("a later fragment", 7, 0x01, "fragment"),
+        ("more fragments to follow, of a length not in 8s", 6, 0x20, "malformed"),
+        ("a last fragment", 7, 0x01, "fragment"),
         ("UDP", 9, 17, "not_tcp"),
         ("GRE", 9, 47, "not_tcp"),
     ],
@@ -237,7 +237,8 @@ def fragment_header(offset: int, more: int) -> bytes:
 @pytest.mark.parametrize(("offset", "more", "becomes"), [(0, 0, "tcp"), (0, 1, "fragment"), (9, 0, "fragment")])
 def test_ipv6_fragments(offset: int, more: int, becomes: str, tmp_path: Path) -> None:
     """A fragment header on a whole packet is legal (RFC 6946): it is a packet like any other."""
-    packet = forge.tcp_ip(SIX[3], extension_headers=[(44, fragment_header(offset, more))])
+    segment = replace(SIX[3], payload=b"twelve bytes")  # 32 with TCP's header: fragments come in eights
+    packet = forge.tcp_ip(segment, extension_headers=[(44, fragment_header(offset, more))])
     assert read_bytes(forge.pcap([record(packet)], RAW), tmp_path).nonzero == {becomes: 1}
 
 
