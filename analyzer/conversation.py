@@ -18,7 +18,7 @@ from analyzer.program import STACK_DEPTH, load
 from analyzer.roles import roles
 from analyzer.symbols import content, fresh, grown
 from captures.flows import Assigned, _doubled
-from captures.kernels import kernel
+from captures.kernels import copy_bytes, kernel
 from captures.streams import Segments, Streams
 
 FRAME_LIMIT = 512 << 20
@@ -44,8 +44,7 @@ def move_regions(f: Any, slab: Any, into: Any) -> Any:
         room = f[key, s.F_ROOM]
         if room > 0:
             at = f[key, s.F_AT]
-            for i in range(f[key, s.F_HAVE]):
-                into[used + i] = slab[at + i]
+            copy_bytes(into, used, slab, at, f[key, s.F_HAVE])
             f[key, s.F_AT] = used
             used += room
     return used

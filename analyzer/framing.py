@@ -32,7 +32,7 @@ from analyzer.matching import (
 )
 from analyzer.symbols import ENTRY_AT, ENTRY_LENGTH
 from captures.flows import CONN_FLOW
-from captures.kernels import inline, kernel
+from captures.kernels import copy_bytes, inline, kernel, shared
 from captures.streams import (
     C_SYN_SIDE,
     DATA,
@@ -71,7 +71,7 @@ MAX_ASIDE: Final = 4 << 20
 """Bytes kept of the other direction meanwhile."""
 
 
-@inline
+@shared
 def _release(st: Any, key: Any) -> None:
     """Give up a direction's region of the slab, and its marks."""
     f = st.f
@@ -95,7 +95,7 @@ def _release(st: Any, key: Any) -> None:
     f[key, s.F_LAST_MARK] = -1
 
 
-@inline
+@shared
 def _append(st: Any, key: Any, source: Any, at: Any, length: Any, segment: Any, wanted: Any) -> Any:
     """Collect source[at:at + length]; `wanted` is how large the region will have to be as far as known."""
     f = st.f
@@ -110,15 +110,13 @@ def _append(st: Any, key: Any, source: Any, at: Any, length: Any, segment: Any, 
     if have + length > f[key, s.F_ROOM]:
         into = v[s.V_SLAB]
         old = f[key, s.F_AT]
-        for i in range(have):
-            st.slab[into + i] = st.slab[old + i]
+        copy_bytes(st.slab, into, st.slab, old, have)
         v[s.V_SLAB] = into + room
         v[s.V_SLAB_LIVE] += room - f[key, s.F_ROOM]
         f[key, s.F_AT] = into
         f[key, s.F_ROOM] = room
     target = f[key, s.F_AT] + have
-    for i in range(length):
-        st.slab[target + i] = source[at + i]
+    copy_bytes(st.slab, target, source, at, length)
     f[key, s.F_HAVE] = have + length
     f[key, s.F_LAST_NS] = segment[SEG_TIME_NS]
     last = f[key, s.F_LAST_MARK]
@@ -146,7 +144,7 @@ def _append(st: Any, key: Any, source: Any, at: Any, length: Any, segment: Any, 
     return s.OK
 
 
-@inline
+@shared
 def _drop_front(st: Any, key: Any) -> None:
     """Move what is not used up to the front of the region. Marks of used-up bytes go."""
     f = st.f
@@ -186,7 +184,7 @@ def _mark_at(st: Any, key: Any, offset: Any) -> Any:
     return mark
 
 
-@inline
+@shared
 def _frame_from_region(st: Any, key: Any, have: Any, total: Any, held: Any, cause: Any, trigger: Any) -> None:
     """Describe the frame at F_FROM of the region in `State.frame`."""
     frame = st.frame
@@ -220,7 +218,7 @@ def _least(st: Any, slot: Any, client: Any) -> Any:
     return np.int64(8) if client else np.int64(4)
 
 
-@inline
+@shared
 def _begin_drop(st: Any, key: Any, seen: Any, missing: Any, cause: Any) -> None:
     """From here to its end the frame at hand is only counted: bytes of it are missing, or it is too large to keep.
     `seen` bytes of it are in the region."""
@@ -407,7 +405,7 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
     return False
 
 
-@inline
+@shared
 def _not_kafka(st: Any, slot: Any) -> None:
     """Both directions are from now on only counted."""
     st.k[slot, s.K_CLASS] = s.OTHER

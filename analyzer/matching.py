@@ -24,7 +24,7 @@ from analyzer import roles as role
 from analyzer import state as s
 from analyzer.decoding import FULL, OK, SHORT, decode, read_int16, read_int32, read_int64, read_varint
 from analyzer.symbols import COUNT, ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, intern
-from captures.kernels import inline
+from captures.kernels import copy_bytes, inline
 
 MAX_PENDING: Final = 4096
 """Requests of one connection without an answer. Brokers handle one at a time and clients keep a handful in flight; a
@@ -333,8 +333,7 @@ def _keep_message(st: Any, buffer: Any, slot: Any, direction: Any, ordinal: Any)
     st.v[s.V_MESSAGES] = row + 1
     at = st.v[s.V_MESSAGE_BYTES]
     start = frame[s.FR_AT]
-    for i in range(frame[s.FR_HAVE]):
-        st.message_bytes[at + i] = buffer[start + i]
+    copy_bytes(st.message_bytes, at, buffer, start, frame[s.FR_HAVE])
     st.v[s.V_MESSAGE_BYTES] = at + frame[s.FR_HAVE]
     m = st.messages
     m[row, s.MSG_SLOT] = slot

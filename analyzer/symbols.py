@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from captures.kernels import inline, kernel
+from captures.kernels import inline, kernel, shared
 
 ENTRY_AT, ENTRY_LENGTH, ENTRY_HASH, ENTRY_STAMP, ENTRY_COLUMNS = 0, 1, 2, 3, 4
 COUNT, USED, STAMP = 0, 1, 2
@@ -40,14 +40,15 @@ def fresh(capacity: int = 1 << 10, heap: int = 1 << 16) -> Symbols:
 @inline
 def _hash(buffer: Any, at: Any, length: Any) -> Any:
     h = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(length)
-    for i in range(at, at + length):
-        h = (h ^ np.uint64(buffer[i])) * np.uint64(0x100000001B3)
+    start = np.uint64(at)
+    for i in range(np.uint64(length)):
+        h = (h ^ np.uint64(buffer[start + i])) * np.uint64(0x100000001B3)
     h ^= h >> np.uint64(32)
     h *= np.uint64(0xD6E8FEB86659FD93)
     return np.int64((h ^ (h >> np.uint64(29))) & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@inline
+@shared
 def intern(symbols: Any, buffer: Any, at: Any, length: Any) -> Any:
     """The symbol of buffer[at:at + length], or -1 when the table has no room for it."""
     hashed = _hash(buffer, at, length)

@@ -65,15 +65,40 @@ if "NUMBA_CACHE_DIR" not in os.environ:
     os.environ["NUMBA_CACHE_DIR"] = str(CACHE_FOLDER)
 
 import numba  # noqa: E402  (after the cache folder is set)
+import numpy  # noqa: E402
 
 WARM = CACHE_FOLDER.is_dir() and any(CACHE_FOLDER.iterdir())
 
 
+# No reference counts: kernels get their arrays and never allocate. Division as NumPy does it: no exceptions to raise.
+_OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` on first use, without the GIL, and keep the result on disk."""
-    return numba.njit(function, cache=True, nogil=True, _nrt=False, error_model="numpy", no_cfunc_wrapper=True)
+    return numba.njit(function, cache=True, **_OPTIONS)
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Like `kernel`, for small helpers: inlined by LLVM into the kernels that call them."""
-    return numba.njit(function, nogil=True, _nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    """For helpers that kernels call: compiled into their callers.
+
+    Numba hands an array to a function as seven values, so a call with the tables of a stage costs hundreds of moves:
+    more than what most helpers do. Never call one from Python: it has no entry for that, and would crash
+    (`NUMBA_DISABLE_JIT=1` runs all of them as plain Python).
+    """
+    return numba.njit(function, no_cpython_wrapper=True, forceinline=True, **_OPTIONS)
+
+
+def shared(function: Callable[..., Any]) -> Any:
+    """Like `inline`, for larger helpers with several callers: one copy, called."""
+    return numba.njit(function, no_cpython_wrapper=True, **_OPTIONS)
+
+
+@inline
+def copy_bytes(into: Any, at: Any, source: Any, start: Any, count: Any) -> None:
+    """into[at:at + count] = source[start:start + count]; the two must not overlap. Unsigned indices: with signed ones
+    Numba minds negative ones at every byte, and the loop is ten times slower than a copy."""
+    to = numpy.uint64(at)
+    origin = numpy.uint64(start)
+    for i in range(numpy.uint64(count)):
+        into[to + i] = source[origin + i]

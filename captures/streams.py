@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from captures.flows import ACK, FIN, RST, SYN, Assigned, _doubled
-from captures.kernels import inline, kernel
+from captures.kernels import copy_bytes, inline, kernel, shared
 from captures.packets import Packets
 
 REORDER_PACKETS = 256
@@ -217,7 +217,7 @@ def _gap(d: Any, out: Any, v: Any, key: Any, target: Any, time_ns: Any, trigger:
     d[key, D_NEXT] = target
 
 
-@inline
+@shared
 def _wait(
     d: Any, w: Any, waiting: Any, v: Any, key: Any, start: Any, stop: Any, captured_stop: Any, source: Any, at: Any,
     ack: Any, time_ns: Any, number: Any, file: Any, record_at: Any, ordinal: Any,
@@ -255,9 +255,7 @@ def _wait(
             w[row, W_RECORD_AT] = record_at
             w[row, W_ORDINAL] = ordinal
             origin = at + position - start
-            target = v[V_BYTES]
-            for i in range(captured):
-                waiting[target + i] = source[origin + i]
+            copy_bytes(waiting, v[V_BYTES], source, origin, captured)
             v[V_BYTES] += captured
             v[V_LIVE] += captured
             d[key, D_BYTES] += captured
@@ -277,7 +275,7 @@ def _wait(
     return new
 
 
-@inline
+@shared
 def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any, force: Any) -> None:
     """Hand on all that is in order, alternating between the directions until neither moves. With `force` the
     acknowledgement numbers are not waited for."""
@@ -348,7 +346,7 @@ def _blocked(d: Any, slot: Any) -> Any:
     return False
 
 
-@inline
+@shared
 def _declare(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any, everything: Any) -> Any:
     """Turn the first hole of each direction into a gap, as far as its bytes were acknowledged long ago (or, with
     `everything`, up to the next bytes at hand). Returns whether anything moved."""
@@ -376,7 +374,7 @@ def _declare(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger:
     return moved
 
 
-@inline
+@shared
 def _release(c: Any, d: Any, w: Any, slot: Any) -> None:
     """The hold on a connection without SYN is over: each direction starts at the lowest byte seen of it."""
     c[slot, C_HOLD] = 0
@@ -605,8 +603,7 @@ def compact(w: Any, rows: Any, waiting: Any, into: Any) -> Any:
     for row in range(rows):
         if w[row, W_LENGTH] > 0:
             at = w[row, W_AT]
-            for k in range(w[row, W_CAPTURED]):
-                into[used + k] = waiting[at + k]
+            copy_bytes(into, used, waiting, at, w[row, W_CAPTURED])
             w[row, W_AT] = used
             used += w[row, W_CAPTURED]
     return used
