@@ -241,14 +241,14 @@ def enter_tunnel(b: Any, protocol: Any, at: Any, end: Any, wire_end: Any) -> tup
     ERSPAN I to III in it (draft-foschiano-erspan), IP in IP (RFC 2003, 4213, 2473).
     """
     zero = np.int64(0)
-    if protocol == IP_IN_IP or protocol == IPV6_IN_IP:
+    if protocol in (IP_IN_IP, IPV6_IN_IP):
         return np.int64(RAW), at
     if protocol == UDP:
         if at + 8 > end:
             return np.int64(NOT_TCP), zero
         port = net16(b, at + 2)
         at += 8
-        if port == VXLAN_PORT or port == VXLAN_PORT_OF_LINUX:
+        if port in (VXLAN_PORT, VXLAN_PORT_OF_LINUX):
             if at + 8 > end:
                 return short_of(at + 8, wire_end), zero
             # Without the "I" flag, or with something in the reserved byte, it is another protocol on that port.

@@ -4,7 +4,8 @@ In: a capture point. Out: `Packets` batches in file order, and, when all is read
 captured packet was counted. One kernel does records, links, IP and TCP in a single pass over a window's bytes.
 
 Rules: no window size changes a row. Every captured packet is counted in exactly one class of `COUNTED`. Addresses are
-those of the innermost IP packet: tunnels are looked through, and fragments put together first. Buffers and columns come from a pool and go back to it by `Packets.release`: fresh memory costs more (page faults) than the scan.
+those of the innermost IP packet: tunnels are looked through, and fragments put together first. Buffers and columns
+come from a pool and go back to it by `Packets.release`: fresh memory costs more (page faults) than the scan.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ POOLED = 4
 """Windows kept for reuse: one being read, one waiting, one in use, and one to spare."""
 
 FULL = 6
-"""Why `scan` stopped, besides what `captures.records.next_record` says."""
+"""Why `scan` stopped, besides what `captures.records.next_record` says: a reassembled packet may find no room."""
 
 SPARE_BYTES = LAYERS * LARGEST_BYTES
 """The least spare room at the front of a window's buffer, where reassembled packets are written: what one captured
-packet can need if it completes a fragmented packet at every layer. There is as much again as the window has, which
-lies untouched, and so takes no memory, where nothing is fragmented."""
+packet can need if it completes a fragmented packet at every layer. There is more, as much as the window has; it lies
+untouched, and so takes no memory, where nothing is fragmented. It is at the front so that a read past the window's end
+is a read past the buffer's end, which the tests' bounds checks see."""
 
 COUNTED = ("tcp", "not_ip", "not_tcp", "fragment", "malformed", "headers_cut", "unknown_link", "reassembled")
 """The classes of captured packets: slot 0 is a row, slot n is the reason -n of `captures.links`. A fragment is a
@@ -479,8 +481,11 @@ class Reader:
     def _scan(
         self, lease: _Lease, at: int, end: int, base: int, index: int, layout: records.Layout, source: Source
     ) -> tuple[int, int, int, int]:
-        """Fill the columns from the window's bytes. Returns (MORE, FULL or, if the file cannot be read on, BAD; where it
-        stopped; bytes that the record there needs; rows). `base` is the file offset of the buffer's first byte."""
+        """Fill the columns from the window's bytes. `base` is the file offset of the buffer's first byte.
+
+        Returns (MORE, FULL or, if the file cannot be read on, BAD; where it stopped; bytes that the record there needs;
+        rows).
+        """
         buffer, rows = lease.buffer, 0
         fragments = self._fragments
         fragments.state[SPARE_AT], fragments.state[SPARE_END] = 0, lease.spare

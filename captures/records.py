@@ -96,7 +96,7 @@ def ticks_to_ns(high: Any, low: Any, clock: Any, factor: Any, offset: Any) -> An
     `offset` is in nanoseconds, at most LATEST_NS either way. A time after LATEST_NS becomes LATEST_NS.
     """
     if high >= 1 << 31:
-        return np.int64(LATEST_NS)
+        return np.int64(LATEST_NS) + offset
     ticks = high << 32 | low
     if clock == MULTIPLY:
         time = np.int64(LATEST_NS) if ticks > LATEST_NS // factor else ticks * factor

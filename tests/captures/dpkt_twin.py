@@ -140,12 +140,78 @@ def _is_fragment(ip: Any) -> bool:
     return any(each.frag_off or each.m_flag for each in parts)
 
 
+def _whole(ip: Any, pieces: dict[Any, dict[int, bytes]]) -> Any:
+    """The IP packet that this fragment completes, or None. For fragments that do not overlap."""
+    if isinstance(ip, dpkt.ip.IP):
+        key: Any = (ip.src, ip.dst, ip.p, ip.id)
+        offset, more, body = ip.offset * 8, ip.mf, bytes(ip)[ip.hl * 4 : ip.len]
+    else:
+        raw = bytes(ip)[: 40 + ip.plen]
+        header = ip.extension_hdrs[44]
+        at = 40 + sum(each.length for each in ip.all_extension_headers)  # all before it, and itself
+        key = (ip.src, ip.dst, header.id)
+        offset, more, body = header.frag_off * 8, header.m_flag, raw[at:]
+    found = pieces.setdefault(key, {})
+    found[offset] = body
+    if not more:
+        found[-1] = b""  # the end is known
+    offsets = sorted(set(found) - {-1})
+    end = 0
+    for each in offsets:
+        if each != end:
+            return None
+        end += len(found[each])
+    if -1 not in found:
+        return None
+    payload = b"".join(found[each] for each in offsets)
+    del pieces[key]
+    if isinstance(ip, dpkt.ip.IP):
+        return dpkt.ip.IP(struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + end, 0, 0, 1, ip.p, 0, ip.src, ip.dst) + payload)
+    return dpkt.ip6.IP6(struct.pack(">IHBB16s16s", 6 << 28, end, header.nxt, 1, ip.src, ip.dst) + payload)
+
+
+def _gre(data: bytes) -> Any:
+    """What a GRE header carries."""
+    flags, kind = struct.unpack_from(">HH", data)
+    at = 4 + 4 * sum(bool(flags & bit) for bit in (0x8000, 0x2000, 0x1000))
+    if kind == 0x88BE:
+        return dpkt.ethernet.Ethernet(data[at + (8 if flags & 0x1000 else 0) :]).data
+    if kind == 0x22EB:
+        return dpkt.ethernet.Ethernet(data[at + (20 if data[at + 11] & 1 else 12) :]).data
+    if kind == 0x6558:
+        return dpkt.ethernet.Ethernet(data[at:]).data
+    if kind == 0x8847:
+        return dpkt.ethernet.Ethernet(bytes(12) + b"\x88\x47" + data[at:]).data
+    return {0x0800: dpkt.ip.IP, 0x86DD: dpkt.ip6.IP6}[kind](data[at:])
+
+
+def _innermost(ip: Any, pieces: dict[Any, dict[int, bytes]]) -> Any:
+    """The IP packet in the tunnels around it, if there are any, put together if it was fragmented."""
+    while isinstance(ip, dpkt.ip.IP | dpkt.ip6.IP6):
+        inner = ip.data
+        if _is_fragment(ip):
+            ip = _whole(ip, pieces)
+        elif isinstance(inner, dpkt.ip.IP | dpkt.ip6.IP6):
+            ip = inner
+        elif isinstance(inner, dpkt.udp.UDP) and inner.dport in (4789, 8472):
+            ip = dpkt.ethernet.Ethernet(inner.data[8:]).data
+        elif isinstance(inner, dpkt.udp.UDP) and inner.dport == 6081:
+            kind = struct.unpack_from(">H", inner.data, 2)[0]
+            ip = _gre(struct.pack(">HH", 0, kind) + inner.data[8 + (inner.data[0] & 63) * 4 :])
+        elif ip.p == 47:
+            ip = _gre(bytes(inner))
+        else:
+            return ip
+    return None
+
+
 def rows(data: bytes) -> list[Row]:
     """The TCP packets of a whole capture file."""
     out = []
+    pieces: dict[Any, dict[int, bytes]] = {}
     for one in captured(data):
-        ip = _ip(one)
-        if not isinstance(ip, dpkt.ip.IP | dpkt.ip6.IP6) or _is_fragment(ip) or not isinstance(ip.data, dpkt.tcp.TCP):
+        ip = _innermost(_ip(one), pieces)
+        if ip is None or not isinstance(ip.data, dpkt.tcp.TCP):
             continue
         tcp = ip.data
         if isinstance(ip, dpkt.ip.IP):

@@ -54,6 +54,49 @@ def originals() -> list[bytes]:
                 )
             )
     out.append(out[-1] + out[-2])  # two sections of different byte orders
+    out.append(forge.pcap([Record(one.time_ns, data, len(data)) for one in four for data in wrapped(one)]))
+    pieces = [piece for number, one in enumerate(four + six) for piece in fragments(forge.tcp_ip(one), number)]
+    for order in (1, -1):
+        out.append(forge.pcap([Record(0, piece, len(piece)) for piece in pieces[::order]], RAW))
+    return out
+
+
+def wrapped(segment: forge.Segment) -> list[bytes]:
+    """A packet in one tunnel of each kind, as Ethernet frames."""
+    ip = forge.tcp_ip(segment)
+    frame = forge.framed(ip, ETHERNET)
+    udp = b"\x80\0%b\0\0\0\0"
+    inside = [
+        (17, udp % b"\x12\xb5" + b"\x08\0\0\0\0\0\7\0" + frame),
+        (17, udp % b"\x17\xc1" + b"\x01\0\x65\x58\0\0\7\0" + bytes(4) + frame),
+        (47, b"\xb0\0\x08\0" + bytes(12) + ip),
+        (47, b"\x10\0\x88\xbe" + bytes(12) + frame),
+        (47, b"\x10\0\x22\xeb" + bytes(15) + b"\1" + bytes(8) + frame),
+        (47, b"\0\0\x88\x47" + b"\0\x10\0\x40\0\x10\1\x40" + bytes(4) + frame),
+        (4, ip),
+    ]
+    return [
+        forge.framed(
+            struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(load), 1, 0, 64, protocol, 0, b"out1", b"out2") + load,
+            ETHERNET,
+        )
+        for protocol, load in inside
+    ]
+
+
+def fragments(ip: bytes, number: int, size: int = 16) -> list[bytes]:
+    """An IP packet's fragments of `size` bytes."""
+    at = 20 if ip[0] >> 4 == 4 else 40
+    out = []
+    for begin in range(0, len(ip) - at, size):
+        part = ip[at + begin : at + begin + size]
+        more = at + begin + size < len(ip)
+        if at == 20:
+            word = begin // 8 | (0x2000 if more else 0)
+            out.append(ip[:2] + struct.pack(">HHH", 20 + len(part), number, word) + ip[8:20] + part)
+        else:
+            header = struct.pack(">BBHI", 6, 0, begin | more, number)
+            out.append(ip[:4] + struct.pack(">HB", 8 + len(part), 44) + ip[7:40] + header + part)
     return out
 
 
