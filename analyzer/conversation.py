@@ -163,8 +163,10 @@ class Conversations:
         v = state.v
         if status == s.NEED_SLAB:
             live = int(v[s.V_SLAB_LIVE])
-            # Most of it may be regions given up: then moving the rest together is enough.
-            room = len(state.slab) if live * 2 < len(state.slab) // 2 else len(state.slab) * 2
+            # Most of it may be regions given up: then moving the rest together may be enough. Not where there are none:
+            # a region larger than the whole slab is asked for.
+            given_up = int(v[s.V_SLAB]) > live
+            room = len(state.slab) if given_up and live * 2 < len(state.slab) // 2 else len(state.slab) * 2
             into = np.empty(room, np.uint8)
             v[s.V_SLAB] = move_regions(state.f, state.slab, into)
             state = state._replace(slab=into)

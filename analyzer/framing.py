@@ -331,7 +331,9 @@ def _judge_response(st: Any, lay: Any, slot: Any, key: Any, at: Any, end: Any, b
             return LIKELY if boundary or stop - body >= 12 else UNSURE
         return NOT
     lowest = st.k[slot, s.K_LOWEST_ID]
-    if boundary and lowest != s.NULL and lowest - ORPHAN_SPAN <= correlation < lowest and correlation >= 0:
+    # Only before the first answer: later ones are to requests that were seen, or that were lost in between.
+    early = boundary and st.f[key, s.F_FRAMES] == 0 and lowest != s.NULL
+    if early and lowest - ORPHAN_SPAN <= correlation < lowest and correlation >= 0:
         if not whole:
             return LIKELY
         if stop == end:

@@ -276,9 +276,9 @@ def _wait(
 
 
 @shared
-def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any, force: Any) -> None:
-    """Hand on all that is in order, alternating between the directions until neither moves. With `force` the
-    acknowledgement numbers are not waited for."""
+def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any, forced: Any) -> None:
+    """Hand on all that is in order, alternating between the directions until neither moves. The first waiting segment
+    of direction `forced` (-1: none) is handed on whatever it acknowledges."""
     progress = True
     while progress:
         progress = False
@@ -292,12 +292,14 @@ def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: A
                 if row < 0 or w[row, W_SEQ] > d[key, D_NEXT]:
                     break
                 if (
-                    not force
+                    key != forced
                     and d[other, D_SYNCED] != 0
                     and d[other, D_PACKETS] > 0
                     and w[row, W_ACK] > d[other, D_NEXT]
                 ):
                     break
+                if key == forced:
+                    forced = np.int64(-1)
                 start = max(w[row, W_SEQ], d[key, D_NEXT])
                 stop = w[row, W_SEQ] + w[row, W_LENGTH]
                 captured_stop = w[row, W_SEQ] + w[row, W_CAPTURED]
@@ -388,6 +390,42 @@ def _release(c: Any, d: Any, w: Any, slot: Any) -> None:
                 d[key, D_SYNCED] = 1
 
 
+@shared
+def _stuck(d: Any, w: Any, slot: Any) -> Any:
+    """The direction whose next bytes are at hand and wait for bytes of the other that they acknowledge; of two, the one
+    whose bytes were captured first; -1: none. Two wait for each other where copies of both were captured late."""
+    best = np.int64(-1)
+    for key in range(2 * slot, 2 * slot + 2):
+        row = d[key, D_HEAD]
+        if d[key, D_SYNCED] != 0 and row >= 0 and w[row, W_SEQ] <= d[key, D_NEXT]:
+            if best < 0 or w[row, W_ORDINAL] < w[d[best, D_HEAD], W_ORDINAL]:
+                best = np.int64(key)
+    return best
+
+
+@shared
+def _mutual(d: Any, w: Any, slot: Any) -> Any:
+    """Whether both directions' next bytes are at hand and wait for each other."""
+    for key in range(2 * slot, 2 * slot + 2):
+        row = d[key, D_HEAD]
+        if d[key, D_SYNCED] == 0 or row < 0 or w[row, W_SEQ] > d[key, D_NEXT]:
+            return False
+    return True
+
+
+@shared
+def _flush(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
+    """Hand on all that waits, still in causal order, with gaps for what did not come."""
+    forced = np.int64(-1)
+    while True:
+        _drain(d, w, out, v, slot, time_ns, trigger, forced)
+        forced = np.int64(-1)
+        if not _declare(d, w, out, v, slot, time_ns, trigger, True):
+            forced = _stuck(d, w, slot)
+            if forced < 0:
+                break
+
+
 @inline
 def _finish(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
     """The connection is over: hand on what waits, with gaps for what never came, then say END."""
@@ -395,9 +433,7 @@ def _finish(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, t
         return
     if c[slot, C_HOLD] > 0:
         _release(c, d, w, slot)
-    _drain(d, w, out, v, slot, time_ns, trigger, True)
-    while _declare(d, w, out, v, slot, time_ns, trigger, True):
-        _drain(d, w, out, v, slot, time_ns, trigger, True)
+    _flush(d, w, out, v, slot, time_ns, trigger)
     _emit(out, v, 2 * slot, END, 0, 0, 0, time_ns, 0, 0, 0, trigger, trigger)
     c[slot, C_STARTED] = 0
 
@@ -405,7 +441,7 @@ def _finish(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, t
 @inline
 def _settle(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
     """After a packet that was not simply next: hand on what can be, and mind how long the rest has waited."""
-    _drain(d, w, out, v, slot, time_ns, trigger, False)
+    _drain(d, w, out, v, slot, time_ns, trigger, np.int64(-1))
     if not _blocked(d, slot):
         c[slot, C_BLOCKED] = 0
         return
@@ -419,8 +455,12 @@ def _settle(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, t
     c[slot, C_BLOCKED] += 1
     full = d[key, D_COUNT] >= WAITING_SEGMENTS or d[key + 1, D_COUNT] >= WAITING_SEGMENTS
     if c[slot, C_BLOCKED] > REORDER_PACKETS or time_ns - c[slot, C_BLOCKED_NS] > REORDER_NS or full:
+        moved = False
         while _declare(d, w, out, v, slot, time_ns, trigger, False):
-            _drain(d, w, out, v, slot, time_ns, trigger, False)
+            _drain(d, w, out, v, slot, time_ns, trigger, np.int64(-1))
+            moved = True
+        if not moved and _mutual(d, w, slot):
+            _drain(d, w, out, v, slot, time_ns, trigger, _stuck(d, w, slot))
         c[slot, C_BLOCKED] = 0
         if _blocked(d, slot):
             c[slot, C_BLOCKED] = 1
@@ -588,9 +628,7 @@ def advance(
         if c[slot, C_HOLD] == 0:
             _settle(c, d, w, out, v, slot, time_ns[i], trigger)
             if v[V_LIVE] > limit:
-                _drain(d, w, out, v, slot, time_ns[i], trigger, True)
-                while _declare(d, w, out, v, slot, time_ns[i], trigger, True):
-                    _drain(d, w, out, v, slot, time_ns[i], trigger, True)
+                _flush(d, w, out, v, slot, time_ns[i], trigger)
                 c[slot, C_BLOCKED] = 0
         i += 1
     return OK, n, e

@@ -1,0 +1,282 @@
+"""Forged Kafka conversations for tests: messages by name, packets by hand, and what kwire makes of them.
+
+Messages are made with `analyzer.encoding`, which the golden files prove against Kafka's own code; packets with
+`captures.forge`. `read` checks what must hold of any capture, so every test that reads one checks it too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import analyzer
+from analyzer.encoding import encode_request, encode_response
+from analyzer.tables import OPAQUE_REASONS
+from captures.forge import ACK, PSH, TO_BROKER, TO_CLIENT, Record, Segment, Write, pcap, rendered
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 10, 11, 12, 14
+SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE, CONSUMER_GROUP_HEARTBEAT = 17, 18, 36, 68
+
+CLIENT_ID = "orders-app"
+
+
+def framed(message: bytes) -> bytes:
+    """With its length before it."""
+    return len(message).to_bytes(4, "big") + message
+
+
+def request(
+    api_key: int, version: int, correlation_id: int, body: Mapping[str, Any], client_id: str | None = CLIENT_ID
+) -> bytes:
+    """A request as it goes over the wire."""
+    return framed(encode_request(api_key, version, correlation_id, client_id, body))
+
+
+def response(api_key: int, version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
+    """A response as it goes over the wire."""
+    return framed(encode_response(api_key, version, correlation_id, body))
+
+
+def heartbeat(correlation_id: int, member: str = "member-1", client_id: str | None = CLIENT_ID) -> bytes:
+    """A small request: Heartbeat v0."""
+    return request(
+        HEARTBEAT, 0, correlation_id, {"groupId": "g", "generationId": 7, "memberId": member}, client_id=client_id
+    )
+
+
+def heartbeat_answer(correlation_id: int, error: int = 0) -> bytes:
+    return response(HEARTBEAT, 0, correlation_id, {"errorCode": error})
+
+
+def fetch(correlation_id: int, topic: str = "orders", client_id: str | None = CLIENT_ID) -> bytes:
+    """Fetch v11 of one partition."""
+    body = {
+        "replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1 << 20, "isolationLevel": 0, "sessionId": 0,
+        "sessionEpoch": -1, "forgottenTopicsData": [], "rackId": "",
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {"partition": 0, "currentLeaderEpoch": 3, "fetchOffset": 100, "logStartOffset": -1,
+                     "partitionMaxBytes": 1 << 20}
+                ],
+            }
+        ],
+    }  # fmt: skip
+    return request(FETCH, 11, correlation_id, body, client_id)
+
+
+def fetch_answer(correlation_id: int, records: bytes = b"", topic: str = "orders") -> bytes:
+    body = {
+        "throttleTimeMs": 0, "errorCode": 0, "sessionId": 0,
+        "responses": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {"partitionIndex": 0, "errorCode": 0, "highWatermark": 140, "lastStableOffset": 140,
+                     "logStartOffset": 0, "abortedTransactions": None, "preferredReadReplica": -1, "records": records}
+                ],
+            }
+        ],
+    }  # fmt: skip
+    return response(FETCH, 11, correlation_id, body)
+
+
+def produce(
+    correlation_id: int, version: int = 9, acks: int = 1, records: bytes = b"", topic: str = "orders"
+) -> bytes:
+    """Produce to one partition."""
+    body: dict[str, Any] = {
+        "acks": acks,
+        "timeoutMs": 30_000,
+        "topicData": [{"name": topic, "partitionData": [{"index": 0, "records": records}]}],
+    }
+    if version >= 3:
+        body["transactionalId"] = None
+    if version >= 13:
+        body["topicData"][0] = {"topicId": TOPIC_ID, "partitionData": [{"index": 0, "records": records}]}
+    return request(PRODUCE, version, correlation_id, body)
+
+
+def produce_answer(correlation_id: int, version: int = 9, error: int = 0, topic: str = "orders") -> bytes:
+    partition: dict[str, Any] = {"index": 0, "errorCode": error, "baseOffset": 40}
+    if version >= 2:
+        partition["logAppendTimeMs"] = -1
+    if version >= 5:
+        partition["logStartOffset"] = 0
+    if version >= 8:
+        partition |= {"recordErrors": [], "errorMessage": None}
+    named = {"topicId": TOPIC_ID} if version >= 13 else {"name": topic}
+    body: dict[str, Any] = {"responses": [{**named, "partitionResponses": [partition]}]}
+    if version >= 1:
+        body["throttleTimeMs"] = 0
+    return response(PRODUCE, version, correlation_id, body)
+
+
+TOPIC_ID = "bhKdRFlUTxm8CYU7_D3L8w"
+
+
+def metadata(correlation_id: int, topics: Sequence[str] = ("orders",)) -> bytes:
+    """Metadata v9 (flexible)."""
+    body = {
+        "topics": [{"name": topic} for topic in topics], "allowAutoTopicCreation": False,
+        "includeClusterAuthorizedOperations": False, "includeTopicAuthorizedOperations": False,
+    }  # fmt: skip
+    return request(METADATA, 9, correlation_id, body)
+
+
+def metadata_answer(correlation_id: int, topics: Sequence[str] = ("orders",)) -> bytes:
+    body = {
+        "throttleTimeMs": 0, "clusterId": "c", "controllerId": 1,
+        "brokers": [{"nodeId": 1, "host": "broker-1", "port": 9092, "rack": None}],
+        "topics": [
+            {
+                "errorCode": 0, "name": topic, "isInternal": False,
+                "partitions": [
+                    {"errorCode": 0, "partitionIndex": 0, "leaderId": 1, "leaderEpoch": 0, "replicaNodes": [1],
+                     "isrNodes": [1], "offlineReplicas": []}
+                ],
+            }
+            for topic in topics
+        ],
+    }  # fmt: skip
+    return response(METADATA, 9, correlation_id, body)
+
+
+def asking(data: bytes, time_ns: int | None = None) -> Write:
+    """The client writes."""
+    return Write(TO_BROKER, data, time_ns)
+
+
+def answering(data: bytes, time_ns: int | None = None) -> Write:
+    """The broker writes."""
+    return Write(TO_CLIENT, data, time_ns)
+
+
+def turns(ids: Iterable[int], ask: Callable[[int], bytes] = heartbeat, answer: Any = heartbeat_answer) -> list[Write]:
+    """Requests and their answers, one after the other."""
+    return [write for number in ids for write in (asking(ask(number)), answering(answer(number)))]
+
+
+def payloads(segments: Sequence[Segment], to_broker: bool, broker_port: int = 9092) -> list[int]:
+    """Positions of the packets of one direction that have payload."""
+    return [
+        index
+        for index, segment in enumerate(segments)
+        if segment.payload and (segment.target[1] == broker_port) == to_broker
+    ]
+
+
+def without(segments: Sequence[Segment], *positions: int) -> list[Segment]:
+    return [segment for index, segment in enumerate(segments) if index not in positions]
+
+
+def swapped(segments: Sequence[Segment], a: int, b: int) -> list[Segment]:
+    """Two packets in the other order, at each other's times."""
+    out = list(segments)
+    out[a], out[b] = _at(segments[b], segments[a].time_ns), _at(segments[a], segments[b].time_ns)
+    return out
+
+
+def _at(segment: Segment, time_ns: int) -> Segment:
+    from dataclasses import replace
+
+    return replace(segment, time_ns=time_ns)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What kwire made of a capture."""
+
+    exchanges: list[dict[str, Any]]
+    connections: list[dict[str, Any]]
+    coverage: dict[str, Any]
+    unrecognised: dict[str, Any]
+    tables: dict[str, pa.Table]
+
+    @property
+    def only(self) -> dict[str, Any]:
+        """The one exchange."""
+        assert len(self.exchanges) == 1, self.brief()
+        return self.exchanges[0]
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The one connection."""
+        assert len(self.connections) == 1, self.connections
+        return self.connections[0]
+
+    def column(self, name: str) -> list[Any]:
+        return [row[name] for row in self.exchanges]
+
+    def brief(self) -> list[tuple[Any, ...]]:
+        """(api, correlation id, status, request state, response state) of each exchange."""
+        return [
+            (row["api"], row["correlation_id"], row["status"], row["request_state"], row["response_state"])
+            for row in self.exchanges
+        ]
+
+    def where(self, **values: Any) -> dict[str, Any]:
+        """The one exchange with these values."""
+        found = [row for row in self.exchanges if all(row[name] == value for name, value in values.items())]
+        assert len(found) == 1, (values, self.brief())
+        return found[0]
+
+
+TABLE_NAMES = ("exchanges", "connections", "api_versions", "topic_ids")
+
+
+def read(
+    folder: Path, packets: Sequence[Segment] | Sequence[Record] | bytes, *, link: int = 1, **settings: Any
+) -> Seen:
+    """Write a capture, analyse it, and check its coverage."""
+    path = folder / "capture.pcap"
+    if isinstance(packets, bytes):
+        path.write_bytes(packets)
+    else:
+        records = [one if isinstance(one, Record) else rendered([one], link)[0] for one in packets]
+        path.write_bytes(pcap(records, link, nanoseconds=True))
+    return seen(path, **settings)
+
+
+def seen(path: Path | list[str], **settings: Any) -> Seen:
+    """Analyse captures, and check that the coverage adds up."""
+    where = [str(one) for one in path] if isinstance(path, list) else str(path)
+    dataset = analyzer.analyze(where, **settings)
+    tables = {name: getattr(dataset, name) for name in TABLE_NAMES}
+    connections = tables["connections"].to_pylist()
+    check_coverage(dataset.coverage, connections)
+    return Seen(tables["exchanges"].to_pylist(), connections, dataset.coverage, dataset.unrecognised, tables)
+
+
+_PARTS = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")
+
+
+def check_coverage(coverage: Mapping[str, Any], connections: Sequence[Mapping[str, Any]]) -> None:
+    """Every payload byte is in one class, exactly; connection by connection, and over all of them."""
+    for one in [*connections, coverage]:
+        assert one["payload_bytes"] == sum(one[part] for part in _PARTS), dict(one)
+        assert all(one[part] >= 0 for part in (*_PARTS, "gap_bytes", "snaplen_bytes")), dict(one)
+    for one in connections:
+        assert one["opaque_bytes"] == sum(one[f"opaque_{reason}_bytes"] for reason in OPAQUE_REASONS), one
+        assert one["payload_bytes"] == one["client_bytes"] + one["broker_bytes"], one
+    for name in ("payload_bytes", *_PARTS, "gap_bytes", "snaplen_bytes"):
+        assert coverage[name] == sum(one[name] for one in connections), name
+    assert coverage["opaque_bytes"] == sum(coverage["opaque"].values())
+
+
+@functools.cache
+def batch(records: int = 3, size: int = 50) -> bytes:
+    """A record batch v2 (KIP-98) of so many records, each with a value of `size` bytes that are no zeros."""
+    from tests.bench.messages import batch as made
+    from tests.bench.messages import record
+
+    return made([record(number, b"key", bytes(1 + (number + k) % 250 for k in range(size))) for number in range(records)])
+
+
