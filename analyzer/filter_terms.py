@@ -15,7 +15,7 @@ import ipaddress
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
@@ -234,7 +234,7 @@ class Comparison:
 
     about: Columns | Path
     present: bool | None
-    source: str
+    source: str = field(compare=False)
     test: Test | None = None
     choices: tuple[Choice, ...] = ()
 

@@ -282,6 +282,8 @@ def _syntax_error(text: str, error: Any) -> FilterError:
         shown = ""
     stand = _could_stand(expected)
     hint = f"here could stand {stand}" if stand else "see the filter language's documentation"
+    if shown == ")" and expected == {"$END"}:
+        return FilterError("this `)` closes nothing", text, at, end, "take it away, or open it with `(`")
     if not shown:
         return FilterError("the filter ends too early", text, at, end, hint)
     if shown in "\"'" and text.count(shown, at) % 2:
@@ -325,10 +327,34 @@ def parse(text: str) -> Filter:
 
 # --- sources of columns -----------------------------------------------------------------------------------------------
 
-Bools = Any
+TopicName = Callable[[str], str]
 Ints = tuple[np.ndarray, np.ndarray]  # int64[n] values, bool[n] whether there is one
 Coded = tuple[np.ndarray, np.ndarray, Sequence[Any]]  # int64[n] which of the values, bool[n] whether there is one
-Listed = tuple[np.ndarray, np.ndarray, np.ndarray, Sequence[str]]  # see `_Source.lists`
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A column of lists of text. Equal lists may be one, so that each is looked at once.
+
+    list_of   int64[n]   number of each row's list, `lists` where it has none
+    lists     how many lists there are
+    element   int64[m]   the list of each element
+    index     int64[m]   which of `values` the element is
+    open      bool[m]    may the element turn out to be another text?
+    """
+
+    list_of: np.ndarray
+    lists: int
+    element: np.ndarray
+    index: np.ndarray
+    open: np.ndarray
+    values: Sequence[str]
+
+    def rows(self, passed: np.ndarray) -> np.ndarray:
+        """bool[n]: rows with an element that passed (bool[m])."""
+        lists = np.zeros(self.lists + 1, np.bool_)
+        lists[self.element[passed]] = True
+        return np.asarray(lists[self.list_of])
 
 
 class _Source:
@@ -350,8 +376,7 @@ class _Source:
         raise NotImplementedError
 
     def topics(self, name: str) -> Listed | None:
-        """A column of lists of text: int64[m] row of each element, int64[m] which of the values, bool[m] whether the
-        element may turn out to be another text, the values."""
+        """A column of lists of text."""
         raise NotImplementedError
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -376,6 +401,16 @@ def _tested(test: Test, values: np.ndarray) -> np.ndarray:
     distinct, where = np.unique(values, return_inverse=True)
     passed = np.fromiter(map(test, distinct.tolist()), np.bool_, len(distinct))
     return np.asarray(passed[where])
+
+
+def _distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers in use of 0 ... count - 1, in order, and the place of each among them; like `np.unique`, faster."""
+    used = np.zeros(count, np.bool_)
+    used[numbers] = True
+    found = np.flatnonzero(used)
+    place = np.zeros(count, np.int64)
+    place[found] = np.arange(len(found))
+    return found, place[numbers]
 
 
 def _looked_up(test: Test, found: Coded) -> np.ndarray:
@@ -428,14 +463,13 @@ def _about_columns(source: _Source, node: Comparison, about: Columns) -> Verdict
         listed = source.topics(about.names[0])
         if listed is None:
             return _unknown(source.n)
-        rows, indices, open_, values = listed
+        everything = np.ones(len(listed.index), np.bool_)
         if test is None:
-            passed = _any_of(source.n, rows, np.ones(len(rows), np.bool_))
+            passed = listed.rows(everything)
         else:
-            here = np.ones(len(rows), np.bool_)
-            right = _looked_up(test, (indices, here, values)) & ~open_
-            true = _any_of(source.n, rows, right)
-            return true, ~true & ~_any_of(source.n, rows, open_)
+            right = _looked_up(test, (listed.index, everything, listed.values))
+            true = listed.rows(right & ~listed.open)
+            return true, ~true & ~listed.rows(listed.open)
     return _known(~passed if present is False else passed)
 
 
@@ -449,8 +483,7 @@ def _about_path(source: _Source, node: Comparison) -> Verdict:
         if choice.implies is not None and here.any():
             assert isinstance(choice.implies.about, Columns)
             never = _about_columns(source, choice.implies, choice.implies.about)[1]
-            if choice.implies.about.form == "errors":
-                never &= ~_many_errors(source)
+            never &= ~(_many_errors(source) if choice.implies.about.form == "errors" else _odd_topics(source))
             here &= ~never
         possible |= here
     nothing = np.zeros(source.n, np.bool_)
@@ -463,6 +496,17 @@ def _many_errors(source: _Source) -> np.ndarray:
     if errors is None:
         return np.ones(source.n, np.bool_)
     return np.asarray(np.bincount(errors[0], minlength=source.n) >= MAX_CODES)
+
+
+def _odd_topics(source: _Source) -> np.ndarray:
+    """Exchanges with a topic that is not UTF-8: the table shows such bytes as `\\xNN`, bodies show them otherwise. In
+    good names there is no backslash."""
+    listed = source.topics("topics")
+    if listed is None:
+        return np.ones(source.n, np.bool_)
+    used, where = _distinct(listed.index, len(listed.values))
+    odd = np.fromiter(("\\" in listed.values[i] for i in used.tolist()), np.bool_, len(used))
+    return listed.rows(odd[where])
 
 
 def _verdict(node: Node, leaf: Callable[[Comparison], Verdict]) -> Verdict:
@@ -494,8 +538,9 @@ def _judge(node: Node, source: _Source) -> Verdict:
 class _Arrow(_Source):
     """An Arrow table of exchanges; text may be dictionary-encoded."""
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, topic_name: TopicName | None) -> None:
         self.table = table
+        self.topic_name = topic_name
         self.n = len(table)
         self._kept: dict[str, Any] = {}
 
@@ -551,7 +596,10 @@ class _Arrow(_Source):
     def topics(self, name: str) -> Listed | None:
         rows, elements = self._flat(name)
         indices, present, values = self._coded(elements)
-        return rows[present], indices[present], np.zeros(int(present.sum()), np.bool_), values
+        if self.topic_name is not None:
+            values = [value if value is None else self.topic_name(value) for value in values]
+        open_ = np.zeros(int(present.sum()), np.bool_)
+        return Listed(np.arange(self.n), self.n, rows[present], indices[present], open_, values)
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
         rows, elements = self._flat("errors")
@@ -575,6 +623,7 @@ class Names:
     ends         numbers of client address, client port, broker address, broker port of each connection (addresses as
                  numbers of strings)
     capture      name of the capture point
+    topic_name   the name for a topic's id, as far as it is known (else what was given); without it, ids stay open
     """
 
     strings: Sequence[str]
@@ -582,6 +631,7 @@ class Names:
     connections: Sequence[str]
     ends: Sequence[tuple[int, int, int, int]]
     capture: str
+    topic_name: TopicName | None = None
 
 
 _X_INTEGERS: Final = {
@@ -649,7 +699,7 @@ class _Rows(_Source):
         """One of the four numbers in `Names.ends`, for each row."""
         if self.connection is None or self.names is None:
             return None
-        used, where = np.unique(self.connection, return_inverse=True)
+        used, where = _distinct(self.connection, len(self.names.ends))
         ends = np.array([self.names.ends[i][which] for i in used.tolist()], np.int64)
         return ends[where], np.ones(self.n, np.bool_)
 
@@ -678,41 +728,41 @@ class _Rows(_Source):
             return None
         first = 0 if names[0] == "client_ip" else 2
         known = self.names
-        used, where = np.unique(self.connection, return_inverse=True)
+        used, where = _distinct(self.connection, len(self.names.ends))
         values = [(known.strings[known.ends[i][first]], known.ends[i][first + 1]) for i in used.tolist()]
         return where, np.ones(self.n, np.bool_), values
 
-    def _lists(self, column: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """The elements of a column of lists: row of each, and the number that stands in the list."""
+    def topics(self, name: str) -> Listed | None:
         if self.names is None:
             return None
-        has = np.flatnonzero(self.x[column] != s.NULL)
-        used, where = np.unique(self.x[column, has], return_inverse=True)
-        lists = [np.array(self.names.lists[i], np.int64) for i in used.tolist()]
-        lengths = np.array([len(one) for one in lists], np.int64)
-        starts = np.cumsum(lengths) - lengths
-        sizes = lengths[where]
-        rows = np.repeat(has, sizes)
-        index = np.arange(len(rows)) + np.repeat(starts[where] - (np.cumsum(sizes) - sizes), sizes)
-        flat = np.concatenate(lists) if lists else np.zeros(0, np.int64)
-        return rows, flat[index]
-
-    def topics(self, name: str) -> Listed | None:
-        found = self._lists(s.X_TOPICS)
-        if found is None or self.names is None:
-            return None
-        rows, numbers = found
+        numbers = self.x[s.X_TOPICS]
+        count = len(self.names.lists)
+        used, place = _distinct(np.where(numbers == s.NULL, count, numbers), count + 1)
+        lists = [self.names.lists[i] for i in used.tolist() if i < count]
+        sizes = np.array([len(one) for one in lists], np.int64)
+        flat = np.array([number for one in lists for number in one], np.int64)
         strings = self.names.strings
-        used, where = np.unique(numbers, return_inverse=True)
-        ids = np.fromiter((len(strings[i]) == _ID_LENGTH for i in used.tolist()), np.bool_, len(used))
-        return rows, numbers, np.asarray(ids[where], np.bool_), strings
+        distinct, index = _distinct(flat, len(strings))
+        values = [strings[i] for i in distinct.tolist()]
+        open_ = np.fromiter((len(value) == _ID_LENGTH for value in values), np.bool_, len(values))
+        if self.names.topic_name is not None:
+            values = list(map(self.names.topic_name, values))
+            open_[:] = False
+        # A row without a list is in the place after the last list, if there is such a row.
+        return Listed(place, len(lists), np.repeat(np.arange(len(lists)), sizes), index, open_[index], values)
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        found = self._lists(s.X_ERRORS)
-        if found is None:
+        if self.names is None:
             return None
-        # Lists of errors are pairs, so every row has an even number of elements.
-        return found[0][::2], found[1][::2]
+        has = np.flatnonzero(self.x[s.X_ERRORS] != s.NULL)
+        used, where = _distinct(self.x[s.X_ERRORS, has], len(self.names.lists))
+        lists = [self.names.lists[i][::2] for i in used.tolist()]
+        lengths = np.array([len(one) for one in lists], np.int64)
+        flat = np.array([code for one in lists for code in one], np.int64)
+        sizes = lengths[where]
+        # Element j of a row's list is `flat` at where that list starts, plus j.
+        start = (np.cumsum(lengths) - lengths)[where] - (np.cumsum(sizes) - sizes)
+        return np.repeat(has, sizes), flat[np.arange(sizes.sum()) + np.repeat(start, sizes)]
 
 
 class _Apis(_Source):
@@ -839,10 +889,11 @@ class Filter:
         return frozenset(source.keys[possible].tolist())
 
     # -- many rows --------------------------------------------------------------------------------------------------
-    def cheap(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def cheap(self, table: pa.Table, topic_name: TopicName | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of a table of exchanges: bool[n] surely matches, surely does not, needs the bodies to tell. Only the columns
-        that the filter names (and `api_key` for paths) must be there."""
-        true, false = _judge(self.root, _Arrow(table))
+        that the filter names (and `api_key`, and for paths `errors` and `topics`) must be there. `topic_name` gives
+        the name for a topic's id; without it `topics` is taken as it stands."""
+        true, false = _judge(self.root, _Arrow(table, topic_name))
         return true, false, ~(true | false)
 
     def rows_verdict(
