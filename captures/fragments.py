@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from captures.kernels import inline
+from captures.kernels import shared
 from captures.links import FRAGMENT, MALFORMED, REASSEMBLED, net16, net32
 
 IN_PROGRESS = 128
@@ -43,7 +43,7 @@ USE, NAME, TIME_NS, TOTAL, HIGHEST, BYTES, PACKETS, NEXT, BORN, _ENTRY_COLUMNS =
 FREE, OPEN, DONE = 0, 1, 2
 
 
-@inline
+@shared
 def gather(
     b: Any, ip: Any, at: Any, end: Any, ip_end: Any, version: Any, time: Any, state: Any, entries: Any, seen: Any,
     kept: Any, counts: Any,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from captures.kernels import inline
+from captures.kernels import inline, shared
 
 # Link types, as tcpdump.org/linktypes.html numbers them.
 NULL, ETHERNET, PPP, RAW_BSD, RAW_OPENBSD, PPP_HDLC, RAW = 0, 1, 9, 12, 14, 50, 101
@@ -76,7 +76,7 @@ def is_ethertype(protocol: Any) -> Any:
     return protocol in (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)
 
 
-@inline
+@shared
 def pop_labels(b: Any, at: Any, end: Any, wire_end: Any) -> tuple[Any, Any]:
     """Behind the MPLS labels at `at`: (RAW, offset of an IP header), (ETHERNET, offset of a frame) or (a reason, 0).
 
@@ -232,7 +232,7 @@ def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
             return np.int64(MALFORMED), zero, zero, version
 
 
-@inline
+@shared
 def enter_tunnel(b: Any, protocol: Any, at: Any, end: Any, wire_end: Any) -> tuple[Any, Any]:
     """What the IP payload of `protocol` at `at` carries, if it is a tunnel: (link type, offset) for `find_ip`, or
     (reason, 0). `end` and `wire_end` are the outer IP packet's. A protocol that is no known tunnel is NOT_TCP.
