@@ -181,8 +181,6 @@ def _print(found: Iterator[Any], options: argparse.Namespace, fields: list[str],
 
     color = options.color == "always" or (options.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     lines = text.Lines(color=color, absolute=options.time == "absolute")
-    if options.frames and not options.json and not options.tree:
-        found = iter(list(found))
     if fields:
         out.write("\t".join(fields) + "\n")
     elif not options.json and not options.tree:
@@ -197,6 +195,7 @@ def _print(found: Iterator[Any], options: argparse.Namespace, fields: list[str],
         if options.limit and shown >= options.limit:
             break
         shown += 1
+        lines.start = lines.start or one.capture_start
         if options.json:
             out.write(json.dumps(one.json(), ensure_ascii=False, separators=(",", ":")) + "\n")
         elif options.tree:

@@ -200,8 +200,11 @@ def _capture(point: CapturePoint, engine: Engine) -> dict[str, Any]:
 
 def rfc3339(micros: int) -> str:
     """RFC 3339 in UTC with six decimals."""
-    moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=micros)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond:06d}Z"
+    return _moment(micros).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _moment(micros: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=micros)
 
 
 # --- raw messages ---------------------------------------------------------------------------------------------------
@@ -351,11 +354,13 @@ def masked(data: bytes, api_key: int, version: int, request: bool) -> bytes:
 @dataclass(slots=True)
 class Exchange:
     """One exchange: `row` has the columns of the table `exchanges`, also reachable as attributes (`exchange.api`);
-    `request` and `response` are the decoded bodies in Kafka's JSON names, None where not decoded or not seen."""
+    `request` and `response` are the decoded bodies in Kafka's JSON names, None where not decoded or not seen.
+    `capture_start` is the time of the capture's first packet."""
 
     row: dict[str, Any]
     request_message: Message | None = None
     response_message: Message | None = None
+    capture_start: datetime.datetime | None = None
     _bodies: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -455,7 +460,11 @@ def _exchanges(
     bodies = _Bodies(columns)
     waiting: list[tuple[int, int, int, Exchange]] = []
     count = 0
+    start: datetime.datetime | None = None
     for batches in engine.batches(report):
+        if start is None:
+            first_ns = min((info.first_ns for info in engine.reader.files if info.first_ns is not None), default=None)
+            start = _moment(first_ns // 1000) if first_ns is not None else None
         rows = columns.take(batches)
         bodies.take(batches)
         if chosen is not None:
@@ -471,7 +480,7 @@ def _exchanges(
         for part in table.to_batches(max_chunksize=4096):
             for row in part.to_pylist():
                 columns.resolve_topics(row)
-                exchange = Exchange(row, *bodies.pop(numbers[at], asked[at], answered[at]))
+                exchange = Exchange(row, *bodies.pop(numbers[at], asked[at], answered[at]), start)
                 if ordered:
                     heapq.heappush(waiting, (first[at], columns.connection_born(numbers[at]), count, exchange))
                     count += 1

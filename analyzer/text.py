@@ -65,12 +65,13 @@ def printable(value: str) -> str:
 
 
 class Lines:
-    """Formats exchanges as lines; times are relative to the first one unless `absolute`."""
+    """Formats exchanges as lines; times are seconds since the capture's first packet (`start`, given before the first
+    line), unless `absolute`."""
 
     def __init__(self, color: bool = False, absolute: bool = False) -> None:
+        self.start: datetime.datetime | None = None
         self._color = color
         self._absolute = absolute
-        self._start: datetime.datetime | None = None
 
     def _paint(self, code: str, line: str) -> str:
         return f"{code}{line}{_RESET}" if self._color else line
@@ -81,9 +82,9 @@ class Lines:
             return " " * width
         if self._absolute:
             return when.astimezone(datetime.UTC).strftime("%H:%M:%S.%f")
-        if self._start is None:
-            self._start = when
-        return f"{(when - self._start).total_seconds():{width}.6f}"
+        if self.start is None:
+            self.start = when
+        return f"{(when - self.start).total_seconds():{width}.6f}"
 
     def heading(self) -> str:
         """The line above exchanges."""
@@ -140,6 +141,7 @@ class Lines:
         """Requests and responses apart, in order of their first bytes."""
         events = []
         for count, one in enumerate(found):
+            self.start = self.start or one.capture_start
             row = one.row
             for side in ("request", "response"):
                 if row[f"{side}_time"] is not None:
