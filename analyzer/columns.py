@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from analyzer.decoding import REASONS
 from analyzer.engine import Engine
 from analyzer.program import load
 from captures import streams as t
+
+if TYPE_CHECKING:
+    from analyzer.filtering import Names
 
 STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
 STATES = ("decoded", "truncated", "undecoded")
@@ -66,7 +69,7 @@ def unrecognised_guess(first: tuple[int, int]) -> str:
     for data in sides:
         if data[0] in (20, 21, 22, 23) and data[1] == 3 and data[2] <= 4:
             return "TLS"
-        if data.startswith((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE", b"OPTIONS", b"PATCH ", b"HTTP/", b"PRI * ")):
+        if data.startswith((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE", b"OPTIONS", b"PATCH ", b"HTTP/", b"PRI *")):
             return "HTTP"
         if data.startswith(b"SSH-"):
             return "SSH"
@@ -268,7 +271,7 @@ class Columns:
             larger = np.full(max(top, 2 * len(self._slots)), -1, np.int64)
             larger[: len(self._slots)] = self._slots
             self._slots = larger
-        numbers = self._slots[slots]
+        numbers: np.ndarray = self._slots[slots]
         new = numbers < 0
         if new.any():
             fresh, where = np.unique(slots[new], return_index=True)
@@ -287,6 +290,12 @@ class Columns:
         )
         self._born.append(born)
         return len(self._names) - 1
+
+    def names(self) -> Names:
+        """What the numbers in `Rows` stand for, for filters."""
+        from analyzer.filtering import Names
+
+        return Names(self._strings.values, self._lists, self._names, self._ends, self.capture, self.topic_name)
 
     def connection_name(self, number: int) -> str:
         """`client_ip:port-broker_ip:port#n` of a connection's number."""

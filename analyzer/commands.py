@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import IO, Any
 
 from analyzer.cli import Failure
 
@@ -42,7 +42,8 @@ def _failures(filtered: bool) -> Iterator[None]:
     try:
         yield
     except expected as failure:
-        raise Failure(str(failure), getattr(failure, "hint", "")) from None
+        pointer = getattr(failure, "pointer", "")
+        raise Failure(str(failure) + (f"\n{pointer}" if pointer else ""), getattr(failure, "hint", "")) from None
 
 
 @contextlib.contextmanager
@@ -73,7 +74,8 @@ def analyze(options: argparse.Namespace) -> int:
     """`kwire analyze`."""
     if options.records != "none":
         raise Failure(
-            f"--records {options.records}: this version does not open record batches", "use --records none (the default)"
+            f"--records {options.records}: this version does not open record batches",
+            "use --records none (the default)",
         )
     _announce_compilation()
     with _failures(options.filter is not None):
@@ -175,11 +177,12 @@ def _sorted(found: Iterator[Any], column: str, descending: bool) -> list[Any]:
     return sorted(having, key=lambda one: one.row[column], reverse=descending) + lacking
 
 
-def _print(found: Iterator[Any], options: argparse.Namespace, fields: list[str], out: TextIO) -> int:
+def _print(found: Iterator[Any], options: argparse.Namespace, fields: list[str], out: IO[str]) -> int:
     """Write exchanges in the form asked for; returns how many."""
     from analyzer import text
 
-    color = options.color == "always" or (options.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    wanted = options.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    color = wanted or options.color == "always"
     lines = text.Lines(color=color, absolute=options.time == "absolute")
     if fields:
         out.write("\t".join(fields) + "\n")
@@ -227,7 +230,7 @@ def _count_by(options: argparse.Namespace, names: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def _paged(options: argparse.Namespace) -> Iterator[TextIO]:
+def _paged(options: argparse.Namespace) -> Iterator[IO[str]]:
     """stdout, through a pager where it is a terminal."""
     pager = os.environ.get("PAGER") or ("less" if shutil.which("less") else "")
     if not sys.stdout.isatty() or options.no_pager or not pager or pager == "cat":

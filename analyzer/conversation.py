@@ -1,7 +1,7 @@
 """One shard's framing and matching: owns the tables of `analyzer.state`, grows them, and hands out what has ended.
 
-In: `Segments`, window by window. Out: a `Batch` of columns for each: exchanges that ended, connections that ended, facts
-and (where asked for) raw messages. Kernels never allocate: they come back with the name of the table that is full.
+In: `Segments`, window by window. Out: a `Batch` of columns for each: exchanges that ended, connections that ended,
+facts and (where asked for) raw messages. Kernels never allocate: they come back with the table that is full.
 """
 
 from __future__ import annotations

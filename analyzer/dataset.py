@@ -93,7 +93,8 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(where.read_bytes())
         version = manifest["format_version"]
     except FileNotFoundError:
-        raise DatasetError(f"{path}: not a dataset (no {MANIFEST})", "kwire analyze CAPTURE -o DATASET makes one") from None
+        hint = "kwire analyze CAPTURE -o DATASET makes one"
+        raise DatasetError(f"{path}: not a dataset (no {MANIFEST})", hint) from None
     except OSError as failure:
         raise DatasetError(f"{where}: {failure.strerror}", "check the folder's permissions") from None
     except (ValueError, KeyError, TypeError):
@@ -182,7 +183,7 @@ class Writer:
         try:
             for writer in self._writers.values():
                 writer.close()
-            files = []
+            files: list[dict[str, Any]] = []
             for name, rows in self._rows.items():
                 file = self._folder / name / f"part-{self._run}.parquet"
                 _sync(file)
@@ -259,7 +260,7 @@ def _options(name: str) -> dict[str, Any]:
 
 def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """The manifest of a dataset that was added to."""
-    coverage = {key: value for key, value in old["coverage"].items()}
+    coverage = dict(old["coverage"])
     for key, value in new["coverage"].items():
         if isinstance(value, dict):
             coverage[key] = {name: amount + coverage[key].get(name, 0) for name, amount in value.items()}

@@ -59,8 +59,8 @@ class _Shard:
 
 
 class Engine:
-    """One capture point being read. `flows` names connections, `reader` knows the files and notes; `done_packets` is how
-    many packets the batches handed out so far cover."""
+    """One capture point being read. `flows` names connections, `reader` knows the files and notes; `done_packets` is
+    how many packets the batches handed out so far cover."""
 
     def __init__(self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None) -> None:
         self.settings = settings

@@ -7,10 +7,10 @@ Rules
   side that opened the connection is tried at its first byte only; where the beginning was not captured, both sides are
   searched.
 - A frame that lies in one segment is read where it is; others are collected in the slab.
-- A frame with bytes missing inside is followed to its end by its length, and handed on with what comes before the hole.
-- Where the length field itself is lost, the next frame is *sought*: a request by a plausible header that decodes (or the
-  client id that the connection uses), a response by the correlation id of a pending request. A frame found so is
-  tentative until it decodes whole; if it does not, seeking goes on behind its first byte. Bytes passed over are counted.
+- A frame with bytes missing inside is followed to its end by its length, and handed on with what is before the hole.
+- Where the length field itself is lost, the next frame is *sought*: a request by a plausible header that decodes (or
+  the client id that the connection uses), a response by the correlation id of a pending request. A frame found so is
+  tentative until it decodes whole; if it does not, seeking goes on behind its first byte. Bytes passed over count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Frames -> exchanges: read headers and bodies, and pair each response with its request.
 
-In: one frame at a time (`State.frame`), requests and responses of a connection in causal order. Out: rows of `State.out`
-as each exchange ends.
+In: one frame at a time (`State.frame`), requests and responses of a connection in causal order. Out: rows of
+`State.out` as each exchange ends.
 
 Rules
 - A broker answers a connection's requests in order. So requests wait in a queue, and a response belongs to the first
@@ -186,7 +186,8 @@ def _recall_topics(st: Any, symbol: Any) -> Any:
     for i in range(st.lists.entries[symbol, ENTRY_LENGTH] // 4):
         b = at + 4 * i
         heap = st.lists.heap
-        topic = np.int64(heap[b]) | np.int64(heap[b + 1]) << 8 | np.int64(heap[b + 2]) << 16 | np.int64(heap[b + 3]) << 24
+        low = np.int64(heap[b]) | np.int64(heap[b + 1]) << 8
+        topic = low | np.int64(heap[b + 2]) << 16 | np.int64(heap[b + 3]) << 24
         if not _add_topic(st, topic):
             return False
     return True
@@ -646,7 +647,7 @@ def take_response(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
     row[s.X_RESPONSE_REASON_B] = s.NULL
     if request >= 0 and row[s.X_API_KEY] != s.NULL:
         api = row[s.X_API_KEY]
-        decoded, stopped, used, failed, body = decode_response(
+        decoded, stopped, used, failed, _ = decode_response(
             st, lay, buffer, start + 8, end, api, row[s.X_API_VERSION]
         )
         if decoded == FULL:

@@ -78,10 +78,10 @@ def analyze(
     """Decode captures. Without `out` the tables come back in memory; with it they are written there as a dataset, and
     the `Dataset` that comes back has no tables (`open_dataset(out)` has them).
 
-    filter: an expression (`analyzer/FILTER.md`), and connection: the name of one, limit the exchanges (and messages) that
-    are kept; connections and coverage stay whole. ports: server ports that are Kafka whatever their content; threads: kernels at work at once; window_bytes: capture
-    bytes read at a time; frame_limit: bytes of unfinished frames kept; keep_bytes: also the table `messages`;
-    append: add to the dataset at `out`. Raises CaptureError and DatasetError.
+    filter: an expression (`analyzer/FILTER.md`), and connection: the name of one, limit the exchanges (and messages)
+    that are kept; connections and coverage stay whole. ports: server ports that are Kafka whatever their content;
+    threads: kernels at work at once; window_bytes: capture bytes read at a time; frame_limit: bytes of unfinished
+    frames kept; keep_bytes: also the table `messages`; append: add to the dataset at `out`. Raises CaptureError and DatasetError.
     """
     points = capture_points(_arguments(captures), rotated)
     chosen = _parsed(filter)
@@ -318,14 +318,14 @@ def _chosen(columns: Columns, rows: Rows, bodies: _Bodies, chosen: Any, connecti
         rows = rows.where(np.isin(rows.connection, np.unique(rows.connection)[names]))
     if chosen is None or not rows.x.shape[1]:
         return rows
-    rows = rows.where(chosen.rows_mask(rows.x))
-    if not rows.x.shape[1]:
-        return rows
     exchanges_table = columns.exchanges([rows])
-    yes, no, unsure = chosen.cheap(exchanges_table)
-    del no
+    yes, no = chosen.rows_verdict(rows.x, rows.connection, columns.names())
+    rows, yes = rows.where(~no), yes[~no]
+    if yes.all():
+        return rows
     keep = yes.copy()
-    for i in np.flatnonzero(unsure).tolist():
+    exchanges_table = columns.exchanges([rows])
+    for i in np.flatnonzero(~yes).tolist():
         row = plain(exchanges_table.slice(i, 1), "exchanges").to_pylist()[0]
         columns.resolve_topics(row)
         messages = bodies.peek(int(rows.connection[i]), int(rows.x[s.X_EXCHANGE, i]), int(rows.x[s.X_REPLY, i]))

@@ -42,7 +42,7 @@ NULL: Final = -(1 << 63)
 SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
 TRUNCATED, LIMIT = 1, 2  # see also CUT
 
-# --- marks: which packet brought a byte (linked per direction) ---------------------------------------------------------
+# --- marks: which packet brought a byte (linked per direction) --------------------------------------------------------
 (MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_ORDINAL, MARK_COLUMNS) = range(8)
 
 # --- connections (row = slot) -----------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ TRUNCATED, LIMIT = 1, 2  # see also CUT
 ) = range(34)
 UNDECIDED, KAFKA, OTHER = 0, 1, 2
 
-# --- exchanges (pending ones are linked by X_NEXT; finished ones are copied to the output) -------------------------------
+# --- exchanges (pending ones are linked by X_NEXT; finished ones are copied to the output) ----------------------------
 (
     X_NEXT,  # in the output: which side is the client
     X_SLOT,
@@ -147,15 +147,15 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_TOO_MANY,  # more requests without an answer than a connection may have
 ) = range(11)
 
-# --- facts: rows for the small tables ----------------------------------------------------------------------------------
+# --- facts: rows for the small tables ---------------------------------------------------------------------------------
 FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_TRIGGER, FACT_COLUMNS = range(7)
 FACT_API_VERSION, FACT_TOPIC_ID = 0, 1
 
-# --- messages: raw bytes kept for show, view and replay ------------------------------------------------------------------
+# --- messages: raw bytes kept for show, view and replay ---------------------------------------------------------------
 (MSG_SLOT, MSG_CLIENT, MSG_DIRECTION, MSG_ORDINAL, MSG_API_KEY, MSG_API_VERSION, MSG_AT, MSG_LENGTH, MSG_COMPLETE,
  MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER, MSG_COLUMNS) = range(13)  # fmt: skip
 
-# --- the frame at hand -------------------------------------------------------------------------------------------------
+# --- the frame at hand ------------------------------------------------------------------------------------------------
 (
     FR_AT,  # where it starts (its 4-byte length) in the buffer given
     FR_HAVE,  # bytes of it that are there, from its start
@@ -175,11 +175,11 @@ FACT_API_VERSION, FACT_TOPIC_ID = 0, 1
 ) = range(15)
 CUT: Final = 3
 
-# --- the vector of counters ------------------------------------------------------------------------------------------
+# --- the vector of counters -------------------------------------------------------------------------------------------
 (V_SLAB, V_SLAB_LIVE, V_MARK_FREE, V_MARKS, V_PENDING_FREE, V_PENDINGS, V_OUT, V_FACTS, V_MESSAGES, V_MESSAGE_BYTES,
  V_ENDED, V_POSITION, V_KEEP, V_FRAME_LIMIT, V_FINAL, V_STAGE, V_KEY_0, V_KEY_1, V_COLUMNS) = range(19)  # fmt: skip
 
-# --- what a kernel call may come back for -------------------------------------------------------------------------------
+# --- what a kernel call may come back for -----------------------------------------------------------------------------
 OK, NEED_SLAB, NEED_MARKS, NEED_PENDING, NEED_OUT, NEED_FACTS, NEED_MESSAGES, NEED_STRINGS, NEED_LISTS, NEED_TAPE, \
     NEED_ENDED, NEED_TOPICS = range(12)  # fmt: skip
 REVERT = 99

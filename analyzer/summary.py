@@ -32,7 +32,8 @@ def _buckets(micros: np.ndarray) -> np.ndarray:
     values = np.maximum(micros, 1).astype(np.int64)
     exponent = np.frexp(values.astype(np.float64))[1] - 1
     shift = np.maximum(exponent - _FINE_BITS, 0)
-    return (shift << _FINE_BITS) + (values >> shift)
+    buckets: np.ndarray = (shift << _FINE_BITS) + (values >> shift)
+    return buckets
 
 
 def _lowest(bucket: int) -> int:

@@ -71,12 +71,14 @@ WARM = CACHE_FOLDER.is_dir() and any(CACHE_FOLDER.iterdir())
 
 
 # No reference counts: kernels get their arrays and never allocate. Division as NumPy does it: no exceptions to raise.
+# (Two of the options are Numba's own and not in its annotations, hence `Any`.)
+_njit: Any = numba.njit
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` on first use, without the GIL, and keep the result on disk."""
-    return numba.njit(function, cache=True, **_OPTIONS)
+    return _njit(function, cache=True, **_OPTIONS)
 
 
 def inline(function: Callable[..., Any]) -> Any:
@@ -86,12 +88,12 @@ def inline(function: Callable[..., Any]) -> Any:
     more than what most helpers do. Never call one from Python: it has no entry for that, and would crash
     (`NUMBA_DISABLE_JIT=1` runs all of them as plain Python).
     """
-    return numba.njit(function, no_cpython_wrapper=True, forceinline=True, **_OPTIONS)
+    return _njit(function, no_cpython_wrapper=True, forceinline=True, **_OPTIONS)
 
 
 def shared(function: Callable[..., Any]) -> Any:
     """Like `inline`, for larger helpers with several callers: one copy, called."""
-    return numba.njit(function, no_cpython_wrapper=True, **_OPTIONS)
+    return _njit(function, no_cpython_wrapper=True, **_OPTIONS)
 
 
 @inline

@@ -619,7 +619,8 @@ def advance(
             d[key, D_FIN] = stop
         if flag & RST != 0 and d[key, D_DONE] == 0 and d[key, D_RST] < 0:
             d[key, D_RST] = here
-            if d[key, D_SYNCED] == 0 or here - d[key, D_NEXT] > JUMP or d[key, D_HEAD] < 0 and here < d[key, D_NEXT]:
+            stale = d[key, D_HEAD] < 0 and here < d[key, D_NEXT]
+            if d[key, D_SYNCED] == 0 or here - d[key, D_NEXT] > JUMP or stale:
                 d[key, D_RST] = d[key, D_NEXT]
         if c[slot, C_HOLD] > 0:
             c[slot, C_HOLD] -= 1

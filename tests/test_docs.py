@@ -72,7 +72,8 @@ def test_console_examples(name: str, command: str, output: list[str], workplace:
             skipping = True
             continue
         where = next((i for i in range(at, len(printed)) if printed[i].rstrip() == line.rstrip()), None)
-        assert where is not None, f"{name}: {command}\nnot printed: {line}\nprinted:\n" + "\n".join(printed[at : at + 30])
+        rest = "\n".join(printed[at : at + 30])
+        assert where is not None, f"{name}: {command}\nnot printed: {line}\nprinted:\n{rest}"
         assert skipping or where == at, f"{name}: {command}\nprinted before it: {printed[at]}"
         at, skipping = where + 1, False
     assert skipping or at == len(printed), f"{name}: {command}\nalso printed: {printed[at]}"
@@ -108,4 +109,5 @@ def test_every_column_says_what_it_holds() -> None:
     for name, columns in tables.TABLES.items():
         assert f"`{name}`" in (ROOT / "README.md").read_text()
         for column in columns:
-            assert column.about.endswith((".", "`.")) and len(column.about) > 8, f"{name}.{column.name}"
+            assert len(column.about) > 8, f"{name}.{column.name}"
+            assert column.about.endswith("."), f"{name}.{column.name}"
