@@ -69,7 +69,7 @@ def unrecognised_guess(first: tuple[int, int]) -> str:
     for data in sides:
         if data[0] in (20, 21, 22, 23) and data[1] == 3 and data[2] <= 4:
             return "TLS"
-        if data.startswith((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE", b"OPTIONS", b"PATCH ", b"HTTP/", b"PRI *")):
+        if data.startswith((b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE", b"OPTION", b"PATCH ", b"HTTP/", b"PRI *")):
             return "HTTP"
         if data.startswith(b"SSH-"):
             return "SSH"

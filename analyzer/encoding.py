@@ -129,13 +129,13 @@ def encode(
             return at, row, NO_ROOM
         following = pc + 1
         content = np.int64(0)
-        if operation == INT32 or operation == UINT32:  # noqa: SIM109  (a tuple would be built at each step)
+        if operation == INT32 or operation == UINT32:
             at = write_integer(out, at, value, 4)
-        elif operation == INT16 or operation == UINT16:  # noqa: SIM109
+        elif operation == INT16 or operation == UINT16:
             at = write_integer(out, at, value, 2)
-        elif operation == INT64 or operation == FLOAT64:  # noqa: SIM109
+        elif operation == INT64 or operation == FLOAT64:
             at = write_integer(out, at, value, 8)
-        elif operation == INT8 or operation == BOOL:  # noqa: SIM109
+        elif operation == INT8 or operation == BOOL:
             at = write_integer(out, at, value, 1)
         elif operation == UUID:
             content = np.int64(16)
@@ -152,7 +152,7 @@ def encode(
             at = write_integer(out, at, value, 1)
             if value < 0:
                 following = np.int64(code[pc, 2])
-        elif operation == ARRAY or operation == COMPACT_ARRAY:  # noqa: SIM109
+        elif operation == ARRAY or operation == COMPACT_ARRAY:
             at = write_integer(out, at, value, 4) if operation == ARRAY else write_varint(out, at, value + 1)
             if value <= 0:
                 following = np.int64(code[pc, 2])

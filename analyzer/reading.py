@@ -81,7 +81,8 @@ def analyze(
     filter: an expression (`analyzer/FILTER.md`), and connection: the name of one, limit the exchanges (and messages)
     that are kept; connections and coverage stay whole. ports: server ports that are Kafka whatever their content;
     threads: kernels at work at once; window_bytes: capture bytes read at a time; frame_limit: bytes of unfinished
-    frames kept; keep_bytes: also the table `messages`; append: add to the dataset at `out`. Raises CaptureError and DatasetError.
+    frames kept; keep_bytes: also the table `messages`; append: add to the dataset at `out`. Raises CaptureError and
+    DatasetError.
     """
     points = capture_points(_arguments(captures), rotated)
     chosen = _parsed(filter)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import analyzer
 from analyzer.encoding import encode_request, encode_response
 from analyzer.tables import OPAQUE_REASONS
-from captures.forge import ACK, PSH, TO_BROKER, TO_CLIENT, Record, Segment, Write, pcap, rendered
+from captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write, pcap, rendered
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 10, 11, 12, 14

@@ -17,7 +17,6 @@ from tests.analyzer.forging import (
     fetch,
     fetch_answer,
     heartbeat,
-    heartbeat_answer,
     payloads,
     read,
     turns,
