@@ -4,7 +4,11 @@ In: a `Packets` batch and its `Assigned` connections. Out: `Segments`, one row f
 next in its stream, and one for each gap, FIN, RST and end, in the order in which they became certain.
 
 Rules
-- The first captured copy of a byte counts; later copies are duplicates.
+- The first captured copy of a byte counts; later copies are duplicates. While bytes wait for their turn, a copy of them
+  that differs and whose TCP checksum is right replaces one whose checksum is not. Bytes handed on are handed on: they
+  are not kept, so copies of them are not compared.
+- A packet that the capture holds twice (two interfaces, both directions of a mirror) is counted as such, and is no
+  retransmission.
 - Order is causal: a packet's payload is handed on only after all the bytes of the other direction that it
   acknowledges, so a request always comes before its response, however the capture mixed the packets.
 - What is out of order waits. Bytes that the receiver acknowledged and that still did not come within
@@ -41,6 +45,18 @@ WAITING_SEGMENTS = 4096
 
 WAITING_BYTES = 256 << 20
 """Out-of-order bytes of all connections of one shard together; beyond it the connection at hand is flushed."""
+
+RECENT = 16
+"""Packets of a direction that are remembered to know a copy by: copies come within a few packets, but for a card's
+batch (both sides of a bridge)."""
+
+COPY_NS = 100_000_000
+"""Capture time within which a packet with the same IPv4 identification is a copy. Copies are taken microseconds apart,
+on both sides of a router or in a mirror milliseconds; TCP sends again after 200 ms, with another identification."""
+
+UNNAMED_COPY_NS = 1_000_000
+"""The same where there is no identification (IPv6, or 0). The TCP checksum then tells, which covers the timestamps
+that most hosts send, or that it is another interface: so no longer than a retransmission can be quick."""
 
 JUMP = 1 << 24
 """A RST whose sequence number is further off than this is taken to mean "now"."""
@@ -109,8 +125,13 @@ LATE_RANGES = 4
     D_GAPS,
     D_GAP_BYTES,
     D_SNAPLEN,
+    D_DUPLICATE_PACKETS,  # sightings of a packet after its first
+    D_CONFLICTS,  # bytes that differ from the copy that waited
     D_COLUMNS,
-) = (*range(15), *range(15 + 2 * LATE_RANGES - 1, 26 + 2 * LATE_RANGES - 1))
+) = (*range(15), *range(15 + 2 * LATE_RANGES - 1, 28 + 2 * LATE_RANGES - 1))
+
+# Columns of the recent packets: of each direction a ring of RECENT.
+R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
 
 # Columns of a waiting segment.
 (
@@ -125,8 +146,9 @@ LATE_RANGES = 4
     W_FILE,
     W_RECORD_AT,
     W_ORDINAL,
+    W_SUM,  # of its packet's headers for the TCP checksum (see `header_sum`), or -1
     W_COLUMNS,
-) = range(12)
+) = range(13)
 
 # Columns of the state vector.
 V_OUT, V_FREE, V_ROWS, V_BYTES, V_LIVE, V_COLUMNS = 0, 1, 2, 3, 4, 5
@@ -217,14 +239,101 @@ def _gap(d: Any, out: Any, v: Any, key: Any, target: Any, time_ns: Any, trigger:
     d[key, D_NEXT] = target
 
 
+@inline
+def byte_sum(b: Any, at: Any, count: Any) -> Any:
+    """The sum of the 16-bit numbers in network order in b[at:at + count], the last byte filled up with a zero."""
+    start = np.uint64(at)
+    high = np.int64(0)
+    low = np.int64(0)
+    for i in range(np.uint64(count >> 1)):
+        high += np.int64(b[start + np.uint64(2) * i])
+        low += np.int64(b[start + np.uint64(2) * i + np.uint64(1)])
+    if count & 1:
+        high += np.int64(b[at + count - 1])
+    return (high << 8) + low
+
+
+@inline
+def _halves(number: Any) -> Any:
+    """The sum of the four 16-bit parts of a uint64."""
+    low = np.int64(number & np.uint64(0xFFFFFFFF))
+    high = np.int64(number >> np.uint64(32))
+    return (low & 0xFFFF) + (low >> 16) + (high & 0xFFFF) + (high >> 16)
+
+
+@shared
+def header_sum(
+    b: Any, tcp_at: Any, payload_at: Any, length: Any, src_hi: Any, src_lo: Any, dst_hi: Any, dst_lo: Any
+) -> Any:
+    """The part of a segment's TCP checksum (RFC 9293, 3.1) that its headers make, or -1 if none can be told: the
+    headers are cut, the packet is longer than the checksum's 16 bits of length, or the checksum was left to the network
+    card, which shows as 0 or as the sum of the pseudo-header alone. The checksum is right if this plus the payload's
+    `byte_sum` is a multiple of 65,535. (The ::ffff that maps an IPv4 address adds nothing.)"""
+    size = payload_at - tcp_at
+    if size < 20 or size != (np.int64(b[tcp_at + 12]) >> 4) * 4 or size + length > 0xFFFF:
+        return np.int64(-1)
+    field = np.int64(b[tcp_at + 16]) << 8 | np.int64(b[tcp_at + 17])
+    pseudo = _halves(src_hi) + _halves(src_lo) + _halves(dst_hi) + _halves(dst_lo) + 6
+    if field == 0 or (pseudo - field) % 0xFFFF == 0 or (pseudo + size + length - field) % 0xFFFF == 0:
+        return np.int64(-1)
+    return pseudo + size + length + byte_sum(b, tcp_at, size)
+
+
+@inline
+def _same_packet(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, time_ns: Any, identity: Any) -> Any:
+    """Whether this packet is one of the last of its direction, seen again. The TTL may differ."""
+    named = identity >> 16 & 0xFFFF
+    for row in range(min(d[key, D_PACKETS], RECENT)):
+        if recent[key, row, R_NUMBERS] != numbers or recent[key, row, R_SHAPE] != shape:
+            continue
+        # Halves, because the difference of two hostile times may not fit in 64 bits.
+        apart = abs((time_ns >> 1) - (recent[key, row, R_TIME_NS] >> 1)) << 1
+        other = recent[key, row, R_IDENTITY]
+        if named != 0 or other >> 16 & 0xFFFF != 0:
+            if named == other >> 16 & 0xFFFF and apart <= COPY_NS:
+                return True
+        elif apart <= UNNAMED_COPY_NS and ((identity ^ other) & 0xFFFF == 0 or identity >> 32 != other >> 32):
+            return True
+    return False
+
+
+@inline
+def _remember(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, time_ns: Any, identity: Any) -> None:
+    """Write a packet into the ring; before it is counted in D_PACKETS."""
+    row = d[key, D_PACKETS] & (RECENT - 1)
+    recent[key, row, R_NUMBERS] = numbers
+    recent[key, row, R_SHAPE] = shape
+    recent[key, row, R_TIME_NS] = time_ns
+    recent[key, row, R_IDENTITY] = identity
+
+
+@shared
+def _compare(
+    d: Any, w: Any, waiting: Any, key: Any, row: Any, begin: Any, stop: Any, source: Any, at: Any, right: Any
+) -> None:
+    """Bytes [begin, stop) of the stream wait in `row`; here they come again from source[at] on. Count those that differ,
+    and take the later copy if its checksum is right (`right`) and that of the first is not."""
+    target = w[row, W_AT] + begin - w[row, W_SEQ]
+    differ = np.int64(0)
+    for i in range(stop - begin):
+        if waiting[target + i] != source[at + i]:
+            differ += 1
+    d[key, D_CONFLICTS] += differ
+    if differ > 0 and right:
+        total = w[row, W_SUM]
+        if total < 0 or (total + byte_sum(waiting, w[row, W_AT], w[row, W_CAPTURED])) % 0xFFFF != 0:
+            copy_bytes(waiting, target, source, at, stop - begin)
+
+
 @shared
 def _wait(
     d: Any, w: Any, waiting: Any, v: Any, key: Any, start: Any, stop: Any, captured_stop: Any, source: Any, at: Any,
-    ack: Any, time_ns: Any, number: Any, file: Any, record_at: Any, ordinal: Any,
+    ack: Any, time_ns: Any, number: Any, file: Any, record_at: Any, ordinal: Any, skipped: Any, headers: Any,
 ) -> Any:  # fmt: skip
     """Keep bytes [start, stop) of a packet whose payload starts at source[at] until their turn: the parts not yet
-    waiting, in order of sequence number. Returns how many bytes were new. Invariant: waiting segments of a direction
-    are disjoint and sorted."""
+    waiting, in order of sequence number. `skipped` bytes of its payload are before that; `headers` is its `header_sum`.
+    Returns how many bytes were new. Invariant: waiting segments of a direction are disjoint and sorted."""
+    right = np.int64(-1)  # whether its checksum is right: not asked yet
     new = np.int64(0)
     before = np.int64(-1)
     after = d[key, D_HEAD]
@@ -254,6 +363,8 @@ def _wait(
             w[row, W_FILE] = file
             w[row, W_RECORD_AT] = record_at
             w[row, W_ORDINAL] = ordinal
+            # Only for a packet that is kept whole can the checksum be told later.
+            w[row, W_SUM] = headers if skipped == 0 and position == start and captured == stop - start else -1
             origin = at + position - start
             copy_bytes(waiting, v[V_BYTES], source, origin, captured)
             v[V_BYTES] += captured
@@ -270,6 +381,14 @@ def _wait(
             position = piece_stop
         if position < stop:  # `after` overlaps: its bytes came first
             overlap = min(stop, w[after, W_SEQ] + w[after, W_LENGTH])
+            both = min(overlap, captured_stop, w[after, W_SEQ] + w[after, W_CAPTURED])
+            if both > position:
+                if right < 0:
+                    right = np.int64(0)
+                    if headers >= 0 and captured_stop == stop:
+                        total = headers + byte_sum(source, at - skipped, stop - start + skipped)
+                        right = np.int64(total % 0xFFFF == 0)
+                _compare(d, w, waiting, key, after, position, both, source, at + position - start, right == 1)
             _duplicate(d, key, position, overlap, captured_stop)
             position = overlap
     return new
@@ -474,6 +593,7 @@ def advance(
     begin: Any, ends_at: Any, shard: Any, shards: Any, base: Any, buffer: Any, time_ns: Any, number: Any, file: Any,
     record_at: Any, seq: Any, ack: Any, window: Any, flags: Any, payload_at: Any, captured: Any, length: Any,
     slots: Any, sides: Any, ends: Any, c: Any, d: Any, w: Any, waiting: Any, v: Any, out: Any, limit: Any,
+    interface: Any, identity: Any, tcp_at: Any, src_hi: Any, src_lo: Any, dst_hi: Any, dst_lo: Any, recent: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Packets [begin, n) of the connections whose slot is `shard` modulo `shards`. `base` is the ordinal of packet 0.
     Returns (status, next packet, next end); on a NEED_ status the caller grows that table and calls again."""
@@ -507,12 +627,17 @@ def advance(
         if v[V_OUT] + 8 > len(out):
             return NEED_SEGMENTS, i, e
         plain = flag & (SYN | FIN | RST) == 0
+        numbers = seq[i] | ack[i] << 32
+        shape = length[i] << 9 | flag
+        mark = identity[i] | np.int64(interface[i]) << 32
         if plain and d[key, D_SYNCED] != 0 and c[slot, C_BLOCKED] == 0 and c[slot, C_HOLD] == 0:
             here = _unwrap(d[key, D_NEXT], seq[i])
             acked = _unwrap(d[other, D_NEXT], ack[i])
             simple = here == d[key, D_NEXT] and d[other, D_SYNCED] != 0 and flag & ACK != 0
-            if simple and acked <= d[other, D_NEXT]:
+            # What brings neither a byte nor a new acknowledgement may be a copy.
+            if simple and acked <= d[other, D_NEXT] and (length[i] > 0 or acked > d[other, D_MAX_ACK]):
                 # The ordinary case: next in its stream, and nothing of the other side missing.
+                _remember(recent, d, key, numbers, shape, time_ns[i], mark)
                 d[key, D_PACKETS] += 1
                 c[slot, C_LAST_NS] = time_ns[i]
                 if acked > d[other, D_MAX_ACK]:
@@ -549,10 +674,14 @@ def advance(
             return NEED_WAITING, i, e
         if v[V_BYTES] + captured[i] > len(waiting):
             return NEED_BYTES, i, e
+        copy = _same_packet(recent, d, key, numbers, shape, time_ns[i], mark)
+        if copy:
+            d[key, D_DUPLICATE_PACKETS] += 1
+        _remember(recent, d, key, numbers, shape, time_ns[i], mark)
         d[key, D_PACKETS] += 1
         d[key, D_CAPTURED] += captured[i]
         c[slot, C_LAST_NS] = time_ns[i]
-        if window[i] == 0 and flag & RST == 0:
+        if window[i] == 0 and flag & RST == 0 and not copy:
             d[key, D_ZERO_WINDOWS] += 1
         if d[key, D_REF] == 0:
             d[key, D_REF] = 1
@@ -570,7 +699,8 @@ def advance(
             if c[slot, C_SYN_SIDE] < 0:
                 c[slot, C_SYN_SIDE] = side if flag & ACK == 0 else 1 - side
             if flag & ACK == 0:
-                c[slot, C_SYN_NS] = time_ns[i]
+                if not copy:
+                    c[slot, C_SYN_NS] = time_ns[i]
             elif c[slot, C_SYN_NS] != 0:
                 c[slot, C_ANSWERED] = 1
             here += 1
@@ -588,10 +718,12 @@ def advance(
             if d[key, D_SYNCED] == 0:
                 d[key, D_SYNCED] = 1
                 d[key, D_NEXT] = here
-            if d[other, D_SYNCED] == 0 and flag & ACK != 0 and d[key, D_PACKETS] > 1:
+            several = d[key, D_PACKETS] - d[key, D_DUPLICATE_PACKETS] > 1
+            if d[other, D_SYNCED] == 0 and flag & ACK != 0 and several:
                 d[other, D_SYNCED] = 1
                 d[other, D_NEXT] = acked
         stop = here + length[i]
+        new = np.int64(0)
         if length[i] > 0:
             start = here
             captured_stop = here + captured[i]
@@ -599,11 +731,17 @@ def advance(
             if d[key, D_SYNCED] != 0 and start < d[key, D_NEXT]:
                 start = min(stop, d[key, D_NEXT])
                 _duplicate(d, key, here, start, captured_stop)
-            new = _wait(
-                d, w, waiting, v, key, start, stop, captured_stop, buffer, payload_at[i] + start - here, acked,
-                time_ns[i], number[i], file[i], record_at[i], trigger,
-            )  # fmt: skip
-            if new == 0:
+            if start < stop:
+                headers = header_sum(
+                    buffer, tcp_at[i], payload_at[i], length[i], src_hi[i], src_lo[i], dst_hi[i], dst_lo[i]
+                )
+                new = _wait(
+                    d, w, waiting, v, key, start, stop, captured_stop, buffer, payload_at[i] + start - here, acked,
+                    time_ns[i], number[i], file[i], record_at[i], trigger, start - here, headers,
+                )  # fmt: skip
+            if copy:
+                pass
+            elif new == 0:
                 if not keep_alive:
                     d[key, D_RETRANSMISSIONS] += 1
             elif d[key, D_HIGH] >= 0 and start < d[key, D_HIGH]:
@@ -622,6 +760,9 @@ def advance(
             stale = d[key, D_HEAD] < 0 and here < d[key, D_NEXT]
             if d[key, D_SYNCED] == 0 or here - d[key, D_NEXT] > JUMP or stale:
                 d[key, D_RST] = d[key, D_NEXT]
+        if copy and new == 0:
+            i += 1  # it says nothing, not even how long others have waited
+            continue
         if c[slot, C_HOLD] > 0:
             c[slot, C_HOLD] -= 1
             if c[slot, C_HOLD] == 0 or flag & (FIN | RST) != 0:
@@ -667,6 +808,7 @@ class Streams:
     waiting_bytes: int = WAITING_BYTES
     c: np.ndarray = field(default_factory=lambda: np.zeros((1 << 8, C_COLUMNS), np.int64))
     d: np.ndarray = field(default_factory=lambda: np.zeros((1 << 9, D_COLUMNS), np.int64))
+    _recent: np.ndarray = field(default_factory=lambda: np.zeros((1 << 9, RECENT, R_COLUMNS), np.int64))
     _w: np.ndarray = field(default_factory=lambda: np.zeros((1 << 10, W_COLUMNS), np.int64))
     _waiting: np.ndarray = field(default_factory=lambda: np.zeros(1 << 20, np.uint8))
     _v: np.ndarray = field(default_factory=lambda: np.array([0, -1, 0, 0, 0], np.int64))
@@ -675,7 +817,7 @@ class Streams:
     def advance(self, packets: Packets, assigned: Assigned, base: int, slots: int) -> Segments:
         """Take one batch; `base` is the ordinal of its first packet, `slots` how many slots there are."""
         while len(self.c) < slots:
-            self.c, self.d = _doubled(self.c), _doubled(self.d)
+            self.c, self.d, self._recent = _doubled(self.c), _doubled(self.d), _doubled(self._recent)
         self._compact()
         self._v[V_OUT] = 0
         at = ends = 0
@@ -685,6 +827,8 @@ class Streams:
                 packets.file, packets.record_at, packets.seq, packets.ack, packets.window, packets.flags,
                 packets.payload_at, packets.payload_captured, packets.payload_length, assigned.slot, assigned.side,
                 assigned.ends, self.c, self.d, self._w, self._waiting, self._v, self._out, self.waiting_bytes,
+                packets.interface, packets.identity, packets.tcp_at, packets.src_hi, packets.src_lo, packets.dst_hi,
+                packets.dst_lo, self._recent,
             )  # fmt: skip
             if status == OK:
                 break
