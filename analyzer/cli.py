@@ -126,5 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+def command() -> NoReturn:
+    """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second) only
+    to see whether what it is given comes from there; as a library we must leave that to whoever imports us."""
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+    raise SystemExit(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

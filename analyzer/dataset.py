@@ -15,13 +15,15 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet
 
 from analyzer import tables
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 MANIFEST = "_kwire.json"
 ROW_GROUP_ROWS = 250_000
@@ -64,6 +66,8 @@ class StoredDataset:
     def __getattr__(self, name: str) -> pyarrow.dataset.Dataset:
         if name not in tables.TABLES:
             raise AttributeError(f"no table {name!r}; there are {', '.join(tables.TABLES)}")
+        import pyarrow.dataset  # it loads pandas, a third of a second that writing a dataset does not need
+
         files = [str(self.path / entry["path"]) for entry in self.manifest["files"] if entry["table"] == name]
         schema = tables.schema(name)
         if not files:
