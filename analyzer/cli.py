@@ -126,10 +126,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+class _WithoutPandas:
+    """An import hook: pandas is not there."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("kwire's own process does without pandas", name=name)
+
+
 def command() -> NoReturn:
-    """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second) only
-    to see whether what it is given comes from there; as a library we must leave that to whoever imports us."""
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+    """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second)
+    only to see whether what it is given comes from there; as a library we leave that to whoever imports us."""
+    sys.meta_path.insert(0, _WithoutPandas)  # type: ignore[arg-type]
     raise SystemExit(main())
 
 
