@@ -286,11 +286,13 @@ def tcp_ip(
     tcp_options: bytes = b"",
     zero_length: bool = False,
     wrong_checksum: bool = False,
+    identification: int = 1,
 ) -> bytes:
     """The segment as an IPv4 or IPv6 packet, checksums right unless asked otherwise.
 
     `ip_options`, `tcp_options`: multiples of 4 bytes. `extension_headers`: (protocol number, 8n bytes whose first two
-    are filled in). `zero_length`: total length 0, as segmentation offload leaves it. ValueError: too long, not told so.
+    are filled in). `zero_length`: total length 0, as segmentation offload leaves it. `identification`: the IPv4
+    header's. ValueError: too long, not told so.
     """
     source, target = ipaddress.ip_address(segment.source[0]), ipaddress.ip_address(segment.target[0])
     if source.version != target.version:
@@ -318,7 +320,7 @@ def tcp_ip(
         if size > 0xFFFF and not zero_length:
             raise ValueError(f"an IPv4 packet of {size} bytes needs zero_length")
         ip = struct.pack(
-            ">BBHHHBBH", 0x45 + len(ip_options) // 4, 0, 0 if zero_length else size, 1, 0x4000, 64, 6, 0
+            ">BBHHHBBH", 0x45 + len(ip_options) // 4, 0, 0 if zero_length else size, identification, 0x4000, 64, 6, 0
         ) + (source.packed + target.packed + ip_options)
         return ip[:10] + struct.pack(">H", internet_checksum(ip)) + ip[12:] + tcp
     extensions, following = b"", 6
@@ -369,10 +371,13 @@ def rendered(
     pad: bool = True,
     zero_length: bool = False,
 ) -> list[Record]:
-    """Segments as capture records of one link type. For other wishes call `tcp_ip` and `framed`."""
+    """Segments as capture records of one link type, each an IPv4 packet with an identification of its own, also where a
+    segment is sent again: a record, not a segment, is what two capture interfaces see. For other wishes call `tcp_ip`
+    and `framed`."""
     out = []
-    for segment in segments:
-        data = framed(tcp_ip(segment, zero_length=zero_length), link, vlans, pad)
+    for number, segment in enumerate(segments):
+        packet = tcp_ip(segment, zero_length=zero_length, identification=number % 0xFFFF + 1)
+        data = framed(packet, link, vlans, pad)
         out.append(Record(segment.time_ns, data, len(data)))
     return out
 

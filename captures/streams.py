@@ -311,7 +311,7 @@ def _remember(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, time_ns: 
 def _compare(
     d: Any, w: Any, waiting: Any, key: Any, row: Any, begin: Any, stop: Any, source: Any, at: Any, right: Any
 ) -> None:
-    """Bytes [begin, stop) of the stream wait in `row`; here they come again from source[at] on. Count those that differ,
+    """Bytes [begin, stop) of the stream wait in `row`; here they come again, from source[at] on. Count what differs,
     and take the later copy if its checksum is right (`right`) and that of the first is not."""
     target = w[row, W_AT] + begin - w[row, W_SEQ]
     differ = np.int64(0)
