@@ -138,7 +138,7 @@ class _WithoutPandas:
 def command() -> NoReturn:
     """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second)
     only to see whether what it is given comes from there; as a library we leave that to whoever imports us."""
-    sys.meta_path.insert(0, _WithoutPandas)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _WithoutPandas)
     raise SystemExit(main())
 
 
