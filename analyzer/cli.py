@@ -143,4 +143,7 @@ def command() -> NoReturn:
 
 
 if __name__ == "__main__":
-    command()
+    # Under its own name: commands raise that module's `Failure`, not this one's.
+    from analyzer import cli
+
+    cli.command()
