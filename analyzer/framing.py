@@ -26,6 +26,7 @@ from analyzer.matching import (
     find_pending,
     flush_pending,
     known_layout,
+    may_go_on,
     parse_request_header,
     take_request,
     take_response,
@@ -167,7 +168,7 @@ def _drop_front(st: Any, key: Any) -> None:
         mark = following
     f[key, s.F_MARKS] = mark
     while mark >= 0:
-        m[mark, s.MARK_AT] = max(np.int64(0), m[mark, s.MARK_AT] - start)
+        m[mark, s.MARK_AT] -= start  # below 0: the packet's first bytes are gone, and 0 is no segment's start
         mark = m[mark, s.MARK_NEXT]
     f[key, s.F_FROM] = 0
     f[key, s.F_HAVE] = have - start
@@ -253,6 +254,7 @@ def _client_id_fits(st: Any, slot: Any, buffer: Any, at: Any, length: Any) -> An
 
 
 NOT, UNSURE, LIKELY, PROVED = 0, 1, 2, 3
+WEAK, SURE = 1, 2  # a tentative frame inside a segment, or at its start
 
 
 @inline
@@ -299,7 +301,7 @@ def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any, settled: Any
         if status == OK and stopped == stop:
             return PROVED
         return LIKELY if fits == 1 else NOT
-    if status != SHORT:
+    if not may_go_on(status):
         return NOT
     return LIKELY if fits >= 0 else UNSURE
 
@@ -318,8 +320,13 @@ def _judge_response(st: Any, lay: Any, slot: Any, key: Any, at: Any, end: Any, b
     whole = stop == at + 4 + size
     request, _ = find_pending(st, slot, correlation)
     if request >= 0 and st.pending[request, s.X_API_KEY] != s.NULL:
+        api, version = st.pending[request, s.X_API_KEY], st.pending[request, s.X_API_VERSION]
+        if not boundary and end - at > 8 and known_layout(lay, 1, api, version) >= 0:
+            # No broker sends tags in the header so far: beside a number that fits by chance they mean nothing.
+            if lay.header_version[1, api, version] == 1 and st.slab[at + 8] != 0:
+                return NOT
         status, stopped, _, _, body = decode_response(
-            st, lay, st.slab, at + 8, stop, st.pending[request, s.X_API_KEY], st.pending[request, s.X_API_VERSION]
+            st, lay, st.slab, at + 8, stop, api, version
         )
         if status == FULL:
             return LIKELY
@@ -327,7 +334,7 @@ def _judge_response(st: Any, lay: Any, slot: Any, key: Any, at: Any, end: Any, b
             if status == OK and stopped == stop:
                 return PROVED
             return LIKELY if boundary and status < 0 else NOT
-        if status == SHORT:
+        if may_go_on(status):
             return LIKELY if boundary or stop - body >= 12 else UNSURE
         return NOT
     lowest = st.k[slot, s.K_LOWEST_ID]
@@ -365,9 +372,15 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
     have = f[key, s.F_HAVE]
     offset = max(f[key, s.F_FROM], f[key, s.F_SCANNED])
     undecided = st.k[slot, s.K_CLASS] == s.UNDECIDED
+    doubted = f[key, s.F_MODE] == s.SYNC
+    if doubted:
+        # A frame that is only likely is not whole yet. A segment that starts with one is a better place to go on.
+        offset = st.marks[f[key, s.F_LAST_MARK], s.MARK_AT]
+        if offset <= f[key, s.F_FROM]:
+            offset = have
     while offset < have:
-        if have - offset >= 1 and st.slab[at + offset] > 64:
-            offset += 1  # no length starts so
+        if st.slab[at + offset] > 64:
+            offset = have if doubted else offset + 1  # no length starts so
             continue
         boundary = _is_boundary(st, key, offset)
         if client:
@@ -375,7 +388,7 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
             verdict = _judge_request(st, lay, slot, at + offset, at + have, settled, final)
         else:
             verdict = _judge_response(st, lay, slot, key, at + offset, at + have, boundary)
-        if verdict == UNSURE and have - offset >= 14 and not boundary:
+        if verdict == UNSURE and have - offset >= (14 if client else 24) and not boundary:
             verdict = NOT
         if verdict == LIKELY and client and undecided:
             # A first request proves the connection; only where it can not be had whole a likely one must do.
@@ -394,15 +407,18 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
             st.k[slot, s.K_SKIPPED] += offset - f[key, s.F_FROM]
             f[key, s.F_FROM] = offset
             f[key, s.F_MODE] = s.SYNC
-            f[key, s.F_TENTATIVE] = 1
+            f[key, s.F_TENTATIVE] = SURE if boundary or verdict == PROVED else WEAK
             return True
         if verdict == UNSURE:
+            break
+        if doubted:
             break
         if f[key, s.F_STRICT] != 0:
             offset = have
             break
         offset += 1
-    f[key, s.F_SCANNED] = offset
+    if not doubted:
+        f[key, s.F_SCANNED] = offset
     f[key, s.F_STALLED] = have
     return False
 
@@ -616,6 +632,8 @@ def _act(st: Any, segment: Any, key: Any, buffer: Any, waiting: Any) -> Any:
             if total > v[s.V_FRAME_LIMIT] and have >= PREFIX:
                 _begin_drop(st, key, have, np.int64(0), s.LIMIT)
                 continue
+            if f[key, s.F_TENTATIVE] == WEAK and f[key, s.F_STALLED] != f[key, s.F_HAVE]:
+                return SEEK_ONE
         if mode == s.SEEK and have > 0 and (final or f[key, s.F_STALLED] != f[key, s.F_HAVE]):
             if max(start, f[key, s.F_SCANNED]) < f[key, s.F_HAVE]:
                 return SEEK_ONE
@@ -710,11 +728,24 @@ def _feed(st: Any, slot: Any, key: Any, client: Any, source: Any, segment: Any) 
 
 
 @inline
+def _doubt(st: Any, key: Any) -> None:
+    """The tentative frame is likely none: is there something better inside?"""
+    f = st.f
+    f[key, s.F_TENTATIVE] = 0
+    f[key, s.F_MODE] = s.SEEK
+    f[key, s.F_SCANNED] = f[key, s.F_FROM] + 1
+    f[key, s.F_STALLED] = -1
+
+
+@inline
 def _hole(st: Any, slot: Any, key: Any, length: Any) -> None:
     """Bytes are missing: follow the frame at hand through them, or give up the place."""
     f = st.f
     v = st.v
     have = f[key, s.F_HAVE] - f[key, s.F_FROM]
+    if f[key, s.F_MODE] == s.SYNC and f[key, s.F_TENTATIVE] == WEAK:
+        _doubt(st, key)
+        return
     if f[key, s.F_MODE] == s.SYNC and have >= 4:
         _begin_drop(st, key, have, np.int64(0), s.TRUNCATED)
     if f[key, s.F_MODE] == s.DROP:
@@ -742,10 +773,8 @@ def _close(st: Any, slot: Any, key: Any, client: Any, trigger: Any) -> Any:
     have = f[key, s.F_HAVE] - f[key, s.F_FROM]
     if f[key, s.F_MODE] == s.SYNC and have > 0:
         if f[key, s.F_TENTATIVE] != 0 and have > 4:
-            # It was only likely, and never came whole. Is there something better inside?
-            f[key, s.F_TENTATIVE] = 0
-            f[key, s.F_MODE] = s.SEEK
-            f[key, s.F_SCANNED] = f[key, s.F_FROM] + 1
+            # It was only likely, and never came whole.
+            _doubt(st, key)
             return True
         if have >= 12 and client:
             _begin_drop(st, key, have, np.int64(0), s.CUT)
@@ -816,6 +845,8 @@ def _sought(st: Any, key: Any, found: Any) -> None:
             f[other, s.F_STRICT] = 0
             _plan(st, key, other)
         f[key, s.F_STRICT] = 0
+    elif f[key, s.F_MODE] == s.SYNC:
+        pass  # nothing better than the likely frame
     elif not undecided:
         if passed > 0:
             k[slot, s.K_SKIPPED] += passed

@@ -22,7 +22,7 @@ import numpy as np
 
 from analyzer import roles as role
 from analyzer import state as s
-from analyzer.decoding import FULL, OK, SHORT, decode, read_int16, read_int32, read_int64, read_varint
+from analyzer.decoding import BAD_LENGTH, FULL, OK, SHORT, decode, read_int16, read_int32, read_int64, read_varint
 from analyzer.symbols import COUNT, ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, intern
 from captures.kernels import copy_bytes, inline
 
@@ -106,6 +106,13 @@ def skip_response_tags(buffer: Any, at: Any, end: Any) -> Any:
             return SHORT if tag != -2 and size != -2 else BAD_HEADER, at
         at += size
     return OK, at
+
+
+@inline
+def may_go_on(status: Any) -> Any:
+    """Whether a message of which only the beginning is there is right so far: it ends inside a value, or inside an
+    array whose elements would not fit into what is there."""
+    return status == SHORT or status == BAD_LENGTH  # noqa: SIM109, PLR1714  (a tuple would be built)
 
 
 @inline
@@ -462,7 +469,7 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
             k[slot, s.K_RAW_WAITING] += 1
             st.f[key, s.F_FRAMES] += 1
             return s.OK
-    if frame[s.FR_TENTATIVE] != 0 and pc >= 0 and decoded != OK and (whole or decoded != SHORT):
+    if frame[s.FR_TENTATIVE] != 0 and pc >= 0 and decoded != OK and (whole or not may_go_on(decoded)):
         return s.REVERT
 
     row = st.row
@@ -656,7 +663,7 @@ def take_response(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
             state = s.UNDECODED_STATE
             reason = s.R_UNKNOWN_API if decoded == -1 else s.R_UNSUPPORTED_VERSION
         elif decoded != OK:
-            if frame[s.FR_TENTATIVE] != 0 and (whole or decoded != SHORT):
+            if frame[s.FR_TENTATIVE] != 0 and (whole or not may_go_on(decoded)):
                 return s.REVERT
             state = s.UNDECODED_STATE
             reason = s.R_HEADER if decoded == BAD_HEADER else s.R_MALFORMED

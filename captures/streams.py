@@ -451,7 +451,8 @@ def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: A
                     d[key, D_NEXT] = max(d[key, D_NEXT], d[key, D_FIN] + 1)
                     d[key, D_DONE] = 1
                     progress = True
-                if d[key, D_RST] >= 0 and d[key, D_NEXT] >= d[key, D_RST]:
+                # A RST says nothing of what it acknowledges: what was captured before it goes first.
+                if d[key, D_RST] >= 0 and d[key, D_NEXT] >= d[key, D_RST] and d[other, D_HEAD] < 0:
                     _emit(out, v, key, RESET, 0, 0, 0, time_ns, 0, 0, 0, trigger, trigger)
                     d[key, D_RST] = -1
                     d[key, D_DONE] = 1
