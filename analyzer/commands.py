@@ -42,7 +42,8 @@ def _failures(filtered: bool) -> Iterator[None]:
     try:
         yield
     except expected as failure:
-        pointer = getattr(failure, "pointer", "")
+        # The caret is for people; others get the one line and the hint that they rely on.
+        pointer = getattr(failure, "pointer", "") if sys.stderr.isatty() else ""
         raise Failure(str(failure) + (f"\n{pointer}" if pointer else ""), getattr(failure, "hint", "")) from None
 
 
@@ -184,20 +185,24 @@ def _print(found: Iterator[Any], options: argparse.Namespace, fields: list[str],
     wanted = options.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     color = wanted or options.color == "always"
     lines = text.Lines(color=color, absolute=options.time == "absolute")
+    heading = ""
     if fields:
-        out.write("\t".join(fields) + "\n")
-    elif not options.json and not options.tree:
-        out.write(lines.frames_heading() if options.frames else lines.heading())
+        heading = "\t".join(fields) + "\n"
+    elif not options.json and not options.tree and not options.follow:
+        heading = lines.frames_heading() if options.frames else lines.heading()
     shown = 0
     if options.frames and not options.json and not options.tree and not fields:
         for line in lines.frames(found, options.limit):
-            out.write(line)
+            out.write(heading + line)
+            heading = ""
             shown += 1
         return shown
     for one in found:
         if options.limit and shown >= options.limit:
             break
         shown += 1
+        out.write(heading)  # not before the first row: what cannot be read says so, and nothing else
+        heading = ""
         lines.start = lines.start or one.capture_start
         if options.json:
             out.write(json.dumps(one.json(), ensure_ascii=False, separators=(",", ":")) + "\n")
