@@ -95,23 +95,26 @@ def ticks_to_ns(high: Any, low: Any, clock: Any, factor: Any, offset: Any) -> An
 
     `offset` is in nanoseconds, at most LATEST_NS either way. A time after LATEST_NS becomes LATEST_NS.
     """
-    if high >= 1 << 31:
-        return np.int64(LATEST_NS) + offset
-    ticks = high << 32 | low
+    # Unsigned: ticks of 100 picoseconds or 2**-33 seconds reach 2**63 in this century.
+    ticks = np.uint64(high) << np.uint64(32) | np.uint64(low)
     if clock == MULTIPLY:
-        time = np.int64(LATEST_NS) if ticks > LATEST_NS // factor else ticks * factor
+        large = high >= 1 << 31
+        time = np.int64(LATEST_NS) if large or np.int64(ticks) > LATEST_NS // factor else np.int64(ticks) * factor
     elif clock == DIVIDE:
-        time = ticks // factor
+        time = np.int64(ticks // np.uint64(factor))
     else:
-        whole = min(factor, np.int64(63))  # shifting by more is undefined; ticks are below 2**63
-        seconds = ticks >> whole
-        part = ticks - (seconds << whole)
+        seconds, part = np.uint64(0), ticks
+        if factor < 64:  # shifting by more is undefined
+            seconds = ticks >> np.uint64(factor)
+            part = ticks - (seconds << np.uint64(factor))
         if factor < 32:
-            part = part * NANOSECONDS >> factor
+            fraction = np.int64(part) * NANOSECONDS >> factor
         else:
             # part times 10**9 does not fit in 64 bits: multiply its two halves one by one.
-            part = ((part >> 32) * NANOSECONDS + ((part & 0xFFFFFFFF) * NANOSECONDS >> 32)) >> (factor - 32)
-        time = np.int64(LATEST_NS) if seconds >= LATEST_NS // NANOSECONDS else seconds * NANOSECONDS + part
+            low_part = np.int64(part & np.uint64(0xFFFFFFFF)) * NANOSECONDS >> 32
+            fraction = (np.int64(part >> np.uint64(32)) * NANOSECONDS + low_part) >> (factor - 32)
+        latest = np.uint64(LATEST_NS // NANOSECONDS)
+        time = np.int64(LATEST_NS) if seconds >= latest else np.int64(seconds) * NANOSECONDS + fraction
     return min(time, np.int64(LATEST_NS)) + offset
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from captures import forge, records
@@ -261,7 +261,8 @@ def test_an_unused_interface_of_an_unknown_link_type_is_no_matter(tmp_path: Path
 def test_ticks_become_nanoseconds_exactly(clock: int, factor: int, tick: Fraction) -> None:
     function: Callable[..., int] = getattr(records.ticks_to_ns, "py_func", records.ticks_to_ns)
     rng = random.Random(factor)
-    for ticks in [0, 1, 2**32 - 1, 2**32, 2**63 - 1, *(rng.getrandbits(rng.randint(1, 63)) for _ in range(20))]:
+    edges = [0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1]
+    for ticks in [*edges, *(rng.getrandbits(rng.randint(1, 64)) for _ in range(20))]:
         exact = min(floor(ticks * tick), records.LATEST_NS)
         high, low = np.int64(ticks >> 32), np.int64(ticks & 0xFFFFFFFF)
         if exact < records.LATEST_NS - 2 * 10**9:
@@ -272,6 +273,10 @@ def test_ticks_become_nanoseconds_exactly(clock: int, factor: int, tick: Fractio
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 255), st.integers(-(2**63), 2**63 - 1))
+@example(2**63, 10, 0)  # in units of 100 picoseconds that is 1999, and today has the uppermost bit too
+@example(2**63, 0x80 | 33, 0)
+@example(2**64 - 1, 0x80 | 64, 0)
+@example(2**63, 0, 3)
 def test_no_clock_overflows(ticks: int, resolution: int, offset: int) -> None:
     """Any interface that a hostile file declares: the time fits in 64 bits, and looking ahead gives the same."""
     options = option(9, bytes([resolution])) + option(14, struct.pack("<q", offset))
