@@ -144,6 +144,8 @@ class Summary:
         counts = engine.reader.counts
         if counts["dropped_by_capture"]:
             self._odd["packets the capture itself lost"] += counts["dropped_by_capture"]
+        if counts["fragment"]:
+            self._odd["IP fragments that never became whole"] += counts["fragment"]
         self._captures.append(
             {
                 "name": point.name,
