@@ -286,7 +286,7 @@ def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any, settled: Any
         if final and settled and here > 0 and 1 <= read_int16(st.slab, at + 12) <= 255:
             if _client_id_fits(st, slot, st.slab, at + 14, here) >= 0:
                 return LIKELY
-        return UNSURE
+        return UNSURE if here < 1 or _client_id_fits(st, slot, st.slab, at + 14, here) >= 0 else NOT
     fits = _client_id_fits(st, slot, st.slab, place, length)
     pc = known_layout(lay, 0, api, version)
     if pc < 0:
@@ -303,6 +303,8 @@ def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any, settled: Any
         return LIKELY if fits == 1 else NOT
     if not may_go_on(status):
         return NOT
+    if fits < 0 and (length > 0 or st.k[slot, s.K_CLIENT_ID] != s.NULL):
+        return NOT  # do not wait for the rest of what says no name, or no readable one
     return LIKELY if fits >= 0 else UNSURE
 
 
@@ -403,6 +405,10 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
             verdict = NOT  # so few bytes are right by chance now and then
         if verdict == UNSURE and final:
             verdict = NOT
+            if f[key, s.F_STRICT] != 0:
+                f[key, s.F_STRICT] = 0  # cut short, which does not speak against Kafka
+                offset = have
+                break
         if verdict >= LIKELY:
             st.k[slot, s.K_SKIPPED] += offset - f[key, s.F_FROM]
             f[key, s.F_FROM] = offset
@@ -565,7 +571,8 @@ def _arrive(st: Any, segment: Any, buffer: Any, waiting: Any, c: Any, conn: Any,
     elif kind == GAP or kind == SNAPLEN:
         if kind == SNAPLEN:
             f[key, s.F_LAST_NS] = segment[SEG_TIME_NS]
-        if k[slot, s.K_CLASS] != s.OTHER and not (kafka and _opaque(st, slot)):
+        asks = kafka or k[slot, s.K_CLIENT] < 0 or k[slot, s.K_CLIENT] == side  # requests are sought where they can be
+        if k[slot, s.K_CLASS] != s.OTHER and asks and not (kafka and _opaque(st, slot)):
             _plan(st, key, np.int64(-1))
     else:
         if kind == FINISH:
