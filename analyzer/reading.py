@@ -215,7 +215,7 @@ def _moment(micros: int) -> datetime.datetime:
 class Message:
     """The bytes of one frame, its length field included; `complete`: none is missing."""
 
-    data: bytes
+    data: bytes = field(repr=False)
     complete: bool
 
 
@@ -359,8 +359,8 @@ class Exchange:
     `capture_start` is the time of the capture's first packet."""
 
     row: dict[str, Any]
-    request_message: Message | None = None
-    response_message: Message | None = None
+    request_message: Message | None = field(default=None, repr=False)
+    response_message: Message | None = field(default=None, repr=False)
     capture_start: datetime.datetime | None = None
     _bodies: dict[str, Any] = field(default_factory=dict, repr=False)
 

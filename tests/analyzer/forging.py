@@ -88,9 +88,7 @@ def fetch_answer(correlation_id: int, records: bytes = b"", topic: str = "orders
     return response(FETCH, 11, correlation_id, body)
 
 
-def produce(
-    correlation_id: int, version: int = 9, acks: int = 1, records: bytes = b"", topic: str = "orders"
-) -> bytes:
+def produce(correlation_id: int, version: int = 9, acks: int = 1, records: bytes = b"", topic: str = "orders") -> bytes:
     """Produce to one partition."""
     body: dict[str, Any] = {
         "acks": acks,
@@ -240,7 +238,8 @@ def read(
     if isinstance(packets, bytes):
         path.write_bytes(packets)
     else:
-        records = [one if isinstance(one, Record) else rendered([one], link)[0] for one in packets]
+        records = [one for one in packets if isinstance(one, Record)]
+        records = records or rendered([one for one in packets if isinstance(one, Segment)], link)
         path.write_bytes(pcap(records, link, nanoseconds=True))
     return seen(path, **settings)
 
@@ -277,6 +276,6 @@ def batch(records: int = 3, size: int = 50) -> bytes:
     from tests.bench.messages import batch as made
     from tests.bench.messages import record
 
-    return made([record(number, b"key", bytes(1 + (number + k) % 250 for k in range(size))) for number in range(records)])
-
-
+    return made(
+        [record(number, b"key", bytes(1 + (number + k) % 250 for k in range(size))) for number in range(records)]
+    )
