@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     import pyarrow.dataset
 
 MANIFEST = "_kwire.json"
-ROW_GROUP_ROWS = 250_000
-"""Rows of a row group: a quarter of what the contract allows, because the rows wait in memory until it is full."""
+ROW_GROUP_ROWS = 64_000
+"""Rows of a row group, far below what the contract allows: they wait in memory until there are so many, and fresh memory
+is dear (measured: 700,000 exchanges took 1.9 s with 64,000, 4.3 s with 250,000, at equal CPU time)."""
 
 
 class DatasetError(Exception):
