@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 MANIFEST = "_kwire.json"
 ROW_GROUP_ROWS = 64_000
-"""Rows of a row group, far below what the contract allows: they wait in memory until there are so many, and fresh memory
-is dear (measured: 700,000 exchanges took 1.9 s with 64,000, 4.3 s with 250,000, at equal CPU time)."""
+"""Rows of a row group, far below what the contract allows: they wait in memory until there are so many, and fresh
+memory is dear (measured: 700,000 exchanges took 1.9 s with 64,000, 4.3 s with 250,000, at equal CPU time)."""
 
 
 class DatasetError(Exception):

@@ -112,7 +112,7 @@ def skip_response_tags(buffer: Any, at: Any, end: Any) -> Any:
 def may_go_on(status: Any) -> Any:
     """Whether a message of which only the beginning is there is right so far: it ends inside a value, or inside an
     array whose elements would not fit into what is there."""
-    return status == SHORT or status == BAD_LENGTH  # noqa: SIM109, PLR1714  (a tuple would be built)
+    return status == SHORT or status == BAD_LENGTH
 
 
 @inline
