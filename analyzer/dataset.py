@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -97,19 +98,37 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(where.read_bytes())
         version = manifest["format_version"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         hint = "kwire analyze CAPTURE -o DATASET makes one"
         raise DatasetError(f"{path}: not a dataset (no {MANIFEST})", hint) from None
     except OSError as failure:
         raise DatasetError(f"{where}: {failure.strerror}", "check the folder's permissions") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DatasetError(f"{where}: not a manifest of kwire", "analyse the capture again") from None
     if version != tables.FORMAT_VERSION:
         raise DatasetError(
             f"{path}: dataset format {version}, this kwire reads {tables.FORMAT_VERSION}",
             "analyse the capture again, or use the kwire that wrote it",
         )
+    if not _well_formed(manifest):
+        raise DatasetError(f"{where}: not a manifest of kwire", "analyse the capture again")
     return manifest
+
+
+def _well_formed(manifest: dict[str, Any]) -> bool:
+    """A manifest is input: it must have its parts, and name no files but its own tables'."""
+    parts = (("captures", list), ("files", list), ("coverage", dict), ("unrecognised", dict))
+    if not all(isinstance(manifest.get(name), kind) for name, kind in parts):
+        return False
+    for entry in manifest["files"]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            return False
+        if not isinstance(entry.get("rows"), int):
+            return False
+        folder, _, file = entry["path"].partition("/")
+        if folder not in tables.TABLES or entry.get("table") != folder or "/" in file or not file.endswith(".parquet"):
+            return False
+    return True
 
 
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
@@ -130,6 +149,7 @@ class Writer:
         self._old: dict[str, Any] | None = None
         self._writers: dict[str, pyarrow.parquet.ParquetWriter] = {}
         self._rows: dict[str, int] = {}
+        self._placed: list[Path] = []  # moved to `path`, and not listed there yet
         self._committed = False
         if self.path.is_symlink() and not self.path.exists():
             raise DatasetError(f"{path}: a link to nothing", "give another folder to -o")
@@ -140,7 +160,7 @@ class Writer:
                 self._old = read_manifest(self.path) if append else self._old_files()
             elif any(self.path.iterdir()):
                 raise DatasetError(f"{path}: not empty, and not a dataset", "give an empty or new folder to -o")
-        parent = self.path.absolute().parent
+        parent = self.path.resolve().parent  # behind a link: moves must stay on one file system
         try:
             parent.mkdir(parents=True, exist_ok=True)
             self._folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".new", dir=parent))
@@ -150,7 +170,7 @@ class Writer:
 
     def _old_files(self) -> dict[str, Any]:
         """What an older dataset lists, whatever its format: it is going to be replaced."""
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             manifest = json.loads((self.path / MANIFEST).read_bytes())
             if isinstance(manifest, dict) and isinstance(manifest.get("files"), list):
                 return manifest
@@ -196,23 +216,39 @@ class Writer:
             if self._append and self._old is not None:
                 manifest = _joined(self._old, manifest)
                 files = [*self._old["files"], *files]
-            self.path.mkdir(mode=0o700, exist_ok=True)
-            for entry in files:
-                source = self._folder / entry["path"]
-                if source.exists():
-                    (self.path / entry["table"]).mkdir(mode=0o700, exist_ok=True)
-                    os.replace(source, self.path / entry["path"])
             listing = self._folder / MANIFEST
             with open(os.open(listing, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as out:
                 json.dump({**manifest, "files": files}, out, indent=1)
                 out.write("\n")
                 out.flush()
                 os.fsync(out.fileno())
+            # All is written; from here on things only change their place.
+            if self._old is None and self._moved_whole():
+                return
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            for entry in files:
+                source = self._folder / entry["path"]
+                if source.exists():
+                    (self.path / entry["table"]).mkdir(mode=0o700, exist_ok=True)
+                    os.replace(source, self.path / entry["path"])
+                    self._placed.append(self.path / entry["path"])
             os.replace(listing, self.path / MANIFEST)
             self._committed = True
         except OSError as failure:
             raise self._failed(failure) from None
         self._clean(files)
+
+    def _moved_whole(self) -> bool:
+        """Where there is nothing yet, the folder beside becomes the dataset in one step. False: it cannot (a link, a
+        mount point), and its files have to go one by one."""
+        if self.path.is_symlink():
+            return False
+        with contextlib.suppress(OSError):
+            if self.path.exists():
+                os.chmod(self._folder, stat.S_IMODE(self.path.stat().st_mode))
+            os.rename(self._folder, self.path)  # onto an empty folder too (POSIX)
+            self._committed = True
+        return self._committed
 
     def _clean(self, files: list[dict[str, Any]]) -> None:
         """Take away what the new manifest does not list, and the folder beside."""
@@ -221,12 +257,14 @@ class Writer:
             if isinstance(entry, dict) and entry.get("path") not in listed:
                 gone = (self.path / str(entry.get("path"))).resolve()
                 if self.path.resolve() in gone.parents:  # a manifest is input: it must not name files elsewhere
-                    gone.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        gone.unlink()
         for name in tables.TABLES:
             folder = self.path / name
             for stray in folder.glob("part-*.parquet"):
                 if f"{name}/{stray.name}" not in listed:
-                    stray.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        stray.unlink()
             with contextlib.suppress(OSError):
                 folder.rmdir()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -236,6 +274,10 @@ class Writer:
         for writer in self._writers.values():
             with contextlib.suppress(Exception):
                 writer.close()
+        if (self._folder / MANIFEST).exists():  # else an interrupt came just after the last step: it is committed
+            for path in self._placed:
+                with contextlib.suppress(OSError):
+                    path.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _failed(self, failure: OSError) -> DatasetError:
