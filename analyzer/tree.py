@@ -604,8 +604,11 @@ def secret_spans(
         if header.header is None:
             return [(0, len(data))]
         version = header.version
-        start = _header_end(data, api_key, version, direction)
     found = _message(api_key, version, direction)
+    if frame:
+        # A request of a version that we do not know has a header of version 1 at least.
+        header_version = program.load().header_version[direction, api_key, version] if found is not None else 1
+        start = _header_end(data, int(header_version), direction)
     if found is None:
         return [(start, len(data))]
     reading = _Reading(data, False, direction, inner)
@@ -627,8 +630,7 @@ def secret_spans(
     return spans
 
 
-def _header_end(frame: bytes, api_key: int, version: int, direction: int) -> int:
-    name = "RequestHeader" if direction == REQUEST else "ResponseHeader"
-    found = _data(name, int(program.load().header_version[direction, api_key, version]))
+def _header_end(frame: bytes, header_version: int, direction: int) -> int:
+    found = _data("RequestHeader" if direction == REQUEST else "ResponseHeader", header_version)
     assert found is not None
     return _decode(_buffer(frame), 0, found[2], MAX_ROWS)[1]

@@ -149,13 +149,24 @@ class _Gzip:
         self._stored = stored
         self._input = b""
         self._member = inflater.decompressobj(31)
+        self._output = memoryview(b"")
         self.problem = ""
 
     def readinto(self, into: memoryview) -> int:
+        if not self._output:
+            self._output = memoryview(self._next())
+        count = min(len(into), len(self._output))
+        into[:count] = self._output[:count]
+        self._output = self._output[count:]
+        return count
+
+    def _next(self) -> bytes:
+        """The next piece, b"" at the end. Its size is always the same, so that what a damaged file still gives does not
+        depend on how much the reader asks for."""
         while not self.problem:
             data = self._input or self._stored.read()
             try:
-                out = self._member.decompress(data, min(len(into), CHUNK_BYTES))
+                out: bytes = self._member.decompress(data, CHUNK_BYTES)
             except (zlib.error, inflater.error) as failure:
                 self.problem = f"its gzip data is damaged ({failure})"
                 break
@@ -174,9 +185,8 @@ class _Gzip:
                     self.problem = "its gzip data is cut off"
                     break
             if out:
-                into[: len(out)] = out
-                return len(out)
-        return 0
+                return out
+        return b""
 
 
 class _Zstd:

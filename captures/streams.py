@@ -697,7 +697,8 @@ def advance(
             if flag & RST == 0:
                 d[other, D_MAX_ACK] = max(d[other, D_MAX_ACK], acked)
         if flag & SYN != 0:
-            if c[slot, C_SYN_SIDE] < 0:
+            # Only before anything is handed on: framing looks here when the whole window has been worked off.
+            if c[slot, C_SYN_SIDE] < 0 and (c[slot, C_HOLD] > 0 or d[key, D_PACKETS] + d[other, D_PACKETS] == 1):
                 c[slot, C_SYN_SIDE] = side if flag & ACK == 0 else 1 - side
             if flag & ACK == 0:
                 if not copy:

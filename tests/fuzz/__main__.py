@@ -1,0 +1,211 @@
+"""Many mutations, one after another, with bounds checks: `python -m tests.fuzz --count 5000`.
+
+The mutants are read in one warm process of its own, so that a crash or a hang of it is told, not suffered: then the
+next one goes on behind. For each mutant: no exception but CaptureError, `--seconds` and 1 GiB at most, and what
+`checking` holds. `--forever` goes on with new seeds until interrupted. What failed is written to `--out`, as a capture
+file and a line that says how to make it again. Exit code 1 if anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+MAX_GROWTH_BYTES = 1 << 30
+HANG_SECONDS = 60.0
+WARM_SECONDS = 1800.0
+"""Compiling the kernels with bounds checks takes minutes where the machine is busy."""
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def _memory(name: str) -> int:
+    """A line of /proc/self/status in bytes; 0 where there is none."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def _forget_peak() -> None:
+    """Start measuring the peak anew (Linux: proc(5), clear_refs)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _say(**what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def worker(options: argparse.Namespace) -> int:
+    """Check mutants [start, start + count); one JSON line before and after each."""
+    import analyzer
+    from tests.fuzz.checking import Broken, check_number
+    from tests.fuzz.mutations import bases
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for base in bases():
+            warm = folder / "warm.pcap"
+            warm.write_bytes(base.whole())
+            analyzer.analyze(warm)
+        _say(warm=True)
+        number = options.start
+        while options.forever or number < options.start + options.count:
+            _say(begin=number)
+            _forget_peak()
+            before = _memory("VmRSS")
+            told: dict[str, object] = {}
+            try:
+                outcome = check_number(number, options.seed, folder)
+                if outcome.seconds > options.seconds:
+                    outcome = check_number(number, options.seed, folder)  # the machine may just have been busy
+                    if outcome.seconds > options.seconds:
+                        raise Broken(f"took {outcome.seconds:.1f} s")
+                grown = (_memory("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) - before
+                if before and grown > MAX_GROWTH_BYTES:
+                    raise Broken(f"took {grown >> 20} MiB")
+                told = {
+                    "seconds": outcome.seconds,
+                    "exchanges": outcome.exchanges,
+                    "refused": outcome.refused,
+                    "grown": grown,
+                }
+            except Exception as failure:
+                told = {"failure": f"{type(failure).__name__}: {failure}", "trace": traceback.format_exc()[-3000:]}
+            _say(end=number, **told)
+            number += 1
+    return 0
+
+
+class Run:
+    """The parent: starts workers, keeps count, writes down what failed."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self.done = self.refused = self.exchanges = self.failed = 0
+        self.slowest = 0.0
+        self.largest = 0
+
+    def _fail(self, number: int, why: str) -> None:
+        from tests.fuzz.mutations import mutant
+
+        self.failed += 1
+        base, broken, _ = mutant(number, self._options.seed)
+        out = Path(self._options.out)
+        out.mkdir(parents=True, exist_ok=True)
+        name = f"seed{self._options.seed}-{number}"
+        (out / f"{name}.capture").write_bytes(broken.data)
+        (out / f"{name}.txt").write_text(f"{base.name}\n{broken.what}\n{why}\n")
+        print(f"FAILED {number}: {base.name}; {broken.what[:200]}\n    {why.splitlines()[0][:300]}", flush=True)
+
+    def process(self, start: int, count: int) -> int | None:
+        """One worker, until it is done (None) or died (the number to go on with)."""
+        command = [sys.executable, "-m", "tests.fuzz", "--worker", "--start", str(start), "--count", str(count),
+                   "--seed", str(self._options.seed), "--seconds", str(self._options.seconds)]  # fmt: skip
+        if self._options.forever:
+            command.append("--forever")
+        environment = dict(os.environ)
+        if not self._options.no_bounds:
+            environment["NUMBA_BOUNDSCHECK"] = "1"
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT) as child:
+            lines: queue.Queue[str | None] = queue.Queue()
+            assert child.stdout is not None
+            pipe = child.stdout
+
+            def read() -> None:
+                for line in pipe:
+                    lines.put(line)
+                lines.put(None)
+
+            threading.Thread(target=read, daemon=True).start()
+            number: int | None = None
+            patience = WARM_SECONDS
+            try:
+                while True:
+                    try:
+                        line = lines.get(timeout=patience)
+                    except queue.Empty:
+                        child.kill()
+                        if number is None:
+                            raise SystemExit("the worker did not get ready") from None
+                        self._fail(number, f"hang: nothing for {patience:.0f} s")
+                        return number + 1
+                    if line is None:
+                        code = child.wait()
+                        if code == 0:
+                            return None
+                        if number is None:
+                            raise SystemExit(f"the worker ended with {code} before it was ready")
+                        self._fail(number, f"crash: the process ended with {code}")
+                        return number + 1
+                    said = json.loads(line)
+                    patience = HANG_SECONDS
+                    if "begin" in said:
+                        number = said["begin"]
+                    elif "end" in said:
+                        self.done += 1
+                        if "failure" in said:
+                            self._fail(said["end"], said["failure"] + "\n" + said["trace"])
+                        else:
+                            self.refused += said["refused"]
+                            self.exchanges += said["exchanges"]
+                            self.slowest = max(self.slowest, said["seconds"])
+                            self.largest = max(self.largest, said["grown"])
+                        if self.done % 500 == 0:
+                            print(self, flush=True)
+            finally:
+                child.kill()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.done} mutants: {self.failed} failed, {self.refused} refused as no capture, "
+            f"{self.exchanges} exchanges, slowest {self.slowest:.2f} s, largest growth {self.largest / 2**20:.0f} MiB"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Break captures on purpose and check.")
+    parser.add_argument("--count", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=2.0, help="the most that one mutant may take")
+    parser.add_argument("--out", default=str(ROOT / "out" / "fuzz"), help="where failures are written")
+    parser.add_argument(
+        "--no-bounds", action="store_true", help="without bounds checks: starts at once where kernels are warm"
+    )
+    parser.add_argument("--forever", action="store_true", help="until interrupted")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return worker(options)
+    run = Run(options)
+    began = time.monotonic()
+    start: int | None = options.start
+    end = options.start + options.count
+    try:
+        while start is not None and (options.forever or start < end):
+            start = run.process(start, end - start)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(f"{run}; {time.monotonic() - began:.0f} s, seed {options.seed}")
+    return 1 if run.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
