@@ -18,6 +18,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "captures/README.md", "analyzer/README.md", "analyzer/FILTER.md")
 
+# -P: the packages are those of the project, not the links in the workplace, whose kernels would be compiled anew.
+PYTHON_HERE = [sys.executable, "-P"]
+
 
 def blocks(kind: str) -> list[tuple[str, str]]:
     """(document, text) of each fenced block of a kind."""
@@ -64,7 +67,7 @@ CONSOLE = [
 def test_console_examples(name: str, command: str, output: list[str], workplace: Path) -> None:
     words = shlex.split(command)
     assert words[0] == "kwire", f"{name}: only kwire is run from the documents"
-    printed = run([sys.executable, "-m", "analyzer.cli", *words[1:]], workplace).splitlines()
+    printed = run([*PYTHON_HERE, "-m", "analyzer.cli", *words[1:]], workplace).splitlines()
     at = 0
     skipping = False
     for line in output:
@@ -88,15 +91,15 @@ def test_python_examples(name: str, text: str, workplace: Path) -> None:
     if "orders.pcap" in text:
         sample = ROOT / "captures/samples/codecs-franzgo-4.3/capture.pcap"
         (workplace / "orders.pcap").symlink_to(sample)
-    run([sys.executable, "-c", text], workplace)
+    run([*PYTHON_HERE, "-c", text], workplace)
 
 
 def test_every_option_is_in_the_documents() -> None:
     from analyzer import cli
 
     texts = "".join((ROOT / name).read_text() for name in DOCUMENTS)
-    helped = run([sys.executable, "-m", "analyzer.cli", "show", "--help"], ROOT)
-    helped += run([sys.executable, "-m", "analyzer.cli", "analyze", "--help"], ROOT)
+    helped = run([*PYTHON_HERE, "-m", "analyzer.cli", "show", "--help"], ROOT)
+    helped += run([*PYTHON_HERE, "-m", "analyzer.cli", "analyze", "--help"], ROOT)
     options = set(re.findall(r"--[a-z][a-z-]+", helped)) - {"--help"}
     assert cli.EXIT_USAGE == 2
     undocumented = sorted(option for option in options if option not in texts)
