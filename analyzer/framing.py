@@ -254,6 +254,7 @@ def _client_id_fits(st: Any, slot: Any, buffer: Any, at: Any, length: Any) -> An
 
 
 NOT, UNSURE, LIKELY, PROVED = 0, 1, 2, 3
+MORE, HOLE, CLOSING = 0, 1, 2  # what follows the bytes that are searched
 WEAK, SURE = 1, 2  # a tentative frame inside a segment, or at its start
 
 
@@ -309,6 +310,31 @@ def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any, settled: Any
 
 
 @inline
+def _named(st: Any, at: Any, end: Any) -> Any:
+    """Whether the request at `at` says a client id that begins with a letter or digit, as far as it is there."""
+    if end - at < 15 or read_int16(st.slab, at + 12) < 1:
+        return False
+    first = np.int64(st.slab[at + 14])
+    return 48 <= first <= 57 or 65 <= first <= 90 or 97 <= first <= 122 or first >= 128
+
+
+@inline
+def _followed(st: Any, lay: Any, at: Any, end: Any, boundary: Any) -> Any:
+    """A whole request without a name, somewhere: PROVED where it starts a segment and the next request follows it."""
+    if not boundary or read_int32(st.slab, at) < 16:
+        return NOT
+    after = at + 4 + read_int32(st.slab, at)
+    if end - after < 14:
+        return UNSURE
+    size = read_int32(st.slab, after)
+    pc = known_layout(lay, 0, read_int16(st.slab, after + 4), read_int16(st.slab, after + 6))
+    next_id = read_int32(st.slab, at + 8) + 1
+    if size < 16 or size > st.v[s.V_FRAME_LIMIT] or pc < 0 or read_int32(st.slab, after + 8) != next_id:
+        return NOT
+    return PROVED if read_int16(st.slab, after + 12) == read_int16(st.slab, at + 12) else NOT
+
+
+@inline
 def _judge_response(st: Any, lay: Any, slot: Any, key: Any, at: Any, end: Any, boundary: Any) -> Any:
     """The same for a response: its correlation id must be that of a pending request; at the start of a segment it may
     also be that of a request from before the capture, if the frame ends where the bytes do or another follows it."""
@@ -359,16 +385,9 @@ def _judge_response(st: Any, lay: Any, slot: Any, key: Any, at: Any, end: Any, b
 
 
 @inline
-def _is_boundary(st: Any, key: Any, offset: Any) -> Any:
-    """Whether a segment starts at this offset of the region."""
-    mark = _mark_at(st, key, offset)
-    return st.marks[mark, s.MARK_AT] == offset
-
-
-@inline
 def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> Any:
     """SEEK: look for a frame in the region. True: found, F_FROM is at its start. Else F_SCANNED has moved on as far as
-    no frame can start. `final`: no more bytes will come, so what is unsure is passed over."""
+    no frame can start. `final` (MORE, HOLE, CLOSING): where no more bytes will come, what is unsure is passed over."""
     f = st.f
     at = f[key, s.F_AT]
     have = f[key, s.F_HAVE]
@@ -380,14 +399,17 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
         offset = st.marks[f[key, s.F_LAST_MARK], s.MARK_AT]
         if offset <= f[key, s.F_FROM]:
             offset = have
+    mark = f[key, s.F_MARKS]
     while offset < have:
         if st.slab[at + offset] > 64:
             offset = have if doubted else offset + 1  # no length starts so
             continue
-        boundary = _is_boundary(st, key, offset)
+        while st.marks[mark, s.MARK_NEXT] >= 0 and st.marks[st.marks[mark, s.MARK_NEXT], s.MARK_AT] <= offset:
+            mark = st.marks[mark, s.MARK_NEXT]
+        boundary = st.marks[mark, s.MARK_AT] == offset
         if client:
             settled = boundary and (f[key, s.F_STRICT] != 0 or not undecided)
-            verdict = _judge_request(st, lay, slot, at + offset, at + have, settled, final)
+            verdict = _judge_request(st, lay, slot, at + offset, at + have, settled, final != MORE)
         else:
             verdict = _judge_response(st, lay, slot, key, at + offset, at + have, boundary)
         if verdict == UNSURE and have - offset >= (14 if client else 24) and not boundary:
@@ -395,15 +417,20 @@ def _seek(st: Any, lay: Any, slot: Any, key: Any, client: Any, final: Any) -> An
         if verdict == LIKELY and client and undecided:
             # A first request proves the connection; only where it can not be had whole a likely one must do.
             size = read_int32(st.slab, at + offset) + 4
-            if have - offset < size and not final:
+            if have - offset < size and final == MORE:
                 verdict = UNSURE if boundary else NOT
+            elif f[key, s.F_STRICT] == 0 and (final == CLOSING or not _named(st, at + offset, at + have)):
+                verdict = NOT  # nothing but a few fitting bytes somewhere speaks for Kafka
         if verdict == LIKELY and client and not boundary and not undecided:
             length = read_int16(st.slab, at + offset + 12)
             if offset + 14 + length > have or _client_id_fits(st, slot, st.slab, at + offset + 14, length) != 1:
                 verdict = NOT
         if verdict == PROVED and client and undecided and not boundary and read_int32(st.slab, at + offset) < 16:
             verdict = NOT  # so few bytes are right by chance now and then
-        if verdict == UNSURE and final:
+        if verdict == PROVED and client and undecided and f[key, s.F_STRICT] == 0:
+            if not _named(st, at + offset, at + have):
+                verdict = _followed(st, lay, at + offset, at + have, boundary)  # zeros among small numbers decode too
+        if verdict == UNSURE and final != MORE:
             verdict = NOT
             if f[key, s.F_STRICT] != 0:
                 f[key, s.F_STRICT] = 0  # cut short, which does not speak against Kafka
@@ -951,7 +978,8 @@ def converse(
             elif action == SEEK_ONE:
                 kind = segment[SEG_KIND]
                 ending = kind == END or kind == FINISH
-                final = ending or (key == segment[SEG_KEY] and (kind == GAP or kind == SNAPLEN))
+                hole = key == segment[SEG_KEY] and (kind == GAP or kind == SNAPLEN)
+                final = CLOSING if ending else (HOLE if hole else MORE)
                 client = st.k[slot, s.K_CLASS] == s.UNDECIDED or (key & 1) == st.k[slot, s.K_CLIENT]
                 _sought(st, key, _seek(st, lay, slot, key, client, final))
             else:

@@ -721,6 +721,15 @@ def test_a_capture_that_starts_in_the_middle(tmp_path: Path, first: str) -> None
     assert seen.connection["opened"] is False
 
 
+@pytest.mark.parametrize("client_id", [None, "", "orders app (new)"])
+def test_a_client_without_a_usual_name_in_the_middle(tmp_path: Path, client_id: str | None) -> None:
+    """Clients may say no name. Then a request alone proves little, and the next one decides."""
+    writes = turns(range(30, 40), ask=lambda number: heartbeat(number, client_id=client_id))
+    seen = read(tmp_path, converse(writes, handshake=False, close=None))
+    assert outcomes(seen.exchanges) == [(number, *DECODED) for number in range(30, 40)]
+    assert seen.coverage["decoded_bytes"] == seen.coverage["payload_bytes"]
+
+
 def test_port_insists(tmp_path: Path) -> None:
     """Traffic that proves nothing by its content (requests of an API that nobody knows, responses only) is opaque
     Kafka where the user says so, and counted."""
