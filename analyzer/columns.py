@@ -193,7 +193,7 @@ class Columns:
     def take(self, batches: list[Batch]) -> Rows:
         """Take one window's batches, one a shard: its exchanges, in order; the small tables' rows are kept."""
         parts, numbers = [], []
-        facts: list[tuple[int, int, int, list[int]]] = []
+        facts: list[tuple[int, int, int, int, list[int]]] = []
         ended: list[tuple[int, int, int, Batch, int]] = []
         for shard, batch in enumerate(batches):
             self._learn(shard, batch)
@@ -201,10 +201,11 @@ class Columns:
             parts.append(self._renumber(shard, x))
             numbers.append(self._connections(x[s.X_SLOT], x[s.X_NEXT]))
             for order, row in enumerate(batch.facts.tolist()):
-                facts.append((row[s.FACT_TRIGGER], shard, order, row))
+                _, _, _, born = self._engine.flows.end_points(row[s.FACT_SLOT])
+                facts.append((row[s.FACT_TRIGGER], born, order, shard, row))
         rows = self._ordered(parts, numbers)
         facts.sort(key=lambda fact: fact[:3])
-        for _, shard, _, row in facts:
+        for _, _, _, shard, row in facts:
             self._fact(self._shards[shard], row)
         self._message_numbers.clear()
         for batch in batches:

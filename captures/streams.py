@@ -108,6 +108,7 @@ LATE_RANGES = 4
     D_BYTES,
     D_FIN,
     D_RST,
+    D_RST_ACK,  # what the RST acknowledges, or -1
     D_DONE,
     D_MAX_ACK,
     D_OLD_ACK,
@@ -128,7 +129,7 @@ LATE_RANGES = 4
     D_DUPLICATE_PACKETS,  # sightings of a packet after its first
     D_CONFLICTS,  # bytes that differ from the copy that waited
     D_COLUMNS,
-) = (*range(15), *range(15 + 2 * LATE_RANGES - 1, 28 + 2 * LATE_RANGES - 1))
+) = (*range(16), *range(16 + 2 * LATE_RANGES - 1, 29 + 2 * LATE_RANGES - 1))
 
 # Columns of the recent packets: of each direction a ring of RECENT.
 R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
@@ -204,6 +205,7 @@ def _start(c: Any, d: Any, slot: Any, time_ns: Any) -> None:
         d[key, D_HEAD] = -1
         d[key, D_FIN] = -1
         d[key, D_RST] = -1
+        d[key, D_RST_ACK] = -1
         d[key, D_MAX_ACK] = -1
         d[key, D_OLD_ACK] = -1
         d[key, D_HIGH] = -1
@@ -451,8 +453,13 @@ def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: A
                     d[key, D_NEXT] = max(d[key, D_NEXT], d[key, D_FIN] + 1)
                     d[key, D_DONE] = 1
                     progress = True
-                # A RST says nothing of what it acknowledges: what was captured before it goes first.
-                if d[key, D_RST] >= 0 and d[key, D_NEXT] >= d[key, D_RST] and d[other, D_HEAD] < 0:
+                # What was captured before a RST goes first, and what it acknowledges too.
+                if (
+                    d[key, D_RST] >= 0
+                    and d[key, D_NEXT] >= d[key, D_RST]
+                    and d[other, D_HEAD] < 0
+                    and d[other, D_NEXT] >= d[key, D_RST_ACK]
+                ):
                     _emit(out, v, key, RESET, 0, 0, 0, time_ns, 0, 0, 0, trigger, trigger)
                     d[key, D_RST] = -1
                     d[key, D_DONE] = 1
@@ -486,6 +493,9 @@ def _declare(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger:
                 target = min(target, d[key, D_FIN])
             if d[key, D_RST] >= 0:
                 target = min(target, d[key, D_RST])
+                if d[key, D_NEXT] >= d[key, D_RST] and d[key, D_RST_ACK] >= 0 and d[other, D_HEAD] < 0:
+                    d[key, D_RST_ACK] = -1  # it has waited long enough
+                    moved = True
         # Where the other side was never seen nobody can acknowledge: do not wait for it.
         unlimited = everything or d[other, D_PACKETS] == 0 or d[key, D_COUNT] >= WAITING_SEGMENTS
         if not unlimited or target == _FAR:
@@ -759,6 +769,7 @@ def advance(
             d[key, D_FIN] = stop
         if flag & RST != 0 and d[key, D_DONE] == 0 and d[key, D_RST] < 0:
             d[key, D_RST] = here
+            d[key, D_RST_ACK] = acked if d[other, D_SYNCED] != 0 and acked - d[other, D_NEXT] <= JUMP else -1
             stale = d[key, D_HEAD] < 0 and here < d[key, D_NEXT]
             if d[key, D_SYNCED] == 0 or here - d[key, D_NEXT] > JUMP or stale:
                 d[key, D_RST] = d[key, D_NEXT]
