@@ -139,7 +139,12 @@ def command() -> NoReturn:
     """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second)
     only to see whether what it is given comes from there; as a library we leave that to whoever imports us."""
     sys.meta_path.insert(0, _WithoutPandas)
-    raise SystemExit(main())
+    code = main()
+    if code == EXIT_INTERRUPTED:
+        # A thread may still wait for stdin: leave without it.
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,8 @@ class Engine:
 
     def batches(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[list[Batch]]:
         """Read it all. `progress` gets the bytes read so far, after each window."""
-        with ThreadPoolExecutor(max_workers=self.settings.threads, thread_name_prefix="kwire") as pool:
+        pool = ThreadPoolExecutor(max_workers=self.settings.threads, thread_name_prefix="kwire")
+        try:
             windows = self._windows()
             ahead: Future[_Window | None] = pool.submit(next, windows, None)
             done: list[Batch] | None = None
@@ -106,6 +107,9 @@ class Engine:
             last = _Window(no_packets(), self.flows.all_end(), self.packets)
             final = [pool.submit(shard.process, last, self.flows.slots, True) for shard in self._shards]
             yield [part.result() for part in final]
+        finally:
+            # Not waited for: where stdin is read, a thread may sit there until somebody sends more.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _windows(self) -> Iterator[_Window]:
         """Read ahead: one thread at a time is in here."""

@@ -10,10 +10,12 @@ import pytest
 
 from tests.shared import SHARED, shared_present
 
-# No deadline: the suite holds no timed test, and the first call of a kernel compiles it.
+# No deadline: the suite holds no timed test, and the first call of a kernel compiles it. The same examples every time:
+# a run that fails must fail again; new examples are looked for with `--hypothesis-profile=search`.
 hypothesis.settings.register_profile(
-    "kwire", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+    "kwire", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("kwire")
 
 
