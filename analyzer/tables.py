@@ -166,12 +166,57 @@ MESSAGES = (
     ),
 )
 
+OUTCOMES = (
+    *_KEY,
+    *_columns(
+        ("exchange", pa.int64(), "Ordinal of the captured request; null for a response without one."),
+        ("reply", pa.int64(), "Ordinal of the captured response; null where none."),
+        ("step", pa.int64(), "Number of the step in the plan; null where there is none."),
+        ("api_key", pa.int16(), "Kafka's number of the API."),
+        ("api", pa.string(), "Kafka's name of the API."),
+        ("api_version", pa.int16(), "Version that was captured."),
+        ("sent_version", pa.int16(), "Version that was sent; null if nothing was."),
+        ("action", pa.string(),
+         "`sent` (same version; what the target assigns was replaced), `converted` (another version or form), "
+         "`skipped` (by `rule`), `not_sent` (the run ended first, or the target could not be reached)."),
+        ("verdict", pa.string(),
+         "`answered` (both sides were, so they can be compared), `not_comparable` (sent, and one side has no answer by "
+         "nature or in the capture: `rule`), `unanswered` (the target owed an answer), `skipped`, `not_sent`."),
+        ("rule", pa.string(), "The rule of replay/README.md that explains action and verdict; null where none was needed."),
+        ("reason", pa.string(), "What the rule found, in words; null where the rule says it all."),
+        ("retries", STRINGS, "Rules by which it was sent again, in order; empty where once was enough."),
+        ("scheduled", TIME, "When it was due."),
+        ("sent", TIME, "When it was handed to the connection, the last time."),
+        ("answered", TIME, "When its answer (the last part of it) was read."),
+        ("lag_us", pa.int64(), "The replayer's own delay: from the moment it was due and nothing held it, to `sent`."),
+        ("queue_us", pa.int64(), "From `scheduled` until what it waits for (answers, a connection) was there."),
+        ("latency_us", pa.int64(), "`answered - sent`: the target and the network."),
+        ("captured_error", pa.string(), "First error in the captured answer; null if none, or no answer."),
+        ("replayed_error", pa.string(), "First error in the replayed answer; null if none, or no answer."),
+        ("targets", STRINGS, "`host:port` of the brokers it was sent to; several where it was split."),
+    ),
+)  # fmt: skip
+
+REMAPS = (
+    *_columns(
+        ("capture", pa.string(), "Name of the capture point."),
+        ("kind", pa.string(),
+         "`producer` (id/epoch), `member`, `generation`, `topic_id`, `fetch_session`, `offset`, `node`."),
+        ("scope", pa.string(), "What it holds for: a group, `topic-partition`, a transactional id; null: everything."),
+        ("captured", pa.string(), "The value in the capture; for `offset` the base offset of a batch."),
+        ("replayed", pa.string(), "What the target has in its place."),
+        ("records", pa.int64(), "`offset`: for how many offsets from there the pair holds; otherwise null."),
+    ),
+)  # fmt: skip
+
 TABLES: dict[str, tuple[Column, ...]] = {
     "exchanges": EXCHANGES,
     "connections": CONNECTIONS,
     "topic_ids": TOPIC_IDS,
     "api_versions": API_VERSIONS,
     "messages": MESSAGES,
+    "outcomes": OUTCOMES,
+    "remaps": REMAPS,
 }
 
 

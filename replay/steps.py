@@ -1,0 +1,116 @@
+"""What a plan is made of.
+
+A captured exchange becomes a `Step` (it will be sent) or a `Skip` (it will not, and why). Rules have names, each
+explained in `RULES` and in the README; nothing is sent or skipped for a reason that has no name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from replay.sessions import Request
+
+RULES: Final[dict[str, str]] = {
+    # skipped by the plan
+    "internal": "spoken among brokers or with controllers only",
+    "replayer": "the replayer does this itself, for each of its connections",
+    "login": "the replayer logs in with its own credentials",
+    "mutating": "changes the cluster; sent only with --allow API",
+    "follower": "a fetch by a follower (replica id of a broker)",
+    "raw_token": "a token of SASL handshake v0, which has no header",
+    "secret": "holds a secret, which is never replayed",
+    "incomplete": "bytes are missing in the capture, or cannot be decoded",
+    "no_request": "the response's request was not captured",
+    "target_lacks_api": "the target does not offer this API",
+    "target_lacks_version": "no version that the target offers can say it",
+    "null_records": "a broker never answers a produce request without records",
+    "bad_records": "the records cannot be converted to batches, which the target demands",
+    "zookeeper_offsets": "offsets in ZooKeeper (version 0), which the target does not have",
+    # skipped during the run
+    "no_session": "the fetch session that it names was not made in the replay",
+    "unknown_topic_id": "neither the capture nor the target says the name for this topic id",
+    "target_refuses": "the target answered that it does not serve this API",
+    # converted
+    "version": "sent in a version that the target offers",
+    "batches": "old message sets were made record batches (KIP-98)",
+    "split": "sent in parts to several leaders or coordinators",
+    "topics_by_name": "topic ids became names, or the reverse",
+    "no_auto_create": "raised to a version that can say that topics are not to be created",
+    # waits and retries
+    "topic_appears": "sent again until the new topic is everywhere (3, 6, 100 after CreateTopics)",
+    "coordinator_loads": "sent again until the coordinator is there (14, 15, 16)",
+    "leader_moved": "sent again to the new leader (5, 6, 74, 75)",
+    "transaction_ends": "sent again until the last transaction has ended (51)",
+    "member_id_given": "joined again with the id that the target gave (79)",
+    "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",
+    "records_awaited": "fetched again until there are records, as there were in the capture",
+    "session_remade": "the fetch session was made again (70, 71)",
+    "reconnected": "sent again on a new connection",
+    "wait_released": "what it waited for did not come; sent without it",
+    # not comparable
+    "no_answer_expected": "produced with acks=0",
+    "not_captured": "the capture has no answer to compare with",
+    "role_changed": "another member leads the group on the target",
+    # not sent
+    "aborted": "the run ended first",
+    "unreachable": "the target could not be reached",
+    "session_lost": "its connection could not be opened again",
+}
+
+
+class Route(Enum):
+    """Which broker has to serve a request."""
+
+    ANY = "any"
+    LEADER = "leader"
+    GROUP = "group coordinator"
+    TRANSACTION = "transaction coordinator"
+    BROKER = "the broker that it names"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A captured request that will be sent.
+
+    `number`: its place in the plan, in order of captured time over all sessions. `session`: index in the plan's
+    sessions. `at_ns`: when it is due, from the start, at speed 1. `version`: what it will be sent as. `waits`: numbers
+    of the steps whose answers must be there first; `after`: steps that must have been sent first. `rules`: what was
+    converted, by name; empty: sent in its own version. `body` has the request decoded, None where its bytes are sent
+    with values replaced in place (`patches`).
+    """
+
+    number: int
+    session: int
+    request: Request
+    at_ns: int
+    version: int
+    route: Route
+    waits: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    rules: tuple[str, ...] = ()
+    body: dict[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A captured exchange that will not be sent. `row`: of the table `exchanges`."""
+
+    row: dict[str, Any]
+    rule: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All steps in order of captured time, all skips; `sessions` holds each session's step numbers in order."""
+
+    steps: tuple[Step, ...]
+    skips: tuple[Skip, ...]
+    sessions: tuple[tuple[int, ...], ...]
+
+    def __iter__(self) -> Iterator[Step | Skip]:
+        yield from self.steps
+        yield from self.skips
