@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from captures.cache import cache_root
 
 _PACKAGES = ("captures", "analyzer")
 _ROOT = Path(__file__).resolve().parent.parent
@@ -32,22 +33,6 @@ def _kernel_sources() -> list[Path]:
     return found
 
 
-def _cache_root() -> Path:
-    """A folder we may write: `KWIRE_CACHE_DIR`, else the user's cache folder, else a temporary one."""
-    chosen = os.environ.get("KWIRE_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    user = Path(home) / "kwire"
-    try:
-        user.mkdir(parents=True, exist_ok=True)
-        if os.access(user, os.W_OK):
-            return user
-    except OSError:
-        pass
-    return Path(tempfile.gettempdir()) / f"kwire-{os.getuid() if hasattr(os, 'getuid') else 0}"
-
-
 def cache_folder() -> Path:
     """The folder that holds this version's compiled kernels. Bounds-checked builds get one of their own, because
     Numba ignores `NUMBA_BOUNDSCHECK` where a cache is warm."""
@@ -56,7 +41,7 @@ def cache_folder() -> Path:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     bounds = "-bounds" if os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0") else ""
-    return _cache_root() / "kernels" / (digest.hexdigest()[:16] + bounds)
+    return cache_root() / "kernels" / (digest.hexdigest()[:16] + bounds)
 
 
 CACHE_FOLDER = cache_folder()
