@@ -8,6 +8,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.brokers import fixtures
+from tests.brokers.fixtures import fresh_brokers, shared_brokers  # noqa: F401  (fixtures of every test)
 from tests.shared import SHARED, shared_present
 
 # No deadline: the suite holds no timed test, and the first call of a kernel compiles it. The same examples every time:
@@ -28,6 +30,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("SKIPPED: the shared captures are absent", red=True, bold=True)
         terminalreporter.line(f"{SHARED} is not there: only captures/samples was tested against brokers' request logs.")
         terminalreporter.line("hint: put them beside the repository, or set KWIRE_SHARED_CAPTURES to their folder.")
+    if fixtures.missing:
+        terminalreporter.section("SKIPPED: tests with real brokers", red=True, bold=True)
+        for reason in sorted(set(fixtures.missing)):
+            terminalreporter.line(reason)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Real Apache Kafka brokers for tests: see README.md."""
