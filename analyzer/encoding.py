@@ -357,14 +357,14 @@ class _Flattener:
         return content
 
 
-def _encode(layout: Layout, pc: int, body: Any) -> bytes:
+def _encode(layout: Layout, loaded: program.Program, pc: int, body: Any) -> bytes:
     flattener = _Flattener()
     flattener.struct(layout.fields, layout.flexible, body, "")
     rows = np.array(flattener.rows, np.int64).reshape(-1, TAPE_COLUMNS)
     payload = np.frombuffer(flattener.payload or bytearray(1), np.uint8)
     out = np.empty(ROW_ROOM * (len(rows) + 1) + len(payload), np.uint8)
     stack = np.empty((program.STACK_DEPTH, STACK_COLUMNS), np.int64)
-    at, used, status = encode(rows, payload, pc, *program.load().arrays, out, 0, stack)
+    at, used, status = encode(rows, payload, pc, *loaded.arrays, out, 0, stack)
     if status != OK or used != len(rows):
         # The rows were made from the same layout, so this is our mistake and not the caller's.
         raise RuntimeError(f"{layout.name}: row {used} of {len(rows)} does not fit (status {status})")
@@ -379,7 +379,8 @@ def encode_message(body: Mapping[str, Any], api_key: int, version: int, directio
     layout = schema.layout(api_key, version, direction)
     if layout is None:
         raise EncodeError("", f"{schema.api_name(api_key)} has no version {version}", "see `schema.apis()`")
-    return _encode(layout, int(program.load().start[direction, api_key, version]), body)
+    loaded = program.load()
+    return _encode(layout, loaded, int(loaded.start[direction, api_key, version]), body)
 
 
 def encode_data(body: Mapping[str, Any], name: str, version: int) -> bytes:
@@ -388,7 +389,8 @@ def encode_data(body: Mapping[str, Any], name: str, version: int) -> bytes:
     if layout is None:
         raise EncodeError("", f"{name} has no version {version}", "see `schema.data_layouts()`")
     assert layout.direction == NEITHER
-    return _encode(layout, program.load().data_start[name, version], body)
+    loaded = program.of_data(name)
+    return _encode(layout, loaded, loaded.data_start[name, version], body)
 
 
 def encode_request(

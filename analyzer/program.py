@@ -1,4 +1,5 @@
-"""All of Kafka's layouts, compiled into one integer program that kernels interpret.
+"""All of Kafka's layouts, compiled into an integer program that kernels interpret: one of messages and their headers,
+one of data (what lies in records and `bytes` fields).
 
 In: the layouts of `schema.py`. Out: a frozen `Program` of arrays. Rule: what a kernel needs is in the arrays; what a
 person needs (names, paths, entity types) is in the field table, reached by field id. A field has one id for all
@@ -57,6 +58,9 @@ STACK_DEPTH: Final = 32
 """Rows of the kernels' stack. A level of arrays or of tagged fields takes one row; a test proves that no layout needs
 half as many."""
 
+REQUEST_HEADER: Final = "RequestHeader"
+RESPONSE_HEADER: Final = "ResponseHeader"
+
 _OPERATIONS: Final = {
     "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "bool": BOOL, "uint16": UINT16, "uint32": UINT32,
     "float64": FLOAT64, "uuid": UUID,
@@ -100,7 +104,7 @@ class Program:
     header_start  int32[2, 3]   0 request, 1 response header: where the code of a header version starts, -1 none
     max_version   int16[n_api]  the highest version that has a layout
     fields        the field table, by field id
-    data_start    where the code of a data definition starts, by (name, version)
+    data_start    where the code of a header or data definition starts, by (name, version)
     """
 
     code: Int32Array
@@ -237,7 +241,7 @@ class _Compiler:
 
 
 def build() -> Program:
-    """Compile every layout of `schema.py`."""
+    """Compile the layouts of messages and their headers."""
     compiler = _Compiler()
     apis = schema.apis()
     n_api = apis[-1].api_key + 1
@@ -255,13 +259,44 @@ def build() -> Program:
         header_version[direction, api_key, version] = header_of(api_key, version, layout.flexible)
     header_start = np.full((2, 3), -1, np.int32)
     data_start: dict[tuple[str, int], int] = {}
-    for name, version, layout in schema.data_layouts():
-        if id(layout) not in starts:
-            starts[id(layout)] = compiler.layout(layout)
-        data_start[name, version] = starts[id(layout)]
-        if name in ("RequestHeader", "ResponseHeader"):
-            header_start[REQUEST if name == "RequestHeader" else RESPONSE, version] = starts[id(layout)]
+    for direction, name in ((REQUEST, REQUEST_HEADER), (RESPONSE, RESPONSE_HEADER)):
+        for version, header in schema.data_versions(name):
+            header_start[direction, version] = data_start[name, version] = compiler.layout(header)
+    max_version = np.array([api.max_version for api in apis], np.int16)
+    return _program(compiler, start, flexible, header_version, header_start, max_version, data_start)
 
+
+def build_data() -> Program:
+    """Compile the layouts of data: what lies in records and `bytes` fields."""
+    compiler = _Compiler()
+    starts: dict[int, int] = {}
+    data_start: dict[tuple[str, int], int] = {}
+    for name, version, layout in schema.data_layouts():
+        if name not in (REQUEST_HEADER, RESPONSE_HEADER):
+            if id(layout) not in starts:
+                starts[id(layout)] = compiler.layout(layout)
+            data_start[name, version] = starts[id(layout)]
+    of_messages = np.empty((2, 0, 0), np.int32)
+    return _program(
+        compiler,
+        of_messages,
+        of_messages.astype(np.uint8),
+        of_messages.astype(np.int8),
+        np.full((2, 3), -1, np.int32),
+        np.empty(0, np.int16),
+        data_start,
+    )
+
+
+def _program(
+    compiler: _Compiler,
+    start: Int32Array,
+    flexible: Bytes,
+    header_version: Int8Array,
+    header_start: Int32Array,
+    max_version: npt.NDArray[np.int16],
+    data_start: dict[tuple[str, int], int],
+) -> Program:
     def array(rows: list[Any]) -> Int32Array:
         return np.array(rows, np.int32)
 
@@ -273,7 +308,7 @@ def build() -> Program:
         flexible,
         header_version,
         header_start,
-        np.array([api.max_version for api in apis], np.int16),
+        max_version,
         tuple(compiler.fields),
         data_start,
         compiler.ids,
@@ -282,5 +317,16 @@ def build() -> Program:
 
 @functools.cache
 def load() -> Program:
-    """The program, built once a process (some 50 ms)."""
+    """The program of messages and their headers, built once a process (some 50 ms)."""
     return build()
+
+
+@functools.cache
+def load_data() -> Program:
+    """The program of data, built once a process. It is apart because most runs never open an embedded format."""
+    return build_data()
+
+
+def of_data(name: str) -> Program:
+    """The program that has a header or data definition."""
+    return load() if name in (REQUEST_HEADER, RESPONSE_HEADER) else load_data()

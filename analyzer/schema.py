@@ -1,11 +1,13 @@
 """Kafka's message definitions as layouts: what the bytes of one message version mean, field by field.
 
 In: `definitions/kafka-RELEASE.json`, Apache Kafka's own definitions of two releases, made by
-`tools/refresh_definitions.py`. Out: a frozen `Layout` per (API, version, direction), built when asked for. Where both
-releases have a version, the newer one's definition is used; the older release has the versions that KIP-896 removed in
-Kafka 4.0.
+`tools/refresh_definitions.py`, and those of the records that brokers keep in internal topics. Out: a frozen `Layout`
+per (API, version, direction), built when asked for. Where both releases have a version, the newer one's definition is
+used; the older release has the versions that KIP-896 removed in Kafka 4.0.
 
 What the definitions do not say is here by hand, with the KIP beside it: header versions and which fields are secret.
+`definitions/embedded.json` is by hand too, in the same form: formats that Kafka has in Java code only (`source` says
+where).
 """
 
 from __future__ import annotations
@@ -21,6 +23,17 @@ from typing import Any, Final, Literal
 FOLDER: Final = Path(__file__).resolve().parent / "definitions"
 RELEASES: Final = ("4.4.0", "3.9.2")
 """In order of preference."""
+
+TOPICS: Final = {
+    "__consumer_offsets": "kafka-group-coordinator",
+    "__transaction_state": "kafka-transaction-coordinator",
+    "__share_group_state": "kafka-share-coordinator",
+    "__cluster_metadata": "kafka-metadata",
+}
+"""Internal topics, and the artifact whose definitions their records have (`definitions/ARTIFACT-RELEASE.json`, of the
+newest release)."""
+
+DATA_FILES: Final = (*(f"{artifact}-{RELEASES[0]}" for artifact in (*TOPICS.values(), "kafka-raft")), "embedded")
 
 REQUEST: Final = 0
 RESPONSE: Final = 1
@@ -73,6 +86,17 @@ SECRET_FIELDS: Final[dict[tuple[int, int, str], Secrecy]] = {
     # A whole request or response inside (KIP-590): hidden unless what it holds is known to have no secrets.
     (58, REQUEST, "requestData"): "envelope",
     (58, RESPONSE, "responseData"): "envelope",
+}
+
+SECRET_DATA_FIELDS: Final[dict[str, Secrecy]] = {
+    # The same for data, by definition and path.
+    "UserScramCredentialRecord.salt": "always",  # (KIP-900)
+    "UserScramCredentialRecord.storedKey": "always",
+    "UserScramCredentialRecord.serverKey": "always",
+    "ConfigRecord.value": "by_name",
+    "StreamsGroupMetadataValue.lastAssignmentConfigs.value": "by_name",
+    "StreamsGroupTopologyValue.subtopologies.repartitionSourceTopics.topicConfigs.value": "by_name",
+    "StreamsGroupTopologyValue.subtopologies.stateChangelogTopics.topicConfigs.value": "by_name",
 }
 
 _SENSITIVE: Final = re.compile(
@@ -178,6 +202,12 @@ class _Definition:
     structs: dict[str, list[dict[str, Any]]] = field(compare=False, repr=False)
 
 
+def _versions_of(raw: dict[str, Any]) -> str:
+    """The versions of a field; a tagged one may leave them out, it then has those of its tag."""
+    found: str = raw["versions"] if "versions" in raw else raw["taggedVersions"]
+    return found
+
+
 def _define(raw: dict[str, Any]) -> _Definition:
     first, last = _span(raw["validVersions"])
     breaks = {first}
@@ -191,7 +221,7 @@ def _define(raw: dict[str, Any]) -> _Definition:
 
     def walk(items: list[dict[str, Any]]) -> None:
         for item in items:
-            note(item["versions"])
+            note(_versions_of(item))
             for key in ("nullableVersions", "taggedVersions", "flexibleVersions"):
                 if key in item:
                     note(item[key])
@@ -224,11 +254,42 @@ def _definitions() -> dict[tuple[int, int, str], list[_Definition]]:
     over time (AlterIsr, AlterPartition). Each list is in order of preference."""
     found: dict[tuple[int, int, str], list[_Definition]] = {}
     for release in RELEASES:
-        for raw in json.loads((FOLDER / f"kafka-{release}.json").read_bytes()):
+        for raw in _file(f"kafka-{release}"):
             definition = _define(raw)
             name = raw["name"] if definition.direction == NEITHER else ""
             found.setdefault((definition.api_key, definition.direction, name), []).append(definition)
     return found
+
+
+@functools.cache
+def _record_definitions() -> dict[tuple[int, int, str], list[_Definition]]:
+    """The definitions of `DATA_FILES`, in the same form; apart, because most runs do without them."""
+    return {(NO_API, NEITHER, raw["name"]): [_define(raw)] for file in DATA_FILES for raw in _file(file)}
+
+
+def _definitions_of(key: tuple[int, int, str]) -> list[_Definition]:
+    found = _definitions().get(key)
+    if found is None:
+        found = _record_definitions().get(key, []) if key[1] == NEITHER else []
+    return found
+
+
+def _file(name: str) -> list[dict[str, Any]]:
+    definitions: list[dict[str, Any]] = json.loads((FOLDER / f"{name}.json").read_bytes())
+    return definitions
+
+
+@functools.cache
+def record_types(topic: str) -> dict[int, tuple[str, str]]:
+    """What the records of an internal topic can be: the definitions of key and value (key: "" in `__cluster_metadata`,
+    whose records have none) by the number that a key, or in `__cluster_metadata` a value, begins with."""
+    types: dict[int, tuple[str, str]] = {}
+    for raw in _file(f"{TOPICS[topic]}-{RELEASES[0]}"):
+        if raw["type"] == "metadata":
+            types[raw["apiKey"]] = ("", raw["name"])
+        elif raw["type"] == "coordinator-key":
+            types[raw["apiKey"]] = (raw["name"], raw["name"].removesuffix("Key") + "Value")
+    return types
 
 
 def _default(raw: dict[str, Any], kind: str, nullable: bool) -> Any:
@@ -249,12 +310,18 @@ def _default(raw: dict[str, Any], kind: str, nullable: bool) -> Any:
     return int(str(text), 0)
 
 
+def _secrecy(definition: _Definition, path: str) -> Secrecy:
+    if definition.direction == NEITHER:
+        return SECRET_DATA_FIELDS.get(f"{definition.raw['name']}.{path}", "")
+    return SECRET_FIELDS.get((definition.api_key, definition.direction, path), "")
+
+
 def _fields(
     definition: _Definition, items: list[dict[str, Any]], version: int, flexible: bool, prefix: str
 ) -> tuple[Field, ...]:
     out = []
     for raw in items:
-        if not _within(version, raw["versions"]):
+        if not _within(version, _versions_of(raw)):
             continue
         name = lower_first(raw["name"])
         path = prefix + name
@@ -294,7 +361,7 @@ def _fields(
                 int(raw["tag"]) if tagged else None,  # some releases write it as text
                 default,
                 raw.get("entityType", ""),
-                SECRET_FIELDS.get((definition.api_key, definition.direction, path), ""),
+                _secrecy(definition, path),
             )
         )
     return tuple(out)
@@ -303,7 +370,7 @@ def _fields(
 @functools.cache
 def _layout(key: tuple[int, int, str], index: int, first: int) -> Layout:
     """The layout that starts to hold at version `first` of the definition at `index`."""
-    definition = _definitions()[key][index]
+    definition = _definitions_of(key)[index]
     later = [at for at in definition.breaks if at > first]
     flexible = _within(first, definition.raw.get("flexibleVersions"))
     return Layout(
@@ -317,7 +384,7 @@ def _layout(key: tuple[int, int, str], index: int, first: int) -> Layout:
 
 
 def _find(key: tuple[int, int, str], version: int) -> Layout | None:
-    for index, definition in enumerate(_definitions().get(key, ())):
+    for index, definition in enumerate(_definitions_of(key)):
         if definition.first <= version <= definition.last:
             return _layout(key, index, max(at for at in definition.breaks if at <= version))
     return None
@@ -335,7 +402,7 @@ def data_layout(name: str, version: int) -> Layout | None:
 
 def _versions(key: tuple[int, int, str]) -> list[int]:
     found: set[int] = set()
-    for definition in _definitions().get(key, ()):
+    for definition in _definitions_of(key):
         found.update(range(definition.first, definition.last + 1))
     return sorted(found)
 
@@ -350,13 +417,19 @@ def layouts() -> Iterator[tuple[int, int, int, Layout]]:
                 yield api_key, version, direction, found
 
 
+def data_versions(name: str) -> Iterator[tuple[int, Layout]]:
+    """(version, layout) of a header or data definition."""
+    for version in _versions((NO_API, NEITHER, name)):
+        found = data_layout(name, version)
+        assert found is not None
+        yield version, found
+
+
 def data_layouts() -> Iterator[tuple[str, int, Layout]]:
     """(name, version, layout) of every header and data definition."""
-    for _, direction, name in sorted(_definitions()):
+    for _, direction, name in sorted([*_definitions(), *_record_definitions()]):
         if direction == NEITHER:
-            for version in _versions((NO_API, NEITHER, name)):
-                found = data_layout(name, version)
-                assert found is not None
+            for version, found in data_versions(name):
                 yield name, version, found
 
 
@@ -381,6 +454,12 @@ def has_secrets(api_key: int, direction: int) -> bool:
     return (api_key, direction) in _WITH_SECRETS
 
 
+def data_has_secrets(name: str) -> bool:
+    """May data of this definition hold secrets?"""
+    return name in _DATA_WITH_SECRETS
+
+
+_DATA_WITH_SECRETS: Final = frozenset(path.partition(".")[0] for path in SECRET_DATA_FIELDS)
 _WITH_SECRETS: Final = frozenset((api_key, direction) for api_key, direction, _ in SECRET_FIELDS)
 
 

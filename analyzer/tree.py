@@ -107,8 +107,8 @@ _KEPT_ROWS: Final = 1 << 16
 
 
 @functools.cache
-def _everything() -> Any:
-    return program.load().everything()
+def _everything(loaded: program.Program) -> Any:
+    return loaded.everything()
 
 
 def _buffer(data: bytes) -> Any:
@@ -116,13 +116,12 @@ def _buffer(data: bytes) -> Any:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
-def _decode(buffer: Any, at: int, pc: int, max_rows: int) -> tuple[Any, int, int, int]:
+def _decode(buffer: Any, at: int, loaded: program.Program, pc: int, max_rows: int) -> tuple[Any, int, int, int]:
     """Run the kernel with everything selected -> (rows int64[n, 5], at, status, fail_pc)."""
-    loaded = program.load()
     tape = _scratch.tape[:max_rows]
     while True:
         at_end, used, status, fail_pc = decoding.decode(
-            buffer, at, len(buffer), pc, *loaded.arrays, _everything(), tape, 0, 0, _scratch.stack
+            buffer, at, len(buffer), pc, *loaded.arrays, _everything(loaded), tape, 0, 0, _scratch.stack
         )
         if status != FULL or len(tape) == max_rows:
             return tape[:used], int(at_end), int(status), int(fail_pc)
@@ -193,22 +192,35 @@ def _plan(fields: tuple[Field, ...], flexible: bool) -> _Plan:
     return _Plan(tuple(_step(item, flexible) for item in fields if item.tag is None), tagged)
 
 
+class _Compiled(NamedTuple):
+    """A layout with all that it is decoded with; `pc` is where its code starts in the program."""
+
+    layout: Layout
+    plan: _Plan
+    program: program.Program
+    pc: int
+
+
 @functools.cache
-def _message(api_key: int, version: int, direction: int) -> tuple[Layout, _Plan, int] | None:
-    """Layout, plan and start of the code of a body; None where Kafka never had it."""
+def _message(api_key: int, version: int, direction: int) -> _Compiled | None:
+    """A body's layout, compiled; None where Kafka never had it."""
     layout = schema.layout(api_key, version, direction)
     if layout is None:
         return None
-    return layout, _plan(layout.fields, layout.flexible), int(program.load().start[direction, api_key, version])
+    loaded = program.load()
+    return _Compiled(
+        layout, _plan(layout.fields, layout.flexible), loaded, int(loaded.start[direction, api_key, version])
+    )
 
 
 @functools.cache
-def _data(name: str, version: int) -> tuple[Layout, _Plan, int] | None:
+def _data(name: str, version: int) -> _Compiled | None:
     """The same of a header or a data definition."""
     layout = schema.data_layout(name, version)
     if layout is None:
         return None
-    return layout, _plan(layout.fields, layout.flexible), program.load().data_start[name, version]
+    loaded = program.of_data(name)
+    return _Compiled(layout, _plan(layout.fields, layout.flexible), loaded, loaded.data_start[name, version])
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -429,10 +441,10 @@ class _TreeBuilder:
 
 
 def _decode_layout(
-    found: tuple[Layout, _Plan, int], version: int, data: bytes, buffer: Any, at: int, tree: bool, reading: _Reading
+    found: _Compiled, version: int, data: bytes, buffer: Any, at: int, tree: bool, reading: _Reading
 ) -> Decoded:
-    layout, plan, pc = found
-    tape, end, status, fail_pc = _decode(buffer, at, pc, reading.max_rows)
+    layout, plan, loaded, pc = found
+    tape, end, status, fail_pc = _decode(buffer, at, loaded, pc, reading.max_rows)
     columns = _columns(tape)
     body, reason, trailing = None, None, 0
     if status == OK:
@@ -441,7 +453,7 @@ def _decode_layout(
         if trailing:
             reason = f"{trailing} trailing bytes"
     else:
-        reason = f"{program.load().field_path(fail_pc)} at byte {end}: {REASONS[status]}"
+        reason = f"{loaded.field_path(fail_pc)} at byte {end}: {REASONS[status]}"
     nodes: tuple[Node, ...] = ()
     if tree:
         nodes = _TreeBuilder(zip(*columns), at, reading).struct(layout.fields, layout.flexible)
@@ -479,13 +491,25 @@ def decode_message(
     return _decode_layout(found, version, data, _buffer(data), start, tree, reading)
 
 
-def decode_data(data: bytes, name: str, version: int, *, tree: bool = False, exact: bool = False) -> Decoded:
+def decode_data(
+    data: bytes,
+    name: str,
+    version: int,
+    *,
+    start: int = 0,
+    tree: bool = False,
+    exact: bool = False,
+    max_rows: int = MAX_ROWS,
+) -> Decoded:
     """Decode a header or what lies in records and `bytes` fields, by its definition's name (`RequestHeader`,
-    `ConsumerProtocolSubscription`, …). Its version is not part of what is decoded."""
+    `ConsumerProtocolSubscription`, …). It starts at `start` and has all of `data` from there; what says its version
+    lies before it."""
     found = _data(name, version)
     if found is None:
-        return Decoded(NO_API, version, NEITHER, None, None, (), 0, 0, NO_LAYOUT, f"{name} has no version {version}")
-    return _decode_layout(found, version, data, _buffer(data), 0, tree, _Reading(data, exact, NEITHER))
+        reason = f"{name} has no version {version}"
+        return Decoded(NO_API, version, NEITHER, None, None, (), start, 0, NO_LAYOUT, reason)
+    reading = _Reading(data, exact, NEITHER, None, max_rows)
+    return _decode_layout(found, version, data, _buffer(data), start, tree, reading)
 
 
 def _with_header(header: Decoded, body: Decoded) -> Decoded:
@@ -611,9 +635,22 @@ def secret_spans(
         start = _header_end(data, int(header_version), direction)
     if found is None:
         return [(start, len(data))]
-    reading = _Reading(data, False, direction, inner)
-    tape, end, _, _ = _decode(_buffer(data), start, found[2], MAX_ROWS)
-    fields = program.load().fields
+    return _secret_spans(found, data, start, _Reading(data, False, direction, inner))
+
+
+def data_secret_spans(data: bytes, name: str, version: int, *, start: int = 0) -> list[tuple[int, int]]:
+    """The same of what `decode_data` decodes."""
+    if not schema.data_has_secrets(name):
+        return []
+    found = _data(name, version)
+    if found is None:
+        return [(start, len(data))] if start < len(data) else []
+    return _secret_spans(found, data, start, _Reading(data, False, NEITHER))
+
+
+def _secret_spans(found: _Compiled, data: bytes, start: int, reading: _Reading) -> list[tuple[int, int]]:
+    tape, end, _, _ = _decode(_buffer(data), start, found.program, found.pc, MAX_ROWS)
+    fields = found.program.fields
     latest: dict[str, str | None] = {}
     spans = []
     for _, field, value, position, length in tape.tolist():
@@ -633,4 +670,4 @@ def secret_spans(
 def _header_end(frame: bytes, header_version: int, direction: int) -> int:
     found = _data("RequestHeader" if direction == REQUEST else "ResponseHeader", header_version)
     assert found is not None
-    return _decode(_buffer(frame), 0, found[2], MAX_ROWS)[1]
+    return _decode(_buffer(frame), 0, found.program, found.pc, MAX_ROWS)[1]

@@ -1,11 +1,14 @@
-"""Refresh `analyzer/definitions/` from Apache Kafka's published kafka-clients jars.
+"""Refresh `analyzer/definitions/` from Apache Kafka's published jars.
 
     python tools/refresh_definitions.py [--check]
 
 Needs Maven and a JDK (11 or newer). What comes in: two kafka-clients releases, the last that still has the old
-versions of every message (3.9: KIP-896 removed them in 4.0) and the newest. What goes out:
+versions of every message (3.9: KIP-896 removed them in 4.0) and the newest; and of the newest release the jars whose
+code writes internal topics. (Their definitions were never cut down: 4.4 has all that 3.9 had, but for the keys of an
+early share group format that no release enabled.) What goes out:
 
 - `kafka-RELEASE.json`: the message definitions, one message a line, without comments and prose;
+- `ARTIFACT-RELEASE.json`: the same of the other jars: records of internal topics;
 - `errors.json`: every error code with its name, whether it is retriable, and its message;
 - `LICENSE` and `NOTICE` as the newest jar carries them.
 
@@ -28,6 +31,13 @@ OLD_RELEASE = "3.9.2"
 NEW_RELEASE = "4.4.0"
 # kafka-clients does not need Jackson at run time, its JSON converters do.
 JACKSON = "com.fasterxml.jackson.core:jackson-databind:2.17.1"
+RECORD_ARTIFACTS = (
+    "kafka-group-coordinator",
+    "kafka-transaction-coordinator",
+    "kafka-share-coordinator",
+    "kafka-metadata",
+    "kafka-raft",
+)
 FOLDER = Path(__file__).resolve().parent.parent / "analyzer" / "definitions"
 
 # What the wire layout and its JSON form depend on. The rest (about, listeners, mapKey, zeroCopy ...) only matters
@@ -62,12 +72,15 @@ def pom(*coordinates: str) -> str:
     )
 
 
-def fetch_jars(release: str, folder: Path) -> Path:
-    """Copy kafka-clients of a release and what it runs with into `folder`; return the kafka-clients jar."""
+def fetch_jars(release: str, folder: Path, *artifacts: str) -> Path:
+    """Copy kafka-clients of a release, its other `artifacts` and what they run with into `folder`; return the
+    kafka-clients jar."""
     folder.mkdir(parents=True, exist_ok=True)
     jar = folder / f"kafka-clients-{release}.jar"
-    if not jar.exists():
-        (folder / "pom.xml").write_text(pom(f"org.apache.kafka:kafka-clients:{release}", JACKSON))
+    wanted = ("kafka-clients", *artifacts)
+    if not all((folder / f"{artifact}-{release}.jar").exists() for artifact in wanted):
+        coordinates = [f"org.apache.kafka:{artifact}:{release}" for artifact in wanted]
+        (folder / "pom.xml").write_text(pom(*coordinates, JACKSON))
         subprocess.run(
             ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=."], cwd=folder, check=True
         )
@@ -96,7 +109,7 @@ def definitions_of(jar: Path) -> str:
     lines = []
     with zipfile.ZipFile(jar) as archive:
         for name in sorted(archive.namelist()):
-            if name.startswith("common/message/") and name.endswith(".json"):
+            if name.startswith(("common/message/", "common/metadata/")) and name.endswith(".json"):
                 # The originals have // comments, each on a line of its own (a // inside a string is not one).
                 text = re.sub(r"(?m)^\s*//.*$", "", archive.read(name).decode())
                 lines.append(json.dumps(minify(json.loads(text)), separators=(",", ":")))
@@ -122,8 +135,11 @@ def make(work: Path) -> dict[str, bytes]:
     """The files of `analyzer/definitions/` by name."""
     files: dict[str, bytes] = {}
     for release in (OLD_RELEASE, NEW_RELEASE):
-        jar = fetch_jars(release, work / release)
+        artifacts = RECORD_ARTIFACTS if release == NEW_RELEASE else ()
+        jar = fetch_jars(release, work / release, *artifacts)
         files[f"kafka-{release}.json"] = definitions_of(jar).encode()
+        for artifact in artifacts:
+            files[f"{artifact}-{release}.json"] = definitions_of(jar.with_name(f"{artifact}-{release}.jar")).encode()
     files["errors.json"] = errors_of(work / NEW_RELEASE).encode()
     with zipfile.ZipFile(work / NEW_RELEASE / f"kafka-clients-{NEW_RELEASE}.jar") as archive:
         for name in ("LICENSE", "NOTICE"):

@@ -37,6 +37,45 @@ def test_the_union_is_what_kafka_itself_can_write() -> None:
     assert ours == by_release["3.9.2"] | by_release["4.4.0"]
 
 
+def test_every_record_of_internal_topics_has_its_definitions() -> None:
+    types = {topic: schema.record_types(topic) for topic in schema.TOPICS}
+    assert {topic: sorted(found) for topic, found in types.items()} == {
+        "__consumer_offsets": [*range(9), *range(10, 18), *range(19, 24)],  # 9 and 18 were never released
+        "__transaction_state": [0],
+        "__share_group_state": [0, 1],
+        # 6, 13 and 16 were gone before the first release that was not a preview
+        "__cluster_metadata": [*range(6), *range(7, 13), 14, 15, *range(17, 30)],
+    }
+    names = {name for found in types.values() for pair in found.values() for name in pair if name}
+    assert len(names) == 44 + 2 + 4 + 27
+    for name in names:
+        assert schema.data_layout(name, 0) is not None, name
+
+
+def test_definitions_by_artifact_are_as_many_as_published() -> None:
+    counts = {
+        file.removesuffix(f"-{schema.RELEASES[0]}"): len(json.loads((schema.FOLDER / f"{file}.json").read_bytes()))
+        for file in schema.DATA_FILES
+    }
+    assert counts == {
+        "kafka-group-coordinator": 44,
+        "kafka-transaction-coordinator": 2,
+        "kafka-share-coordinator": 4,
+        "kafka-metadata": 27,
+        "kafka-raft": 1,
+        "embedded": 4,
+    }
+    versions: dict[str, list[int]] = {}
+    for name, version, _ in schema.data_layouts():
+        versions.setdefault(name, []).append(version)
+    assert len(versions) == 13 + 44 + 2 + 4 + 27 + 1 + 4  # 13 in kafka-clients, headers included
+    assert versions["RegisterBrokerRecord"] == [0, 1, 2, 3, 4]
+    assert versions["BrokerRegistrationChangeRecord"] == [0, 1, 2, 3]
+    assert versions["PartitionRecord"] == versions["PartitionChangeRecord"] == [0, 1, 2]
+    assert versions["OffsetCommitValue"] == versions["GroupMetadataValue"] == [0, 1, 2, 3, 4]
+    assert versions["LeaderChangeMessage"] == [0, 1]
+
+
 def test_names_are_kafkas_newest_and_old_ones_are_found() -> None:
     assert [schema.api_name(api_key) for api_key in (0, 2, 18, 56, 68)] == [
         "Produce", "ListOffsets", "ApiVersions", "AlterPartition", "ConsumerGroupHeartbeat",
@@ -98,6 +137,19 @@ def _every_field() -> dict[tuple[int, int, str], schema.Field]:
     return found
 
 
+def _every_data_field() -> dict[str, schema.Field]:
+    found: dict[str, schema.Field] = {}
+
+    def walk(name: str, fields: tuple[schema.Field, ...]) -> None:
+        for item in fields:
+            found.setdefault(f"{name}.{item.path}", item)
+            walk(name, item.fields)
+
+    for name, _, layout in schema.data_layouts():
+        walk(name, layout.fields)
+    return found
+
+
 def test_every_secret_field_exists_and_a_config_value_has_its_name_before_it() -> None:
     fields = _every_field()
     for (api_key, direction, path), secrecy in schema.SECRET_FIELDS.items():
@@ -109,13 +161,36 @@ def test_every_secret_field_exists_and_a_config_value_has_its_name_before_it() -
             assert any((api_key, direction, f"{parent}.{name}") in fields for name in ("name", "key")), path
 
 
+def test_every_secret_field_of_data_exists_and_a_config_value_has_its_name_before_it() -> None:
+    fields = _every_data_field()
+    for path, secrecy in schema.SECRET_DATA_FIELDS.items():
+        assert fields[path].secret == secrecy, path
+        assert schema.data_has_secrets(path.partition(".")[0])
+        if secrecy == "by_name":
+            parent = path.rpartition(".")[0]
+            assert any(f"{parent}.{name}" in fields for name in ("name", "key")), path
+
+
+# The token's id is its user name, and public; the HMAC is its password (KIP-48).
+HARMLESS = {"tokens", "tokenId", "tokenRequesterPrincipalType", "tokenRequesterPrincipalName", "tokenAuthenticated"}
+SECRET_WORDS = ("password", "secret", "salt", "hmac", "token", "authbytes", "credential", "private", "storedkey")
+
+
+def test_no_field_of_data_that_sounds_secret_was_forgotten() -> None:
+    for path, item in _every_data_field().items():
+        if any(word in item.name.lower() for word in SECRET_WORDS) and item.kind in ("string", "bytes"):
+            assert item.secret or item.name in HARMLESS, path
+        parent, _, name = path.rpartition(".")
+        if name == "value" and item.kind == "string":
+            # Tags that a streams application gives its instances, as in StreamsGroupHeartbeat.
+            assert item.secret == "by_name" or parent == "StreamsGroupMemberMetadataValue.clientTags", path
+
+
 def test_no_field_that_sounds_secret_was_forgotten() -> None:
-    # A new release with such a field fails here; it then goes into SECRET_FIELDS or into this list of known others.
-    harmless = {"tokens", "tokenId", "tokenRequesterPrincipalType", "tokenRequesterPrincipalName", "tokenAuthenticated"}
-    words = ("password", "secret", "salt", "hmac", "token", "authbytes", "credential", "private")
+    # A new release with such a field fails here; it then goes into SECRET_FIELDS or into the list of known others.
     for (api_key, direction, path), item in _every_field().items():
-        if any(word in item.name.lower() for word in words) and item.kind in ("string", "bytes"):
-            assert item.secret or item.name in harmless, (schema.api_name(api_key), direction, path)
+        if any(word in item.name.lower() for word in SECRET_WORDS) and item.kind in ("string", "bytes"):
+            assert item.secret or item.name in HARMLESS, (schema.api_name(api_key), direction, path)
 
 
 def test_every_key_value_pair_of_strings_is_either_a_config_or_known_not_to_be() -> None:
