@@ -1,0 +1,77 @@
+"""The views as they are written: `views/*.sql`, one question a file.
+
+In: SQL files whose first comment is the question, followed by notes and one line for each column. Out: `View`s, in an
+order in which each comes after those it reads. No Spark here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "views"
+
+_COLUMN = re.compile(r"-- ([a-z][a-z0-9_]*): (.+)")
+_NAME = re.compile(r"\b[a-z][a-z0-9_]*\b")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A question with its answer in SQL. `columns`: what each column of the answer holds, in order."""
+
+    name: str
+    question: str
+    notes: str
+    columns: dict[str, str]
+    sql: str
+
+    def reads(self, name: str) -> bool:
+        """Whether the SQL names another relation. Errs on the side of yes (a column may have the same name)."""
+        return name in _NAME.findall(self.sql)
+
+
+def parse(name: str, text: str) -> View:
+    """One file. ValueError: it does not begin with its question."""
+    lines = text.splitlines()
+    head = 0
+    while head < len(lines) and lines[head].startswith("--"):
+        head += 1
+    columns: dict[str, str] = {}
+    prose: list[str] = []
+    last = ""
+    for line in lines[:head]:
+        if column := _COLUMN.fullmatch(line):
+            last = column[1]
+            columns[last] = column[2]
+        elif last:
+            columns[last] += " " + line.removeprefix("--").strip()
+        else:
+            prose.append(line.removeprefix("--").strip())
+    if not prose or not prose[0].endswith("?"):
+        raise ValueError(f"{name}.sql: the first comment is not a question")
+    return View(name, prose[0], " ".join(prose[1:]).strip(), columns, "\n".join(lines[head:]).strip())
+
+
+@functools.cache
+def views() -> tuple[View, ...]:
+    """Every view, each after the views that it reads."""
+    waiting = {path.stem: parse(path.stem, path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.sql"))}
+    ordered: list[View] = []
+    while waiting:
+        ready = [
+            view
+            for view in waiting.values()
+            if not any(view.reads(other) for other in waiting if other != view.name)
+        ]
+        if not ready:
+            raise ValueError(f"views read each other in a circle: {', '.join(waiting)}")
+        for view in ready:
+            ordered.append(waiting.pop(view.name))
+    return tuple(ordered)
+
+
+def view(name: str) -> View:
+    """The view of a name. KeyError: there is none."""
+    return {view.name: view for view in views()}[name]

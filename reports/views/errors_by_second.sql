@@ -1,0 +1,16 @@
+-- When do which errors come?
+-- A response that holds several errors counts for each; a second without an error has no row.
+-- time: beginning of the second in which the responses began.
+-- error_code: Kafka's number of the error.
+-- error: its name.
+-- retriable: Kafka's clients send the same request again after this error, and may succeed.
+-- exchanges: exchanges whose response holds it.
+-- occurrences: how often it stands in those responses.
+WITH held AS (
+  SELECT *, explode(errors) AS held FROM exchanges WHERE error_code <> 0
+)
+SELECT date_trunc('second', response_time) AS time, held.code AS error_code, held.error, coalesce(known.retriable, false) AS retriable,
+  count(*) AS exchanges, sum(held.count) AS occurrences
+FROM held LEFT JOIN kafka_errors AS known ON known.error_code = held.held.code
+GROUP BY ALL
+ORDER BY time, exchanges DESC, error_code

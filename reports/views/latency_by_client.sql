@@ -1,0 +1,21 @@
+-- How long does each client wait for each API?
+-- client_id: client id of the request header; null where it says none, or the request was not seen.
+-- client_ip: address of the client.
+-- api: Kafka's name of the API.
+-- exchanges: how many.
+-- errors: those whose response holds an error.
+-- timed: those with a latency, which the next four are about.
+-- p50_us: half of the latencies are at most this; exact, between two values interpolated.
+-- p95_us: 95 of 100 are at most this.
+-- p99_us: 99 of 100 are at most this.
+-- max_us: the longest latency.
+WITH measured AS (
+  SELECT client_id, client_ip, api, count(*) AS exchanges, count_if(error_code <> 0) AS errors, count(latency_us) AS timed,
+    percentile(latency_us, array(0.5, 0.95, 0.99)) AS quantiles, max(latency_us) AS max_us
+  FROM exchanges
+  GROUP BY ALL
+)
+SELECT client_id, client_ip, api, exchanges, errors, timed, CAST(quantiles[0] AS BIGINT) AS p50_us, CAST(quantiles[1] AS BIGINT) AS p95_us,
+  CAST(quantiles[2] AS BIGINT) AS p99_us, max_us
+FROM measured
+ORDER BY exchanges DESC, client_id, client_ip, api
