@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,6 +140,51 @@ def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     return StoredDataset(Path(path), manifest)
 
 
+class Parts:
+    """Parquet files in `folder`, one a table that has rows, named by `label`. Tasks on other machines write them too:
+    what `close` says of them makes them part of a dataset (`Writer.adopt`)."""
+
+    def __init__(self, folder: Path, label: str) -> None:
+        self._folder = folder
+        self._label = label
+        self._writers: dict[str, pyarrow.parquet.ParquetWriter] = {}
+        self._rows: dict[str, int] = {}
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name / f"part-{self._label}.parquet"
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Add rows to a table, as one row group (or several where they are many)."""
+        if name not in self._writers:
+            file = self._path(name)
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
+            self._writers[name] = pyarrow.parquet.ParquetWriter(file, table.schema, **_options(name))
+            self._rows[name] = 0
+        if len(table):
+            self._writers[name].write_table(table, row_group_size=ROW_GROUP_ROWS)
+            self._rows[name] += len(table)
+
+    def close(self) -> list[dict[str, Any]]:
+        """Finish the files; what the manifest says of each."""
+        files: list[dict[str, Any]] = []
+        for name, writer in self._writers.items():
+            writer.close()
+            file = self._path(name)
+            _sync(file)
+            rows, size = self._rows[name], file.stat().st_size
+            files.append({"table": name, "path": f"{name}/{file.name}", "rows": rows, "size": size})
+        return files
+
+    def abandon(self) -> None:
+        """Take the files away."""
+        for name, writer in self._writers.items():
+            with contextlib.suppress(Exception):
+                writer.close()
+            with contextlib.suppress(OSError):
+                self._path(name).unlink()
+
+
 class Writer:
     """Writes a dataset. Nothing at `path` changes before `commit`; `abort` (or leaving the `with`) takes all away."""
 
@@ -147,8 +192,7 @@ class Writer:
         self.path = Path(path)
         self._append = append
         self._old: dict[str, Any] | None = None
-        self._writers: dict[str, pyarrow.parquet.ParquetWriter] = {}
-        self._rows: dict[str, int] = {}
+        self._adopted: list[dict[str, Any]] = []
         self._placed: list[Path] = []  # moved to `path`, and not listed there yet
         self._committed = False
         if self.path.is_symlink() and not self.path.exists():
@@ -167,6 +211,7 @@ class Writer:
         except OSError as failure:
             raise DatasetError(f"{parent}: {failure.strerror}", "give a folder to -o that you may write to") from None
         self._run = self._folder.name.removesuffix(".new").rsplit(".", 1)[-1]
+        self._parts = Parts(self._folder, self._run)
 
     def _old_files(self) -> dict[str, Any]:
         """What an older dataset lists, whatever its format: it is going to be replaced."""
@@ -188,31 +233,40 @@ class Writer:
         """Names of the capture points that are in the dataset and stay."""
         return [entry["name"] for entry in self._old["captures"]] if self._append and self._old else []
 
+    @property
+    def folder(self) -> Path:
+        """Where others may write `Parts` to be adopted. It goes away with `commit` and `abort`."""
+        return self._folder
+
+    @property
+    def run(self) -> str:
+        """What tells this run's files from those of others: parts to be adopted begin their label with it."""
+        return self._run
+
     def write(self, name: str, table: pa.Table) -> None:
         """Add rows to a table, as one row group (or several where they are many). Raises DatasetError."""
         try:
-            if name not in self._writers:
-                where = self._folder / name
-                where.mkdir(mode=0o700)
-                file = where / f"part-{self._run}.parquet"
-                os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
-                self._writers[name] = pyarrow.parquet.ParquetWriter(file, table.schema, **_options(name))
-                self._rows[name] = 0
-            self._writers[name].write_table(table, row_group_size=ROW_GROUP_ROWS)
-            self._rows[name] += len(table)
+            self._parts.write(name, table)
         except OSError as failure:
             raise self._failed(failure) from None
+
+    def adopt(self, files: Sequence[dict[str, Any]]) -> None:
+        """List files that others wrote to `folder`: what their `Parts.close` gave. Raises DatasetError where one is not
+        there or of another size."""
+        for entry in files:
+            path = self._folder / entry["path"]
+            if not path.is_file() or path.stat().st_size != entry["size"]:
+                raise DatasetError(
+                    f"{self.path}: {path.name} was written elsewhere and is not here",
+                    "give a folder to -o that all machines share",
+                )
+        self._adopted += files
 
     def commit(self, manifest: dict[str, Any]) -> None:
         """Make what was written the dataset. `manifest`: all but the list of files. Raises DatasetError."""
         try:
-            for writer in self._writers.values():
-                writer.close()
-            files: list[dict[str, Any]] = []
-            for name, rows in self._rows.items():
-                file = self._folder / name / f"part-{self._run}.parquet"
-                _sync(file)
-                files.append({"table": name, "path": f"{name}/{file.name}", "rows": rows, "size": file.stat().st_size})
+            files = [*self._adopted, *self._parts.close()]
+            self._drop_unlisted(files)
             if self._append and self._old is not None:
                 manifest = _joined(self._old, manifest)
                 files = [*self._old["files"], *files]
@@ -237,6 +291,13 @@ class Writer:
         except OSError as failure:
             raise self._failed(failure) from None
         self._clean(files)
+
+    def _drop_unlisted(self, files: list[dict[str, Any]]) -> None:
+        """Take away what attempts left that were given up."""
+        listed = {self._folder / entry["path"] for entry in files}
+        for stray in self._folder.glob("*/*"):
+            if stray not in listed:
+                stray.unlink()
 
     def _moved_whole(self) -> bool:
         """Where there is nothing yet, the folder beside becomes the dataset in one step. False: it cannot (a link, a
@@ -271,9 +332,7 @@ class Writer:
 
     def abort(self) -> None:
         """Take away what was written. The dataset at `path` is as it was."""
-        for writer in self._writers.values():
-            with contextlib.suppress(Exception):
-                writer.close()
+        self._parts.abandon()
         if (self._folder / MANIFEST).exists():  # else an interrupt came just after the last step: it is committed
             for path in self._placed:
                 with contextlib.suppress(OSError):

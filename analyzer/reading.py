@@ -85,86 +85,143 @@ def analyze(
     DatasetError.
     """
     points = capture_points(_arguments(captures), rotated)
-    chosen = _parsed(filter)
-    keep = keep_bytes or (chosen is not None and chosen.needs_bodies)
-    settings = _settings(threads, window_bytes, ports, keep, frame_limit)
-    writer = Writer(out, append) if out is not None else None
+    choice = Choice.of(filter, connection, keep_bytes)
+    settings = _settings(threads, window_bytes, ports, choice.keep, frame_limit)
     kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name != "messages" or keep_bytes}
-    result = Dataset({})
+    if out is None:
+
+        def keep(name: str, table: pa.Table) -> None:
+            kept[name].append(table)
+
+        result = joined([read_point(point, settings, choice, keep, progress, stdin) for point in points])
+        result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
+        return result
+    with Writer(out, append) as writer:
+        check_names(points, writer)
+        result = joined([read_point(point, settings, choice, writer.write, progress, stdin) for point in points])
+        writer.commit(manifest(result))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What of a capture point is kept: `filter` (parsed) and `connection` (a name) limit the exchanges; `keep_bytes`
+    asks for the table `messages`. Picklable, as tasks of Spark get it."""
+
+    filter: Any = None
+    connection: str | None = None
+    keep_bytes: bool = False
+
+    @classmethod
+    def of(cls, filter: Any = None, connection: str | None = None, keep_bytes: bool = False) -> Choice:
+        """The same, the filter as text or parsed. Raises FilterError."""
+        return cls(_parsed(filter), connection, keep_bytes)
+
+    @property
+    def everything(self) -> bool:
+        """No exchange is left out."""
+        return self.filter is None and self.connection is None
+
+    @property
+    def keep(self) -> bool:
+        """Raw messages are needed on the way."""
+        return self.keep_bytes or (self.filter is not None and self.filter.needs_bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class PointRead:
+    """What is known of a capture point when all of it has been read, besides its rows: its entry in `_kwire.json`, what
+    the user should know, and its part of the summary, coverage included."""
+
+    capture: dict[str, Any]
+    notes: list[str]
+    summary: Summary
+
+
+def read_point(
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    put: Callable[[str, pa.Table], None],
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> PointRead:
+    """Decode one capture point. `put` gets the rows, table by table, each table at least once (it may be empty)."""
+    engine = Engine(point, settings, stdin)
+    columns = Columns(engine, point.name)
     summary = Summary()
+    bodies = _Bodies(columns)
+    size = _size(point)
+    waiting: list[Rows] = []
+    rows = 0
 
-    def put(name: str, table: pa.Table) -> None:
-        if len(table) or (writer is not None and name not in written):
-            written.add(name)
-            if writer is not None:
-                writer.write(name, table)
-            else:
-                kept[name].append(table)
+    def report(read: int) -> None:
+        if progress is not None:
+            progress(point.name, read, size)
 
-    written: set[str] = set()
-    try:
-        taken = set(writer.captures) if writer is not None else set()
-        for point in points:
-            if point.name in taken:
-                raise DatasetError(
-                    f"{out}: has a capture point {point.name!r} already", "rename the capture, or leave out --append"
-                )
-            engine = Engine(point, settings, stdin)
-            columns = Columns(engine, point.name)
-            size = _size(point)
-            bodies = _Bodies(columns)
-            waiting: list[Rows] = []
-            rows = 0
-
-            def report(read: int, name: str = point.name, size: int = size) -> None:
-                if progress is not None:
-                    progress(name, read, size)
-
-            for batches in engine.batches(report):
-                taken_rows = columns.take(batches)
-                if keep:
-                    bodies.take(batches)
-                if chosen is not None or connection is not None:
-                    kept_rows = _chosen(columns, taken_rows, bodies, chosen, connection)
-                    bodies.forget(taken_rows, kept_rows)
-                    taken_rows = kept_rows
-                summary.add(taken_rows, columns)
-                if keep_bytes:
-                    put("messages", bodies.table(taken_rows, chosen is None and connection is None))
-                if taken_rows.x.shape[1]:
-                    waiting.append(taken_rows)
-                    rows += taken_rows.x.shape[1]
-                if rows >= ROW_GROUP_ROWS:
-                    put("exchanges", columns.exchanges(waiting))
-                    waiting, rows = [], 0
-                    for name, table in _small(columns, summary).items():
-                        put(name, table)
+    for batches in engine.batches(report):
+        taken = columns.take(batches)
+        if choice.keep:
+            bodies.take(batches)
+        if not choice.everything:
+            chosen = _chosen(columns, taken, bodies, choice.filter, choice.connection)
+            bodies.forget(taken, chosen)
+            taken = chosen
+        summary.add(taken, columns)
+        if choice.keep_bytes:
+            put("messages", bodies.table(taken, choice.everything))
+        if taken.x.shape[1]:
+            waiting.append(taken)
+            rows += taken.x.shape[1]
+        if rows >= ROW_GROUP_ROWS:
             put("exchanges", columns.exchanges(waiting))
+            waiting, rows = [], 0
             for name, table in _small(columns, summary).items():
                 put(name, table)
-            summary.finish(point, engine, columns)
-            result.notes += [f"{point.name}: {note}" for note in engine.reader.notes]
-            result.captures.append(_capture(point, engine))
-        result.coverage = summary.coverage.as_dict()
-        result.unrecognised = summary.unrecognised()
-        result.summary = summary.as_dict()
-        if writer is not None:
-            writer.commit(
-                {
-                    "format_version": tables.FORMAT_VERSION,
-                    "kwire_version": analyzer.__version__,
-                    "captures": result.captures,
-                    "coverage": result.coverage,
-                    "unrecognised": result.unrecognised,
-                    "notes": result.notes,
-                }
+    put("exchanges", columns.exchanges(waiting))
+    for name, table in _small(columns, summary).items():
+        put(name, table)
+    summary.finish(point, engine, columns)
+    notes = [f"{point.name}: {note}" for note in engine.reader.notes]
+    return PointRead(_capture(point, engine), notes, summary)
+
+
+def joined(reads: Sequence[PointRead]) -> Dataset:
+    """What is known of all capture points together, without tables."""
+    summary = Summary()
+    for read in reads:
+        summary.join(read.summary)
+    return Dataset(
+        {},
+        captures=[read.capture for read in reads],
+        coverage=summary.coverage.as_dict(),
+        unrecognised=summary.unrecognised(),
+        summary=summary.as_dict(),
+        notes=[note for read in reads for note in read.notes],
+    )
+
+
+def manifest(result: Dataset) -> dict[str, Any]:
+    """`_kwire.json` but for the list of files."""
+    return {
+        "format_version": tables.FORMAT_VERSION,
+        "kwire_version": analyzer.__version__,
+        "captures": result.captures,
+        "coverage": result.coverage,
+        "unrecognised": result.unrecognised,
+        "notes": result.notes,
+    }
+
+
+def check_names(points: Sequence[CapturePoint], writer: Writer) -> None:
+    """Raise DatasetError where a dataset that is added to holds a capture point of the same name."""
+    taken = set(writer.captures)
+    for point in points:
+        if point.name in taken:
+            raise DatasetError(
+                f"{writer.path}: has a capture point {point.name!r} already",
+                "rename the capture, or leave out --append",
             )
-        else:
-            result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
-    finally:
-        if writer is not None:
-            writer.__exit__()
-    return result
 
 
 def _small(columns: Columns, summary: Summary) -> dict[str, pa.Table]:

@@ -51,6 +51,16 @@ class _Api:
     max_us: int | None = None
     undecoded: int = 0
 
+    def join(self, other: _Api) -> None:
+        """Take in another part of the same API's exchanges."""
+        self.exchanges += other.exchanges
+        self.errors += other.errors
+        self.undecoded += other.undecoded
+        self.statuses = [a + b for a, b in zip(self.statuses, other.statuses, strict=True)]
+        self.latencies.update(other.latencies)
+        if other.max_us is not None:
+            self.max_us = max(self.max_us or 0, other.max_us)
+
     def quantile(self, q: float) -> int | None:
         """A latency in us that a share `q` of the exchanges does not exceed."""
         total = sum(self.latencies.values())
@@ -129,6 +139,24 @@ class Summary:
             client[2] += row["errors"]
             for name in ("retransmissions", "duplicates", "out_of_order", "overlap_conflicts", "zero_windows", "gaps"):
                 self._odd[name.replace("_", " ")] += row[name]
+
+    def join(self, other: Summary) -> None:
+        """Take in the summary of further capture points, all of them finished."""
+        self.coverage.add(other.coverage)
+        for key, theirs in other._apis.items():
+            self._apis.setdefault(key, _Api()).join(theirs)
+        self._error_codes.update(other._error_codes)
+        self._topics.update(other._topics)
+        self._odd.update(other._odd)
+        for client, counts in other._clients.items():
+            known = self._clients.setdefault(client, [0, 0, 0])
+            known[:] = [a + b for a, b in zip(known, counts, strict=True)]
+        self._captures += other._captures
+        self._unrecognised += other._unrecognised
+        self._unrecognised_total = [
+            a + b for a, b in zip(self._unrecognised_total, other._unrecognised_total, strict=True)
+        ]
+        self._connections += other._connections
 
     def finish(self, point: CapturePoint, engine: Engine, columns: Columns) -> None:
         """A capture point has been read."""

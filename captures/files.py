@@ -63,11 +63,13 @@ class CapturePoint:
     """One place where traffic was captured: its name (the `capture` column) and its files in reading order.
 
     `paths` are as the user typed them (`-` is stdin); `notes` tell what was left out while they were looked up.
+    `folder` is where relative paths start, empty for the current folder: another process may read the point.
     """
 
     name: str
     paths: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +242,12 @@ class _Zstd:
 
 
 class Source:
-    """One capture file, open for reading: `readinto` gives its decompressed bytes.
+    """One capture file, open for reading: `readinto` gives its decompressed bytes. A relative path starts at `folder`.
 
     Raises CaptureError where the file cannot be opened or read. Use as a context manager, or `close` it.
     """
 
-    def __init__(self, path: str, stdin: BinaryIO | None = None) -> None:
+    def __init__(self, path: str, stdin: BinaryIO | None = None, folder: str = "") -> None:
         self.path = path
         self.name = "stdin" if path == "-" else os.path.basename(path)
         self._live: int | None = None
@@ -254,7 +256,7 @@ class Source:
             self.size = self.mtime_ns = 0
             self._find_pipe()
         else:
-            self._handle = _open(path)
+            self._handle = _open(path, folder)
             status = os.fstat(self._handle.fileno())
             self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
         self._stored = _Stored(self._handle)
@@ -340,9 +342,9 @@ def is_zstd(head: bytes) -> bool:
     return head == ZSTD_MAGIC or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50)
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str, folder: str) -> BinaryIO:
     try:
-        return cast(BinaryIO, open(path, "rb", buffering=0))
+        return cast(BinaryIO, open(os.path.join(folder, path), "rb", buffering=0))
     except FileNotFoundError as failure:
         raise CaptureError(
             f"{path}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"

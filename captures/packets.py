@@ -431,7 +431,7 @@ class Reader:
 
     def _read(self) -> Generator[Packets, None, None]:
         for path in self.point.paths:
-            with Source(path, self._stdin) as source:
+            with Source(path, self._stdin, self.point.folder) as source:
                 self._source = source
                 yield from self._read_file(source)
             self._read_before += source.bytes_read
