@@ -8,11 +8,15 @@ the length), in the order in which they came. Rules: a link never decodes; it sa
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from typing import Protocol
 
 MAX_FRAME = 256 << 20
 """Larger answers are not Kafka's: a broker's own limit for a fetch is far below. What claims more is closed."""
+
+_TLS_ALERT = b"\x15\x03"
+"""How a TLS listener answers what is not TLS: no Kafka frame is that long (RFC 8446, section 5.1)."""
 
 _PORT_HINT = "is the broker up, and the port right?"
 _TLS_HINT = "is this a TLS listener, and its certificate's issuer known?"
@@ -77,6 +81,10 @@ class _TcpLink(asyncio.Protocol):
         at, end = 0, len(buffer)
         while end - at >= 4:
             size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
+            if buffer[at : at + 2] == _TLS_ALERT:
+                self._reason = "it speaks TLS only (answered with a TLS alert)"
+                self.close()
+                return
             if not 4 <= size <= MAX_FRAME:
                 self._reason = f"not Kafka: answered with a frame of {size} bytes ({bytes(buffer[at : at + 4]).hex()})"
                 self.close()
@@ -132,9 +140,14 @@ def tcp(context: ssl.SSLContext | None = None, server_name: str | None = None, t
             )  # fmt: skip
         except TimeoutError:
             raise LinkError(f"{where}: no connection after {timeout:g} s", _PORT_HINT) from None
+        except ssl.SSLCertVerificationError as failure:
+            raise LinkError(f"{where}: TLS: certificate refused: {failure.verify_message}", _TLS_HINT) from None
         except ssl.SSLError as failure:
             raise LinkError(f"{where}: TLS: {failure.reason or failure}", _TLS_HINT) from None
         except OSError as failure:
+            if context is not None and not isinstance(failure, ConnectionRefusedError | socket.gaierror):
+                # A plain listener takes a TLS greeting for a frame too large, and hangs up.
+                raise LinkError(f"{where}: closed the connection during the TLS handshake", _TLS_HINT) from None
             said = failure.strerror or str(failure)
             raise LinkError(f"{where}: {said}", _PORT_HINT) from None
         return link
