@@ -1,0 +1,257 @@
+"""Decompression of record batches: gzip, snappy, lz4, zstd, each as Kafka clients write it, never beyond a limit.
+
+In: the compressed bytes of one batch. Out: the bytes, written into a `Scratch` that is used again and again (fresh
+memory is dear). A capture is hostile input: nothing here makes more bytes than the limit it is given, and whatever the
+libraries raise leaves as `Broken` or `Bomb`. All of them let other threads run while they work.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+import lz4.frame
+import numpy as np
+import snappy
+import zstandard
+from isal import isal_zlib
+
+from analyzer.record_batches import GZIP, LZ4, SNAPPY, ZSTD, view
+
+DECOMPRESSED_LIMIT: Final = 256 << 20
+"""Bytes that one batch may become. Kafka's own batches stay under `message.max.bytes`, 1 MiB unless raised."""
+RATIO_LIMIT: Final = 1000
+"""How many times larger a batch may become: gzip can do 1032, real records hardly 100. Small ones are let through."""
+RATIO_FREE: Final = 1 << 20
+"""Bytes that are allowed whatever the ratio: a megabyte of zeros is an ordinary test message."""
+
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_HEADER: Final = 16  # magic, int32 version, int32 compatible version
+LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+LZ4_RATIO: Final = 255  # no lz4 block grows by more
+_STEP: Final = 4 << 20
+
+
+class Broken(Exception):
+    """Bytes that are not of their codec."""
+
+
+class Bomb(Exception):
+    """More decompressed bytes than allowed."""
+
+
+class Scratch:
+    """Bytes that grow: `data[:used]` is in use. One thread's own."""
+
+    def __init__(self, size: int = 1 << 16) -> None:
+        self.data = np.empty(size, np.uint8)
+        self.used = 0
+
+    def room(self, count: int) -> None:
+        """Make room for `count` bytes behind what is used."""
+        if self.used + count > len(self.data):
+            larger = np.empty(max(self.used + count, 2 * len(self.data)), np.uint8)
+            larger[: self.used] = self.data[: self.used]
+            self.data = larger
+
+    def append(self, data: bytes) -> None:
+        """Add bytes."""
+        self.room(len(data))
+        self.data[self.used : self.used + len(data)] = np.frombuffer(data, np.uint8)
+        self.used += len(data)
+
+
+def allowed(compressed: int, limit: int = DECOMPRESSED_LIMIT, ratio: int = RATIO_LIMIT) -> int:
+    """Bytes that so many compressed ones may become."""
+    return min(limit, max(compressed * ratio, RATIO_FREE))
+
+
+def decompress(codec: int, data: memoryview, most: int, out: Scratch) -> int:
+    """Append the decompressed bytes to `out`; returns how many. Raises Broken, and Bomb where they are more than
+    `most`; `out` is then as it was."""
+    before = out.used
+    try:
+        _DECOMPRESS[codec](data, most, out)
+    except Bomb:
+        out.used = before
+        raise
+    # The libraries have an exception class each, some plain ValueError, RuntimeError, MemoryError (sizes that lie).
+    except Exception as failure:
+        out.used = before
+        raise Broken(str(failure)) from None
+    return out.used - before
+
+
+def _gzip(data: memoryview, most: int, out: Scratch) -> None:
+    """RFC 1952; several members one after another are one stream, as Java's GZIPInputStream has it."""
+    rest: Any = data
+    left = most
+    while len(rest):
+        member = isal_zlib.decompressobj(31)
+        made = member.decompress(rest, left + 1)
+        if len(made) > left:
+            raise Bomb
+        if not member.eof:
+            raise Broken("gzip ends early")
+        left -= len(made)
+        out.append(made)
+        rest = member.unused_data
+
+
+def _snappy(data: memoryview, most: int, out: Scratch) -> None:
+    """A raw block (librdkafka, and others), or xerial's frame of blocks (Java): header, then int32 length and block."""
+    if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        _snappy_block(data, most, out)
+        return
+    at, left = XERIAL_HEADER, most
+    if len(data) < XERIAL_HEADER:
+        raise Broken("xerial header cut short")
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        if size == 0x82534E41 and bytes(data[at : at + len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
+            at += XERIAL_HEADER  # a stream behind a stream
+            continue
+        if at + 4 + size > len(data):
+            raise Broken("xerial block cut short")
+        left -= _snappy_block(data[at + 4 : at + 4 + size], left, out)
+        at += 4 + size
+
+
+def _snappy_block(block: memoryview, most: int, out: Scratch) -> int:
+    size = 0
+    for i, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            break
+    else:
+        raise Broken("snappy length")
+    if size > most:
+        raise Bomb
+    made = snappy.uncompress(block)
+    out.append(made)
+    return len(made)
+
+
+def _lz4(data: memoryview, most: int, out: Scratch) -> None:
+    """Frames (KIP-57). Where the header's checksum is the one that clients of 0.8 and 0.9 computed (over the magic
+    too, KAFKA-3160), it is put right first."""
+    left = most
+    rest: Any = data
+    while len(rest):
+        rest = _lz4_header(rest, left)
+        if len(rest) * LZ4_RATIO <= left:  # cannot be too much: in one go
+            made, used = lz4.frame.decompress(rest, return_bytes_read=True)
+            out.append(made)
+            left -= len(made)
+            rest = memoryview(rest)[used:]
+            continue
+        frame = lz4.frame.LZ4FrameDecompressor()
+        piece: Any = rest
+        while not frame.eof:
+            made = frame.decompress(piece, max_length=min(_STEP, left + 1))
+            if not made and not frame.eof:
+                raise Broken("lz4 ends early")
+            left -= len(made)
+            if left < 0:
+                raise Bomb
+            out.append(made)
+            piece = b""
+        rest = memoryview(frame.unused_data or b"")
+
+
+def _lz4_header(data: memoryview, most: int) -> memoryview:
+    """The frame with a right header checksum. Layout: magic 4, FLG, BD, [content size 8], [dictionary id 4], HC."""
+    if len(data) < 7 or bytes(data[:4]) != LZ4_MAGIC:
+        raise Broken("no lz4 frame")
+    flags = data[4]
+    end = 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
+    if len(data) <= end:
+        raise Broken("lz4 header cut short")
+    if flags & 8 and int.from_bytes(data[6:14], "little") > most:
+        raise Bomb
+    right = xxh32(data[4:end]) >> 8 & 0xFF
+    if data[end] == right:
+        return data
+    if data[end] != xxh32(data[:end]) >> 8 & 0xFF:
+        raise Broken("lz4 header checksum")
+    return memoryview(bytes(data[:end]) + bytes([right]) + bytes(data[end + 1 :]))
+
+
+def xxh32(data: bytes | memoryview) -> int:
+    """xxHash-32 with seed 0, for headers: plain Python."""
+    p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+    mask = 0xFFFFFFFF
+
+    def turned(value: int, by: int) -> int:
+        return ((value << by) | (value >> (32 - by))) & mask
+
+    at, size = 0, len(data)
+    if size >= 16:
+        lanes = [(p1 + p2) & mask, p2, 0, -p1 & mask]
+        while at + 16 <= size:
+            for i in range(4):
+                word = int.from_bytes(data[at + 4 * i : at + 4 * i + 4], "little")
+                lanes[i] = turned((lanes[i] + word * p2) & mask, 13) * p1 & mask
+            at += 16
+        h = turned(lanes[0], 1) + turned(lanes[1], 7) + turned(lanes[2], 12) + turned(lanes[3], 18)
+    else:
+        h = p5
+    h = (h + size) & mask
+    while at + 4 <= size:
+        h = turned((h + int.from_bytes(data[at : at + 4], "little") * p3) & mask, 17) * p4 & mask
+        at += 4
+    for byte in data[at:]:
+        h = turned((h + byte * p5) & mask, 11) * p1 & mask
+    h = (h ^ h >> 15) * p2 & mask
+    h = (h ^ h >> 13) * p3 & mask
+    return h ^ h >> 16
+
+
+_threads = threading.local()
+
+
+def _zstd(data: memoryview, most: int, out: Scratch) -> None:
+    """RFC 8878, with or without content size (Java writes none); several frames are one stream."""
+    decompressor = getattr(_threads, "zstd", None)
+    if decompressor is None:  # one a thread: sharing one crashes
+        decompressor = _threads.zstd = zstandard.ZstdDecompressor()
+    _zstd_whole(data)
+    size = zstandard.frame_content_size(data)  # -1: not said
+    if size > most:
+        raise Bomb
+    made = 0
+    with decompressor.stream_reader(data, read_across_frames=True, closefd=False) as stream:
+        out.room(min(most + 1, size + 1 if size >= 0 else 8 * len(data)))
+        while True:
+            room = min(len(out.data) - out.used, most + 1 - made)
+            count = stream.readinto(view(out.data)[out.used : out.used + room])
+            if count == 0:
+                break
+            made += count
+            out.used += count
+            if made > most:
+                raise Bomb
+            if count == room:
+                out.room(min(most + 1 - made, max(made, 1 << 16)))
+
+
+def _zstd_whole(data: memoryview) -> None:
+    """Walk frames and their blocks: a stream that ends early is no error to the library's reader."""
+    at = 0
+    while at < len(data):
+        at_frame = data[at:]
+        checksum = 4 if len(at_frame) > 4 and at_frame[4] & 4 else 0
+        at += zstandard.frame_header_size(at_frame)
+        last = 0
+        while not last:
+            header = int.from_bytes(data[at : at + 3], "little")
+            last = header & 1
+            at += 3 + (1 if header >> 1 & 3 == 1 else header >> 3)  # type 1: one byte, repeated
+            if at > len(data):
+                raise Broken("zstd ends early")
+        at += checksum
+        if at > len(data):
+            raise Broken("zstd ends early")
+
+
+_DECOMPRESS: Final = {GZIP: _gzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd}
