@@ -10,7 +10,8 @@ Rules
 - A packet that the capture holds twice (two interfaces, both directions of a mirror) is counted as such, and is no
   retransmission.
 - Order is causal: a packet's payload is handed on only after all the bytes of the other direction that it
-  acknowledges, so a request always comes before its response, however the capture mixed the packets.
+  acknowledges, so a request always comes before its response, however the capture mixed the packets. A packet that
+  repeats bytes acknowledges more than they did when they were first sent: of all copies the least counts.
 - What is out of order waits. Bytes that the receiver acknowledged and that still did not come within
   `REORDER_PACKETS` packets of the connection or `REORDER_NS` of capture time were lost by the capture: a gap, as data.
   Bytes that nobody acknowledged may still be sent again, and are waited for until the limits or the end.
@@ -147,9 +148,12 @@ R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
     W_FILE,
     W_RECORD_AT,
     W_ORDINAL,
-    W_SUM,  # of its packet's headers for the TCP checksum (see `header_sum`), or -1
+    W_SUM,  # of its packet's headers for the TCP checksum (see `header_sum`), -1, or RIGHT
     W_COLUMNS,
 ) = range(13)
+
+RIGHT = -2
+"""W_SUM of a part of a packet whose checksum was right."""
 
 # Columns of the state vector.
 V_OUT, V_FREE, V_ROWS, V_BYTES, V_LIVE, V_COLUMNS = 0, 1, 2, 3, 4, 5
@@ -309,6 +313,53 @@ def _remember(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, time_ns: 
     recent[key, row, R_IDENTITY] = identity
 
 
+@inline
+def _is_right(w: Any, waiting: Any, row: Any) -> Any:
+    """Whether the bytes of a waiting segment came with a right checksum."""
+    total = w[row, W_SUM]
+    if total == RIGHT:
+        return True
+    return total >= 0 and (total + byte_sum(waiting, w[row, W_AT], w[row, W_CAPTURED])) % 0xFFFF == 0
+
+
+@inline
+def _shorten(w: Any, waiting: Any, row: Any, position: Any) -> None:
+    """Take the bytes before `position` from the front of a waiting segment."""
+    w[row, W_SUM] = RIGHT if _is_right(w, waiting, row) else -1
+    count = position - w[row, W_SEQ]
+    captured = min(count, w[row, W_CAPTURED])
+    w[row, W_SEQ] = position
+    w[row, W_LENGTH] -= count
+    w[row, W_AT] += captured
+    w[row, W_CAPTURED] -= captured
+
+
+@inline
+def _split(d: Any, w: Any, waiting: Any, v: Any, key: Any, row: Any, position: Any) -> None:
+    """Make two of a waiting segment: [its start, position) and the rest, in the row after it."""
+    rest = _new_row(w, v)
+    for column in range(W_COLUMNS):
+        w[rest, column] = w[row, column]
+    _shorten(w, waiting, rest, position)
+    w[row, W_SUM] = w[rest, W_SUM]
+    w[row, W_LENGTH] -= w[rest, W_LENGTH]
+    w[row, W_CAPTURED] -= w[rest, W_CAPTURED]
+    w[row, W_NEXT] = rest
+    d[key, D_COUNT] += 1
+
+
+@inline
+def _new_row(w: Any, v: Any) -> Any:
+    """A free row for a waiting segment. Room was made sure of before."""
+    row = v[V_FREE]
+    if row >= 0:
+        v[V_FREE] = w[row, W_NEXT]
+    else:
+        row = v[V_ROWS]
+        v[V_ROWS] = row + 1
+    return row
+
+
 @shared
 def _compare(
     d: Any, w: Any, waiting: Any, key: Any, row: Any, begin: Any, stop: Any, source: Any, at: Any, right: Any
@@ -321,10 +372,8 @@ def _compare(
         if waiting[target + i] != source[at + i]:
             differ += 1
     d[key, D_CONFLICTS] += differ
-    if differ > 0 and right:
-        total = w[row, W_SUM]
-        if total < 0 or (total + byte_sum(waiting, w[row, W_AT], w[row, W_CAPTURED])) % 0xFFFF != 0:
-            copy_bytes(waiting, target, source, at, stop - begin)
+    if differ > 0 and right and not _is_right(w, waiting, row):
+        copy_bytes(waiting, target, source, at, stop - begin)
 
 
 @shared
@@ -334,7 +383,8 @@ def _wait(
 ) -> Any:  # fmt: skip
     """Keep bytes [start, stop) of a packet whose payload starts at source[at] until their turn: the parts not yet
     waiting, in order of sequence number. `skipped` bytes of its payload are before that; `headers` is its `header_sum`.
-    Returns how many bytes were new. Invariant: waiting segments of a direction are disjoint and sorted."""
+    Returns how many bytes were new. Invariants: waiting segments of a direction are disjoint and sorted; what they
+    acknowledge never falls, because what was sent before them cannot have acknowledged more."""
     right = np.int64(-1)  # whether its checksum is right: not asked yet
     new = np.int64(0)
     before = np.int64(-1)
@@ -342,24 +392,21 @@ def _wait(
     position = start
     while position < stop:
         while after >= 0 and w[after, W_SEQ] + w[after, W_LENGTH] <= position:
+            if 0 <= ack < w[after, W_ACK]:
+                w[after, W_ACK] = ack
             before = after
             after = w[after, W_NEXT]
         piece_stop = stop
         if after >= 0 and w[after, W_SEQ] < piece_stop:
             piece_stop = max(position, w[after, W_SEQ])
         if piece_stop > position:
-            row = v[V_FREE]
-            if row >= 0:
-                v[V_FREE] = w[row, W_NEXT]
-            else:
-                row = v[V_ROWS]
-                v[V_ROWS] = row + 1
+            row = _new_row(w, v)
             captured = max(np.int64(0), min(piece_stop, captured_stop) - position)
             w[row, W_SEQ] = position
             w[row, W_LENGTH] = piece_stop - position
             w[row, W_CAPTURED] = captured
             w[row, W_AT] = v[V_BYTES]
-            w[row, W_ACK] = ack
+            w[row, W_ACK] = ack if after < 0 or w[after, W_ACK] < 0 else min(ack, w[after, W_ACK])
             w[row, W_TIME_NS] = time_ns
             w[row, W_NUMBER] = number
             w[row, W_FILE] = file
@@ -392,14 +439,21 @@ def _wait(
                         right = np.int64(total % 0xFFFF == 0)
                 _compare(d, w, waiting, key, after, position, both, source, at + position - start, right == 1)
             _duplicate(d, key, position, overlap, captured_stop)
+            if 0 <= ack < w[after, W_ACK]:
+                if overlap < w[after, W_SEQ] + w[after, W_LENGTH]:
+                    _split(d, w, waiting, v, key, after, overlap)
+                w[after, W_ACK] = ack
             position = overlap
     return new
 
 
 @shared
-def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any, forced: Any) -> None:
+def _drain(
+    d: Any, w: Any, waiting: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any, forced: Any
+) -> None:  # fmt: skip
     """Hand on all that is in order, alternating between the directions until neither moves. The first waiting segment
-    of direction `forced` (-1: none) is handed on whatever it acknowledges."""
+    of direction `forced` (-1: none) is handed on whatever it acknowledges, as far as the other direction, if that waits
+    for it, acknowledges it."""
     progress = True
     while progress:
         progress = False
@@ -419,11 +473,14 @@ def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: A
                     and w[row, W_ACK] > d[other, D_NEXT]
                 ):
                     break
-                if key == forced:
-                    forced = np.int64(-1)
                 start = max(w[row, W_SEQ], d[key, D_NEXT])
                 stop = w[row, W_SEQ] + w[row, W_LENGTH]
-                captured_stop = w[row, W_SEQ] + w[row, W_CAPTURED]
+                if key == forced:
+                    forced = np.int64(-1)
+                    answer = d[other, D_HEAD]
+                    if answer >= 0 and w[answer, W_SEQ] <= d[other, D_NEXT] and w[answer, W_ACK] > start:
+                        stop = min(stop, w[answer, W_ACK])
+                captured_stop = min(stop, w[row, W_SEQ] + w[row, W_CAPTURED])
                 _duplicate(d, key, w[row, W_SEQ], min(start, stop), captured_stop)
                 captured = max(np.int64(0), captured_stop - start)
                 if captured > 0:
@@ -439,6 +496,13 @@ def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: A
                         w[row, W_RECORD_AT], w[row, W_ORDINAL], trigger,
                     )  # fmt: skip
                 d[key, D_NEXT] = max(d[key, D_NEXT], stop)
+                progress = True
+                if stop < w[row, W_SEQ] + w[row, W_LENGTH]:
+                    held = w[row, W_CAPTURED]
+                    _shorten(w, waiting, row, stop)
+                    d[key, D_BYTES] -= held - w[row, W_CAPTURED]
+                    v[V_LIVE] -= held - w[row, W_CAPTURED]
+                    continue
                 d[key, D_HEAD] = w[row, W_NEXT]
                 d[key, D_COUNT] -= 1
                 d[key, D_BYTES] -= w[row, W_CAPTURED]
@@ -446,7 +510,6 @@ def _drain(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: A
                 w[row, W_NEXT] = v[V_FREE]
                 w[row, W_LENGTH] = 0
                 v[V_FREE] = row
-                progress = True
             if d[key, D_HEAD] < 0:
                 if d[key, D_FIN] >= 0 and d[key, D_NEXT] >= d[key, D_FIN] and d[key, D_DONE] == 0:
                     _emit(out, v, key, FINISH, 0, 0, 0, time_ns, 0, 0, 0, trigger, trigger)
@@ -544,11 +607,11 @@ def _mutual(d: Any, w: Any, slot: Any) -> Any:
 
 
 @shared
-def _flush(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
+def _flush(d: Any, w: Any, waiting: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
     """Hand on all that waits, still in causal order, with gaps for what did not come."""
     forced = np.int64(-1)
     while True:
-        _drain(d, w, out, v, slot, time_ns, trigger, forced)
+        _drain(d, w, waiting, out, v, slot, time_ns, trigger, forced)
         forced = np.int64(-1)
         if not _declare(d, w, out, v, slot, time_ns, trigger, True):
             forced = _stuck(d, w, slot)
@@ -557,21 +620,21 @@ def _flush(d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: A
 
 
 @inline
-def _finish(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
+def _finish(c: Any, d: Any, w: Any, waiting: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
     """The connection is over: hand on what waits, with gaps for what never came, then say END."""
     if c[slot, C_STARTED] == 0:
         return
     if c[slot, C_HOLD] > 0:
         _release(c, d, w, slot)
-    _flush(d, w, out, v, slot, time_ns, trigger)
+    _flush(d, w, waiting, out, v, slot, time_ns, trigger)
     _emit(out, v, 2 * slot, END, 0, 0, 0, time_ns, 0, 0, 0, trigger, trigger)
     c[slot, C_STARTED] = 0
 
 
 @inline
-def _settle(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
+def _settle(c: Any, d: Any, w: Any, waiting: Any, out: Any, v: Any, slot: Any, time_ns: Any, trigger: Any) -> None:
     """After a packet that was not simply next: hand on what can be, and mind how long the rest has waited."""
-    _drain(d, w, out, v, slot, time_ns, trigger, np.int64(-1))
+    _drain(d, w, waiting, out, v, slot, time_ns, trigger, np.int64(-1))
     if not _blocked(d, slot):
         c[slot, C_BLOCKED] = 0
         return
@@ -587,10 +650,10 @@ def _settle(c: Any, d: Any, w: Any, out: Any, v: Any, slot: Any, time_ns: Any, t
     if c[slot, C_BLOCKED] > REORDER_PACKETS or time_ns - c[slot, C_BLOCKED_NS] > REORDER_NS or full:
         moved = False
         while _declare(d, w, out, v, slot, time_ns, trigger, False):
-            _drain(d, w, out, v, slot, time_ns, trigger, np.int64(-1))
+            _drain(d, w, waiting, out, v, slot, time_ns, trigger, np.int64(-1))
             moved = True
         if not moved and _mutual(d, w, slot):
-            _drain(d, w, out, v, slot, time_ns, trigger, _stuck(d, w, slot))
+            _drain(d, w, waiting, out, v, slot, time_ns, trigger, _stuck(d, w, slot))
         c[slot, C_BLOCKED] = 0
         if _blocked(d, slot):
             c[slot, C_BLOCKED] = 1
@@ -618,7 +681,7 @@ def advance(
                 if v[V_OUT] + 4 * (d[2 * slot, D_COUNT] + d[2 * slot + 1, D_COUNT]) + 32 > len(out):
                     return NEED_SEGMENTS, i, e
                 moment = time_ns[i] if i < n else c[slot, C_LAST_NS]
-                _finish(c, d, w, out, v, slot, moment, base + i)
+                _finish(c, d, w, waiting, out, v, slot, moment, base + i)
             e += 1
         if i >= n:
             break
@@ -681,7 +744,7 @@ def advance(
         counts = d[key, D_COUNT] + d[other, D_COUNT]
         if v[V_OUT] + 8 * counts + 64 > len(out):
             return NEED_SEGMENTS, i, e
-        if v[V_ROWS] + d[key, D_COUNT] + 2 > len(w):
+        if v[V_ROWS] + d[key, D_COUNT] + 3 > len(w):
             return NEED_WAITING, i, e
         if v[V_BYTES] + captured[i] > len(waiting):
             return NEED_BYTES, i, e
@@ -781,9 +844,9 @@ def advance(
             if c[slot, C_HOLD] == 0 or flag & (FIN | RST) != 0:
                 _release(c, d, w, slot)
         if c[slot, C_HOLD] == 0:
-            _settle(c, d, w, out, v, slot, time_ns[i], trigger)
+            _settle(c, d, w, waiting, out, v, slot, time_ns[i], trigger)
             if v[V_LIVE] > limit:
-                _flush(d, w, out, v, slot, time_ns[i], trigger)
+                _flush(d, w, waiting, out, v, slot, time_ns[i], trigger)
                 c[slot, C_BLOCKED] = 0
         i += 1
     return OK, n, e

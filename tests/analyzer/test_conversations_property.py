@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from captures.forge import (
@@ -101,15 +101,20 @@ def exchanges(draw: st.DrawFn, correlation_id: int) -> Exchange:
     return Exchange(heartbeat(correlation_id, "lost"), None)
 
 
+def login() -> list[Write]:
+    """SaslHandshake v0, then raw tokens (KIP-43)."""
+    return [
+        asking(request(SASL_HANDSHAKE, 0, 0, {"mechanism": "PLAIN"})),
+        answering(response(SASL_HANDSHAKE, 0, 0, {"errorCode": 0, "mechanisms": ["PLAIN"]})),
+        asking(framed(b"\0alice\0secret")),
+        answering(framed(b"")),
+    ]
+
+
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Write]:
     """Pipelined requests, answers in order, ids that repeat, now and then a login."""
-    writes: list[Write] = []
-    if draw(st.booleans()):
-        handshake = {"errorCode": 0, "mechanisms": ["PLAIN"]}
-        writes += [asking(request(SASL_HANDSHAKE, 0, 0, {"mechanism": "PLAIN"}))]
-        writes += [answering(response(SASL_HANDSHAKE, 0, 0, handshake))]
-        writes += [asking(framed(b"\0alice\0secret")), answering(framed(b""))]
+    writes = login() if draw(st.booleans()) else []
     number = draw(st.integers(1, 1 << 20))
     for _ in range(draw(st.integers(1, 5))):
         group = []
@@ -191,8 +196,16 @@ def first_difference(a: pa.Table, b: pa.Table) -> Any:
     return len(a), len(b)
 
 
-@pytest.mark.xfail(reason="open: raw SASL tokens with reordered segments leave a later answer an orphan", strict=False)
+LOGGED_IN = [
+    *login(),
+    *[asking(fetch(2)), answering(fetch_answer(2))],
+    *[asking(produce(3, 3, 0, batch())), asking(produce(4, 0, 0, batch()))],
+]
+"""With seed 0 its last token and the answer behind it were captured as one segment before the request between them."""
+
+
 @settings(max_examples=60)
+@example(point=[LOGGED_IN], close="fin", seed=0)
 @given(point=points(), close=st.sampled_from(["fin", "rst", None]), seed=st.integers(0, 1 << 30))
 def test_the_network_changes_no_table(point: list[list[Write]], close: Any, seed: int) -> None:
     rng = random.Random(seed)
