@@ -23,7 +23,7 @@ def _announce_compilation() -> None:
     """The first run on a machine compiles the kernels: say so, or it looks like a hang."""
     from captures import kernels
 
-    if not kernels.WARM:
+    if not kernels.warm():
         sys.stderr.write("kwire: compiling kernels, once on this machine (about half a minute) ...\n")
         sys.stderr.flush()
 

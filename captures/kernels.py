@@ -1,26 +1,45 @@
 """How kwire compiles its kernels: one decorator, one cache folder a machine.
 
 A *kernel* is a Numba function from arrays to arrays: no I/O, no Python objects, every load widened and every
-bound checked before the read. Use `@kernel` on what Python calls and `@inline` on small helpers that other
-kernels call.
+bound checked before the read. Use `@kernel` on what Python calls, `@inline` on small helpers that other kernels call
+and `@shared` on larger ones.
 
-The compiled code is kept on disk in a folder named by a hash of every kernel source in the project: Numba itself
-does not notice an edit of a function that is called from another module, and would run the stale one.
+Numba is imported only to compile. What it made is kept as object code (`native.py`) in a folder named by a hash of
+every kernel source in the project: Numba itself does not notice an edit of a function that is called from another
+module, and would run the stale one. `NUMBA_DISABLE_JIT=1` leaves plain Python functions, and with
+`NUMBA_BOUNDSCHECK=1` (a read past an array raises IndexError) Numba does all of it, its own cache included.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import importlib.util
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
+
+from captures import native
 from captures.cache import cache_root
 
 _PACKAGES = ("captures", "analyzer")
 _ROOT = Path(__file__).resolve().parent.parent
+
+
+def _set(variable: str) -> bool:
+    """As Numba reads its switches."""
+    return os.environ.get(variable, "0") not in ("", "0")
+
+
+_PLAIN_PYTHON = _set("NUMBA_DISABLE_JIT")
+_BOUNDS_CHECKED = _set("NUMBA_BOUNDSCHECK")
 
 
 def _kernel_sources() -> list[Path]:
@@ -37,48 +56,177 @@ def cache_folder() -> Path:
     """The folder that holds this version's compiled kernels. Bounds-checked builds get one of their own, because
     Numba ignores `NUMBA_BOUNDSCHECK` where a cache is warm."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in _kernel_sources():
+    for path in [Path(native.__file__), *_kernel_sources()]:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
-    bounds = "-bounds" if os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0") else ""
-    return cache_root() / "kernels" / (digest.hexdigest()[:16] + bounds)
+    return cache_root() / "kernels" / (digest.hexdigest()[:16] + ("-bounds" if _BOUNDS_CHECKED else ""))
 
 
 CACHE_FOLDER = cache_folder()
-if "NUMBA_CACHE_DIR" not in os.environ:
-    # Numba reads the variable when it is imported; setting it afterwards would be too late.
-    os.environ["NUMBA_CACHE_DIR"] = str(CACHE_FOLDER)
 
-import numba  # noqa: E402  (after the cache folder is set)
-import numpy  # noqa: E402
 
-WARM = CACHE_FOLDER.is_dir() and any(CACHE_FOLDER.iterdir())
+@functools.cache
+def object_folder() -> Path:
+    """The part of it with object code of the installed Numba and LLVM for this processor, under the switches of Numba
+    that are set."""
+    digest = hashlib.sha256(native.machine().encode())
+    package = importlib.util.find_spec("numba")
+    if package is not None and package.origin is not None:
+        digest.update((Path(package.origin).parent / "_version.py").read_bytes())
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR":
+            digest.update(f"{name}={value}".encode())
+    return CACHE_FOLDER / digest.hexdigest()[:16]
+
+
+def warm() -> bool:
+    """Whether some kernels are compiled already."""
+    folder = CACHE_FOLDER if _BOUNDS_CHECKED else object_folder()
+    return _PLAIN_PYTHON or (folder.is_dir() and any(folder.iterdir()))
 
 
 # No reference counts: kernels get their arrays and never allocate. Division as NumPy does it: no exceptions to raise.
-# (Two of the options are Numba's own and not in its annotations, hence `Any`.)
-_njit: Any = numba.njit
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+
+@functools.cache
+def with_numba() -> Any:
+    """Numba, told how to compile calls of our kernels and helpers."""
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        # Numba reads the variable when it is imported; setting it afterwards would be too late.
+        os.environ["NUMBA_CACHE_DIR"] = str(CACHE_FOLDER)
+    import numba
+    from numba.extending import typeof_impl
+
+    @typeof_impl.register(Helper)
+    def _(function: Helper, context: Any) -> Any:
+        return numba.types.Dispatcher(function.dispatcher)
+
+    return numba
+
+
+_compiling = threading.RLock()
+
+
+class Helper:
+    """A function that kernels call. Compiled code of its own has no entry for Python."""
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self.py_func = function
+        self._options = {"no_cpython_wrapper": True, **_OPTIONS, **options}
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """What Numba compiles it with."""
+        return with_numba().njit(self.py_func, **self._options)
+
+
+class Kernel(Helper):
+    """A function that Python calls (and kernels may), compiled for each kind of arguments it is called with."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._ready: dict[tuple[Any, ...], Callable[[Sequence[Any]], Any]] = {}
+        self._numba_only: set[tuple[Any, ...]] = set()
+
+    @functools.cached_property
+    def by_numba(self) -> Any:
+        """The same function with Numba's own dispatch and cache."""
+        return with_numba().njit(self.py_func, cache=True, **_OPTIONS)
+
+    def __call__(self, *arguments: Any) -> Any:
+        key: list[Any] = []
+        values: list[Any] = []
+        try:
+            for argument in arguments:
+                native.flatten(argument, key, values)
+        except native.NotPlain:
+            return self.by_numba(*arguments)
+        kind = tuple(key)
+        ready = self._ready.get(kind)
+        if ready is None:
+            ready = self._prepared(kind, arguments, values)
+            if ready is None:
+                return self.by_numba(*arguments)
+        return ready(values)
+
+    def _prepared(
+        self, kind: tuple[Any, ...], arguments: Sequence[Any], values: Sequence[Any]
+    ) -> Callable[[Sequence[Any]], Any] | None:
+        """The code for a kind of arguments: from the cache folder, else compiled and put there. None: Numba's own."""
+        with _compiling:
+            if kind in self._ready or kind in self._numba_only:
+                return self._ready.get(kind)
+            path = object_folder() / self._file_name(kind)
+            code = _stored(path)
+            if code is None:
+                code = native.compiled(self.dispatcher, arguments, values)
+                if code is None:
+                    self._numba_only.add(kind)
+                    return None
+                _store(path, code)
+            self._ready[kind] = native.linked(code)
+            return self._ready[kind]
+
+    def _file_name(self, kind: tuple[Any, ...]) -> str:
+        """Of the code for a kind of arguments. Kernels outside our packages (tests have some) go by their file too."""
+        digest = hashlib.sha256(repr(kind).encode())
+        source = Path(self.py_func.__code__.co_filename)
+        if source.parent.parent != _ROOT:
+            digest.update(source.read_bytes())
+        return f"{self.py_func.__module__}.{self.py_func.__qualname__}.{digest.hexdigest()[:16]}"
+
+
+def _stored(path: Path) -> native.ObjectCode | None:
+    """Object code from the cache folder; None where there is none, or none that is whole."""
+    try:
+        return native.ObjectCode.from_bytes(path.read_bytes())
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _store(path: Path, code: native.ObjectCode) -> None:
+    """Put object code in the cache folder, in one step: other processes may do the same at the same time. A folder that
+    cannot be written costs compiling again, no more."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+        try:
+            with open(number, "wb") as file:
+                file.write(code.to_bytes())
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` on first use, without the GIL, and keep the result on disk."""
-    return _njit(function, cache=True, **_OPTIONS)
+    if _PLAIN_PYTHON:
+        return function
+    return Kernel(function).by_numba if _BOUNDS_CHECKED else Kernel(function)
 
 
 def inline(function: Callable[..., Any]) -> Any:
     """For helpers that kernels call: compiled into their callers.
 
     Numba hands an array to a function as seven values, so a call with the tables of a stage costs hundreds of moves:
-    more than what most helpers do. Never call one from Python: it has no entry for that, and would crash
-    (`NUMBA_DISABLE_JIT=1` runs all of them as plain Python).
+    more than what most helpers do. Python cannot call one (`NUMBA_DISABLE_JIT=1` runs all of them as plain Python).
     """
-    return _njit(function, no_cpython_wrapper=True, forceinline=True, **_OPTIONS)
+    return _helper(function, forceinline=True)
 
 
 def shared(function: Callable[..., Any]) -> Any:
     """Like `inline`, for larger helpers with several callers: one copy, called."""
-    return _njit(function, no_cpython_wrapper=True, **_OPTIONS)
+    return _helper(function)
+
+
+def _helper(function: Callable[..., Any], **options: Any) -> Any:
+    if _PLAIN_PYTHON:
+        return function
+    helper = Helper(function, **options)
+    return helper.dispatcher if _BOUNDS_CHECKED else helper
 
 
 @inline

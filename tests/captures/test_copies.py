@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from captures import forge, streams
 from captures.files import CapturePoint
 from captures.flows import Flows
 from captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write
+from captures.kernels import with_numba
 from captures.packets import Reader, no_packets
 from captures.streams import Streams
 
@@ -273,8 +273,7 @@ def test_a_checksum_left_to_the_card_is_not_wrong_and_not_right(offloaded: str, 
 
 @pytest.mark.parametrize("segments", [FOUR, SIX], ids=["IPv4", "IPv6"])
 def test_checksums_of_forged_packets_are_right_and_spoiled_ones_wrong(segments: list[Segment]) -> None:
-    @numba.njit  # helpers can only be called from a kernel
-    def sums(
+    def summed(
         b: np.ndarray, at: int, length: int, src_hi: int, src_lo: int, dst_hi: int, dst_lo: int
     ) -> tuple[int, int]:
         return (
@@ -282,6 +281,7 @@ def test_checksums_of_forged_packets_are_right_and_spoiled_ones_wrong(segments: 
             streams.byte_sum(b, at + 20, length),
         )
 
+    sums = with_numba().njit(summed)  # helpers can only be called from a kernel
     rng = random.Random(2)
     for length in (0, 1, 2, 7, 8, 999):
         segment = replace(segments[3], payload=rng.randbytes(length))

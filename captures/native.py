@@ -1,0 +1,255 @@
+"""Compiled kernels as files of object code, called without Numba.
+
+Importing Numba and letting it restore what it compiled earlier takes half a second and more, which is most of the time
+that a small capture needs. So what Numba compiles is kept as plain object code, and LLVM alone (llvmlite) loads it.
+
+In: a Numba dispatcher and arguments. Out: an `ObjectCode` that can be stored, read back and linked into this process as
+a Python callable. Rule: whatever is not plainly sound (an argument of another form than here, a symbol that this
+process may not have, a platform whose object files we cannot check) gives `None`, and Numba does the call itself.
+
+The call is Numba's own between compiled functions: `int32 status = f(result *, exception **, arguments ...)`. An array
+is seven or more arguments: two owners (null: the caller keeps it alive), number of items, size of an item, address,
+shape, strides; a tuple is its parts one after the other. What LLVM says the function takes is compared with that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+_POINTER: Final = "ptr"
+_PARAMETERS: Final[dict[str, Any]] = {
+    _POINTER: ctypes.c_void_p, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "i16": ctypes.c_int16,
+    "i8": ctypes.c_int8, "double": ctypes.c_double,
+}  # fmt: skip
+_RESULTS: Final[dict[str, Any]] = {
+    "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32, "uint32": ctypes.c_uint32,
+    "int16": ctypes.c_int16, "uint16": ctypes.c_uint16, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8,
+    "bool": ctypes.c_bool, "float64": ctypes.c_double,
+}  # fmt: skip
+_LIBRARY_CALLS: Final = frozenset({"memcpy", "memmove", "memset", "memcmp"})
+"""What object code may ask of the process. LLVM ends the process where it cannot find a symbol, so nothing else may."""
+
+_OK: Final = (0, -2)  # Numba's status of a function that returned: a value, or None
+
+_ALIGNED, _WRITEABLE, _C_ORDER, _F_ORDER = 0x100, 0x400, 0x1, 0x2  # NumPy's flags, as in `array.flags.num`
+_MAX_PARAMETERS: Final = 1000  # of ctypes, which takes 1024
+
+
+class NotPlain(TypeError):
+    """An argument that only Numba itself can take."""
+
+
+def flatten(value: Any, key: list[Any], values: list[Any]) -> None:
+    """Append what tells the type of an argument to `key`, and the argument as machine values to `values`.
+
+    Equal keys mean that Numba would compile the same code. Raises NotPlain.
+    """
+    kind = type(value)
+    if kind is np.ndarray:
+        dtype = value.dtype
+        if dtype.kind not in "iufb":
+            raise NotPlain(f"an array of {dtype}")
+        flags = value.flags.num
+        order = flags & _C_ORDER or flags & _F_ORDER  # one dimension has both: Numba calls that C
+        key.append((dtype.str, value.ndim, order, flags & (_ALIGNED | _WRITEABLE)))
+        address = value.__array_interface__["data"][0]
+        values += (None, None, value.size, dtype.itemsize, address, *value.shape, *value.strides)
+    elif kind is int:
+        if not -(1 << 63) <= value < 1 << 63:
+            raise NotPlain("an integer of more than 64 bits")
+        key.append("int64")
+        values.append(value)
+    elif kind is bool or kind is np.bool_:
+        key.append("bool")
+        values.append(int(value))
+    elif isinstance(value, tuple):
+        key.append((f"{kind.__module__}.{kind.__qualname__}", len(value)))
+        for part in value:
+            flatten(part, key, values)
+    elif isinstance(value, np.integer):
+        key.append(value.dtype.name)
+        values.append(int(value))
+    elif kind is float or kind is np.float64:
+        key.append("float64")
+        values.append(float(value))
+    else:
+        raise NotPlain(f"a {kind.__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCode:
+    """One kernel compiled for one signature.
+
+    symbol      name of its function
+    parameters  LLVM's type of each parameter after the result and the exception, as `ptr` or `i64`
+    returns     type of the result, or of each part of it; empty: it returns None
+    several     the result is a tuple
+    code        the object file
+    """
+
+    symbol: str
+    parameters: tuple[str, ...]
+    returns: tuple[str, ...]
+    several: bool
+    code: bytes
+
+    def to_bytes(self) -> bytes:
+        """For a file: a checksum, the size of the description, the description, the object file."""
+        about = {name: value for name, value in asdict(self).items() if name != "code"}
+        described = json.dumps(about).encode()
+        content = struct.pack("<I", len(described)) + described + self.code
+        return hashlib.sha256(content).digest() + content
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ObjectCode:
+        """The reverse. Raises ValueError where the bytes are not whole."""
+        content = memoryview(data)[32:]
+        if len(content) < 4 or hashlib.sha256(content).digest() != data[:32]:
+            raise ValueError("damaged")
+        end = 4 + struct.unpack_from("<I", content)[0]
+        about = json.loads(bytes(content[4:end]))
+        parameters, returns = tuple(about["parameters"]), tuple(about["returns"])
+        return cls(about["symbol"], parameters, returns, about["several"], bytes(content[end:]))
+
+
+def compiled(dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any]) -> ObjectCode | None:
+    """Let Numba compile for these arguments; None where the result cannot be used without Numba."""
+    import numba
+
+    if len(values) > _MAX_PARAMETERS:
+        return None
+    signature = tuple(numba.typeof(argument) for argument in arguments)
+    dispatcher.compile(signature)
+    result = dispatcher.overloads[signature]
+    returns = _returns(result.fndesc.restype)
+    symbol = result.fndesc.llvm_func_name
+    function = result.library.get_function(symbol)
+    result_at, exception_at, *parameters = [str(argument.type) for argument in function.arguments]
+    code = result.library._get_compiled_object()
+    if (
+        returns is None
+        or (result_at, exception_at) != (_POINTER, _POINTER)
+        or len(parameters) != len(values)
+        # Owners and addresses of arrays must be where we put them, and so must all else.
+        or any((kind == _POINTER) != expected for kind, expected in zip(parameters, _pointers(arguments), strict=True))
+        or not set(parameters) <= set(_PARAMETERS)
+        or (asked := undefined_symbols(code)) is None
+        or not asked <= _LIBRARY_CALLS
+    ):
+        return None
+    return ObjectCode(symbol, tuple(parameters), returns, "Tuple" in type(result.fndesc.restype).__name__, code)
+
+
+def _pointers(values: Sequence[Any]) -> list[bool]:
+    """Which of the machine values of some arguments are addresses."""
+    found: list[bool] = []
+    for value in values:
+        if isinstance(value, np.ndarray):
+            found += [True, True, False, False, True] + [False] * (2 * value.ndim)
+        elif isinstance(value, tuple):
+            found += _pointers(value)
+        else:
+            found.append(False)
+    return found
+
+
+def _returns(kind: Any) -> tuple[str, ...] | None:
+    """Numba's type of a result as names in `_RESULTS`; None where it is another."""
+    from numba import types
+
+    if kind == types.none:
+        return ()
+    parts = tuple(str(part) for part in (kind if isinstance(kind, types.UniTuple | types.Tuple) else (kind,)))
+    return parts if set(parts) <= set(_RESULTS) else None
+
+
+def undefined_symbols(code: bytes) -> set[str] | None:
+    """The symbols that an object file expects elsewhere; None where it is not a 64-bit little-endian ELF file.
+
+    (System V ABI, "Object Files": the section header table at e_shoff; symbol tables have type 2, entries of 24 bytes,
+    and link to the section with their names.)
+    """
+    if code[:6] != b"\x7fELF\x02\x01":
+        return None
+    table, entry_size, count = (*struct.unpack_from("<Q", code, 0x28), *struct.unpack_from("<HH", code, 0x3A))
+    found = set()
+    for section in range(count):
+        header = struct.unpack_from("<IIQQQQIIQQ", code, table + section * entry_size)
+        if header[1] != 2:
+            continue
+        names = struct.unpack_from("<IIQQQQ", code, table + header[6] * entry_size)[4]
+        for at in range(header[4], header[4] + header[5], 24):
+            name, _, _, where = struct.unpack_from("<IBBH", code, at)
+            if name and not where:
+                found.add(code[names + name : code.index(b"\0", names + name)].decode())
+    return found
+
+
+# --- linking --------------------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()  # LLVM's engine takes one object file at a time
+
+
+@functools.cache
+def machine() -> str:
+    """What object code depends on beside its sources: the compiler and the processor."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    processor = f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    return f"llvmlite {llvmlite.__version__} {processor}"
+
+
+@functools.cache
+def _engine() -> Any:
+    """LLVM's linker of object code into this process. It lives as long as the process."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
+
+
+def linked(native: ObjectCode) -> Callable[[Sequence[Any]], Any]:
+    """Link object code into this process: a callable that takes the machine values of `flatten`. ctypes lets go of the
+    GIL while it runs."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        engine = _engine()
+        engine.add_object_file(llvm.ObjectFileRef.from_data(native.code))
+        engine.finalize_object()
+        address = engine.get_function_address(native.symbol)
+    parts = [_RESULTS[name] for name in native.returns]
+    result: Any = type(
+        "Result", (ctypes.Structure,), {"_fields_": [(f"part{i}", kind) for i, kind in enumerate(parts)]}
+    )
+    parameters = [_PARAMETERS[name] for name in native.parameters]
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *parameters)(address)
+    names = [f"part{i}" for i in range(len(parts))]
+    reference = ctypes.byref
+    size = max(8, ctypes.sizeof(result))
+
+    def call(values: Sequence[Any]) -> Any:
+        returned = (ctypes.c_char * size)()
+        exception = ctypes.c_void_p()
+        status = function(reference(returned), reference(exception), *values)
+        if status not in _OK:
+            raise AssertionError(f"{native.symbol} raised ({status}): kernels must not")
+        given = result.from_buffer(returned)
+        if native.several:
+            return tuple(getattr(given, name) for name in names)
+        return given.part0 if names else None
+
+    return call

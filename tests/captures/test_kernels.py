@@ -1,0 +1,253 @@
+"""Compiled kernels: called without Numba they do what Numba's own dispatch does; a bad file in the cache, several first
+runs at once and Numba's switches change no result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from captures import cache, kernels, native
+from captures.kernels import inline, kernel, shared
+from tests.shared import ROOT, SAMPLES
+
+SAMPLE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
+
+
+class Pair(NamedTuple):
+    """Arrays that travel together."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+
+@inline
+def at_or_zero(values: Any, i: Any) -> Any:
+    """values[i], 0 outside."""
+    return values[i] if 0 <= i < len(values) else values.dtype.type(0)
+
+
+@shared
+def total(values: Any) -> Any:
+    """The sum of one dimension."""
+    found = np.int64(0)
+    for i in range(len(values)):
+        found += np.int64(values[i])
+    return found
+
+
+@kernel
+def total_of(pair: Any, i: Any) -> Any:
+    """(sum of both, item i of the first, whether that is negative); the second gets the first's items added."""
+    for j in range(min(len(pair.first), len(pair.second))):
+        pair.second[j] += pair.first[j]
+    item = np.int64(at_or_zero(pair.first, i))
+    return total(pair.first) + total(pair.second), item, item < 0
+
+
+@kernel
+def nothing(values: Any) -> None:
+    """Doubles each value; returns None."""
+    for i in range(len(values)):
+        values[i] *= 2
+
+
+@kernel
+def seen(value: Any, flag: Any, unsigned: Any, real: Any) -> Any:
+    """Scalars as they come in."""
+    return value * 3, not flag, unsigned, real / 2
+
+
+@kernel
+def corner(table: Any) -> Any:
+    """The sum of a table by its two indices, whatever its layout."""
+    found = np.int64(0)
+    for i in range(table.shape[0]):
+        for j in range(table.shape[1]):
+            found += np.int64(table[i, j]) * (3 * i + j + 1)
+    return found
+
+
+@kernel
+def past_the_end(values: Any) -> Any:
+    """Reads one item too far."""
+    return values[len(values)]
+
+
+def test_a_kernel_does_what_numbas_own_dispatch_does() -> None:
+    for dtype in (np.uint8, np.int8, np.int32, np.uint16, np.int64):
+        first = np.array([-3, 5, 120], np.int64).astype(dtype)
+        ours, theirs = (Pair(first.copy(), np.arange(3, dtype=np.int64)) for _ in range(2))
+        for i in (-1, 0, 2, 3, 1 << 40):
+            assert total_of(ours, i) == total_of.by_numba(theirs, i)
+            assert (ours.second == theirs.second).all()
+
+
+def test_results_are_pythons_own_values() -> None:
+    found = total_of(Pair(np.array([-1]), np.array([7])), 0)
+    assert found == (5, -1, True)
+    assert [type(part) for part in found] == [int, int, bool]
+    assert nothing(np.ones(3, np.int64)) is None
+
+
+def test_scalars_keep_all_their_bits() -> None:
+    for arguments in [
+        (-5, True, np.uint64((1 << 64) - 1), 1.5),
+        (np.int64(-(1 << 61)), np.bool_(False), np.uint64(1), np.float64(-0.0)),
+        (np.int8(-128), False, np.uint8(255), float("inf")),
+    ]:
+        assert seen(*arguments) == seen.by_numba(*arguments)
+
+
+def test_layouts_and_read_only_arrays_are_kinds_of_their_own() -> None:
+    table = np.arange(12, dtype=np.int32).reshape(3, 4)
+    frozen = table.copy()
+    frozen.setflags(write=False)
+    unaligned = np.frombuffer(b"x" + table.tobytes(), np.uint8)[1:].view(np.int32).reshape(3, 4)
+    for one in (table, table.T, table[:, ::2], table[::-1], frozen, unaligned, table[:0], table[:, :1]):
+        expected = sum(int(one[i, j]) * (3 * i + j + 1) for i in range(one.shape[0]) for j in range(one.shape[1]))
+        assert corner(one) == corner.by_numba(one) == expected
+
+
+def test_what_is_no_plain_argument_is_left_to_numba() -> None:
+    pairs = np.zeros(2, [("a", np.int64), ("b", np.int64)])
+    with pytest.raises(native.NotPlain, match="an array of"):
+        native.flatten(pairs, [], [])
+    with pytest.raises(native.NotPlain, match="more than 64 bits"):
+        native.flatten(1 << 63, [], [])
+    with pytest.raises(native.NotPlain, match="a str"):
+        native.flatten("text", [], [])
+    assert seen(1, False, 1 << 63, 0.0) == (3, True, 1 << 63, 0.0)
+
+
+def test_object_code_with_a_symbol_that_may_be_absent_is_not_used() -> None:
+    """LLVM would end the process when it links it. `sin` comes from the C library's mathematics."""
+    numba = kernels.with_numba()
+    sine = numba.njit(lambda values: np.sin(values[0]), no_cpython_wrapper=True, _nrt=False)
+    values: list[Any] = []
+    arguments = (np.zeros(1),)
+    native.flatten(arguments[0], [], values)
+    assert native.compiled(sine, arguments, values) is None
+    assert "sin" in (native.undefined_symbols(sine.overloads[sine.signatures[0]].library._get_compiled_object()) or ())
+
+
+def test_only_object_files_whose_symbols_we_can_read_are_used() -> None:
+    assert native.undefined_symbols(b"\xcf\xfa\xed\xfe" + bytes(60)) is None  # Mach-O
+    assert native.undefined_symbols(b"") is None
+
+
+def test_object_code_is_stored_whole_or_not_at_all() -> None:
+    code = native.ObjectCode("f", ("ptr", "i64"), ("int64", "bool"), True, b"code")
+    stored = code.to_bytes()
+    assert native.ObjectCode.from_bytes(stored) == code
+    for cut in range(len(stored)):
+        with pytest.raises(ValueError, match="damaged"):
+            native.ObjectCode.from_bytes(stored[:cut])
+    for i in range(len(stored)):
+        with pytest.raises(ValueError, match="damaged"):
+            native.ObjectCode.from_bytes(stored[:i] + bytes([stored[i] ^ 1]) + stored[i + 1 :])
+
+
+# ----------------------------------------------------------------------------------------- in processes of their own
+
+
+def run(code: str, cache: Path, **environment: str) -> str:
+    """What a program prints that has a cache folder of its own."""
+    variables = {**os.environ, "KWIRE_CACHE_DIR": str(cache), **environment}
+    variables.pop("NUMBA_CACHE_DIR", None)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+DOUBLE = (
+    "import sys, numpy as np; from tests.captures.test_kernels import nothing;"
+    "values = np.arange(4); nothing(values); print(values.tolist(), 'numba' in sys.modules)"
+)
+
+
+def test_numba_is_imported_to_compile_only(tmp_path: Path) -> None:
+    assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] True\n"
+    assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] False\n"
+
+
+def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:
+    run(DOUBLE, tmp_path)
+    (stored,) = tmp_path.rglob("tests.captures.test_kernels.nothing.*")
+    whole = stored.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-1], whole[:-50] + bytes(50)):
+        stored.write_bytes(damaged)
+        assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] True\n"
+        assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] False\n"
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert run(DOUBLE, tmp_path / "file") == "[0, 2, 4, 6] True\n"
+
+
+def test_first_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    variables = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", DOUBLE], cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    assert {process.communicate()[0] for process in started} == {"[0, 2, 4, 6] True\n"}
+    assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] False\n"
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()], "nothing half-written stays"
+
+
+def test_threads_that_need_a_kernel_at_once_get_the_same(tmp_path: Path) -> None:
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor as Pool; import numpy as np;"
+        "from tests.captures.test_kernels import corner; tables = [np.full((2, 2), i) for i in range(8)];"
+        "print(list(Pool(8).map(corner, tables)) == [corner(table) for table in tables])"
+    )
+    assert run(code, tmp_path) == "True\n"
+
+
+def test_without_the_compiler_kernels_are_plain_functions(tmp_path: Path) -> None:
+    assert run(DOUBLE, tmp_path, NUMBA_DISABLE_JIT="1") == "[0, 2, 4, 6] False\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_with_bounds_checks_a_read_past_an_array_raises(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np; from tests.captures.test_kernels import past_the_end\n"
+        "try: past_the_end(np.zeros(3))\nexcept IndexError: print('IndexError')"
+    )
+    for _ in range(2):  # a warm cache must not forget it
+        assert run(code, tmp_path, NUMBA_BOUNDSCHECK="1") == "IndexError\n"
+
+
+def test_analyze_and_show_do_without_numba(tmp_path: Path) -> None:
+    """Once compiled. A capture is read, decoded and written without its half second of imports."""
+    code = (
+        "import sys; from analyzer.cli import main\n"
+        f"main(['analyze', {str(SAMPLE)!r}, '-o', {str(tmp_path / 'dataset')!r}]); main(['show', {str(SAMPLE)!r}])\n"
+        "print('numba' in sys.modules, file=sys.stderr)"
+    )
+    for _ in range(2):  # the first may have to compile
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "False"
+
+
+def test_temporary_files_of_others_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the user has no cache folder, everybody's temporary folder serves; a folder there may be a trap."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ours = cache._temporary()
+    assert ours == cache._temporary()
+    assert ours.stat().st_mode & 0o077 == 0
+    ours.chmod(0o777)  # somebody else may have put code there
+    assert cache._temporary() not in (ours, cache._temporary())
+    ours.rmdir()
+    ours.symlink_to(tmp_path)
+    assert cache._temporary().parent == tmp_path
+    assert cache._temporary() != ours
