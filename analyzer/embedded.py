@@ -62,12 +62,14 @@ class Embedded:
     inside: tuple[tuple[str, Embedded], ...] = ()
     by_content: bool = False
 
-    @property
-    def label(self) -> str:
-        """For people: `ConsumerProtocolAssignment v3`, or the reason."""
-        if self.type is None or (self.body is None and self.reason is not None):
-            return f"({self.reason})"
-        return self.type if self.version is None else f"{self.type} v{self.version}"
+    def label(self, size: int) -> str:
+        """For people, of `size` bytes: `ConsumerProtocolAssignment v3`, or `17 bytes (why they stay bytes)`."""
+        what = f"{size} bytes" if self.body is None else str(self.type)
+        if self.body is not None and self.version is not None:
+            what += f" v{self.version}"
+        if self.by_content:
+            what += " (by its content)"
+        return what if self.reason is None else f"{what} ({self.reason})"
 
 
 Said = Mapping[str, Any]
@@ -227,7 +229,7 @@ def nested(
             return node
         opened = opener(data, latest)
         found.append((shown, opened))
-        return node._replace(value=opened.label, children=shifted(opened.nodes, node.end - len(data)))
+        return node._replace(value=opened.label(len(data)), children=shifted(opened.nodes, node.end - len(data)))
 
     def each(children: tuple[Node, ...], path: str, shown: str) -> tuple[Node, ...]:
         out = []
@@ -279,13 +281,13 @@ def listed(found: tuple[tuple[str, Embedded], ...], prefix: str = "") -> list[di
 
 CONTROL_TYPES: Final = {
     # ControlRecordType.java: number: its name, the definition of its value
-    0: ("ABORT", "EndTxnMarker"),
-    1: ("COMMIT", "EndTxnMarker"),
-    2: ("LEADER_CHANGE", "LeaderChangeMessage"),
-    3: ("SNAPSHOT_HEADER", "SnapshotHeaderRecord"),
-    4: ("SNAPSHOT_FOOTER", "SnapshotFooterRecord"),
-    5: ("KRAFT_VERSION", "KRaftVersionRecord"),
-    6: ("KRAFT_VOTERS", "VotersRecord"),
+    0: ("abort", "EndTxnMarker"),
+    1: ("commit", "EndTxnMarker"),
+    2: ("LeaderChange", "LeaderChangeMessage"),
+    3: ("SnapshotHeader", "SnapshotHeaderRecord"),
+    4: ("SnapshotFooter", "SnapshotFooterRecord"),
+    5: ("KRaftVersion", "KRaftVersionRecord"),
+    6: ("KRaftVoters", "VotersRecord"),
 }
 METADATA_FRAME_VERSION: Final = 1
 
@@ -294,7 +296,7 @@ METADATA_FRAME_VERSION: Final = 1
 class Record:
     """A record of an internal topic, or a control record.
 
-    `type` is Kafka's name for what it is (`OffsetCommit`, `RegisterBrokerRecord`, `COMMIT`), None where unknown. `key`
+    `type` is Kafka's name for what it is (`OffsetCommit`, `RegisterBrokerRecord`, `commit`), None where unknown. `key`
     is None where the record has none, `value` None for a tombstone.
     """
 
@@ -304,7 +306,7 @@ class Record:
 
 
 def control_type(key: bytes | None) -> str | None:
-    """The type of a control record by its key (`COMMIT`, …); `UNKNOWN_n` for one that Kafka did not have in the
+    """The type of a control record by its key (`commit`, …); `UNKNOWN_n` for one that Kafka did not have in the
     newest release known here, None where the key is too short to say."""
     if key is None or len(key) < 4:
         return None

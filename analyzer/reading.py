@@ -7,6 +7,7 @@ objects with decoded bodies. This is the Python door; the command line goes thro
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime
 import heapq
 import os
@@ -18,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 import analyzer
+from analyzer import embedded, tables, tree
 from analyzer import state as s
-from analyzer import tables, tree
 from analyzer.columns import Columns, Rows, plain
 from analyzer.conversation import Batch
 from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer, concatenated
@@ -445,7 +446,29 @@ class Exchange:
         return body
 
     def decoded(self, side: str, *, nodes: bool = False) -> tree.Decoded | None:
-        """`request` or `response` decoded as far as it goes, with its tree of nodes if asked for; None: not at hand."""
+        """`request` or `response` decoded as far as it goes, with its tree of nodes if asked for, embedded formats
+        nested in it; None: not at hand."""
+        decoded = self._decoded(side, nodes)
+        if decoded is None or not nodes or not embedded.has_embedded(decoded.api_key, decoded.direction):
+            return decoded
+        return dataclasses.replace(decoded, nodes=embedded.in_message(decoded, self._asked(side))[0])
+
+    def embedded(self) -> list[dict[str, Any]]:
+        """What `bytes` fields of both messages hold (`embedded.listed`); `path` as in what `json` returns."""
+        found: list[dict[str, Any]] = []
+        for side, direction in (("request", REQUEST), ("response", RESPONSE)):
+            api_key = self.row["api_key"]
+            if api_key is None or not embedded.has_embedded(api_key, direction):
+                continue
+            decoded = self._decoded(side, True) if self.row[f"{side}_state"] == "decoded" else None
+            if decoded is not None:
+                found += embedded.listed(embedded.in_message(decoded, self._asked(side))[1], f"{side}.")
+        return found
+
+    def _asked(self, side: str) -> dict[str, Any] | None:
+        return self.request if side == "response" else None
+
+    def _decoded(self, side: str, nodes: bool) -> tree.Decoded | None:
         message = self.request_message if side == "request" else self.response_message
         if message is None or len(message.data) < 4:
             return None
@@ -460,9 +483,14 @@ class Exchange:
         return tree.decode_response(frame, self.row["api_key"], self.row["api_version"], tree=nodes, inner=inner)
 
     def json(self) -> dict[str, Any]:
-        """What `kwire show --json` prints: the row, then the two bodies."""
+        """What `kwire show --json` prints: the row, the two bodies, and `embedded` where they have any.
+
+        The bodies stay as Kafka's own JSON converters print them, with base64 where a format of its own is inside; so
+        what is inside stands beside them."""
         shown = {name: _json_value(value) for name, value in self.row.items()}
-        return {**shown, "request": self.request, "response": self.response}
+        shown |= {"request": self.request, "response": self.response}
+        inside = self.embedded()
+        return {**shown, "embedded": inside} if inside else shown
 
 
 def _json_value(value: Any) -> Any:

@@ -1,10 +1,11 @@
 // Prints golden messages: for every API, direction and version of the kafka-clients on the class path, COUNT messages
 // with random values from a fixed SEED, as Kafka's own generated code writes them and as its JSON converters show them.
 //
-//     java -cp 'JARS/*' tools/Golden.java SEED COUNT
+//     java -cp 'JARS/*' tools/Golden.java SEED COUNT [CLASS...]
 //
 // One line a message: api_key, direction (0 request, 1 response), version, hex, JSON (serializeRecords = false);
-// tab-separated. Random values are made from the message's Schema, so this works for every release alike.
+// tab-separated. Random values are made from the message's Schema, so this works for every release alike. With classes
+// (generated ones, of data that lies in records and bytes fields) these instead: name, version, hex, JSON.
 import com.fasterxml.jackson.databind.JsonNode;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
@@ -15,10 +16,12 @@ import java.util.Map;
 import java.util.NavigableMap;
 import java.util.Random;
 import java.util.TreeMap;
+import java.util.concurrent.Callable;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.message.ApiMessageType;
 import org.apache.kafka.common.protocol.ApiMessage;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
+import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import org.apache.kafka.common.protocol.types.BoundField;
 import org.apache.kafka.common.protocol.types.Field;
@@ -125,17 +128,17 @@ public class Golden {
         }
     }
 
-    static void message(ApiMessageType api, int direction, short version, Schema schema) throws Exception {
+    static void message(String label, Callable<? extends Message> maker, short version, Schema schema) throws Exception {
         RuntimeException why = null;
         for (int attempt = 0; attempt < 1000; attempt++) {
-            ApiMessage message = direction == 0 ? api.newRequest() : api.newResponse();
+            Message message = maker.call();
             try {
                 ByteBuffer buffer = ByteBuffer.allocate(1 << 16);
                 write(buffer, schema, struct(schema), attempt > 10);
                 buffer.flip();
                 message.read(new ByteBufferAccessor(buffer), version);
                 if (buffer.hasRemaining()) throw new IllegalStateException("bytes left over");
-                print(api, direction, version, message);
+                print(label, version, message);
                 return;
             } catch (RuntimeException e) {
                 // The Schema of 3.9 lacks the marker byte of nullable structs, which its reader and writer have: try
@@ -143,10 +146,10 @@ public class Golden {
                 why = e;
             }
         }
-        throw new IllegalStateException(api + " " + direction + " " + version, why);
+        throw new IllegalStateException(label + " " + version, why);
     }
 
-    static void print(ApiMessageType api, int direction, short version, ApiMessage message) throws Exception {
+    static void print(String label, short version, Message message) throws Exception {
         // Written again: tagged fields at their default disappear, as they do in what Kafka sends.
         var cache = new ObjectSerializationCache();
         ByteBuffer out = ByteBuffer.allocate(message.size(cache, version));
@@ -154,22 +157,36 @@ public class Golden {
         Class<?> converter = Class.forName(message.getClass().getName() + "JsonConverter");
         JsonNode json = (JsonNode) converter.getMethod("write", message.getClass(), short.class, boolean.class)
             .invoke(null, message, version, false);
-        System.out.println(api.apiKey() + "\t" + direction + "\t" + version + "\t"
+        System.out.println(label + "\t" + version + "\t"
             + HexFormat.of().formatHex(out.array()) + "\t" + json);
+    }
+
+    static void data(String className, long seed, int count) throws Exception {
+        Class<?> type = Class.forName(className);
+        Schema[] schemas = (Schema[]) type.getField("SCHEMAS").get(null);
+        for (short version = 0; version < schemas.length; version++) {
+            if (schemas[version] == null) continue;
+            random = new Random(seed * 1_000_003L + type.getSimpleName().hashCode() * 100L + version);
+            Callable<Message> maker = () -> (Message) type.getConstructor().newInstance();
+            for (int n = 0; n < count; n++) message(type.getSimpleName(), maker, version, schemas[version]);
+        }
     }
 
     public static void main(String[] arguments) throws Exception {
         System.setOut(new java.io.PrintStream(new java.io.FileOutputStream(java.io.FileDescriptor.out), false, "UTF-8"));
         long seed = Long.parseLong(arguments[0]);
         int count = Integer.parseInt(arguments[1]);
+        for (int n = 2; n < arguments.length; n++) data(arguments[n], seed, count);
+        if (arguments.length > 2) return;
         for (ApiMessageType api : ApiMessageType.values()) {
             for (int direction = 0; direction < 2; direction++) {
                 Schema[] schemas = direction == 0 ? api.requestSchemas() : api.responseSchemas();
                 for (short version = 0; schemas != null && version < schemas.length; version++) {
                     if (schemas[version] == null) continue;
                     random = new Random(seed * 1_000_003L + api.apiKey() * 1000L + direction * 100 + version);
+                    Callable<ApiMessage> maker = direction == 0 ? api::newRequest : api::newResponse;
                     for (int n = 0; n < count; n++)
-                        message(api, direction, version, schemas[version]);
+                        message(api.apiKey() + "\t" + direction, maker, version, schemas[version]);
                 }
             }
         }

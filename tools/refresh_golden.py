@@ -4,23 +4,57 @@
 
 Needs Maven and a JDK (17 or newer). `Golden.java` makes them, from a fixed seed, for every API, version and direction
 of the two releases that `analyzer/definitions/` was made from. Out: `kafka-RELEASE.tsv.xz` with lines of api_key,
-direction (0 request, 1 response), version, bytes (hex), JSON.
+direction (0 request, 1 response), version, bytes (hex), JSON; and `data-RELEASE.tsv.xz` of the newest release with lines
+of definition, version, bytes, JSON for all data definitions: records of internal topics, control records, the consumer
+protocol. `embedded-RELEASE.tsv` has the same, by `GoldenEmbedded.java`, for what `definitions/embedded.json` says by hand.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import lzma
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
-from refresh_definitions import NEW_RELEASE, OLD_RELEASE, fetch_jars
+from refresh_definitions import NEW_RELEASE, OLD_RELEASE, RECORD_ARTIFACTS, definitions_of, fetch_jars
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "golden"
+PROGRAMS = Path(__file__).resolve().parent
 SEED = "1"
 MESSAGES_PER_LAYOUT = "5"
+CONNECT_RELEASE = "4.3.1"
+"""The newest release whose connect-runtime is published where Maven looks by default."""
+
+
+def run(folder: Path, program: str, *arguments: str) -> bytes:
+    """What a Java program of this folder prints, with all jars of `folder` on its class path."""
+    command = ["java", "-cp", str(folder / "*"), str(PROGRAMS / program), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+
+def write(name: str, lines: bytes) -> None:
+    path = FOLDER / name
+    path.write_bytes(lzma.compress(lines, preset=9 | lzma.PRESET_EXTREME) if name.endswith(".xz") else lines)
+    print(f"{name}: {len(lines.splitlines())} messages, {path.stat().st_size} bytes")
+
+
+def data_classes(folder: Path) -> list[str]:
+    """The generated classes of all data definitions of the newest release's jars."""
+    classes = []
+    for artifact in ("kafka-clients", *RECORD_ARTIFACTS):
+        jar = folder / f"{artifact}-{NEW_RELEASE}.jar"
+        of_messages = ("request", "response", "header")
+        defined = {item["name"] for item in json.loads(definitions_of(jar)) if item["type"] not in of_messages}
+        with zipfile.ZipFile(jar) as archive:
+            for name in archive.namelist():
+                path, _, end = name.rpartition("JsonConverter.class")
+                if not end and path.rpartition("/")[2] in defined:
+                    classes.append(path.replace("/", "."))
+    return sorted(classes)
 
 
 def main() -> int:
@@ -30,13 +64,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         for release in (OLD_RELEASE, NEW_RELEASE):
             folder = (arguments.jars or Path(temporary)) / release
-            fetch_jars(release, folder)
-            program = Path(__file__).resolve().parent / "Golden.java"
-            command = ["java", "-cp", str(folder / "*"), str(program), SEED, MESSAGES_PER_LAYOUT]
-            out = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-            path = FOLDER / f"kafka-{release}.tsv.xz"
-            path.write_bytes(lzma.compress(out, preset=9 | lzma.PRESET_EXTREME))
-            print(f"{path.name}: {len(out.splitlines())} messages, {path.stat().st_size} bytes")
+            fetch_jars(release, folder, *(RECORD_ARTIFACTS if release == NEW_RELEASE else ()))
+            write(f"kafka-{release}.tsv.xz", run(folder, "Golden.java", SEED, MESSAGES_PER_LAYOUT))
+            if release == NEW_RELEASE:
+                classes = data_classes(folder)
+                write(f"data-{release}.tsv.xz", run(folder, "Golden.java", SEED, MESSAGES_PER_LAYOUT, *classes))
+        folder = (arguments.jars or Path(temporary)) / f"connect-{CONNECT_RELEASE}"
+        fetch_jars(CONNECT_RELEASE, folder, "connect-runtime")
+        write(f"embedded-{CONNECT_RELEASE}.tsv", run(folder, "GoldenEmbedded.java"))
     return 0
 
 

@@ -49,6 +49,37 @@ def every() -> Iterator[Golden]:
         yield from golden(release)
 
 
+@dataclass(frozen=True, slots=True)
+class GoldenData:
+    """Data that Kafka's own code wrote; `json` is what Kafka's own code reads from it."""
+
+    name: str
+    version: int
+    data: bytes
+    json: str
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.json)
+
+
+def _data_lines(text: str) -> tuple[GoldenData, ...]:
+    lines = (line.split("\t") for line in text.splitlines())
+    return tuple(GoldenData(name, int(version), bytes.fromhex(data), body) for name, version, data, body in lines)
+
+
+@functools.cache
+def data() -> tuple[GoldenData, ...]:
+    """Of every data definition that Kafka publishes."""
+    return _data_lines(lzma.decompress((FOLDER / "data-4.4.0.tsv.xz").read_bytes()).decode())
+
+
+@functools.cache
+def by_hand() -> tuple[GoldenData, ...]:
+    """Of every definition in `embedded.json`; Connect's begin with their version."""
+    return _data_lines((FOLDER / "embedded-4.3.1.tsv").read_text())
+
+
 def contains(body: Any, predicate: Callable[[str, Any], bool]) -> bool:
     """Does a key and its value anywhere in a body satisfy the predicate?"""
     if isinstance(body, dict):
