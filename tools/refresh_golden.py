@@ -3,10 +3,12 @@
     python tools/refresh_golden.py [--jars FOLDER]
 
 Needs Maven and a JDK (17 or newer). `Golden.java` makes them, from a fixed seed, for every API, version and direction
-of the two releases that `analyzer/definitions/` was made from. Out: `kafka-RELEASE.tsv.xz` with lines of api_key,
-direction (0 request, 1 response), version, bytes (hex), JSON; and `data-RELEASE.tsv.xz` of the newest release with lines
-of definition, version, bytes, JSON for all data definitions: records of internal topics, control records, the consumer
-protocol. `embedded-RELEASE.tsv` has the same, by `GoldenEmbedded.java`, for what `definitions/embedded.json` says by hand.
+of the two releases that `analyzer/definitions/` was made from. Out:
+
+- `kafka-RELEASE.tsv.xz` with lines of api_key, direction (0 request, 1 response), version, bytes (hex), JSON;
+- `data-RELEASE.tsv.xz` of the newest release with lines of definition, version, bytes, JSON for all data definitions:
+  records of internal topics, control records, the consumer protocol;
+- `embedded-RELEASE.tsv` with the same, by `GoldenEmbedded.java`, for what `definitions/embedded.json` says by hand.
 """
 
 from __future__ import annotations
