@@ -84,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument("--keep-bytes", action="store_true", help="also keep the raw messages, secrets overwritten")
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")
     analyze.add_argument("--json", action="store_true", help="the summary as JSON")
+    analyze.add_argument("--engine", choices=("local", "spark"), default="local",
+                         help="where the work is done: in this process, or in tasks of Spark (default: local)")
+    _spark_options(analyze)
     analyze.set_defaults(run="analyzer.commands:analyze")
 
     show = commands.add_parser("show", help="print exchanges, one a line")
@@ -103,13 +106,38 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: on a terminal")
     show.add_argument("--no-pager", action="store_true", help="do not page on a terminal")
     show.set_defaults(run="analyzer.commands:show")
+
+    sql = commands.add_parser("sql", help="ask a dataset in SQL; without a query, at a prompt")
+    sql.add_argument("dataset", metavar="DATASET", help="a dataset, or a capture")
+    sql.add_argument("query", nargs="?", metavar="QUERY", help="SQL over the tables and views; SHOW VIEWS lists them")
+    sql.add_argument("--format", choices=("table", "csv", "json", "parquet"), help="of the answer (default: table)")
+    sql.add_argument("-o", "--out", metavar="FILE", help="write the answer there")
+    _spark_options(sql)
+    sql.set_defaults(run="reports.sql:sql")
     return parser
+
+
+def _spark_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--master", metavar="URL",
+                        help="Spark's master: local[4], spark://HOST:7077, yarn ... (default: inside this process)")
+    parser.add_argument("--verbose", action="store_true", help="show what Java and Spark warn of")
+
+
+def _entry(options: argparse.Namespace) -> str:
+    """MODULE:FUNCTION of the command."""
+    if options.command == "analyze" and options.engine == "spark":
+        return "reports.analyzing:analyze"
+    run: str = options.run
+    return run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code comes back (or SystemExit is raised with it)."""
     options = _parser().parse_args(arguments)
-    module_name, function_name = options.run.split(":")
+    module_name, function_name = _entry(options).split(":")
+    if module_name.startswith("reports."):
+        # PySpark needs pandas in places.
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _WithoutPandas]
     try:
         command: Any = getattr(__import__(module_name, fromlist=[function_name]), function_name)
         code: int = command(options)

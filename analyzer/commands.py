@@ -14,9 +14,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from analyzer.cli import Failure
+
+if TYPE_CHECKING:
+    from analyzer.dataset import Dataset
 
 
 def _announce_compilation() -> None:
@@ -29,7 +32,7 @@ def _announce_compilation() -> None:
 
 
 @contextlib.contextmanager
-def _failures(filtered: bool) -> Iterator[None]:
+def failures(filtered: bool) -> Iterator[None]:
     """What the layers below raise for bad input, in the command line's form."""
     from analyzer.dataset import DatasetError
     from captures.files import CaptureError
@@ -79,7 +82,7 @@ def analyze(options: argparse.Namespace) -> int:
             "use --records none (the default)",
         )
     _announce_compilation()
-    with _failures(options.filter is not None):
+    with failures(options.filter is not None):
         from analyzer import reading
 
         with _progress() as progress:
@@ -97,6 +100,12 @@ def analyze(options: argparse.Namespace) -> int:
                 progress=progress,
                 stdin=sys.stdin.buffer,
             )
+    print_analysis(result, options)
+    return 0
+
+
+def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
+    """What an analysis found: notes on stderr, the summary on stdout."""
     for note in result.notes:
         sys.stderr.write(f"note: {note}\n")
     if options.json:
@@ -106,7 +115,6 @@ def analyze(options: argparse.Namespace) -> int:
         from analyzer.text import summary_text
 
         sys.stdout.write(summary_text(result.summary, options.out))
-    return 0
 
 
 def show(options: argparse.Namespace) -> int:
@@ -114,7 +122,7 @@ def show(options: argparse.Namespace) -> int:
     if options.hex and not options.tree:
         raise Failure("--hex goes with --tree", "add --tree, or leave out --hex")
     _announce_compilation()
-    with _failures(options.filter is not None):
+    with failures(options.filter is not None):
         from analyzer import reading, tables
 
         columns = [column.name for column in tables.EXCHANGES]

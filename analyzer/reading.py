@@ -39,9 +39,10 @@ def _arguments(captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     return [os.fspath(capture) for capture in captures]
 
 
-def _settings(
+def reading_settings(
     threads: int | None, window_bytes: int | None, ports: Sequence[int], keep: bool, frame_limit: int | None
 ) -> Settings:
+    """Arguments as settings; None is the default."""
     default = Settings()
     return Settings(
         threads=threads or min(default.threads, os.cpu_count() or 1),
@@ -87,7 +88,7 @@ def analyze(
     """
     points = capture_points(_arguments(captures), rotated)
     choice = Choice.of(filter, connection, keep_bytes)
-    settings = _settings(threads, window_bytes, ports, choice.keep, frame_limit)
+    settings = reading_settings(threads, window_bytes, ports, choice.keep, frame_limit)
     kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name != "messages" or keep_bytes}
     if out is None:
 
@@ -523,7 +524,7 @@ def exchanges(
     """
     chosen = _parsed(filter)
     keep = bodies or (chosen is not None and chosen.needs_bodies)
-    settings = _settings(threads, window_bytes, ports, keep, frame_limit)
+    settings = reading_settings(threads, window_bytes, ports, keep, frame_limit)
     for point in capture_points(_arguments(captures), rotated):
         engine = Engine(point, settings, stdin)
         columns = Columns(engine, point.name)

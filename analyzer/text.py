@@ -249,7 +249,7 @@ def _subject(row: dict[str, Any]) -> str:
     return " ".join(said)
 
 
-def _table(rows: list[list[str]], right: set[int]) -> str:
+def aligned(rows: list[list[str]], right: set[int]) -> str:
     """Aligned columns; `right`: those that hold numbers."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
@@ -276,7 +276,7 @@ def counts(exchanges: pa.Table, names: list[str], limit: int | None) -> str:
     rows = sorted(grouped.to_pylist(), key=lambda row: (-row["count_all"], [cell(row[name]) for name in names]))
     shown = [[*names, "exchanges"]]
     shown += [[*(cell(row[name]) or "-" for name in names), f"{row['count_all']:,}"] for row in rows[:limit]]
-    return _table(shown, {len(names)})
+    return aligned(shown, {len(names)})
 
 
 def summary_text(summary: dict[str, Any], out: str | None) -> str:
@@ -303,16 +303,16 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
                     *(duration(latency[name]) for name in ("p50", "p95", "p99", "max")),
                 ]
             )
-        parts.append(_table(rows, set(range(1, 8))))
+        parts.append(aligned(rows, set(range(1, 8))))
     if summary["errors"]:
         parts.append("\nerrors\n")
         parts.append(
-            _table([[label(one["error_code"]), f"{one['exchanges']:,}"] for one in summary["errors"]], {1})
+            aligned([[label(one["error_code"]), f"{one['exchanges']:,}"] for one in summary["errors"]], {1})
         )
     if summary["topics"]:
         parts.append("\ntopics\n")
         rows = [[printable(one["topic"]), f"{one['exchanges']:,}"] for one in summary["topics"][:LISTED]]
-        parts.append(_table(rows, {1}) + _more(len(summary["topics"])))
+        parts.append(aligned(rows, {1}) + _more(len(summary["topics"])))
     if summary["clients"]:
         parts.append("\nclients\n")
         rows = [["client id", "software", "connections", "requests", "errors"]]
@@ -327,7 +327,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
                     f"{one['errors']:,}" if one["errors"] else "",
                 ]
             )
-        parts.append(_table(rows, {2, 3, 4}) + _more(len(summary["clients"])))
+        parts.append(aligned(rows, {2, 3, 4}) + _more(len(summary["clients"])))
     parts.append(_coverage_text(summary["coverage"]))
     if summary["odd"]:
         odd = ", ".join(f"{name} {count:,}" for name, count in summary["odd"].items())

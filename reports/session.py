@@ -20,6 +20,7 @@ import atexit
 import contextlib
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -358,6 +359,9 @@ def session(master: str | None = None, *, verbose: bool = False) -> SparkSession
                 "stop it first (spark.stop()), or leave out the master",
             )
         return active
+    if not verbose:
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors that are raised all the same
     conf = _settings(master or "local[*]")
     jvm = _start(find_java(), conf, _memory(), verbose)
     _jvm = jvm

@@ -1,0 +1,158 @@
+"""`kwire analyze --engine spark`: the local engine's work in tasks of Spark, and one commit by the driver.
+
+In: capture arguments and a session. Out: a dataset, row for row what the local engine writes. Spark decides the split
+and starts again what was lost; decoding is `analyzer.reading.read_point`, the same as everywhere.
+
+Rules
+- A task writes its Parquet files under a name of its own attempt into the folder beside the dataset, and says which.
+  The driver lists the files of the attempts that succeeded, and no others: a retry neither doubles nor loses rows.
+- What is wrong with the input comes back as a value, so that Spark does not try it four times.
+- All machines see captures and dataset under the same paths.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.dataset import Dataset, DatasetError, Parts, Writer
+from analyzer.engine import Settings
+from analyzer.reading import Choice, PointRead, check_names, joined, manifest, read_point, reading_settings
+from captures.files import CaptureError, CapturePoint, capture_points
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a task made of a capture point: the tables it knows, and the files it wrote for those that have rows."""
+
+    read: PointRead
+    tables: tuple[str, ...]
+    files: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What is wrong with a task's input."""
+
+    message: str
+    hint: str
+
+
+def analyze(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    spark: SparkSession,
+    filter: Any = None,
+    rotated: bool = False,
+    ports: Sequence[int] = (),
+    threads: int | None = None,
+    window_bytes: int | None = None,
+    frame_limit: int | None = None,
+    keep_bytes: bool = False,
+    append: bool = False,
+) -> Dataset:
+    """Decode captures in Spark and write them to `out` as a dataset; arguments as in `analyzer.analyze`.
+
+    `threads`: of each task. The `Dataset` that comes back has no tables. Raises CaptureError, DatasetError, and
+    `pyspark.errors.PySparkException` where Spark itself fails; the dataset is then as it was.
+    """
+    points = task_points(captures, rotated)
+    choice = Choice.of(filter, None, keep_bytes)
+    settings = reading_settings(threads, window_bytes, ports, choice.keep, frame_limit)
+    with Writer(Path(out).absolute(), append) as writer:
+        check_names(points, writer)
+        done = _by_capture_point(spark, points, settings, choice, writer)
+        for one in done:
+            writer.adopt(one.files)
+        _add_empty(writer, done)
+        result = joined([one.read for one in done])
+        writer.commit(manifest(result))
+    return result
+
+
+def task_points(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], rotated: bool = False
+) -> list[CapturePoint]:
+    """The capture points of arguments, for processes that stand in other folders. Raises CaptureError."""
+    arguments = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
+    points = capture_points([os.fspath(argument) for argument in arguments], rotated)
+    if any("-" in point.paths for point in points):
+        raise CaptureError("-: tasks of Spark cannot read stdin", "save it to a file, or use --engine local")
+    return [replace(point, folder=os.getcwd()) for point in points]
+
+
+def _by_capture_point(
+    spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer
+) -> list[Done]:
+    """A task for each capture point."""
+    folder, run = writer.folder, writer.run
+
+    def work(numbered: Iterable[tuple[int, CapturePoint]]) -> Iterator[Done | Refused]:
+        for number, point in numbered:
+            yield decode_point(point, settings, choice, folder, f"{run}-{number:05d}-{_attempt()}")
+
+    spread = spark.sparkContext.parallelize(list(enumerate(points)), len(points))
+    return accepted(spread.mapPartitions(work).collect())
+
+
+def _attempt() -> int:
+    """The number of the task's attempt, of all that this application ever made."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return int(context.taskAttemptId()) if context is not None else 0
+
+
+def decode_point(point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str) -> Done | Refused:
+    """Decode a capture point into files in `folder`. What was written goes away where it fails."""
+    parts = Parts(folder, label)
+    known: dict[str, None] = {}
+
+    def put(name: str, table: pa.Table) -> None:
+        known[name] = None
+        if len(table):
+            parts.write(name, table)
+
+    try:
+        read = read_point(point, settings, choice, put)
+        return Done(read, tuple(known), parts.close())
+    except (CaptureError, DatasetError) as failure:
+        parts.abandon()
+        return Refused(str(failure), failure.hint)
+    except OSError as failure:
+        parts.abandon()
+        reason = failure.strerror or str(failure)
+        return Refused(f"{folder}: cannot be written: {reason}", "give a folder to -o that all machines may write to")
+    except BaseException:
+        parts.abandon()
+        raise
+
+
+def accepted(results: Sequence[T | Refused]) -> list[T]:
+    """The results of tasks, all of them. Raises DatasetError with the first refusal."""
+    for result in results:
+        if isinstance(result, Refused):
+            raise DatasetError(result.message, result.hint)
+    return [result for result in results if not isinstance(result, Refused)]
+
+
+def _add_empty(writer: Writer, done: Sequence[Done]) -> None:
+    """A table without rows has a file too."""
+    known = dict.fromkeys(name for one in done for name in one.tables)
+    filled = {entry["table"] for one in done for entry in one.files}
+    for name in known:
+        if name not in filled:
+            writer.write(name, tables.schema(name).empty_table())
+

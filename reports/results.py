@@ -1,0 +1,101 @@
+"""Answers of Spark in the forms that people and programs want: aligned text, CSV, JSON lines, Parquet.
+
+In: an Arrow table. Out: text, or a file. Times are RFC 3339 in UTC with six decimals, bytes base64; what is nested is
+JSON. Pure functions but for the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import decimal
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from analyzer.text import aligned, printable
+
+ROWS_AT_ONCE = 4096
+"""Rows made Python objects at a time."""
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can say it."""
+    if isinstance(value, datetime.datetime):
+        moment = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)  # dates, decimals, intervals
+
+
+def _rows(table: pa.Table) -> Iterator[list[Any]]:
+    """Row by row; two columns may have the same name."""
+    for batch in table.to_batches(max_chunksize=ROWS_AT_ONCE):
+        yield from (list(row) for row in zip(*(column.to_pylist() for column in batch.columns)))
+
+
+def _cell(value: Any) -> str:
+    """A value as text: null is empty."""
+    said = plain(value)
+    if said is None:
+        return ""
+    if isinstance(said, bool):
+        return "true" if said else "false"
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":")) if isinstance(said, dict | list) else str(said)
+
+
+def as_text(table: pa.Table) -> str:
+    """Aligned columns below their names, numbers to the right."""
+    names = [printable(name) for name in table.column_names]
+    right = {i for i, column in enumerate(table.schema) if _is_number(column.type)}
+    return aligned([names, *([printable(_cell(value)) for value in row] for row in _rows(table))], right)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def as_csv(table: pa.Table) -> Iterator[str]:
+    """RFC 4180 with a heading, in pieces."""
+    yield _csv_line(table.column_names)
+    for row in _rows(table):
+        yield _csv_line([_cell(value) for value in row])
+
+
+def _csv_line(cells: list[str]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow(cells)
+    return out.getvalue()
+
+
+def as_json(table: pa.Table) -> Iterator[str]:
+    """An object a line."""
+    names = table.column_names
+    for row in _rows(table):
+        shown = {name: _number(plain(value), value) for name, value in zip(names, row)}
+        yield json.dumps(shown, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _number(said: Any, value: Any) -> Any:
+    """JSON knows no NaN, and decimals are numbers."""
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return None if isinstance(said, float) and (said != said or said in (float("inf"), float("-inf"))) else said
+
+
+def write_parquet(table: pa.Table, path: Any) -> None:
+    """A Parquet file."""
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, path, compression="zstd")
