@@ -182,7 +182,7 @@ OUTCOMES = (
         ("verdict", pa.string(),
          "`answered` (both sides were, so they can be compared), `not_comparable` (sent, and one side has no answer by "
          "nature or in the capture: `rule`), `unanswered` (the target owed an answer), `skipped`, `not_sent`."),
-        ("rule", pa.string(), "The rule of replay/README.md that explains action and verdict; null where none was needed."),
+        ("rule", pa.string(), "The rule of replay/README.md that explains it; null where none was needed."),
         ("reason", pa.string(), "What the rule found, in words; null where the rule says it all."),
         ("retries", STRINGS, "Rules by which it was sent again, in order; empty where once was enough."),
         ("scheduled", TIME, "When it was due."),

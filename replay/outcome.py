@@ -15,10 +15,24 @@ Rules: secrets are overwritten; files are there for their owner only; an interru
 from __future__ import annotations
 
 import datetime
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-REPLAYED = "replay:"
+import pyarrow as pa
+
+from analyzer import errors, schema, tables, tree
+from analyzer.columns import Coverage
+from analyzer.dataset import Writer
+from analyzer.decoding import OK
+from analyzer.reading import masked
+from replay.sessions import Session
+from replay.steps import Skip
+
+REPLAYED: Final = "replay:"
+_ROWS: Final = 20_000
+"""Outcomes kept in memory before they are written as a row group."""
 
 
 @dataclass(slots=True)
@@ -38,6 +52,7 @@ class Outcome:
     sent_version: int | None = None
     scheduled_ns: int | None = None
     ready_ns: int | None = None
+    first_sent_ns: int | None = None
     sent_ns: int | None = None
     answered_ns: int | None = None
     targets: list[str] = field(default_factory=list)
@@ -50,3 +65,243 @@ def moment(nanoseconds: int | None) -> datetime.datetime | None:
     if nanoseconds is None:
         return None
     return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=nanoseconds // 1000)
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`."""
+
+    actions: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    lags_us: list[int] = field(default_factory=list)
+    queues_us: list[int] = field(default_factory=list)
+    latencies_us: list[int] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return sum(self.actions.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `_kwire.json` and `--json`."""
+        return {
+            "total": self.total,
+            "actions": dict(sorted(self.actions.items())),
+            "verdicts": dict(sorted(self.verdicts.items())),
+            "skipped": dict(sorted(self.skipped.items())),
+            "retries": dict(sorted(self.retries.items())),
+            "duplicates": self.duplicates,
+            "lag_us": quantiles(self.lags_us),
+            "queue_us": quantiles(self.queues_us),
+            "latency_us": quantiles(self.latencies_us),
+        }
+
+
+def quantiles(values: Sequence[int]) -> dict[str, int]:
+    """Median, 99th percentile and largest of some durations; nothing of none."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    return {"p50": ordered[len(ordered) // 2], "p99": ordered[(len(ordered) * 99) // 100], "max": ordered[-1]}
+
+
+class Recorder:
+    """Takes outcomes, writes the RUN's tables, counts."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.counts = Counts()
+        self._writer = writer
+        self._outcomes: list[dict[str, Any]] = []
+        self._exchanges: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
+
+    def captured(self, sessions: Iterable[Session]) -> None:
+        """Write the captured side: every exchange with its messages."""
+        for session in sessions:
+            for row in session.orphans:
+                self._exchanges.append(row)
+            for request in session.requests:
+                self._exchanges.append(request.row)
+                self._message(request.row, "request", request.data, request.sent_ns, None)
+                self._message(request.row, "response", request.answer, request.answered_ns, request.answered_ns)
+            self._flush(_ROWS)
+        self._flush(0)
+
+    def skip(self, skip: Skip) -> None:
+        """An exchange that the plan does not send."""
+        self.add(Outcome(skip.row, None, "skipped", "skipped", skip.rule, skip.reason or None))
+
+    def add(self, outcome: Outcome) -> None:
+        """An exchange's end."""
+        counts = self.counts
+        counts.actions[outcome.action] += 1
+        counts.verdicts[outcome.verdict] += 1
+        if outcome.action == "skipped":
+            counts.skipped[outcome.rule or ""] += 1
+        counts.retries.update(outcome.retries)
+        row = outcome.row
+        replayed = self._replayed(outcome) if outcome.sent_ns is not None else None
+        lag = queue = latency = None
+        if outcome.sent_ns is not None and outcome.scheduled_ns is not None and outcome.ready_ns is not None:
+            first = max(outcome.scheduled_ns, outcome.ready_ns)
+            queue = max(outcome.ready_ns - outcome.scheduled_ns, 0) // 1000
+            if outcome.first_sent_ns is not None:
+                lag = max(outcome.first_sent_ns - first, 0) // 1000
+                counts.lags_us.append(lag)
+            counts.queues_us.append(queue)
+        if outcome.sent_ns is not None and outcome.answered_ns is not None:
+            latency = (outcome.answered_ns - outcome.sent_ns) // 1000
+            counts.latencies_us.append(latency)
+        self._outcomes.append(
+            {
+                "capture": row["capture"],
+                "connection": row["connection"],
+                "exchange": row["exchange"],
+                "reply": row["reply"],
+                "step": outcome.step,
+                "api_key": row["api_key"],
+                "api": row["api"],
+                "api_version": row["api_version"],
+                "sent_version": outcome.sent_version,
+                "action": outcome.action,
+                "verdict": outcome.verdict,
+                "rule": outcome.rule,
+                "reason": outcome.reason,
+                "retries": outcome.retries,
+                "scheduled": moment(outcome.scheduled_ns),
+                "sent": moment(outcome.sent_ns),
+                "answered": moment(outcome.answered_ns),
+                "lag_us": lag,
+                "queue_us": queue,
+                "latency_us": latency,
+                "captured_error": row["error"],
+                "replayed_error": replayed["error"] if replayed is not None else None,
+                "targets": outcome.targets,
+            }
+        )
+        self._flush(_ROWS)
+
+    def _replayed(self, outcome: Outcome) -> dict[str, Any]:
+        """The replayed side's row of the table `exchanges`, and its messages."""
+        row = dict.fromkeys(column.name for column in tables.EXCHANGES)
+        captured = outcome.row
+        for name in ("connection", "exchange", "api_key", "api", "client_id", "acks", "max_wait_ms", "min_bytes",
+                     "group_id", "transactional_id", "topics"):  # fmt: skip
+            row[name] = captured[name]
+        row["capture"] = REPLAYED + captured["capture"]
+        row["api_version"] = outcome.sent_version
+        row["request_time"] = row["request_end"] = moment(outcome.sent_ns)
+        if outcome.targets:
+            host, _, port = outcome.targets[0].rpartition(":")
+            row["broker_ip"], row["broker_port"] = host.strip("[]"), int(port)
+        if outcome.request is not None:
+            row["correlation_id"] = int.from_bytes(outcome.request[4:8], "big", signed=True)
+            row["request_bytes"] = len(outcome.request) + 4
+            row["request_state"] = "decoded"
+        row["status"] = "unanswered"
+        if outcome.rule == "no_answer_expected":
+            row["status"] = "no_response_expected"
+        if outcome.answer is not None:
+            row["reply"] = captured["exchange"]
+            row["status"] = "answered"
+            row["response_time"] = row["response_end"] = moment(outcome.answered_ns)
+            row["response_bytes"] = len(outcome.answer) + 4
+            assert outcome.answered_ns is not None
+            assert outcome.sent_ns is not None
+            row["latency_us"] = row["total_us"] = (outcome.answered_ns - outcome.sent_ns) // 1000
+            self._errors(outcome, row)
+        self._exchanges.append(row)
+        self._message(row, "request", outcome.request, outcome.sent_ns, None)
+        self._message(row, "response", outcome.answer, outcome.answered_ns, outcome.answered_ns)
+        return row
+
+    def _errors(self, outcome: Outcome, row: dict[str, Any]) -> None:
+        assert outcome.answer is not None
+        assert outcome.sent_version is not None
+        decoded = tree.decode_response(outcome.answer, row["api_key"], outcome.sent_version, exact=True)
+        if decoded.status != OK or decoded.body is None:
+            row["response_state"], row["reason"] = "undecoded", decoded.reason
+            return
+        row["response_state"] = "decoded"
+        row["throttle_us"] = decoded.body["throttleTimeMs"] * 1000 if "throttleTimeMs" in decoded.body else None
+        found = list(error_codes(decoded.body))
+        row["error_code"] = found[0] if found else 0
+        row["error"] = errors.name(found[0]) if found else None
+        row["errors"] = [
+            {"code": code, "error": errors.name(code), "count": count} for code, count in Counter(found).items()
+        ]
+        if row["api_key"] == 0 and _swallowed(decoded.body):
+            self.counts.duplicates += 1
+
+    def _message(
+        self, row: dict[str, Any], direction: str, data: bytes | None, first_ns: int | None, last_ns: int | None
+    ) -> None:
+        if data is None or row["api_key"] is None:
+            return
+        request = direction == "request"
+        frame = len(data).to_bytes(4, "big") + data
+        if schema.has_secrets(row["api_key"], 0 if request else 1):
+            frame = masked(frame, row["api_key"], row["api_version"], request)
+        self._messages.append(
+            {
+                "capture": row["capture"],
+                "connection": row["connection"],
+                "exchange": row["exchange"] if request else None,
+                "reply": None if request else row["reply"],
+                "direction": direction,
+                "first_time": moment(first_ns),
+                "last_time": moment(last_ns),
+                "complete": True,
+                "bytes": frame,
+            }
+        )
+
+    def _flush(self, limit: int) -> None:
+        for name, rows in (("outcomes", self._outcomes), ("exchanges", self._exchanges), ("messages", self._messages)):
+            if len(rows) > limit:
+                self._writer.write(name, pa.Table.from_pylist(rows, schema=tables.schema(name)))
+                rows.clear()
+
+    def finish(self, remaps: list[dict[str, Any]], captures: list[dict[str, Any]], about: dict[str, Any]) -> None:
+        """Write what is left and the manifest. `about`: what `_kwire.json` has under `replay`."""
+        import analyzer
+
+        self._flush(0)
+        if remaps:
+            self._writer.write("remaps", pa.Table.from_pylist(remaps, schema=tables.schema("remaps")))
+        self._writer.commit(
+            {
+                "format_version": tables.FORMAT_VERSION,
+                "kwire_version": analyzer.__version__,
+                "captures": captures,
+                "coverage": Coverage().as_dict(),
+                "unrecognised": {"connections": 0, "payload_bytes": 0, "listed": []},
+                "notes": [],
+                "replay": {**about, "counts": self.counts.as_dict()},
+            }
+        )
+
+
+def error_codes(value: Any) -> Iterable[int]:
+    """The error codes of a body that are not 0, in order."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if isinstance(one, (dict, list)):
+                yield from error_codes(one)
+            elif isinstance(one, int) and one and (name == "errorCode" or name.endswith("ErrorCode")):
+                yield one
+    elif isinstance(value, list):
+        for one in value:
+            yield from error_codes(one)
+
+
+def _swallowed(answer: dict[str, Any]) -> bool:
+    """Did the broker take a batch for one that it had (README: a duplicate's answer has a log append time, which a
+    true append to a CreateTime topic has not)? On a LogAppendTime topic every answer has one: see `run`."""
+    return any(
+        not one["errorCode"] and one.get("logAppendTimeMs", -1) >= 0
+        for topic in answer["responses"]
+        for one in topic["partitionResponses"]
+    )

@@ -148,9 +148,7 @@ def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
     for batch in stored.messages.to_batches():
         for row in batch.to_pylist():
             if row["complete"]:
-                into, ordinal = (
-                    (asked, row["exchange"]) if row["direction"] == "request" else (answered, row["reply"])
-                )
+                into, ordinal = (asked, row["exchange"]) if row["direction"] == "request" else (answered, row["reply"])
                 into[row["capture"], row["connection"], ordinal] = row["bytes"][4:]
     if not asked:
         raise DatasetError(f"{path}: has no messages to send", "kwire analyze --keep-bytes keeps them")

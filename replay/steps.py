@@ -46,6 +46,10 @@ RULES: Final[dict[str, str]] = {
     "transaction_ends": "sent again until the last transaction has ended (51)",
     "member_id_given": "joined again with the id that the target gave (79)",
     "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",
+    "long_poll_scaled": "a fetch that found nothing waits shorter, as the speed demands",
+    "sessionless": "a fetch session became full fetches, because its partitions have several leaders",
+    "transaction_v1": "partitions were added to the transaction first, as the target demands (KIP-890)",
+    "producer_asked": "a producer id was asked for, because the capture does not show how it came",
     "records_awaited": "fetched again until there are records, as there were in the capture",
     "session_remade": "the fetch session was made again (70, 71)",
     "reconnected": "sent again on a new connection",
@@ -78,8 +82,9 @@ class Step:
     `number`: its place in the plan, in order of captured time over all sessions. `session`: index in the plan's
     sessions. `at_ns`: when it is due, from the start, at speed 1. `version`: what it will be sent as. `waits`: numbers
     of the steps whose answers must be there first; `after`: steps that must have been sent first. `rules`: what was
-    converted, by name; empty: sent in its own version. `body` has the request decoded, None where its bytes are sent
-    with values replaced in place (`patches`).
+    converted, by name; empty: sent in its own version. `body` has the request decoded, in the form
+    of the newest version (`convert.canonical`), topics named (`apis.NAME`). `expects`: a fetch whose records in the
+    capture are produced by steps of this plan.
     """
 
     number: int
@@ -92,6 +97,7 @@ class Step:
     after: tuple[int, ...] = ()
     rules: tuple[str, ...] = ()
     body: dict[str, Any] | None = field(default=None, repr=False)
+    expects: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""Offsets of the capture, and where the same records are on the target.
+
+Pairs are learned from answers: each produced batch has a base offset on both sides. With several producers on a
+partition batches may interleave otherwise, so a pair holds for its batch, and for what follows until the next one.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+from typing import Final
+
+AS_IS: Final = "as-is"
+SHIFT: Final = "shift"
+POSITION: Final = "position"
+MODES: Final = (SHIFT, AS_IS, POSITION)
+
+
+@dataclass(slots=True)
+class OffsetMap:
+    """One partition. `produced`: (captured base, replayed base, offsets) of batches, sorted; `hints`: pairs from
+    ListOffsets, used where no batch was produced before."""
+
+    produced: list[tuple[int, int, int]] = field(default_factory=list)
+    hints: list[tuple[int, int]] = field(default_factory=list)
+
+    def learn(self, captured: int, replayed: int, count: int) -> None:
+        """A batch was appended on both sides."""
+        bisect.insort(self.produced, (captured, replayed, count))
+
+    def hint(self, captured: int, replayed: int) -> None:
+        """The same question was answered with these offsets."""
+        at = bisect.bisect_left(self.hints, (captured, -1))
+        if at < len(self.hints) and self.hints[at][0] == captured:
+            self.hints[at] = captured, replayed
+        else:
+            self.hints.insert(at, (captured, replayed))
+
+    def replayed(self, captured: int) -> int:
+        """The offset on the target; special values (negative) stay."""
+        if captured < 0:
+            return captured
+        at = bisect.bisect_right(self.produced, (captured, 1 << 62, 0))
+        if at:
+            base, there, _ = self.produced[at - 1]
+            return there + captured - base
+        near: tuple[int, int] | None = None
+        if self.hints:
+            # Nothing was produced before it: the nearest answer about this partition is the best that is known.
+            near = min(self.hints, key=lambda pair: abs(pair[0] - captured))
+        elif self.produced:
+            near = self.produced[0][:2]
+        return captured if near is None else max(near[1] + captured - near[0], 0)

@@ -1,0 +1,117 @@
+"""When the same request is sent again. Pure: the errors of both answers in, the name of a rule out.
+
+A fresh target meets a faithful resend with races that the capture does not show (replay/README.md has what brokers
+answered): such an answer is retried as a client would, with a bound, and counted. An error that the capture has too is
+the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replay import apis
+from replay.outcome import error_codes
+
+Body = dict[str, Any]
+
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+NOT_LEADER_OR_FOLLOWER: Final = 6
+UNSUPPORTED_VERSION: Final = 35
+OUT_OF_ORDER_SEQUENCE: Final = 45
+CONCURRENT_TRANSACTIONS: Final = 51
+MEMBER_ID_REQUIRED: Final = 79
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
+INVALID_FETCH_SESSION_EPOCH: Final = 71
+REBALANCE_IN_PROGRESS: Final = 27
+
+_BY_CODE: Final = {
+    3: "topic_appears",
+    100: "topic_appears",
+    14: "coordinator_loads",
+    15: "coordinator_loads",
+    16: "coordinator_loads",
+    5: "leader_moved",
+    6: "leader_moved",
+    7: "leader_moved",
+    9: "leader_moved",
+    13: "leader_moved",
+    19: "leader_moved",
+    20: "leader_moved",
+    56: "leader_moved",
+    74: "leader_moved",
+    75: "leader_moved",
+    51: "transaction_ends",
+    70: "session_remade",
+    71: "session_remade",
+}
+_NOT_FOR: Final = frozenset((apis.METADATA, apis.DESCRIBE_CONFIGS, apis.DELETE_TOPICS))
+"""APIs that ask about a topic: that it is not there is an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long (seconds) an answer of a kind is retried: `errors` covers an election after a broker died, `records`
+    and `rebalance` what another member or producer of the capture still has to do."""
+
+    errors: float = 30.0
+    records: float = 5.0
+    rebalance: float = 30.0
+    first_pause: float = 0.02
+    longest_pause: float = 0.5
+
+
+def codes(body: Body | None) -> set[int]:
+    """Every error code of an answer but 0, at any depth."""
+    return set(error_codes(body))
+
+
+def rule(api_key: int, captured: Body | None, replayed: Body, after_retry: bool) -> str | None:
+    """The rule by which a request with this answer is sent again; None: it is the answer. `after_retry`: an earlier
+    request of the connection was sent again, so that this one came before it."""
+    expected = codes(captured)
+    for code in sorted(codes(replayed) - expected):
+        found = _BY_CODE.get(code)
+        if code in (3, 100) and api_key in _NOT_FOR:
+            continue
+        if found is not None:
+            return found
+        if code == OUT_OF_ORDER_SEQUENCE and after_retry:
+            return "leader_moved"
+        if code == MEMBER_ID_REQUIRED and api_key == apis.JOIN_GROUP and captured is not None:
+            return "member_id_given"
+    if captured is None:
+        return None
+    if api_key == apis.FETCH and has_records(captured) and not has_records(replayed) and not codes(replayed):
+        return "records_awaited"
+    if api_key == apis.HEARTBEAT and captured["errorCode"] == REBALANCE_IN_PROGRESS and not replayed["errorCode"]:
+        return "rebalance_awaited"
+    if api_key in (apis.CONSUMER_GROUP_HEARTBEAT, apis.SHARE_GROUP_HEARTBEAT) and not codes(replayed):
+        if _assigned(captured) and not _assigned(replayed):
+            return "rebalance_awaited"
+    return None
+
+
+def _assigned(answer: Body) -> bool:
+    assignment = answer.get("assignment")
+    return bool(assignment and assignment["topicPartitions"])
+
+
+def has_records(answer: Body) -> bool:
+    """Does a Fetch answer carry records?"""
+    return any(partition.get("records") for topic in answer.get("responses", ()) for partition in topic["partitions"])
+
+
+def failed_partitions(api_key: int, answer: Body, captured: Body | None) -> set[tuple[str, int]] | None:
+    """The partitions of a named answer (`apis.NAME`) whose errors are retried; None where the API's answer does not
+    tell partitions apart."""
+    where = apis.RESPONSE_LISTS.get(api_key)
+    if where is None or codes({"errorCode": answer.get("errorCode", 0)}):
+        return None
+    expected = codes(captured)
+    return {
+        (topic.get(apis.NAME) or topic.get(where.name) or "", one[where.number])
+        for topic in apis.structs(answer, where.path)
+        for one in topic[where.partitions]
+        if codes({"errorCode": one.get("errorCode", 0)}) - expected
+    }

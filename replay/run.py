@@ -1,0 +1,306 @@
+"""A replay from end to end: read, ask the target, plan, seed, send, write.
+
+In: captures or a dataset, and a target. Out: a RUN, and a `Result` with its counts. Errors of the target leave as
+LinkError, those of the input as the reading's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from analyzer import dataset
+from analyzer.schema import ZERO_UUID
+from replay import apis, convert, link, offsets, plan, remap, sessions, topology
+from replay.channel import Channel, ChannelClosed, connect, introduce
+from replay.engine import Engine, Settings
+from replay.outcome import Counts, Recorder, quantiles
+from replay.sessions import Session
+from replay.steps import Plan
+
+Body = dict[str, Any]
+
+LAG_LIMIT_US: Final = 50_000
+"""99th percentile of the replayer's own delay above which a run is no valid load test."""
+
+
+class NotEmpty(Exception):
+    """The target has records in topics that would be written to."""
+
+    def __init__(self, topics: list[str]) -> None:
+        super().__init__(f"the target's {', '.join(topics)} {'is' if len(topics) == 1 else 'are'} not empty")
+        self.hint = "--yes writes to them all the same"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `kwire replay` takes."""
+
+    host: str
+    port: int
+    allow: frozenset[int] = frozenset()
+    settings: Settings = field(default_factory=Settings)
+    map_topic: dict[str, str] = field(default_factory=dict)
+    offsets: str = offsets.SHIFT
+    timestamps: str = remap.KEEP
+    seed_topics: bool = False
+    yes: bool = False
+    lag_limit_us: int = LAG_LIMIT_US
+
+
+@dataclass(slots=True)
+class Target:
+    """What a target said of itself."""
+
+    offers: plan.Offers
+    topology: topology.Topology
+    channel: Channel
+
+
+@dataclass(slots=True)
+class Result:
+    """How a run went. `valid`: its own lag was small enough for its times to mean something."""
+
+    counts: Counts
+    plan: Plan
+    notes: list[str]
+    own_requests: dict[str, int]
+    engine_notes: dict[str, int]
+    valid: bool
+    interrupted: bool
+    seconds: float
+
+
+def read(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    filter: Any = None,
+    rotated: bool = False,
+    ports: Sequence[int] = (),
+    notes: list[str] | None = None,
+) -> list[Session]:
+    """Sessions of captures, or of a dataset."""
+    some = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
+    if len(some) == 1 and dataset.is_dataset(some[0]):
+        return sessions.from_dataset(some[0])
+    return sessions.from_captures(some, filter=filter, rotated=rotated, ports=ports, notes=notes)
+
+
+async def ask_target(options: Options, dial: link.Dial) -> Target:
+    """Connect, and learn versions, brokers and topics. Raises LinkError."""
+    channel = await connect(dial, options.host, options.port)
+    timeout = min(options.settings.answer_timeout, 10.0)
+    answer = await introduce(channel, None, timeout)
+    assert answer is not None
+    if answer["errorCode"]:
+        raise link.LinkError(f"{channel.address}: refused ApiVersions", "is it Kafka 0.10 or newer?")
+    offers = plan.offers_of(answer)
+    version = min(offers.get(apis.METADATA, (0, 0))[1], 12)
+    known = topology.Topology()
+    body = convert.fit(apis.METADATA, version, {"topics": None if version else [], "allowAutoTopicCreation": False})
+    try:
+        known.learn_metadata(await channel.ask(apis.METADATA, version, body, timeout))
+    except ChannelClosed as closed:
+        raise link.LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
+    if not known.nodes:
+        raise link.LinkError(f"{channel.address}: names no brokers", "is the cluster up?")
+    return Target(offers, known, channel)
+
+
+async def replay(
+    found: Sequence[Session], options: Options, dial: link.Dial, out: str | os.PathLike[str], notes: list[str]
+) -> Result:
+    """Send sessions to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done."""
+    writer = dataset.Writer(out)
+    started = time.monotonic()
+    try:
+        target = await ask_target(options, dial)
+        planned, facts = plan.make(found, target.offers, plan.PlanOptions(options.allow))
+        learned = remap.Remap(_remap_options(options, found), facts.assignments)
+        learned.nodes = _nodes(facts, target.topology)
+        await _check_empty(options, facts, target)
+        if options.seed_topics:
+            notes += await seed(options, facts, target)
+        notes += missing(options, facts, target.topology, planned)
+        learned.topic_ids.update(target.topology.topic_ids)
+        learned.leader_epochs.update(target.topology.leader_epochs)
+        target.channel.close()
+        recorder = Recorder(writer)
+        recorder.captured(found)
+        for skip in planned.skips:
+            recorder.skip(skip)
+        engine = Engine(
+            found, planned, facts, learned, target.topology, target.offers, dial, (options.host, options.port),
+            options.settings, recorder.add,
+        )  # fmt: skip
+        interrupted = False
+        try:
+            await engine.run()
+        except asyncio.CancelledError:
+            interrupted = True
+        lag = quantiles(recorder.counts.lags_us).get("p99", 0)
+        valid = options.settings.speed is None or lag <= options.lag_limit_us
+        seconds = time.monotonic() - started
+        captures = [{"name": name, "files": []} for name in dict.fromkeys(session.capture for session in found)]
+        about = {
+            "target": f"{options.host}:{options.port}",
+            "brokers": {str(node): f"{host}:{port}" for node, (host, port) in target.topology.nodes.items()},
+            "offers": {apis.name(key): list(pair) for key, pair in sorted(target.offers.items())},
+            "speed": options.settings.speed or "max",
+            "offsets": options.offsets,
+            "timestamps": options.timestamps,
+            "map_topic": options.map_topic,
+            "seeded": options.seed_topics,
+            "allow": sorted(apis.name(key) for key in options.allow),
+            "valid": valid,
+            "interrupted": interrupted,
+            "seconds": round(seconds, 3),
+            "own_requests": engine.own_requests,
+            "engine": engine.notes,
+            "notes": notes,
+        }
+        remaps = [row for name in dict.fromkeys(s.capture for s in found) for row in learned.rows(name)]
+        remaps += _topic_id_rows(found, facts, learned)
+        recorder.finish(remaps, captures, about)
+        return Result(recorder.counts, planned, notes, engine.own_requests, engine.notes, valid, interrupted, seconds)
+    finally:
+        writer.__exit__()
+
+
+def _remap_options(options: Options, found: Sequence[Session]) -> remap.Options:
+    first = min((session.requests[0].sent_ns for session in found if session.requests), default=0)
+    delta = (time.time_ns() - first) // 1_000_000 if options.timestamps == remap.SHIFT else 0
+    return remap.Options(options.offsets, options.timestamps, delta, options.map_topic)
+
+
+def _nodes(facts: plan.Facts, known: topology.Topology) -> dict[int, int]:
+    """Captured broker ids to the target's, in order, again from the first where it has fewer."""
+    there = sorted(known.nodes)
+    return {node: there[index % len(there)] for index, node in enumerate(sorted(facts.nodes))}
+
+
+def _topic_id_rows(found: Sequence[Session], facts: plan.Facts, learned: remap.Remap) -> list[Body]:
+    name = found[0].capture if found else ""
+    return [
+        {"capture": name, "kind": "topic_id", "scope": topic, "captured": topic_id,
+         "replayed": learned.topic_ids.get(learned.topic(topic), ZERO_UUID), "records": None}
+        for topic_id, topic in facts.topic_names.items()
+    ]  # fmt: skip
+
+
+def missing(options: Options, facts: plan.Facts, known: topology.Topology, planned: Plan) -> list[str]:
+    """What the target lacks of the captured topics."""
+    notes = []
+    used = {
+        topic.get(apis.NAME)
+        for step in planned.steps
+        for _, topic in apis.topics(step.request.api_key, step.body or {})
+    }
+    for name in sorted(facts.topics.keys() & used):
+        there = options.map_topic.get(name, name)
+        wanted = facts.topics[name]
+        if wanted.internal:
+            continue
+        if there not in known.partitions:
+            notes.append(f"the target has no topic {there}; --seed-topics makes it")
+        elif known.partitions[there] < wanted.partitions:
+            notes.append(f"{there} has {known.partitions[there]} partitions, the captured one {wanted.partitions}")
+    return notes
+
+
+async def _check_empty(options: Options, facts: plan.Facts, target: Target) -> None:
+    """Raises NotEmpty where captured records would be added to others, unless that is wanted."""
+    if options.yes:
+        return
+    full = []
+    for name in sorted(facts.produced):
+        there = options.map_topic.get(name, name)
+        count = target.topology.partitions.get(there, 0)
+        leaders = {p: target.topology.leaders.get((there, p)) for p in range(count)}
+        if any([await _has_records(options, target, there, p) for p, leader in leaders.items() if leader is not None]):
+            full.append(there)
+    if full:
+        raise NotEmpty(full)
+
+
+async def _has_records(options: Options, target: Target, topic: str, partition: int) -> bool:
+    version = min(target.offers[apis.LIST_OFFSETS][1], 5)
+    ends = []
+    for timestamp in (-2, -1):
+        body = {"replicaId": -1, "topics": [{"name": topic, "partitions": [
+            {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}]}]}  # fmt: skip
+        body = convert.fit(apis.LIST_OFFSETS, version, body)
+        answer = (await target.channel.ask(apis.LIST_OFFSETS, version, body, 10.0))["topics"][0]["partitions"][0]
+        if answer["errorCode"]:
+            return False  # another node's: its own answer would say; three-node targets are asked per leader below
+        ends.append(answer["offset"] if "offset" in answer else max(answer["oldStyleOffsets"], default=0))
+    return ends[0] != ends[1]
+
+
+async def seed(options: Options, facts: plan.Facts, target: Target) -> list[str]:
+    """Create the captured topics that the target lacks; returns what the user should know."""
+    notes: list[str] = []
+    wanted = [
+        topic
+        for topic in facts.topics.values()
+        if not topic.internal
+        and not topic.name.startswith("__")
+        and options.map_topic.get(topic.name, topic.name) not in target.topology.partitions
+        and not (topic.created and apis.CREATE_TOPICS in options.allow)
+    ]
+    if not wanted:
+        return notes
+    version = min(target.offers[apis.CREATE_TOPICS][1], 4)
+    replicas = len(target.topology.nodes)
+    for with_configs in (True, False):
+        body = {
+            "topics": [
+                {
+                    "name": options.map_topic.get(topic.name, topic.name),
+                    "numPartitions": topic.partitions,
+                    "replicationFactor": max(1, min(topic.replicas, replicas)),
+                    "assignments": [],
+                    "configs": [{"name": n, "value": v} for n, v in topic.configs.items()] if with_configs else [],
+                }
+                for topic in wanted
+            ],
+            "timeoutMs": 30_000,
+            "validateOnly": False,
+        }
+        answer = await target.channel.ask(
+            apis.CREATE_TOPICS, version, convert.fit(apis.CREATE_TOPICS, version, body), 60.0
+        )
+        failed = {one["name"]: one for one in answer["topics"] if one["errorCode"] not in (0, 36)}
+        wanted = [t for t in wanted if options.map_topic.get(t.name, t.name) in failed]
+        if not wanted:
+            break
+        if not with_configs:
+            for name, one in failed.items():
+                notes.append(f"{name} could not be created: error {one['errorCode']}")
+        else:
+            notes += [f"{name} was refused with its captured configuration; created without" for name in failed]
+    await _settle(options, facts, target)
+    return notes
+
+
+async def _settle(options: Options, facts: plan.Facts, target: Target) -> None:
+    """Wait until every partition has a leader that knows it, with a bound: right after CreateTopics brokers answer
+    NOT_LEADER_OR_FOLLOWER for a while."""
+    names = [options.map_topic.get(name, name) for name, topic in facts.topics.items() if not topic.internal]
+    version = min(target.offers[apis.METADATA][1], 12)
+    body: Body = {"topics": [{"name": name} for name in names], "allowAutoTopicCreation": False}
+    for _ in range(100):
+        answer = await target.channel.ask(apis.METADATA, version, convert.fit(apis.METADATA, version, body), 10.0)
+        target.topology.learn_metadata(answer)
+        if all(
+            not topic["errorCode"] and all(one["leaderId"] >= 0 for one in topic["partitions"])
+            for topic in answer["topics"]
+            if topic["name"] in target.topology.partitions or topic["errorCode"] == 5
+        ):
+            return
+        await asyncio.sleep(0.1)
+
