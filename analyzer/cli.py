@@ -114,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("-o", "--out", metavar="FILE", help="write the answer there")
     _spark_options(sql)
     sql.set_defaults(run="reports.sql:sql")
+
+    _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
     return parser
 
 
@@ -129,6 +131,38 @@ def _entry(options: argparse.Namespace) -> str:
         return "reports.analyzing:analyze"
     run: str = options.run
     return run
+
+
+def _replay_options(replay: argparse.ArgumentParser) -> None:
+    replay.add_argument("captures", nargs="+", metavar="CAPTURE|DATASET")
+    replay.add_argument("--to", required=True, metavar="HOST:PORT", help="a broker of the target")
+    replay.add_argument("-o", "--out", metavar="RUN", help="folder to write; a RUN there is replaced")
+    replay.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
+    replay.add_argument("--speed", default="1", metavar="X|max", help="1: as captured (default); max: as answers allow")
+    replay.add_argument("--allow", action="append", default=[], metavar="API",
+                        help="also send this API, which changes the cluster (repeatable)")
+    replay.add_argument("--map-topic", action="append", default=[], metavar="A=B",
+                        help="captured topic A is B on the target (repeatable)")
+    replay.add_argument("--offsets", choices=("shift", "as-is", "position"), default="shift",
+                        help="how captured offsets become the target's (default: shift, as answers teach)")
+    replay.add_argument("--timestamps", choices=("keep", "shift"), default="keep",
+                        help="shift: records are as old now as they were when captured")
+    replay.add_argument("--seed-topics", action="store_true", help="create the captured topics that the target lacks")
+    replay.add_argument("--yes", action="store_true", help="write to topics that are not empty")
+    replay.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that send (default: 1)")
+    replay.add_argument("--filter", metavar="EXPR", help="only the exchanges that match (see analyzer/FILTER.md)")
+    replay.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
+    replay.add_argument("--port", type=_port, action="append", default=[], metavar="N",
+                        help="this server port of the captures is Kafka (repeatable)")
+    replay.add_argument("--sasl", metavar="MECHANISM", help="log in: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+    replay.add_argument("--sasl-file", metavar="FILE",
+                        help="lines username=... and password=...; default: KWIRE_SASL_USERNAME, KWIRE_SASL_PASSWORD")
+    replay.add_argument("--tls", action="store_true", help="the target's listener speaks TLS")
+    replay.add_argument("--tls-ca", metavar="PEM", help="authorities to trust; default: the system's")
+    replay.add_argument("--tls-cert", metavar="PEM", help="certificate of our own")
+    replay.add_argument("--tls-key", metavar="PEM", help="its key, in the clear")
+    replay.add_argument("--json", action="store_true", help="the summary (or the plan) as JSON")
+    replay.set_defaults(run="replay.commands:replay")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

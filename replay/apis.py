@@ -184,9 +184,9 @@ def partitions(api_key: int, body: dict[str, Any]) -> Iterator[tuple[str, int, d
         if where.partitions:
             for one in topic.get(where.partitions) or ():
                 if where.number:
-                    yield topic[NAME], one[where.number], one
+                    yield topic.get(NAME, ""), one[where.number], one
                 else:
-                    yield topic[NAME], one, None
+                    yield topic.get(NAME, ""), one, None
 
 
 def api(api_key: int) -> Api:

@@ -58,7 +58,6 @@ class _Job:
     parts: list[tuple[int, Body]] = field(default_factory=list)
     waiters: list[asyncio.Future[bytes] | None] = field(default_factory=list)
     connections: list[Channel] = field(default_factory=list)
-    ready: float = 0.0
 
 
 class _SessionState:
@@ -70,6 +69,7 @@ class _SessionState:
         self.again = asyncio.Lock()
         self.retried = False
         self.jobs: set[asyncio.Task[None]] = set()
+        self.owed: set[asyncio.Task[None]] = set()  # of the jobs, those that were answered in the capture
         self.lost = ""
         self.dialled: dict[int, asyncio.Lock] = {}
 
@@ -164,9 +164,8 @@ class Engine:
             for number in numbers:
                 await self._run_step(state, self.plan.steps[number])
                 begun += 1
-            owed = [job for job in state.jobs if not job.done()]
-            if owed:
-                await asyncio.wait(owed, timeout=self.settings.answer_timeout)
+            while state.owed:
+                await asyncio.wait(state.owed)
         finally:
             self._busy -= 1
             for number in numbers[begun:]:
@@ -244,8 +243,7 @@ class Engine:
     async def _run_step(self, state: _SessionState, step: Step) -> None:
         outcome = self._outcome(step)
         await self._hold(step, outcome)
-        job = _Job(step, outcome, ready=max(self._loop.time(), self._due(step)))
-        outcome.ready_ns = self._now_ns()
+        job = _Job(step, outcome)
         if state.lost:
             return self._give_up(step, "session_lost", state.lost)
         try:
@@ -266,11 +264,14 @@ class Engine:
         self._busy += 1
         task = self._loop.create_task(self._await_answer(state, job))
         state.jobs.add(task)
+        if step.request.answer is not None:
+            state.owed.add(task)
         task.add_done_callback(lambda done: self._job_done(state, done))
 
     def _job_done(self, state: _SessionState, task: asyncio.Task[None]) -> None:
         self._busy -= 1
         state.jobs.discard(task)
+        state.owed.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "a step failed", "exception": task.exception()})
         self._check_stall()
@@ -364,6 +365,8 @@ class Engine:
             while channel.open and channel.backlog() > self.settings.backlog_bytes:
                 self._note("back_pressure")
                 await asyncio.sleep(0.001)
+        if job.outcome.ready_ns is None:
+            job.outcome.ready_ns = self._now_ns()
         job.waiters, job.connections = [], channels
         step = job.step
         outcome = job.outcome

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from analyzer import errors
 from analyzer.decoding import OK
 from analyzer.schema import ZERO_UUID
-from replay import apis, batches, convert
+from replay import apis, batches, convert, topology
 from replay.apis import NAME, Policy
 from replay.sessions import Request, Session
 from replay.steps import Plan, Skip, Step
@@ -192,10 +193,29 @@ def _judge(one: _Decoded, offers: Offers, options: PlanOptions, facts: Facts) ->
         return Skip(row, "follower", f"replica {body['replicaId']}")
     if key == apis.LIST_OFFSETS and body["replicaId"] >= 0:
         return Skip(row, "follower", f"replica {body['replicaId']}")
+    if key == apis.JOIN_GROUP and (one.answer or {}).get("errorCode") in _NO_COORDINATOR:
+        return Skip(row, "client_retried", errors.label(one.answer["errorCode"]) if one.answer else "")
     offered = offers.get(key)
     if offered is None:
         return Skip(row, "target_lacks_api", apis.name(key))
     return _convert(one, key, body, offered, facts)
+
+
+_NO_COORDINATOR: Final = (14, 15, 16)
+"""Answers to a client that asked a coordinator too early: it asks again. A broker that is ready would take both."""
+
+
+def _retried(body: Body, answer: Body | None, facts: Facts) -> set[tuple[str, int]]:
+    """The partitions of a Produce request that failed with an error that clients retry: their records come again, and
+    a target without the fault would have them twice. A topic that never was is no such fault."""
+    where = apis.RESPONSE_LISTS[apis.PRODUCE]
+    found = set()
+    for topic in apis.structs(answer or {}, where.path):
+        name = topic.get("name") or facts.topic_names.get(topic.get("topicId", ""))
+        for one in topic[where.partitions]:
+            if name in facts.topics and one["errorCode"] and errors.retriable(one["errorCode"]):
+                found.add((name, one[where.number]))
+    return found
 
 
 def _replica(body: Body) -> int:
@@ -224,6 +244,12 @@ def _convert(one: _Decoded, key: int, body: Body, offered: tuple[int, int], fact
     if unknown is not None and version != one.version:
         return Skip(row, "unknown_topic_id", unknown)
     if key == apis.PRODUCE:
+        failed = _retried(body, one.answer, facts)
+        if failed:
+            rules.append("client_retried")
+            body = topology.subset(key, body, set(topology.named(key, body)) - failed)
+            if not body["topicData"]:
+                return Skip(row, "client_retried", row["error"] or "")
         try:
             if not _produce(body, version):
                 return Skip(row, "null_records")

@@ -18,6 +18,9 @@ from replay.apis import NAME
 from replay.steps import Step
 
 Body = dict[str, Any]
+_BY_NAME_OR_ID: Final = (apis.METADATA, apis.DELETE_TOPICS)
+"""Requests that ask by name or by id; brokers refuse both at once."""
+
 _SEQUENCES: Final = 1 << 31
 """Sequences are 31 bits wide and wrap."""
 
@@ -161,7 +164,7 @@ class Remap:
             there = self.topic(name)
             if where.name and (one.get(where.name) is not None or api_key != apis.METADATA):
                 one[where.name] = there
-            if where.id:
+            if where.id and (api_key not in _BY_NAME_OR_ID or one.get(where.id, ZERO_UUID) != ZERO_UUID):
                 one[where.id] = self.topic_ids.get(there, one.get(where.id, ZERO_UUID))
 
     def _produce(self, step: Step, body: Body) -> None:
@@ -179,7 +182,7 @@ class Remap:
                     given = self.producers.get(captured)
                     if given is None:
                         continue
-                    sequence = self._sequence(captured, given, topic[NAME], one["index"], batch)
+                    sequence = self._sequence(captured, given, topic.get(NAME, ""), one["index"], batch)
                     changed = changed if changed is not None else bytearray(records)
                     batches.set_producer(changed, batch.at, batch.size, given.id, given.epoch, sequence)
                 if changed is not None:
@@ -211,7 +214,7 @@ class Remap:
                 one["currentLeaderEpoch"] = -1
                 one["lastFetchedEpoch"] = -1
                 one["logStartOffset"] = -1
-                one["fetchOffset"] = self._fetch_offset(step, topic[NAME], one["partition"], one["fetchOffset"])
+                one["fetchOffset"] = self._fetch_offset(step, topic.get(NAME, ""), one["partition"], one["fetchOffset"])
                 one.pop("replicaDirectoryId", None)
                 one.pop("highWatermark", None)
 
@@ -245,7 +248,7 @@ class Remap:
             body["memberId"] = self.member(group, member)
         for topic in body["topics"]:
             for one in topic["partitions"]:
-                one["committedOffset"] = self.offset(topic[NAME], one["partitionIndex"], one["committedOffset"])
+                one["committedOffset"] = self.offset(topic.get(NAME, ""), one["partitionIndex"], one["committedOffset"])
                 if "committedLeaderEpoch" in one:
                     one["committedLeaderEpoch"] = -1
 
@@ -425,14 +428,15 @@ class Remap:
         after = _by_partition(apis.PRODUCE, replayed, self)
         for topic in step.body["topicData"]:
             for one in topic["partitionData"]:
-                was = before.get((topic[NAME], one["index"]))
-                now = after.get((self.topic(topic[NAME]), one["index"]))
+                name = topic.get(NAME, "")
+                was = before.get((name, one["index"]))
+                now = after.get((self.topic(name), one["index"]))
                 if was is None or now is None or was["errorCode"] or now["errorCode"]:
                     continue
                 if was["baseOffset"] < 0 or now["baseOffset"] < 0:
                     continue
                 count = sum(batch.last_offset_delta + 1 for batch in batches.batches(one["records"] or b""))
-                self.offset_map(topic[NAME], one["index"]).learn(was["baseOffset"], now["baseOffset"], count)
+                self.offset_map(name, one["index"]).learn(was["baseOffset"], now["baseOffset"], count)
 
     def _learn_list_offsets(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         before = _by_partition(apis.LIST_OFFSETS, captured, self)

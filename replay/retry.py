@@ -78,7 +78,7 @@ def rule(api_key: int, captured: Body | None, replayed: Body, after_retry: bool)
             return found
         if code == OUT_OF_ORDER_SEQUENCE and after_retry:
             return "leader_moved"
-        if code == MEMBER_ID_REQUIRED and api_key == apis.JOIN_GROUP and captured is not None:
+        if code == MEMBER_ID_REQUIRED and captured is not None and not expected:
             return "member_id_given"
     if captured is None:
         return None

@@ -288,19 +288,31 @@ async def seed(options: Options, facts: plan.Facts, target: Target) -> list[str]
 
 
 async def _settle(options: Options, facts: plan.Facts, target: Target) -> None:
-    """Wait until every partition has a leader that knows it, with a bound: right after CreateTopics brokers answer
-    NOT_LEADER_OR_FOLLOWER for a while."""
+    """Wait, with a bound, until every partition has a leader that knows it: right after CreateTopics brokers answer
+    UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER for a while."""
     names = [options.map_topic.get(name, name) for name, topic in facts.topics.items() if not topic.internal]
     version = min(target.offers[apis.METADATA][1], 12)
     body: Body = {"topics": [{"name": name} for name in names], "allowAutoTopicCreation": False}
     for _ in range(100):
         answer = await target.channel.ask(apis.METADATA, version, convert.fit(apis.METADATA, version, body), 10.0)
         target.topology.learn_metadata(answer)
-        if all(
-            not topic["errorCode"] and all(one["leaderId"] >= 0 for one in topic["partitions"])
-            for topic in answer["topics"]
-            if topic["name"] in target.topology.partitions or topic["errorCode"] == 5
-        ):
+        led = all(one["leaderId"] >= 0 for topic in answer["topics"] for one in topic["partitions"])
+        if led and not await _unready(options, target, names):
             return
         await asyncio.sleep(0.1)
 
+
+async def _unready(options: Options, target: Target, names: list[str]) -> bool:
+    """Does a leader on the broker that we speak to not know yet that it is one?"""
+    version = min(target.offers[apis.LIST_OFFSETS][1], 5)
+    asked = [
+        {"name": name, "partitions": [
+            {"partitionIndex": p, "timestamp": -1, "maxNumOffsets": 1} for p in range(target.topology.partitions[name])
+        ]}
+        for name in names if name in target.topology.partitions
+    ]  # fmt: skip
+    if len(target.topology.nodes) > 1 or not asked:
+        return False
+    body = convert.fit(apis.LIST_OFFSETS, version, {"replicaId": -1, "topics": asked})
+    answer = await target.channel.ask(apis.LIST_OFFSETS, version, body, 10.0)
+    return any(one["errorCode"] for topic in answer["topics"] for one in topic["partitions"])

@@ -29,6 +29,7 @@ RULES: Final[dict[str, str]] = {
     "null_records": "a broker never answers a produce request without records",
     "bad_records": "the records cannot be converted to batches, which the target demands",
     "zookeeper_offsets": "offsets in ZooKeeper (version 0), which the target does not have",
+    "client_retried": "failed in the capture with an error that its client retries; what it sent then is sent",
     # skipped during the run
     "no_session": "the fetch session that it names was not made in the replay",
     "unknown_topic_id": "neither the capture nor the target says the name for this topic id",
