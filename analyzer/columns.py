@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
 STATES = ("decoded", "truncated", "undecoded")
+OFFSET_KINDS = {
+    0: "base", 1: "fetch", 2: "listed", 8: "committed", 9: "committed", 21: "delete", 23: "end", 28: "committed",
+    90: "start", 91: "start",
+}  # fmt: skip
+"""What `partitions.offset` is, by API."""
 
 
 class Strings:
@@ -145,21 +150,30 @@ class _Symbols:
 
     strings: list[int] = field(default_factory=list)
     lists: list[bytes] = field(default_factory=list)
-    topics: list[int] = field(default_factory=list)
-    errors: list[int] = field(default_factory=list)
+    topics: list[int] = field(default_factory=list)  # of lists of strings
+    errors: list[int] = field(default_factory=list)  # of lists of numbers: errors with counts, node ids
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Exchanges of one window, ready to become Arrow: columns as in `analyzer.state`, with symbols in the numbering of
-    the capture point and `connection` the number of each row's connection."""
+    """Exchanges of one window, ready to become Arrow, with symbols in the numbering of the capture point.
+
+    x            int64[X_COLUMNS, n], columns as in `analyzer.state`
+    connection   int64[n], the number of each row's connection
+    parts        int64[P_COLUMNS, m], their topic-partitions in the same order, P_OWNER the exchange's row
+    """
 
     x: np.ndarray
     connection: np.ndarray
+    parts: np.ndarray
 
     def where(self, mask: np.ndarray) -> Rows:
-        """The rows that a mask lets through."""
-        return self if mask.all() else Rows(self.x[:, mask], self.connection[mask])
+        """The rows that a mask lets through, and their topic-partitions."""
+        if mask.all():
+            return self
+        parts = self.parts[:, mask[self.parts[s.P_OWNER]]]
+        parts[s.P_OWNER] = (np.cumsum(mask) - 1)[parts[s.P_OWNER]]
+        return Rows(self.x[:, mask], self.connection[mask], parts)
 
 
 class Columns:
@@ -174,6 +188,8 @@ class Columns:
         self.connections: list[dict[str, Any]] = []
         self.topic_ids: list[dict[str, Any]] = []
         self.api_versions: list[dict[str, Any]] = []
+        self.leaders: list[dict[str, Any]] = []
+        self.brokers: list[dict[str, Any]] = []
         self._engine = engine
         self._strings = Strings()
         self._lists: list[tuple[int, ...]] = []
@@ -184,6 +200,8 @@ class Columns:
         self._born: list[int] = []
         self._ends: list[tuple[int, int, int, int]] = []
         self._topic_ids: set[tuple[int, int]] = set()
+        self._brokers: set[tuple[int, int, int, int]] = set()
+        self._leaders: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._topic_names: dict[str, str] = {}
         self._message_numbers: dict[int, np.ndarray] = {}
         self._api_names = [api.name for api in definitions.apis()]
@@ -192,21 +210,25 @@ class Columns:
     # -- taking batches ---------------------------------------------------------------------------------------------
     def take(self, batches: list[Batch]) -> Rows:
         """Take one window's batches, one a shard: its exchanges, in order; the small tables' rows are kept."""
-        parts, numbers = [], []
+        exchanges, numbers, parts = [], [], []
+        before = 0
         facts: list[tuple[int, int, int, int, list[int]]] = []
         ended: list[tuple[int, int, int, Batch, int]] = []
         for shard, batch in enumerate(batches):
             self._learn(shard, batch)
             x = batch.exchanges
-            parts.append(self._renumber(shard, x))
+            exchanges.append(self._renumber(shard, x))
             numbers.append(self._connections(x[s.X_SLOT], x[s.X_NEXT]))
-            for order, row in enumerate(batch.facts.tolist()):
+            parts.append(self._renumber_parts(shard, batch.parts, before))
+            before += x.shape[1]
+            for order, row in enumerate(_without_repeats(batch.facts).tolist()):
                 _, _, _, born = self._engine.flows.end_points(row[s.FACT_SLOT])
                 facts.append((row[s.FACT_TRIGGER], born, order, shard, row))
-        rows = self._ordered(parts, numbers)
+        rows = self._ordered(exchanges, numbers, parts)
         facts.sort(key=lambda fact: fact[:3])
         for _, _, _, shard, row in facts:
             self._fact(self._shards[shard], row)
+        self._take_leaders(batches)
         self._message_numbers.clear()
         for batch in batches:
             messages = batch.messages
@@ -253,16 +275,80 @@ class Columns:
             self._lists.append(values)
         return number
 
-    def _ordered(self, parts: list[np.ndarray], numbers: list[np.ndarray]) -> Rows:
+    def _renumber_parts(self, shard: int, parts: np.ndarray, before: int) -> np.ndarray:
+        """The same for topic-partitions; `before`: exchanges of the shards before this one."""
+        strings = np.array(self._shards[shard].strings, np.int64)
+        for column in (s.P_TOPIC, s.P_TOPIC_ID):
+            parts[column] = _through(strings, parts[column])
+        parts[s.P_OWNER] += before
+        parts[s.P_SET] = np.where(parts[s.P_SET] == s.NULL, s.NULL, self.set_numbers(shard, parts[s.P_SET]))
+        return parts
+
+    def set_numbers(self, shard: int, numbers: np.ndarray) -> np.ndarray:
+        """A shard's numbers of record sets in the numbering of the capture point, which `Rows.parts` has in P_SET."""
+        return numbers * len(self._shards) + shard
+
+    def _ordered(self, exchanges: list[np.ndarray], numbers: list[np.ndarray], parts: list[np.ndarray]) -> Rows:
         """The shards' rows in one order: by the packet that completed them, then by age of the connection."""
-        x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        x = exchanges[0] if len(exchanges) == 1 else np.concatenate(exchanges, axis=1)
         connection = numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
+        part = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         trigger = x[s.X_TRIGGER]
         step = np.diff(trigger)
         if (step < 0).any() or ((step == 0) & (np.diff(connection) != 0)).any():
             order = np.lexsort((np.array(self._born, np.int64)[connection], trigger))
             x, connection = x[:, order], connection[order]
-        return Rows(x, connection)
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            part[s.P_OWNER] = place[part[s.P_OWNER]]
+            part = part[:, np.argsort(part[s.P_OWNER], kind="stable")]
+        return Rows(x, connection, part)
+
+    def _take_leaders(self, batches: list[Batch]) -> None:
+        """Rows for `leaders` where a leader, its epoch or the in-sync replicas are other than last said."""
+        taken = []
+        for shard, batch in enumerate(batches):
+            rows = batch.leaders
+            known = self._shards[shard]
+            strings, born = np.array(known.strings, np.int64), self._engine.flows.born(rows[:, s.L_SLOT])
+            for column in (s.L_TOPIC, s.L_TOPIC_ID):
+                rows[:, column] = _through(strings, rows[:, column])
+            for symbol in np.unique(rows[rows[:, s.L_ISR] != s.NULL, s.L_ISR]).tolist():
+                if known.errors[symbol] < 0:
+                    content = np.frombuffer(known.lists[symbol], "<i4")
+                    known.errors[symbol] = self._list_number(tuple(content.tolist()))
+            rows[:, s.L_ISR] = _through(np.array(known.errors, np.int64), rows[:, s.L_ISR])
+            taken.append(np.column_stack([rows, born]))
+        rows = np.concatenate(taken)
+        rows = rows[np.lexsort((rows[:, -1], rows[:, s.L_TRIGGER]))]
+        # Most of what Metadata says repeats: what one topic-partition had said of it twice in a row is dropped here.
+        said = rows[:, [s.L_TOPIC, s.L_TOPIC_ID, s.L_PARTITION, s.L_LEADER, s.L_EPOCH, s.L_ISR]]
+        order = np.lexsort((said[:, 2], said[:, 1], said[:, 0]))
+        fresh = np.ones(len(rows), bool)
+        fresh[order[1:]] = (said[order[1:]] != said[order[:-1]]).any(axis=1)
+        values = self._strings.values
+        for row in rows[fresh].tolist():
+            topic = values[row[s.L_TOPIC]] if row[s.L_TOPIC] != s.NULL else None
+            topic_id = values[row[s.L_TOPIC_ID]] if row[s.L_TOPIC_ID] != s.NULL else None
+            key = (topic or self.topic_name(topic_id or ""), row[s.L_PARTITION])
+            last = self._leaders.get(key)
+            isr = row[s.L_ISR] if row[s.L_ISR] != s.NULL or last is None else last[2]
+            now = (row[s.L_LEADER], row[s.L_EPOCH], isr)
+            if now == last:
+                continue
+            self._leaders[key] = now
+            self.leaders.append(
+                {
+                    "capture": self.capture,
+                    "time": row[s.L_NS] // 1000,
+                    "topic": topic,
+                    "topic_id": topic_id,
+                    "partition": row[s.L_PARTITION],
+                    "leader": row[s.L_LEADER] if row[s.L_LEADER] != s.NULL else None,
+                    "leader_epoch": row[s.L_EPOCH] if row[s.L_EPOCH] != s.NULL else None,
+                    "isr": list(self._lists[row[s.L_ISR]]) if row[s.L_ISR] != s.NULL else None,
+                }
+            )
 
     # -- connections --------------------------------------------------------------------------------------------------
     def _connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
@@ -408,6 +494,22 @@ class Columns:
                 values = self._strings.values
                 self._topic_names[values[pair[0]]] = values[pair[1]]
                 self.topic_ids.append({"capture": self.capture, "topic_id": values[pair[0]], "topic": values[pair[1]]})
+        elif row[s.FACT_KIND] == s.FACT_BROKER:
+            host = known.strings[row[s.FACT_B]]
+            rack = known.strings[row[s.FACT_D]] if row[s.FACT_D] != s.NULL else -1
+            node = (row[s.FACT_A], host, row[s.FACT_C], rack)
+            if node not in self._brokers:
+                self._brokers.add(node)
+                values = self._strings.values
+                self.brokers.append(
+                    {
+                        "capture": self.capture,
+                        "node_id": row[s.FACT_A],
+                        "host": values[host],
+                        "port": row[s.FACT_C],
+                        "rack": values[rack] if rack >= 0 else None,
+                    }
+                )
         else:
             number = int(self._slots[row[s.FACT_SLOT]])
             if number < 0:
@@ -426,9 +528,9 @@ class Columns:
 
     # -- Arrow ------------------------------------------------------------------------------------------------------
     def small_tables(self) -> dict[str, pa.Table]:
-        """The rows of connections, topic_ids and api_versions kept since the last call."""
+        """The rows of the tables that are small, kept since the last call."""
         made: dict[str, pa.Table] = {}
-        for name in ("connections", "topic_ids", "api_versions"):
+        for name in ("connections", "leaders", "brokers", "topic_ids", "api_versions"):
             rows = getattr(self, name)
             made[name] = pa.Table.from_pylist(rows, schema=tables.schema(name))
             setattr(self, name, [])
@@ -497,6 +599,47 @@ class Columns:
             columns[column.name] if column.name in columns else pa.nulls(n, column.type) for column in tables.EXCHANGES
         ]
         return pa.Table.from_arrays(arrays, names=[column.name for column in tables.EXCHANGES])
+
+    def partitions(self, windows: list[Rows]) -> pa.Table:
+        """The topic-partitions of the exchanges of some windows, in their order."""
+        none = np.zeros((s.P_COLUMNS, 0), np.int64)
+        p = np.concatenate([none, *(rows.parts for rows in windows)], axis=1)
+        columns = (s.X_EXCHANGE, s.X_REPLY, s.X_API_KEY)
+        exchange, reply, api = (_of_owners([(rows.x[column], rows.parts) for rows in windows]) for column in columns)
+        connection = _of_owners([(rows.connection, rows.parts) for rows in windows])
+        n = p.shape[1]
+        strings = self._strings.values
+        used, local = _compact(connection, len(self._names))
+        kinds = sorted(set(OFFSET_KINDS.values()))
+        kind_of = np.full(len(self._api_names) + 1, s.NULL, np.int64)
+        for key, kind in OFFSET_KINDS.items():
+            kind_of[key] = kinds.index(kind)
+        offset, watermark = p[s.P_OFFSET], p[s.P_HIGH_WATERMARK]
+        after = np.where(p[s.P_FOLLOWING] != s.NULL, p[s.P_FOLLOWING], offset)
+        lag = np.where(api == FETCH, _minus(watermark, after), s.NULL)
+        arrays = {
+            "capture": _dictionary(np.zeros(n, np.int32), [self.capture]),
+            "connection": _dictionary(local, [self._names[i] for i in used.tolist()]),
+            "exchange": _integers(exchange, pa.int64()),
+            "reply": _integers(reply, pa.int64()),
+            "topic": _strings(p[s.P_TOPIC], strings),
+            "topic_id": _strings(p[s.P_TOPIC_ID], strings),
+            "partition": _integers(p[s.P_PARTITION], pa.int32()),
+            "error_code": _integers(p[s.P_ERROR], pa.int16()),
+            "error": self._error_names(p[s.P_ERROR]),
+            "offset": _integers(offset, pa.int64()),
+            "offset_kind": _dictionary(np.where(offset == s.NULL, s.NULL, kind_of[api]), kinds),
+            "high_watermark": _integers(watermark, pa.int64()),
+            "last_stable_offset": _integers(p[s.P_LAST_STABLE], pa.int64()),
+            "log_start_offset": _integers(p[s.P_LOG_START], pa.int64()),
+            "leader_epoch": _integers(p[s.P_EPOCH], pa.int32()),
+            "record_bytes": _integers(p[s.P_RECORD_BYTES], pa.int64()),
+            "batch_count": _integers(p[s.P_BATCHES], pa.int64()),
+            "record_count": _integers(p[s.P_RECORDS], pa.int64()),
+            "lag": _integers(lag, pa.int64()),
+        }
+        names = [column.name for column in tables.PARTITIONS]
+        return pa.Table.from_arrays([arrays[name] for name in names], names=names)
 
     def _api(self, keys: np.ndarray) -> pa.Array:
         known = (keys >= 0) & (keys < len(self._api_names))
@@ -580,6 +723,25 @@ MAX_UNRECOGNISED = 1000
 def plain(table: pa.Table, name: str) -> pa.Table:
     """The table with the contract's plain types."""
     return table.cast(tables.schema(name))
+
+
+FETCH = 1
+
+
+def _of_owners(windows: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """A column of the exchanges, once for each of their topic-partitions."""
+    found = [values[parts[s.P_OWNER]] for values, parts in windows]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _without_repeats(facts: np.ndarray) -> np.ndarray:
+    """Facts of one window, each once: what Metadata says of topics and brokers it says again and again."""
+    if len(facts) < 2:
+        return facts
+    said = facts[:, : s.FACT_TRIGGER].copy()
+    said[facts[:, s.FACT_KIND] != s.FACT_API_VERSION, s.FACT_SLOT] = 0
+    _, first = np.unique(said, axis=0, return_index=True)
+    return facts[np.sort(first)]
 
 
 def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:

@@ -69,6 +69,10 @@ class Batch:
     ended       int64[e, 2] (slot, trigger) of connections
     k, f, c, d  rows of the tables for `ended`: k and c one a connection, f and d two
     messages    int64[p, MSG_COLUMNS] and message_bytes uint8[:]
+    parts       int64[P_COLUMNS, q]: topic-partitions of `exchanges`, in their order
+    leaders     int64[l, L_COLUMNS]
+    sets        int64[r, SET_COLUMNS] and set_bytes uint8[:]: record sets; views, valid until the take
+                after the next one
     strings, lists   contents of the symbols that are new since the last batch
     oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
     """
@@ -82,6 +86,10 @@ class Batch:
     d: np.ndarray
     messages: np.ndarray
     message_bytes: np.ndarray
+    parts: np.ndarray
+    leaders: np.ndarray
+    sets: np.ndarray
+    set_bytes: np.ndarray
     strings: list[bytes]
     lists: list[bytes]
     oldest: int | None
@@ -91,13 +99,19 @@ class Conversations:
     """The tables of one shard. Not safe to share between threads."""
 
     def __init__(
-        self, lay: s.Layouts, ports: tuple[int, ...] = (), keep_messages: bool = False, limit: int = FRAME_LIMIT
+        self,
+        lay: s.Layouts,
+        ports: tuple[int, ...] = (),
+        keep_messages: bool = False,
+        limit: int = FRAME_LIMIT,
+        keep_records: bool = False,
     ) -> None:
         self._lay = lay
         self._ports = np.array(sorted(ports), np.int64)
         self._limit = limit
         v = np.zeros(s.V_COLUMNS, np.int64)
-        v[s.V_MARK_FREE] = v[s.V_PENDING_FREE] = -1
+        v[s.V_MARK_FREE] = v[s.V_PENDING_FREE] = v[s.V_PART_FREE] = -1
+        v[s.V_RECORDS] = keep_records
         v[s.V_KEEP] = keep_messages
         v[s.V_FRAME_LIMIT] = limit
         self._state = s.State(
@@ -120,18 +134,32 @@ class Conversations:
             topics=np.zeros(1 << 10, np.int64),
             found=np.zeros(FOUND_COLUMNS, np.int64),
             scratch=np.zeros(1 << 12, np.uint8),
+            parts=np.zeros((1 << 10, s.P_COLUMNS), np.int64),
+            parts_out=np.zeros((1 << 12, s.P_COLUMNS), np.int64),
+            lookup=np.zeros(1 << 8, np.int64),
+            leaders=np.zeros((1 << 8, s.L_COLUMNS), np.int64),
+            sets=np.zeros((1 << 8, s.SET_COLUMNS), np.int64),
+            set_bytes=np.zeros(1 << 16, np.uint8),
             v=v,
         )
         self._strings_out = 0
         self._lists_out = 0
+        # Record sets are handed out as views. Whoever reads those of one window does so while the next one is worked
+        # on, so two buffers take turns.
+        self._spare = (self._state.sets.copy(), self._state.set_bytes.copy())
 
     def take(self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False) -> Batch:
         """Work through one window's segments. `final`: the capture ends with them."""
         slots = len(streams.c)
         while len(self._state.k) < slots:
             self._state = self._state._replace(k=_doubled(self._state.k), f=_doubled(self._state.f))
+        if self._state.v[s.V_RECORDS]:
+            spare = (self._state.sets, self._state.set_bytes)
+            self._state = self._state._replace(sets=self._spare[0], set_bytes=self._spare[1])
+            self._spare = spare
         v = self._state.v
         v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
+        v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
         v[s.V_FINAL] = final
         at = 0
         while True:
@@ -197,6 +225,22 @@ class Conversations:
         elif status == s.NEED_TOPICS:
             topics = _doubled(state.topics)
             state = state._replace(topics=topics, scratch=np.zeros(4 * len(topics), np.uint8))
+        elif status == s.NEED_PARTS:
+            state = state._replace(parts=_doubled(state.parts))
+        elif status == s.NEED_PARTS_OUT:
+            state = state._replace(parts_out=_doubled(state.parts_out))
+        elif status == s.NEED_LOOKUP:
+            state = state._replace(lookup=np.zeros(2 * len(state.lookup), np.int64))
+        elif status == s.NEED_LEADERS:
+            state = state._replace(leaders=_doubled(state.leaders))
+        elif status == s.NEED_SETS:
+            need = int(v[s.V_SET_BYTES] + state.frame[s.FR_HAVE])
+            if need > len(state.set_bytes):
+                more = np.empty(max(need, 2 * len(state.set_bytes)), np.uint8)
+                more[: v[s.V_SET_BYTES]] = state.set_bytes[: v[s.V_SET_BYTES]]
+                state = state._replace(set_bytes=more)
+            else:
+                state = state._replace(sets=_doubled(state.sets))
         else:
             raise AssertionError(f"kernel status {status}")
         self._state = state
@@ -228,6 +272,8 @@ class Conversations:
         state, v = self._state, self._state.v
         out = np.empty((s.X_COLUMNS, int(v[s.V_OUT])), np.int64)
         transpose(state.out[: v[s.V_OUT]], out)
+        parts = np.empty((s.P_COLUMNS, int(v[s.V_PARTS_OUT])), np.int64)
+        transpose(state.parts_out[: v[s.V_PARTS_OUT]], parts)
         ended = state.ended[: v[s.V_ENDED]].copy()
         slots = ended[:, 0]
         sides = (2 * slots[:, None] + np.arange(2)).ravel()
@@ -244,6 +290,10 @@ class Conversations:
             d=streams.d[sides],
             messages=state.messages[: v[s.V_MESSAGES]].copy(),
             message_bytes=state.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
+            parts=parts,
+            leaders=state.leaders[: v[s.V_LEADERS]].copy(),
+            sets=state.sets[: v[s.V_SETS]],
+            set_bytes=state.set_bytes[: v[s.V_SET_BYTES]],
             strings=strings,
             lists=lists,
             oldest=self._oldest(streams),

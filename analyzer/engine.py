@@ -30,6 +30,7 @@ class Settings:
     window_bytes     bytes of capture read at a time
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages
+    keep_records     hand out the bytes of record sets
     frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
                      amount, and real frames stay under Kafka's own limit of 100 MB
     """
@@ -38,6 +39,7 @@ class Settings:
     window_bytes: int = 16 << 20
     ports: tuple[int, ...] = ()
     keep_messages: bool = False
+    keep_records: bool = False
     frame_limit: int = FRAME_LIMIT
 
 
@@ -74,7 +76,13 @@ class Engine:
         self._shards = [
             _Shard(
                 Streams(i, shards, max(1 << 16, waiting // shards)),
-                Conversations(lay, settings.ports, settings.keep_messages, settings.frame_limit // (2 * shards)),
+                Conversations(
+                    lay,
+                    settings.ports,
+                    settings.keep_messages,
+                    settings.frame_limit // (2 * shards),
+                    settings.keep_records,
+                ),
             )
             for i in range(shards)
         ]

@@ -23,12 +23,25 @@ import numpy as np
 from analyzer import roles as role
 from analyzer import state as s
 from analyzer.decoding import BAD_LENGTH, FULL, OK, SHORT, decode, read_int16, read_int32, read_int64, read_varint
-from analyzer.symbols import COUNT, ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, intern
+from analyzer.partitions import (
+    MAX_PARTITIONS,
+    MAX_WAITING,
+    count_parts,
+    put_parts,
+    record_parts,
+    room_for_parts,
+    uuid_text,
+)
+from analyzer.symbols import COUNT, ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, USED, intern
 from captures.kernels import copy_bytes, inline
 
 MAX_PENDING: Final = 4096
 """Requests of one connection without an answer. Brokers handle one at a time and clients keep a handful in flight; a
 capture of one direction only would else pile them up without end."""
+
+MAX_TAPE: Final = 1 << 22
+"""Rows of the tape (168 MB). A message with more fields that matter than that is not decoded, reason `limit`: hostile
+arrays could ask for a row each byte or four, and no real message comes near."""
 
 BAD_HEADER: Final = 64
 """A header that breaks a rule; beside the decoder's statuses."""
@@ -38,13 +51,11 @@ MAX_CODES: Final = 64
 """Different error codes listed for one response; there are some 130 in all, and real answers hold one or two."""
 
 # `found[role]` holds what a message said in that role; these come after the roles.
-_FOUND_TOPICS: Final = 24
-_FOUND_CODES: Final = 25
-_FOUND_FIRST_ERROR: Final = 26
-_FOUND_TABLE: Final = 32  # pairs (code, count)
+_FOUND_TOPICS: Final = 48
+_FOUND_CODES: Final = 49
+_FOUND_FIRST_ERROR: Final = 50
+_FOUND_TABLE: Final = 52  # pairs (code, count)
 FOUND_COLUMNS: Final = _FOUND_TABLE + 2 * MAX_CODES
-
-_BASE64URL: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8).copy()
 
 
 @inline
@@ -161,19 +172,6 @@ def _add_topic(st: Any, symbol: Any) -> Any:
 
 
 @inline
-def _uuid_text(buffer: Any, at: Any, into: Any) -> None:
-    """Kafka's text of a uuid: 22 characters of URL-safe base64 without padding."""
-    for group in range(5):
-        b = at + 3 * group
-        bits = np.int64(buffer[b]) << 16 | np.int64(buffer[b + 1]) << 8 | np.int64(buffer[b + 2])
-        for k in range(4):
-            into[4 * group + k] = _BASE64URL[(bits >> (18 - 6 * k)) & 63]
-    last = np.int64(buffer[at + 15])
-    into[20] = _BASE64URL[last >> 2]
-    into[21] = _BASE64URL[(last & 3) << 4]
-
-
-@inline
 def _forget(st: Any) -> None:
     """Start noting what a message says."""
     for i in range(_FOUND_TOPICS):
@@ -209,7 +207,7 @@ def _fill(st: Any, lay: Any, buffer: Any, used: Any) -> Any:
         field = tape[i, 1]
         kind = np.int64(lay.role[field])
         value = tape[i, 2]
-        if kind == role.ERROR:
+        if kind == role.ERROR or kind == role.PART_ERROR or kind == role.PART_ERROR_EARLY:
             if value != 0:
                 if found[_FOUND_FIRST_ERROR] == 0:
                     found[_FOUND_FIRST_ERROR] = value
@@ -228,8 +226,21 @@ def _fill(st: Any, lay: Any, buffer: Any, used: Any) -> Any:
                 symbol = intern(st.strings, buffer, tape[i, 3], value)
                 if symbol < 0:
                     return s.NEED_STRINGS
+                tape[i, 0] = symbol
                 if not _add_topic(st, symbol):
                     return s.NEED_TOPICS
+        elif kind == role.GROUP_SECTION or kind == role.TRANSACTION_SECTION or kind == role.SECTION:
+            if value > 0:
+                symbol = intern(st.strings, buffer, tape[i, 3], value)
+                if symbol < 0:
+                    return s.NEED_STRINGS
+                tape[i, 0] = symbol
+                if kind == role.GROUP_SECTION and found[role.GROUP] == s.NULL:
+                    found[role.GROUP] = symbol
+                elif kind == role.TRANSACTION_SECTION and found[role.TRANSACTIONAL_ID] == s.NULL:
+                    found[role.TRANSACTIONAL_ID] = symbol
+        elif kind >= role.FIRST_OF_PARTITIONS:
+            pass  # see `record_parts`
         elif kind == role.TOPIC_ID:
             at = tape[i, 3]
             named = False  # the struct said the name too, just before or after
@@ -237,7 +248,7 @@ def _fill(st: Any, lay: Any, buffer: Any, used: Any) -> Any:
                 if 0 <= j < used and lay.role[tape[j, 1]] == role.TOPIC and lay.parent[tape[j, 1]] == lay.parent[field]:
                     named = named or tape[j, 2] > 0
             if not named and (value != 0 or read_int64(buffer, at + 8) != 0):
-                _uuid_text(buffer, at, st.scratch)
+                uuid_text(buffer, at, st.scratch)
                 symbol = intern(st.strings, st.scratch, 0, 22)
                 if symbol < 0:
                     return s.NEED_STRINGS
@@ -291,13 +302,14 @@ def _record_facts(st: Any, lay: Any, buffer: Any, used: Any, slot: Any, api: Any
                 if 0 <= j < used and lay.role[tape[j, 1]] == role.TOPIC and tape[j, 2] > 0:
                     if lay.parent[tape[j, 1]] != lay.parent[tape[i, 1]]:
                         continue
-                    _uuid_text(buffer, at, st.scratch)
+                    uuid_text(buffer, at, st.scratch)
                     row = st.v[s.V_FACTS]
                     st.v[s.V_FACTS] = row + 1
                     facts[row, s.FACT_KIND] = s.FACT_TOPIC_ID
                     facts[row, s.FACT_SLOT] = slot
                     facts[row, s.FACT_A] = intern(st.strings, st.scratch, 0, 22)
                     facts[row, s.FACT_B] = intern(st.strings, buffer, tape[j, 3], tape[j, 2])
+                    facts[row, s.FACT_C] = facts[row, s.FACT_D] = s.NULL
                     facts[row, s.FACT_TRIGGER] = trigger
         elif kind == role.API_KEY and st.k[slot, s.K_OFFERED] == 0 and i + 2 < used:
             row = st.v[s.V_FACTS]
@@ -307,6 +319,19 @@ def _record_facts(st: Any, lay: Any, buffer: Any, used: Any, slot: Any, api: Any
             facts[row, s.FACT_A] = tape[i, 2]
             facts[row, s.FACT_B] = tape[i + 1, 2]
             facts[row, s.FACT_C] = tape[i + 2, 2]
+            facts[row, s.FACT_D] = s.NULL
+            facts[row, s.FACT_TRIGGER] = trigger
+        elif kind == role.NODE_ID and i + 2 < used and tape[i, 2] >= 0:
+            row = st.v[s.V_FACTS]
+            st.v[s.V_FACTS] = row + 1
+            facts[row, s.FACT_KIND] = s.FACT_BROKER
+            facts[row, s.FACT_SLOT] = slot
+            facts[row, s.FACT_A] = tape[i, 2]
+            facts[row, s.FACT_B] = intern(st.strings, buffer, tape[i + 1, 3], max(tape[i + 1, 2], 0))
+            facts[row, s.FACT_C] = tape[i + 2, 2]
+            facts[row, s.FACT_D] = s.NULL
+            if i + 3 < used and lay.role[tape[i + 3, 1]] == role.NODE_RACK and tape[i + 3, 2] >= 0:
+                facts[row, s.FACT_D] = intern(st.strings, buffer, tape[i + 3, 3], tape[i + 3, 2])
             facts[row, s.FACT_TRIGGER] = trigger
     if api == role.API_VERSIONS and st.found[_FOUND_FIRST_ERROR] == 0:
         st.k[slot, s.K_OFFERED] = 1
@@ -318,6 +343,9 @@ def _room_for_facts(st: Any, used: Any) -> Any:
     if st.v[s.V_FACTS] + used > len(st.facts):
         return s.NEED_FACTS
     if st.strings.state[COUNT] + 2 * used + 8 > len(st.strings.entries):
+        return s.NEED_STRINGS
+    # Uuids are 22 bytes as text; names and hosts are bytes of the message itself.
+    if st.strings.state[USED] + 22 * (used + 1) + st.frame[s.FR_HAVE] > len(st.strings.heap):
         return s.NEED_STRINGS
     return s.OK
 
@@ -368,6 +396,8 @@ def put_out(st: Any, row: Any, status: Any, trigger: Any) -> None:
     st.out[to, s.X_NEXT] = st.k[row[s.X_SLOT], s.K_CLIENT]
     st.out[to, s.X_TRIGGER] = trigger
     st.v[s.V_OUT] = to + 1
+    if row[s.X_PARTS] >= 0:
+        put_parts(st, row[s.X_PARTS], to)
     if row[s.X_ERROR] != s.NULL and row[s.X_ERROR] != 0:
         st.k[row[s.X_SLOT], s.K_ERRORS] += 1
 
@@ -400,7 +430,7 @@ def _count_bytes(st: Any, slot: Any, state: Any, reason: Any, amount: Any) -> No
     frame = st.frame
     held = frame[s.FR_HELD]
     k = st.k
-    if frame[s.FR_CAUSE] == s.LIMIT:
+    if frame[s.FR_CAUSE] == s.LIMIT or (frame[s.FR_CAUSE] == 0 and reason == s.R_LIMIT):
         k[slot, s.K_LIMIT] += held
     elif frame[s.FR_CAUSE] != 0:
         k[slot, s.K_INCOMPLETE] += held
@@ -461,8 +491,10 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
             buffer, body, end, pc, lay.code, lay.tags, lay.tag_entries, lay.role, st.tape, np.int64(0), np.int64(0),
             st.stack,
         )  # fmt: skip
-        if decoded == FULL:
+        if decoded == FULL and len(st.tape) < MAX_TAPE:
             return s.NEED_TAPE
+        if used > MAX_PARTITIONS and count_parts(lay, st.tape, used) > MAX_PARTITIONS:
+            decoded = np.int64(FULL)
     if raw:
         if not (decoded == OK and stopped == end and whole):
             k[slot, s.K_SASL] += frame[s.FR_HELD]
@@ -475,6 +507,8 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
     row = st.row
     for column in range(s.X_COLUMNS):
         row[column] = s.NULL
+    row[s.X_PARTS] = -1
+    row[s.X_PARTS_COUNT] = 0
     row[s.X_SLOT] = slot
     row[s.X_EXCHANGE] = st.f[key, s.F_FRAMES]
     row[s.X_REQUEST_FIRST_NS] = frame[s.FR_FIRST_NS]
@@ -507,6 +541,10 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
     elif pc < 0:
         state = s.UNDECODED_STATE
         reason = s.R_UNKNOWN_API if pc == -1 else s.R_UNSUPPORTED_VERSION
+    elif decoded == FULL:
+        state = s.UNDECODED_STATE
+        reason = s.R_LIMIT
+        row[s.X_REQUEST_REASON_A] = frame[s.FR_TOTAL]
     elif decoded != OK:
         state = s.UNDECODED_STATE
         reason = s.R_MALFORMED
@@ -541,8 +579,13 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
         need = _room_for_facts(st, used)
         if need != s.OK:
             return need
+        need = room_for_parts(st, lay, used, np.int64(0))
+        if need != s.OK:
+            return need
 
     # From here on everything is carried out.
+    if state == s.DECODED_STATE or not whole:
+        record_parts(st, lay, buffer, used, row, np.int64(0), slot)
     if state == s.DECODED_STATE:
         _record_facts(st, lay, buffer, used, slot, np.int64(-1), frame[s.FR_TRIGGER])
         if st.found[role.SOFTWARE_NAME] != s.NULL:
@@ -569,7 +612,7 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
     elif k[slot, s.K_CLOSED] != 0:
         put_out(st, row, s.UNANSWERED, trigger)
     else:
-        if k[slot, s.K_COUNT] >= MAX_PENDING:
+        if k[slot, s.K_COUNT] >= MAX_PENDING or (k[slot, s.K_COUNT] > 0 and st.v[s.V_PARTS_LIVE] > MAX_WAITING):
             first = take_first(st, slot)
             st.pending[first, s.X_RESPONSE_REASON] = s.R_TOO_MANY
             put_out(st, st.pending[first], s.UNANSWERED, trigger)
@@ -635,6 +678,8 @@ def take_response(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
     else:
         for column in range(s.X_COLUMNS):
             row[column] = s.NULL
+        row[s.X_PARTS] = -1
+        row[s.X_PARTS_COUNT] = 0
         row[s.X_SLOT] = slot
         if readable:
             row[s.X_CORRELATION_ID] = correlation
@@ -657,11 +702,17 @@ def take_response(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
         decoded, stopped, used, failed, _ = decode_response(
             st, lay, buffer, start + 8, end, api, row[s.X_API_VERSION]
         )
-        if decoded == FULL:
+        if decoded == FULL and len(st.tape) < MAX_TAPE:
             return s.NEED_TAPE
+        if used > MAX_PARTITIONS and count_parts(lay, st.tape, used) > MAX_PARTITIONS:
+            decoded = np.int64(FULL)
         if decoded == -1 or decoded == -2:
             state = s.UNDECODED_STATE
             reason = s.R_UNKNOWN_API if decoded == -1 else s.R_UNSUPPORTED_VERSION
+        elif decoded == FULL:
+            state = s.UNDECODED_STATE
+            reason = s.R_LIMIT
+            row[s.X_RESPONSE_REASON_A] = frame[s.FR_TOTAL]
         elif decoded != OK:
             if frame[s.FR_TENTATIVE] != 0 and (whole or not may_go_on(decoded)):
                 return s.REVERT
@@ -714,9 +765,13 @@ def take_response(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
         need = _room_for_facts(st, used)
         if need != s.OK:
             return need
+        need = room_for_parts(st, lay, used, row[s.X_PARTS_COUNT])
+        if need != s.OK:
+            return need
 
     # From here on everything is carried out.
     if state == s.DECODED_STATE:
+        record_parts(st, lay, buffer, used, row, np.int64(1), slot)
         _record_facts(st, lay, buffer, used, slot, api, trigger)
     _count_bytes(st, slot, state, reason, trailing)
     _keep_message(st, buffer, slot, 1, row[s.X_REPLY])

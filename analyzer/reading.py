@@ -177,10 +177,12 @@ def read_point(
             rows += taken.x.shape[1]
         if rows >= ROW_GROUP_ROWS:
             put("exchanges", columns.exchanges(waiting))
+            put("partitions", columns.partitions(waiting))
             waiting, rows = [], 0
             for name, table in _small(columns, summary).items():
                 put(name, table)
     put("exchanges", columns.exchanges(waiting))
+    put("partitions", columns.partitions(waiting))
     for name, table in _small(columns, summary).items():
         put(name, table)
     summary.finish(point, engine, columns)

@@ -126,10 +126,13 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_GENERATION,
     X_TRANSACTIONAL_ID,
     X_TOPICS,
+    X_PARTS,  # first of its topic-partitions, linked; -1: none
+    X_PARTS_LAST,
+    X_PARTS_COUNT,
     X_ORDINAL,
     X_TRIGGER,
     X_COLUMNS,
-) = range(43)
+) = range(46)
 ANSWERED, NO_RESPONSE_EXPECTED, UNANSWERED, IN_FLIGHT, ORPHAN_RESPONSE = 0, 1, 2, 3, 4
 DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
 # Reasons; A and B are numbers that go with them.
@@ -147,9 +150,38 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_TOO_MANY,  # more requests without an answer than a connection may have
 ) = range(11)
 
+# --- topic-partitions of an exchange (`analyzer.partitions`); in the output P_NEXT is P_OWNER -------------------------
+(
+    P_NEXT,
+    P_SECTION,  # the group or transaction that it stands under, where a message has several
+    P_TOPIC,
+    P_TOPIC_ID,
+    P_PARTITION,
+    P_ANSWERED,
+    P_ERROR,
+    P_OFFSET,
+    P_HIGH_WATERMARK,
+    P_LAST_STABLE,
+    P_LOG_START,
+    P_EPOCH,
+    P_RECORD_BYTES,
+    P_BATCHES,
+    P_RECORDS,
+    P_FOLLOWING,  # the offset after the records
+    P_SET,  # number of its record set, where those are kept
+    P_COLUMNS,
+) = range(18)
+P_OWNER: Final = P_NEXT  # the exchange's row of the same output
+
+# --- leaders: what Metadata and redirects say of a topic-partition ----------------------------------------------------
+(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_TRIGGER, L_COLUMNS) = range(10)
+
+# --- record sets: the content of records fields ----------------------------------------------------------------------
+(SET_NUMBER, SET_AT, SET_LENGTH, SET_SIDE, SET_COLUMNS) = range(5)
+
 # --- facts: rows for the small tables ---------------------------------------------------------------------------------
-FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_TRIGGER, FACT_COLUMNS = range(7)
-FACT_API_VERSION, FACT_TOPIC_ID = 0, 1
+FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_TRIGGER, FACT_COLUMNS = range(8)
+FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
 
 # --- messages: raw bytes kept for show, view and replay ---------------------------------------------------------------
 (MSG_SLOT, MSG_CLIENT, MSG_DIRECTION, MSG_ORDINAL, MSG_API_KEY, MSG_API_VERSION, MSG_AT, MSG_LENGTH, MSG_COMPLETE,
@@ -177,11 +209,12 @@ CUT: Final = 3
 
 # --- the vector of counters -------------------------------------------------------------------------------------------
 (V_SLAB, V_SLAB_LIVE, V_MARK_FREE, V_MARKS, V_PENDING_FREE, V_PENDINGS, V_OUT, V_FACTS, V_MESSAGES, V_MESSAGE_BYTES,
- V_ENDED, V_POSITION, V_KEEP, V_FRAME_LIMIT, V_FINAL, V_STAGE, V_KEY_0, V_KEY_1, V_COLUMNS) = range(19)  # fmt: skip
+ V_ENDED, V_POSITION, V_KEEP, V_FRAME_LIMIT, V_FINAL, V_STAGE, V_KEY_0, V_KEY_1, V_PART_FREE, V_PARTS, V_PARTS_LIVE,
+ V_PARTS_OUT, V_LEADERS, V_RECORDS, V_SETS, V_SET_BYTES, V_SET_NUMBER, V_COLUMNS) = range(28)  # fmt: skip
 
 # --- what a kernel call may come back for -----------------------------------------------------------------------------
 OK, NEED_SLAB, NEED_MARKS, NEED_PENDING, NEED_OUT, NEED_FACTS, NEED_MESSAGES, NEED_STRINGS, NEED_LISTS, NEED_TAPE, \
-    NEED_ENDED, NEED_TOPICS = range(12)  # fmt: skip
+    NEED_ENDED, NEED_TOPICS, NEED_PARTS, NEED_PARTS_OUT, NEED_LOOKUP, NEED_LEADERS, NEED_SETS = range(17)  # fmt: skip
 REVERT = 99
 
 
@@ -221,4 +254,10 @@ class State(NamedTuple):
     topics: np.ndarray  # int64: symbols of the topics of the exchange at hand
     found: np.ndarray  # int64[F]: what a message said (see `analyzer.matching`)
     scratch: np.ndarray  # uint8: symbols of a list, as bytes
+    parts: np.ndarray
+    parts_out: np.ndarray
+    lookup: np.ndarray  # int64: hash table of one exchange's parts
+    leaders: np.ndarray
+    sets: np.ndarray
+    set_bytes: np.ndarray
     v: np.ndarray

@@ -109,6 +109,9 @@ def grown(symbols: Symbols, room: int) -> Symbols:
 
 def content(symbols: Symbols, start: int) -> list[bytes]:
     """The bytes of symbols start, start + 1, ..."""
-    heap = symbols.heap[: int(symbols.state[USED])].tobytes()
     rows = symbols.entries[start : int(symbols.state[COUNT]), :2].tolist()
-    return [heap[at : at + length] for at, length in rows]
+    if not rows:
+        return []
+    first = rows[0][0]
+    heap = symbols.heap[first : int(symbols.state[USED])].tobytes()
+    return [heap[at - first : at - first + length] for at, length in rows]

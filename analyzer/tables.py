@@ -135,6 +135,56 @@ CONNECTIONS = (
     ),
 )  # fmt: skip
 
+NODES = pa.list_(pa.int32())
+_TOPIC_PARTITION = _columns(
+    ("topic", pa.string(), "Topic, where the message says its name; null where it says an id."),
+    ("topic_id", pa.string(), "Topic id, where the message says it."),
+    ("partition", pa.int32(), "Partition index."),
+)
+
+PARTITIONS = (
+    *_KEY,
+    *EXCHANGES[2:4],
+    *_TOPIC_PARTITION,
+    *_columns(
+        ("error_code", pa.int16(), "Error of this topic-partition in the response; 0 on success, null: not answered."),
+        ("error", pa.string(), "Its name; null on success."),
+        ("offset", pa.int64(), "The offset that the exchange is about: see `offset_kind`."),
+        ("offset_kind", pa.string(),
+         "`fetch` (asked for), `base` (given to the first record produced), `committed`, `listed`, `delete` (records "
+         "before it are deleted), `end` (of the leader epoch asked about), `start` (of a share group)."),
+        ("high_watermark", pa.int64(), "High watermark that the response says."),
+        ("last_stable_offset", pa.int64(), "Last stable offset that the response says."),
+        ("log_start_offset", pa.int64(), "Log start offset (DeleteRecords: low watermark) that the response says."),
+        ("leader_epoch", pa.int32(), "Leader epoch in the response, else in the request."),
+        ("record_bytes", pa.int64(), "Size of the records field; null where there is none."),
+        ("batch_count", pa.int64(), "Whole record batches, or outermost messages of the older formats, in it."),
+        ("record_count", pa.int64(), "Records that their headers say; null where only compressed content would say."),
+        ("lag", pa.int64(), "Fetch: high watermark minus the offset after the data returned."),
+    ),
+)  # fmt: skip
+
+LEADERS = (
+    _KEY[0],
+    Column("time", TIME, "Last byte of the response that said so."),
+    *_TOPIC_PARTITION,
+    *_columns(
+        ("leader", pa.int32(), "Node id of the leader; null: there is none."),
+        ("leader_epoch", pa.int32(), "Its epoch; null where the version does not say it."),
+        ("isr", NODES, "Node ids of the in-sync replicas; null in a redirect, which does not say them."),
+    ),
+)
+
+BROKERS = (
+    _KEY[0],
+    *_columns(
+        ("node_id", pa.int32(), "Broker's id."),
+        ("host", pa.string(), "Host that it advertises."),
+        ("port", pa.int32(), "Port that it advertises."),
+        ("rack", pa.string(), "Its rack; null where none."),
+    ),
+)
+
 TOPIC_IDS = (
     _KEY[0],
     *_columns(
@@ -211,7 +261,10 @@ REMAPS = (
 
 TABLES: dict[str, tuple[Column, ...]] = {
     "exchanges": EXCHANGES,
+    "partitions": PARTITIONS,
     "connections": CONNECTIONS,
+    "leaders": LEADERS,
+    "brokers": BROKERS,
     "topic_ids": TOPIC_IDS,
     "api_versions": API_VERSIONS,
     "messages": MESSAGES,

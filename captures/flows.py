@@ -379,6 +379,11 @@ class Flows:
         live = np.flatnonzero(serial >= 0)
         return live[np.argsort(serial[live], kind="stable")]
 
+    def born(self, slots: np.ndarray) -> np.ndarray:
+        """Order of creation of the connections in these slots."""
+        found: np.ndarray = self.conn[slots, CONN_BORN]
+        return found
+
     def end_points(self, slot: int) -> tuple[tuple[int, int], tuple[int, int], int, int]:
         """((address of side 0, its port), (address of side 1, its port), reuse number, order of creation) of a slot;
         addresses are 128-bit integers, IPv4 as ::ffff:a.b.c.d."""

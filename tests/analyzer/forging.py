@@ -227,7 +227,7 @@ class Seen:
         return found[0]
 
 
-TABLE_NAMES = ("exchanges", "connections", "api_versions", "topic_ids")
+TABLE_NAMES = ("exchanges", "partitions", "connections", "leaders", "brokers", "api_versions", "topic_ids")
 
 
 def read(
