@@ -89,7 +89,8 @@ def analyze(
     points = capture_points(_arguments(captures), rotated)
     choice = Choice.of(filter, connection, keep_bytes)
     settings = reading_settings(threads, window_bytes, ports, choice.keep, frame_limit)
-    kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name != "messages" or keep_bytes}
+    without = (*tables.RUN_TABLES, *(() if keep_bytes else ("messages",)))
+    kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
     if out is None:
 
         def keep(name: str, table: pa.Table) -> None:

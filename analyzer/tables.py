@@ -272,6 +272,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "remaps": REMAPS,
 }
 
+RUN_TABLES = ("outcomes", "remaps")
+"""Tables that only a replay writes."""
+
 
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of a table, plain types only."""

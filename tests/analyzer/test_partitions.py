@@ -301,7 +301,8 @@ def test_groups_of_one_message_are_told_apart(tmp_path: Path) -> None:
         return {"groupId": group, "topics": [{"name": "orders", "partitionIndexes": [0]}]}
 
     def answered(group: str, offset: int) -> dict[str, Any]:
-        one = {"partitionIndex": 0, "committedOffset": offset, "committedLeaderEpoch": 3, "metadata": "", "errorCode": 0}
+        one: dict[str, Any] = {"partitionIndex": 0, "committedOffset": offset, "committedLeaderEpoch": 3}
+        one |= {"metadata": "", "errorCode": 0}
         return {"groupId": group, "topics": [{"name": "orders", "partitions": [one]}], "errorCode": 0}
 
     wire = [
