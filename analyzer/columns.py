@@ -205,7 +205,6 @@ class Columns:
         self._topic_names: dict[str, str] = {}
         self._message_numbers: dict[int, np.ndarray] = {}
         self._api_names = [api.name for api in definitions.apis()]
-        self._program = load()
 
     # -- taking batches ---------------------------------------------------------------------------------------------
     def take(self, batches: list[Batch]) -> Rows:
@@ -699,7 +698,7 @@ class Columns:
         if reason == s.R_TRAILING:
             return f"{a} trailing bytes"
         if reason == s.R_MALFORMED:
-            return f"malformed: {self._program.field_path(a // 16)} at byte {b}: {REASONS[a % 16]}"
+            return f"malformed: {load().field_path(a // 16)} at byte {b}: {REASONS[a % 16]}"
         if reason == s.R_HEADER:
             return "malformed: header" + (f" at byte {b}" if b >= 0 else "")
         if reason == s.R_TRUNCATED:

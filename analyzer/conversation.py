@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from analyzer import schema
 from analyzer import state as s
 from analyzer.framing import converse
 from analyzer.matching import FOUND_COLUMNS
 from analyzer.program import STACK_DEPTH, load
 from analyzer.roles import roles
 from analyzer.symbols import content, fresh, grown
+from captures.cache import kept
 from captures.flows import Assigned, _doubled
 from captures.kernels import copy_bytes, kernel
 from captures.streams import Segments, Streams
@@ -51,7 +53,11 @@ def move_regions(f: Any, slab: Any, into: Any) -> Any:
 
 
 def layouts() -> s.Layouts:
-    """The program and roles as kernels take them."""
+    """The program and roles as kernels take them, made once a machine: a start does not need their names."""
+    return kept("layouts", schema.sources(), _layouts)
+
+
+def _layouts() -> s.Layouts:
     program = load()
     role, parent = roles(program)
     return s.Layouts(

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from analyzer import schema
 from analyzer.schema import NEITHER, NO_API, REQUEST, RESPONSE, Field, Layout
+from captures.cache import kept
 
 END: Final = 0
 INT8: Final = 1
@@ -317,14 +318,24 @@ def _program(
 
 @functools.cache
 def load() -> Program:
-    """The program of messages and their headers, built once a process (some 50 ms)."""
-    return build()
+    """The program of messages and their headers, built once a machine (some 50 ms)."""
+    return _restored(kept("program", schema.sources(), lambda: _plain(build())))
 
 
 @functools.cache
 def load_data() -> Program:
-    """The program of data, built once a process. It is apart because most runs never open an embedded format."""
-    return build_data()
+    """The program of data, built once a machine. It is apart because most runs never open an embedded format."""
+    return _restored(kept("program-data", schema.sources(), lambda: _plain(build_data())))
+
+
+def _plain(program: Program) -> dict[str, Any]:
+    """A program in types that are quick to unpickle."""
+    parts = {name: getattr(program, name) for name in Program.__dataclass_fields__}
+    return parts | {"fields": [astuple(info) for info in program.fields]}
+
+
+def _restored(parts: dict[str, Any]) -> Program:
+    return Program(**parts | {"fields": tuple(FieldInfo(*row) for row in parts["fields"])})
 
 
 def of_data(name: str) -> Program:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from captures.cache import kept
+
 FOLDER: Final = Path(__file__).resolve().parent / "definitions"
 RELEASES: Final = ("4.4.0", "3.9.2")
 """In order of preference."""
@@ -433,9 +435,18 @@ def data_layouts() -> Iterator[tuple[str, int, Layout]]:
                 yield name, version, found
 
 
+def sources() -> list[Path]:
+    """The definitions, and all of this package: what is made of layouts is kept as long as none of it changes."""
+    return [*sorted(FOLDER.glob("*.json")), *sorted(FOLDER.parent.glob("*.py"))]
+
+
 @functools.cache
 def apis() -> tuple[Api, ...]:
     """Every API, in order of api_key."""
+    return kept("apis", sources(), _apis)
+
+
+def _apis() -> tuple[Api, ...]:
     found = []
     for (api_key, direction, _), definitions in sorted(_definitions().items()):
         if direction == REQUEST:

@@ -12,13 +12,11 @@ module, and would run the stale one. `NUMBA_DISABLE_JIT=1` leaves plain Python f
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +25,7 @@ from typing import Any
 import numpy
 
 from captures import native
-from captures.cache import cache_root
+from captures.cache import cache_root, replace
 
 _PACKAGES = ("captures", "analyzer")
 _ROOT = Path(__file__).resolve().parent.parent
@@ -165,7 +163,7 @@ class Kernel(Helper):
                 if code is None:
                     self._numba_only.add(kind)
                     return None
-                _store(path, code)
+                replace(path, code.to_bytes())
             self._ready[kind] = native.linked(code)
             return self._ready[kind]
 
@@ -184,21 +182,6 @@ def _stored(path: Path) -> native.ObjectCode | None:
         return native.ObjectCode.from_bytes(path.read_bytes())
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _store(path: Path, code: native.ObjectCode) -> None:
-    """Put object code in the cache folder, in one step: other processes may do the same at the same time. A folder that
-    cannot be written costs compiling again, no more."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-        try:
-            with open(number, "wb") as file:
-                file.write(code.to_bytes())
-            os.replace(name, path)
-        except OSError:
-            os.unlink(name)
-            raise
 
 
 def kernel(function: Callable[..., Any]) -> Any:

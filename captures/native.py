@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import json
 import struct
 import threading
@@ -25,6 +24,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
+
+from captures.cache import opened, sealed
 
 _POINTER: Final = "ptr"
 _PARAMETERS: Final[dict[str, Any]] = {
@@ -104,18 +105,15 @@ class ObjectCode:
     code: bytes
 
     def to_bytes(self) -> bytes:
-        """For a file: a checksum, the size of the description, the description, the object file."""
+        """For a file: the size of the description, the description, the object file, all under a checksum."""
         about = {name: value for name, value in asdict(self).items() if name != "code"}
         described = json.dumps(about).encode()
-        content = struct.pack("<I", len(described)) + described + self.code
-        return hashlib.sha256(content).digest() + content
+        return sealed(struct.pack("<I", len(described)) + described + self.code)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ObjectCode:
         """The reverse. Raises ValueError where the bytes are not whole."""
-        content = memoryview(data)[32:]
-        if len(content) < 4 or hashlib.sha256(content).digest() != data[:32]:
-            raise ValueError("damaged")
+        content = opened(data)
         end = 4 + struct.unpack_from("<I", content)[0]
         about = json.loads(bytes(content[4:end]))
         parameters, returns = tuple(about["parameters"]), tuple(about["returns"])

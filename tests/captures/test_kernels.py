@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from captures import cache, kernels, native
+from captures import kernels, native
 from captures.kernels import inline, kernel, shared
 from tests.shared import ROOT, SAMPLES
 
@@ -237,17 +237,3 @@ def test_analyze_and_show_do_without_numba(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "False"
-
-
-def test_temporary_files_of_others_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the user has no cache folder, everybody's temporary folder serves; a folder there may be a trap."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ours = cache._temporary()
-    assert ours == cache._temporary()
-    assert ours.stat().st_mode & 0o077 == 0
-    ours.chmod(0o777)  # somebody else may have put code there
-    assert cache._temporary() not in (ours, cache._temporary())
-    ours.rmdir()
-    ours.symlink_to(tmp_path)
-    assert cache._temporary().parent == tmp_path
-    assert cache._temporary() != ours
