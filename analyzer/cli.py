@@ -115,6 +115,15 @@ def _parser() -> argparse.ArgumentParser:
     _spark_options(sql)
     sql.set_defaults(run="reports.sql:sql")
 
+    report = commands.add_parser("report", help="a page with charts and tables: what happened, and is it well?")
+    report.add_argument("sources", nargs="+", metavar="DATASET|CAPTURE")
+    report.add_argument("-o", "--out", metavar="FILE", help="file to write, as report.html; default: stdout")
+    report.add_argument("--format", choices=("html", "md", "json"), help="default: as FILE ends, else html")
+    report.add_argument("--target", metavar="VERSION", help="upgrade check: what this Kafka release would refuse")
+    _spark_options(report)
+    _reading_options(report)
+    report.set_defaults(run="reports.commands:report")
+
     _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
     return parser
 

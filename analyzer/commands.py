@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from analyzer.cli import Failure
@@ -115,6 +115,22 @@ def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
         from analyzer.text import summary_text
 
         sys.stdout.write(summary_text(result.summary, options.out))
+
+
+def dataset_of(captures: Sequence[str], out: str, options: argparse.Namespace) -> None:
+    """Analyse the captures that a command was given in place of a dataset; `options`: those of reading."""
+    _announce_compilation()
+    with failures(options.filter is not None):
+        from analyzer import reading
+
+        with _progress() as progress:
+            result = reading.analyze(
+                captures, out, filter=options.filter, rotated=options.rotated, ports=options.port,
+                threads=options.threads, window_bytes=options.window_bytes, frame_limit=options.frame_limit,
+                progress=progress, stdin=sys.stdin.buffer,
+            )  # fmt: skip
+    for note in result.notes:
+        sys.stderr.write(f"note: {note}\n")
 
 
 def show(options: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 -- Which exchanges took longest?
--- Those that wait on purpose are among them: see `waits`.
+-- The first thousand. Those that wait on purpose are among them: see `waits`.
 -- capture: name of the capture point.
 -- connection: the exchange's connection.
 -- exchange: ordinal of its request in the connection.
@@ -14,10 +14,22 @@
 -- response_bytes: size of the response.
 -- error: first error of the response.
 -- topics: topics that it names.
-SELECT capture, connection, exchange, request_time, api, api_version, client_id, latency_us,
-  CASE WHEN api_key IN (1, 78) THEN 'data' WHEN api_key IN (11, 14) THEN 'members' END AS waits,
-  max_wait_ms, request_bytes, response_bytes, error, array_join(topics, ', ') AS topics
-FROM exchanges
-WHERE latency_us IS NOT NULL
-ORDER BY latency_us DESC, capture, connection, exchange
-LIMIT 1000
+WITH slowest AS (
+  SELECT capture, connection, exchange, request_time, api_key, api, api_version, client_id, latency_us, max_wait_ms,
+    request_bytes, response_bytes, error, topics
+  FROM exchanges
+  WHERE latency_us IS NOT NULL
+  ORDER BY latency_us DESC, capture, connection, exchange
+  LIMIT 1000
+), named AS (
+  SELECT capture, connection, exchange, array_join(collect_set(coalesce(n.topic, t.said)), ', ') AS topics
+  FROM (SELECT capture, connection, exchange, explode(topics) AS said FROM slowest) AS t
+    LEFT JOIN named_topics AS n ON n.topic_id = t.said
+  GROUP BY capture, connection, exchange
+)
+SELECT s.capture, s.connection, s.exchange, s.request_time, s.api, s.api_version, s.client_id, s.latency_us,
+  CASE WHEN s.api_key IN (1, 78) THEN 'data' WHEN s.api_key IN (11, 14) THEN 'members' END AS waits,
+  s.max_wait_ms, s.request_bytes, s.response_bytes, s.error, named.topics
+FROM slowest AS s LEFT JOIN named
+  ON named.capture = s.capture AND named.connection = s.connection AND named.exchange = s.exchange
+ORDER BY s.latency_us DESC, s.capture, s.connection, s.exchange
