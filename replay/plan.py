@@ -232,9 +232,9 @@ def _convert(one: _Decoded, key: int, body: Body, offered: tuple[int, int], fact
     elif version != one.version:
         rules.append("version")
     if key in (apis.OFFSET_COMMIT, apis.OFFSET_FETCH) and one.version == 0:
-        # Version 0 kept its offsets in ZooKeeper; a broker without one refuses, or has none of them.
-        if version == 0:
-            return Skip(row, "zookeeper_offsets")
+        # Version 0 keeps its offsets in ZooKeeper, where later requests (and newer brokers) do not look.
+        version = max(version, 1)
+        rules = ["zookeeper_offsets"]
     try:
         body = convert.canonical(key, one.version, body)
         convert.check(key, version, body)
@@ -300,6 +300,9 @@ _TRANSACTIONS: Final = frozenset(
     (apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN, apis.TXN_OFFSET_COMMIT)
 )
 _TOPIC_MAKERS: Final = frozenset((apis.CREATE_TOPICS, apis.DELETE_TOPICS, apis.CREATE_PARTITIONS, apis.DELETE_RECORDS))
+
+_NEAR: Final = 64
+"""Batches before an offset among which the last of each session is looked for."""
 
 Key = tuple[str, Any]
 
@@ -382,7 +385,7 @@ class _Order:
 
     states: dict[Key, _State] = field(default_factory=dict)
     answered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    produced: dict[tuple[str, int], list[tuple[int, int, int, int]]] = field(default_factory=dict)
+    produced: dict[tuple[str | None, int], list[tuple[int, int, int, int]]] = field(default_factory=dict)
     ended: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     known: dict[int, set[int]] = field(default_factory=dict)
     expects: bool = False
@@ -410,6 +413,8 @@ class _Order:
             users = state.exclusive if exclusive else state.shared
             if done is not None:
                 users.add(session, done, number)
+        if request.api_key == apis.FETCH:
+            waits.update(self._below(body, session))
         if request.api_key == apis.FETCH and one.answer is not None and done is not None:
             makers = set(self._records(one.answer, done))
             self.expects = bool(makers)
@@ -421,6 +426,22 @@ class _Order:
         fresh = waits - known
         known.update(fresh)
         return tuple(sorted(fresh)), tuple(sorted(after - waits))
+
+    def _below(self, body: Body, session: int) -> Iterator[int]:
+        """The steps that wrote what is below the offsets that a fetch asks for, the last of each session: before them
+        these offsets are out of range."""
+        for topic in body["topics"]:
+            for part in topic["partitions"]:
+                known = self.produced.get((topic.get(NAME, ""), part["partition"]))
+                if known is None:
+                    continue
+                at = bisect.bisect_left(known, (part["fetchOffset"],))
+                seen: set[int] = set()
+                # Nearest first; a session's last covers its earlier ones, so a few are looked at.
+                for _, _, step, other in reversed(known[max(at - _NEAR, 0) : at]):
+                    if other != session and other not in seen:
+                        seen.add(other)
+                        yield step
 
     def _records(self, answer: Body, done: int) -> Iterator[tuple[int, int]]:
         """(step, session) of what produced the records of an answer, the last of each session, and of what committed
@@ -436,9 +457,11 @@ class _Order:
                 known = self.produced.get((name, partition["partitionIndex"]), [])
                 for batch in found:
                     end = batch.base_offset + batch.last_offset_delta + 1
-                    for base, last, step, other in known:
-                        if base < end and last > batch.base_offset:
-                            latest["session", other] = max(latest.get(("session", other), (-1, other)), (step, other))
+                    at = bisect.bisect_left(known, (end,))
+                    while at > 0 and known[at - 1][1] > batch.base_offset:
+                        at -= 1
+                        _, _, step, other = known[at]
+                        latest["session", other] = max(latest.get(("session", other), (-1, other)), (step, other))
                     if batch.transactional:
                         for when, step, other in self.ended.get(batch.producer_id, ()):
                             if when < done:
@@ -464,7 +487,7 @@ class _Order:
                 if not part["errorCode"] and part["baseOffset"] >= 0:
                     base = part["baseOffset"]
                     end = base + counts.get(where, 1)
-                    self.produced.setdefault(where, []).append((base, end, number, session))
+                    bisect.insort(self.produced.setdefault(where, []), (base, end, number, session))
 
 
 # --- the plan -------------------------------------------------------------------------------------------------------

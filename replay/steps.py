@@ -28,7 +28,6 @@ RULES: Final[dict[str, str]] = {
     "target_lacks_version": "no version that the target offers can say it",
     "null_records": "a broker never answers a produce request without records",
     "bad_records": "the records cannot be converted to batches, which the target demands",
-    "zookeeper_offsets": "offsets in ZooKeeper (version 0), which the target does not have",
     "client_retried": "failed in the capture with an error that its client retries; what it sent then is sent",
     # skipped during the run
     "no_session": "the fetch session that it names was not made in the replay",
@@ -36,6 +35,7 @@ RULES: Final[dict[str, str]] = {
     "target_refuses": "the target answered that it does not serve this API",
     # converted
     "version": "sent in a version that the target offers",
+    "zookeeper_offsets": "offsets in ZooKeeper (version 0) became offsets in Kafka (version 1 or newer)",
     "batches": "old message sets were made record batches (KIP-98)",
     "split": "sent in parts to several leaders or coordinators",
     "topics_by_name": "topic ids became names, or the reverse",
