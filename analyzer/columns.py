@@ -7,6 +7,7 @@ symbols until here; a column of strings is built as indices into the few distinc
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +180,9 @@ class Rows:
 class Columns:
     """Turns the batches of one capture point into Arrow tables. `take` in order, then `exchanges` of what it gave."""
 
-    def __init__(self, engine: Engine, capture: str) -> None:
+    def __init__(self, engine: Engine, capture: str, ahead: Callable[[], dict[str, str]] | None = None) -> None:
+        """`ahead` reads the capture to its end for the topic ids that it names; called once, and only for an id that
+        nothing has named so far."""
         self.capture = capture
         self.coverage = Coverage()
         self.unrecognised: list[Unrecognised] = []
@@ -188,6 +191,8 @@ class Columns:
         self.connections: list[dict[str, Any]] = []
         self.topic_ids: list[dict[str, Any]] = []
         self.api_versions: list[dict[str, Any]] = []
+        self.from_before: set[str] = set()
+        self.left_open: set[str] = set()
         self.leaders: list[dict[str, Any]] = []
         self.brokers: list[dict[str, Any]] = []
         self._engine = engine
@@ -203,6 +208,7 @@ class Columns:
         self._brokers: set[tuple[int, int, int, int]] = set()
         self._leaders: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._topic_names: dict[str, str] = {}
+        self._ahead = ahead
         self._message_numbers: dict[int, np.ndarray] = {}
         self._api_names = [api.name for api in definitions.apis()]
 
@@ -329,7 +335,7 @@ class Columns:
         for row in rows[fresh].tolist():
             topic = values[row[s.L_TOPIC]] if row[s.L_TOPIC] != s.NULL else None
             topic_id = values[row[s.L_TOPIC_ID]] if row[s.L_TOPIC_ID] != s.NULL else None
-            key = (topic or self.topic_name(topic_id or ""), row[s.L_PARTITION])
+            key = (topic or self._topic_names.get(topic_id or "", topic_id or ""), row[s.L_PARTITION])
             last = self._leaders.get(key)
             isr = row[s.L_ISR] if row[s.L_ISR] != s.NULL or last is None else last[2]
             now = (row[s.L_LEADER], row[s.L_EPOCH], isr)
@@ -402,13 +408,20 @@ class Columns:
 
     def resolve_topics(self, row: dict[str, Any]) -> None:
         """Put names for topic ids in a row, as far as some message has said them."""
-        if row["topics"] and self._topic_names:
-            named = [self._topic_names.get(topic, topic) for topic in row["topics"]]
-            row["topics"] = list(dict.fromkeys(named))
+        if row["topics"]:
+            row["topics"] = list(dict.fromkeys(self.topic_name(topic) for topic in row["topics"]))
 
     def topic_name(self, topic: str) -> str:
-        """The name for a topic id, where some message has said it; else what was given."""
+        """The name for a topic id, where some message says it; else what was given."""
+        if topic not in self._topic_names and self._ahead is not None and len(topic) == TOPIC_ID_LENGTH:
+            ahead, self._ahead = self._ahead, None
+            self._topic_names = {**ahead(), **self._topic_names}
         return self._topic_names.get(topic, topic)
+
+    @property
+    def topic_names(self) -> dict[str, str]:
+        """Names by topic id, as far as messages have said them."""
+        return dict(self._topic_names)
 
     def _end(self, known: _Symbols, number: int, batch: Batch, i: int) -> None:
         """A connection has ended: its row, and its bytes in the coverage."""
@@ -471,6 +484,11 @@ class Columns:
             "requests": k[s.K_REQUESTS],
             "errors": k[s.K_ERRORS],
         }
+        both_ends = self._names[number].rpartition("#")[0]
+        if not row["opened"]:
+            self.from_before.add(both_ends)
+        if row["closed"] == "open":
+            self.left_open.add(both_ends)
         amounts = coverage.as_dict()
         for reason, amount in amounts.pop("opaque").items():
             row[f"opaque_{reason}_bytes"] = amount
@@ -725,6 +743,8 @@ def plain(table: pa.Table, name: str) -> pa.Table:
 
 
 FETCH = 1
+TOPIC_ID_LENGTH = 22
+"""Characters of a uuid as Kafka prints it."""
 
 
 def _of_owners(windows: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

@@ -104,10 +104,16 @@ def analyze(options: argparse.Namespace) -> int:
     return 0
 
 
-def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
-    """What an analysis found: notes on stderr, the summary on stdout."""
+def _print_notes(result: Dataset) -> None:
     for note in result.notes:
         sys.stderr.write(f"note: {note}\n")
+    for hint in result.hints:
+        sys.stderr.write(f"hint: {hint}\n")
+
+
+def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
+    """What an analysis found: notes on stderr, the summary on stdout."""
+    _print_notes(result)
     if options.json:
         json.dump(result.summary, sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -129,8 +135,7 @@ def dataset_of(captures: Sequence[str], out: str, options: argparse.Namespace) -
                 threads=options.threads, window_bytes=options.window_bytes, frame_limit=options.frame_limit,
                 progress=progress, stdin=sys.stdin.buffer,
             )  # fmt: skip
-    for note in result.notes:
-        sys.stderr.write(f"note: {note}\n")
+    _print_notes(result)
 
 
 def show(options: argparse.Namespace) -> int:
@@ -253,8 +258,7 @@ def _count_by(options: argparse.Namespace, names: list[str]) -> int:
     )  # fmt: skip
     with _paged(options) as out:
         out.write(text.counts(result.exchanges, names, options.limit))
-    for note in result.notes:
-        sys.stderr.write(f"note: {note}\n")
+    _print_notes(result)
     return 0
 
 

@@ -50,6 +50,7 @@ class Dataset:
     unrecognised: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> pa.Table:
         try:

@@ -134,11 +134,14 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class PointRead:
     """What is known of a capture point when all of it has been read, besides its rows: its entry in `_kwire.json`, what
-    the user should know, and its part of the summary, coverage included."""
+    the user should know, its part of the summary, coverage included, and the ends (`ip:port-ip:port`) of connections
+    that began before it and of those that it left open."""
 
     capture: dict[str, Any]
     notes: list[str]
     summary: Summary
+    from_before: frozenset[str] = frozenset()
+    left_open: frozenset[str] = frozenset()
 
 
 def read_point(
@@ -151,7 +154,7 @@ def read_point(
 ) -> PointRead:
     """Decode one capture point. `put` gets the rows, table by table, each table at least once (it may be empty)."""
     engine = Engine(point, settings, stdin)
-    columns = Columns(engine, point.name)
+    columns = Columns(engine, point.name, _ahead(point, settings))
     summary = Summary()
     bodies = _Bodies(columns)
     size = _size(point)
@@ -188,7 +191,24 @@ def read_point(
         put(name, table)
     summary.finish(point, engine, columns)
     notes = [f"{point.name}: {note}" for note in engine.reader.notes]
-    return PointRead(_capture(point, engine), notes, summary)
+    return PointRead(
+        _capture(point, engine), notes, summary, frozenset(columns.from_before), frozenset(columns.left_open)
+    )
+
+
+def _ahead(point: CapturePoint, settings: Settings) -> Callable[[], dict[str, str]] | None:
+    """What names topic ids before the messages that do are reached; None for stdin, which is read once."""
+    if "-" in point.paths:
+        return None
+
+    def read() -> dict[str, str]:
+        engine = Engine(point, dataclasses.replace(settings, keep_messages=False, keep_records=False))
+        columns = Columns(engine, point.name)
+        for batches in engine.batches():
+            columns.take(batches)
+        return columns.topic_names
+
+    return read
 
 
 def joined(reads: Sequence[PointRead]) -> Dataset:
@@ -203,7 +223,22 @@ def joined(reads: Sequence[PointRead]) -> Dataset:
         unrecognised=summary.unrecognised(),
         summary=summary.as_dict(),
         notes=[note for read in reads for note in read.notes],
+        hints=list(_continued(reads)),
     )
+
+
+def _continued(reads: Sequence[PointRead]) -> Iterator[str]:
+    """A hint for each capture point that goes on with the connections of an earlier one: they may be one capture in
+    several files. Two points that were captured at the same time (client's and broker's side) are not that."""
+    for later in reads:
+        for earlier in reads:
+            ended, begun = earlier.capture["last_time"], later.capture["first_time"]
+            shared = len(earlier.left_open & later.from_before)
+            if shared and earlier is not later and ended <= begun:
+                yield (
+                    f"{later.capture['name']} goes on with {shared} connection{'s' * (shared > 1)} of "
+                    f"{earlier.capture['name']}: --rotated reads them as one capture"
+                )
 
 
 def manifest(result: Dataset) -> dict[str, Any]:
@@ -530,7 +565,7 @@ def exchanges(
     settings = reading_settings(threads, window_bytes, ports, keep, frame_limit)
     for point in capture_points(_arguments(captures), rotated):
         engine = Engine(point, settings, stdin)
-        columns = Columns(engine, point.name)
+        columns = Columns(engine, point.name, _ahead(point, settings))
         size = _size(point)
 
         def report(read: int, name: str = point.name, size: int = size) -> None:
