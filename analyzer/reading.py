@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import heapq
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -153,6 +153,24 @@ def read_point(
     stdin: BinaryIO | None = None,
 ) -> PointRead:
     """Decode one capture point. `put` gets the rows, table by table, each table at least once (it may be empty)."""
+    parts = point_tables(point, settings, choice, progress, stdin)
+    while True:
+        try:
+            name, table = next(parts)
+        except StopIteration as end:
+            read: PointRead = end.value
+            return read
+        put(name, table)
+
+
+def point_tables(
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> Generator[tuple[str, pa.Table], None, PointRead]:
+    """The same as an iterator of (name of the table, rows), which may be left early."""
     engine = Engine(point, settings, stdin)
     columns = Columns(engine, point.name, _ahead(point, settings))
     summary = Summary()
@@ -175,20 +193,18 @@ def read_point(
             taken = chosen
         summary.add(taken, columns)
         if choice.keep_bytes:
-            put("messages", bodies.table(taken, choice.everything))
+            yield "messages", bodies.table(taken, choice.everything)
         if taken.x.shape[1]:
             waiting.append(taken)
             rows += taken.x.shape[1]
         if rows >= ROW_GROUP_ROWS:
-            put("exchanges", columns.exchanges(waiting))
-            put("partitions", columns.partitions(waiting))
+            yield "exchanges", columns.exchanges(waiting)
+            yield "partitions", columns.partitions(waiting)
             waiting, rows = [], 0
-            for name, table in _small(columns, summary).items():
-                put(name, table)
-    put("exchanges", columns.exchanges(waiting))
-    put("partitions", columns.partitions(waiting))
-    for name, table in _small(columns, summary).items():
-        put(name, table)
+            yield from _small(columns, summary).items()
+    yield "exchanges", columns.exchanges(waiting)
+    yield "partitions", columns.partitions(waiting)
+    yield from _small(columns, summary).items()
     summary.finish(point, engine, columns)
     notes = [f"{point.name}: {note}" for note in engine.reader.notes]
     return PointRead(

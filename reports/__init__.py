@@ -22,3 +22,14 @@ def register(
 
     paths = [datasets] if isinstance(datasets, str | os.PathLike) else list(datasets)
     return relations.register(spark, paths)
+
+
+def register_source(spark: Any) -> None:
+    """Make captures a data source of a Spark session:
+    `spark.read.format("kafka-capture").option("table", "exchanges").load("day1")`; options in `reports/source.py`.
+
+    Filters are pushed down where the session's `spark.sql.python.filterPushdown.enabled` is true at this moment.
+    """
+    from reports import source
+
+    source.register_source(spark)
