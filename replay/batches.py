@@ -76,6 +76,15 @@ def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
         at += size
 
 
+def produced(records: bytes | None) -> list[Batch]:
+    """The batches of a Produce request's partition; none of null or of what is no batches (old message sets, and what
+    a broker will refuse)."""
+    try:
+        return list(batches(records or b""))
+    except BadRecords:
+        return []
+
+
 def magic(records: bytes | bytearray | memoryview) -> int:
     """Magic of the first message or batch: 0, 1 or 2. Raises BadRecords."""
     if len(records) < 17 or records[16] > 2:

@@ -131,6 +131,12 @@ def replay(options: argparse.Namespace) -> int:
     if result.interrupted:
         sys.stderr.write(f"kwire: interrupted; what was done is in {options.out}\n")
         return EXIT_INTERRUPTED
+    if result.counts.tool_errors:
+        sys.stderr.write(
+            f"kwire: not valid: {result.counts.tool_errors} steps failed in the replayer itself\n"
+            f"hint: table outcomes of {options.out}, rule tool_error, says how; please report it\n"
+        )
+        return EXIT_NOT_VALID
     if not result.valid:
         lag = outcome.quantiles(result.counts.lags_us)["p99"]
         sys.stderr.write(

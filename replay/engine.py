@@ -257,6 +257,9 @@ class Engine:
         except LinkError as failure:
             state.lost = str(failure)
             return self._give_up(step, "unreachable", str(failure))
+        except Exception as failure:
+            # One step must not take the run down; the run is not valid, and says why.
+            return self._give_up(step, "tool_error", f"{type(failure).__name__}: {failure}")
         self._mark(self._sent, step.number)
         if all(waiter is None for waiter in job.waiters):
             outcome.verdict, outcome.rule = "not_comparable", "no_answer_expected"
@@ -481,6 +484,9 @@ class Engine:
             raise
         except (LinkError, _Skipped) as failure:
             outcome.verdict, outcome.reason = "unanswered", str(failure)
+        except Exception as failure:
+            outcome.verdict, outcome.rule = "unanswered", "tool_error"
+            outcome.reason = f"{type(failure).__name__}: {failure}"
         finally:
             self._finish(step, outcome)
 

@@ -76,6 +76,7 @@ class Counts:
     skipped: Counter[str] = field(default_factory=Counter)
     retries: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
+    tool_errors: int = 0
     lags_us: list[int] = field(default_factory=list)
     queues_us: list[int] = field(default_factory=list)
     latencies_us: list[int] = field(default_factory=list)
@@ -93,6 +94,7 @@ class Counts:
             "skipped": dict(sorted(self.skipped.items())),
             "retries": dict(sorted(self.retries.items())),
             "duplicates": self.duplicates,
+            "tool_errors": self.tool_errors,
             "lag_us": quantiles(self.lags_us),
             "queue_us": quantiles(self.queues_us),
             "latency_us": quantiles(self.latencies_us),
@@ -141,6 +143,7 @@ class Recorder:
         if outcome.action == "skipped":
             counts.skipped[outcome.rule or ""] += 1
         counts.retries.update(outcome.retries)
+        counts.tool_errors += outcome.rule == "tool_error"
         row = outcome.row
         replayed = self._replayed(outcome) if outcome.sent_ns is not None else None
         lag = queue = latency = None

@@ -347,10 +347,7 @@ def _producers(body: Body) -> set[int]:
     found: set[int] = set()
     for topic in body["topicData"]:
         for one in topic["partitionData"]:
-            try:
-                found.update(batch.producer_id for batch in batches.batches(one["records"] or b""))
-            except batches.BadRecords:
-                continue
+            found.update(batch.producer_id for batch in batches.produced(one["records"]))
     return found - {-1}
 
 
@@ -449,10 +446,7 @@ class _Order:
         latest: dict[tuple[str, int], tuple[int, int]] = {}
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
-                try:
-                    found = list(batches.batches(partition.get("records") or b""))
-                except batches.BadRecords:
-                    continue
+                found = batches.produced(partition.get("records"))
                 name = topic.get(NAME) or topic.get("topic") or ""
                 known = self.produced.get((name, partition["partitionIndex"]), [])
                 for batch in found:
@@ -476,11 +470,8 @@ class _Order:
         counts = {}
         for topic in body["topicData"]:
             for part in topic["partitionData"]:
-                try:
-                    found = list(batches.batches(part["records"] or b""))
-                except batches.BadRecords:
-                    continue
-                counts[topic.get(NAME), part["index"]] = sum(batch.last_offset_delta + 1 for batch in found)
+                found = batches.produced(part["records"])
+                counts[topic.get(NAME), part["index"]] = max(sum(b.last_offset_delta + 1 for b in found), 1)
         for topic in one.answer["responses"]:
             for part in topic["partitionResponses"]:
                 where = topic.get(NAME) or topic.get("name"), part["index"]

@@ -123,7 +123,7 @@ class Remap:
         """(producer, transactional id) that a Produce request uses and no answer has brought."""
         for topic in body["topicData"]:
             for one in topic["partitionData"]:
-                for batch in batches.batches(one["records"] or b""):
+                for batch in batches.produced(one["records"]):
                     producer = Producer(batch.producer_id, batch.producer_epoch)
                     if batch.producer_id >= 0 and producer not in self.producers:
                         yield producer, body.get("transactionalId") if batch.transactional else None
@@ -171,10 +171,8 @@ class Remap:
         for topic in body["topicData"]:
             for one in topic["partitionData"]:
                 records = one["records"]
-                if not records or batches.magic(records) < 2:
-                    continue
                 changed: bytearray | None = None
-                for batch in batches.batches(records):
+                for batch in batches.produced(records):
                     if self.options.timestamps == SHIFT:
                         changed = changed if changed is not None else bytearray(records)
                         batches.shift_times(changed, batch.at, batch.size, self.options.time_delta_ms)
@@ -435,7 +433,7 @@ class Remap:
                     continue
                 if was["baseOffset"] < 0 or now["baseOffset"] < 0:
                     continue
-                count = sum(batch.last_offset_delta + 1 for batch in batches.batches(one["records"] or b""))
+                count = sum(batch.last_offset_delta + 1 for batch in batches.produced(one["records"]))
                 self.offset_map(name, one["index"]).learn(was["baseOffset"], now["baseOffset"], count)
 
     def _learn_list_offsets(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:

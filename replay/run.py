@@ -143,7 +143,7 @@ async def replay(
         except asyncio.CancelledError:
             interrupted = True
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
-        valid = options.settings.speed is None or lag <= options.lag_limit_us
+        valid = not recorder.counts.tool_errors and (options.settings.speed is None or lag <= options.lag_limit_us)
         seconds = time.monotonic() - started
         captures = [{"name": name, "files": []} for name in dict.fromkeys(session.capture for session in found)]
         about = {

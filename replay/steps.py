@@ -62,6 +62,7 @@ RULES: Final[dict[str, str]] = {
     # not sent
     "aborted": "the run ended first",
     "unreachable": "the target could not be reached",
+    "tool_error": "the replayer failed; a bug",
     "session_lost": "its connection could not be opened again",
 }
 

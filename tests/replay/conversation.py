@@ -1,0 +1,260 @@
+"""What conversation tests are written with: a captured session as it was said, a target that answers from a script,
+and a clock that only moves while everybody waits. No network, no real time."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import selectors
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from analyzer import schema, tables, tree
+from analyzer.encoding import encode_request, encode_response
+from replay import apis, plan, remap, retry, topology
+from replay.engine import Engine, Settings
+from replay.link import LinkError, Receiver
+from replay.outcome import Outcome
+from replay.sessions import Request, Session
+
+Body = dict[str, Any]
+START_NS = 1_700_000_000 * 10**9
+EVERYTHING: plan.Offers = {key: (0, api.max_version) for key, api in enumerate(schema.apis())}
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Does not sleep: moves its loop's clock."""
+
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            raise AssertionError("everybody waits, and nothing will ever happen")
+        self.loop.now += max(timeout, 0)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes at once."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        selector = _Jumping()
+        selector.loop = self
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+
+def play(coroutine: Any) -> Any:
+    """Run a coroutine in virtual time."""
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
+# --- the capture ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Captured:
+    """One captured connection in the making. Times are in seconds from the start."""
+
+    connection: str = "10.0.0.1:5000-10.0.0.9:9092#1"
+    broker: tuple[str, int] = ("10.0.0.9", 9092)
+    requests: list[Request] = field(default_factory=list)
+
+    def said(
+        self, at: float, api_key: int, version: int, body: Body, answer: Body | None = None, took: float = 0.01,
+        client_id: str = "client",
+    ) -> Captured:  # fmt: skip
+        """A request, and its answer `took` seconds later (None: there was none)."""
+        number = len(self.requests)
+        row: Body = dict.fromkeys(column.name for column in tables.EXCHANGES)
+        row |= {
+            "capture": "shop.pcap", "connection": self.connection, "exchange": number, "reply": number,
+            "api_key": api_key, "api": apis.name(api_key), "api_version": version, "client_id": client_id,
+            "request_state": "decoded", "request_time": _moment(at),
+        }  # fmt: skip
+        sent = START_NS + round(at * 1e9)
+        self.requests.append(
+            Request(
+                row,
+                sent,
+                None if answer is None else sent + round(took * 1e9),
+                encode_request(api_key, version, number, client_id, body),
+                None if answer is None else encode_response(api_key, version, number, answer),
+            )
+        )
+        return self
+
+    def session(self) -> Session:
+        return Session("shop.pcap", self.connection, self.broker, True, tuple(self.requests))
+
+
+def _moment(at: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(START_NS / 1e9 + at, datetime.UTC)
+
+
+# --- the target -----------------------------------------------------------------------------------------------------
+
+Answer = Callable[[Body], Body | None]
+
+
+@dataclass
+class Heard:
+    """A request that the target got."""
+
+    at: float
+    node: int
+    link: int
+    api_key: int
+    version: int
+    body: Body
+    client_id: str | None
+
+
+@dataclass
+class Target:
+    """A cluster that answers from a script. `answers`: by API, bodies in order (the last one again and again) or
+    functions of the request's body; None: the connection is closed. `delay`: seconds until an answer comes."""
+
+    nodes: dict[int, tuple[str, int]] = field(default_factory=lambda: {1: ("target", 9092)})
+    answers: dict[int, list[Body | Answer | None]] = field(default_factory=dict)
+    delay: dict[int, float] = field(default_factory=dict)
+    heard: list[Heard] = field(default_factory=list)
+    down: set[int] = field(default_factory=set)
+    links: int = 0
+
+    def on(self, api_key: int, *answers: Body | Answer | None, delay: float = 0.001) -> Target:
+        self.answers[api_key] = list(answers)
+        self.delay[api_key] = delay
+        return self
+
+    async def dial(self, host: str, port: int, receiver: Receiver) -> _FakeLink:
+        await asyncio.sleep(0.0001)
+        node = next(number for number, address in self.nodes.items() if address == (host, port))
+        if node in self.down:
+            raise LinkError(f"{host}:{port}: Connection refused", "is it up?")
+        self.links += 1
+        return _FakeLink(self, node, self.links, receiver)
+
+    def said(self, *api_keys: int) -> list[Heard]:
+        """What was heard, of these APIs only."""
+        return [one for one in self.heard if not api_keys or one.api_key in api_keys]
+
+    def answer_for(self, api_key: int, body: Body) -> Body | None:
+        script = self.answers.get(api_key)
+        if script is None:
+            raise AssertionError(f"the script has no answer to {apis.name(api_key)}")
+        found = script.pop(0) if len(script) > 1 else script[0]
+        return found(body) if callable(found) else found
+
+
+class _FakeLink:
+    """Answers each request after its delay, in order."""
+
+    def __init__(self, target: Target, node: int, number: int, receiver: Receiver) -> None:
+        self.target, self.node, self.number, self.receiver = target, node, number, receiver
+        self._loop = asyncio.get_running_loop()
+        self._free = 0.0
+        self._closed = False
+
+    def send(self, frame: bytes) -> None:
+        if self._closed:
+            return
+        decoded = tree.decode_request(frame[4:], exact=True)
+        assert decoded.body is not None, decoded.reason
+        assert decoded.header is not None
+        key, version = decoded.api_key, decoded.version
+        correlation = decoded.header["correlationId"]
+        if key == apis.API_VERSIONS:
+            self._later(0.0001, encode_response(key, version, correlation, {"errorCode": 0, "apiKeys": []}))
+            return
+        now = self._loop.time()
+        self.target.heard.append(
+            Heard(now, self.node, self.number, key, version, decoded.body, decoded.header["clientId"])
+        )
+        if key == apis.PRODUCE and decoded.body["acks"] == 0:
+            return
+        answer = self.target.answer_for(key, decoded.body)
+        if answer is None:
+            self._loop.call_soon(self._close, "closed by the target")
+            return
+        self._later(self.target.delay.get(key, 0.001), encode_response(key, version, correlation, answer))
+
+    def _later(self, delay: float, frame: bytes) -> None:
+        # One request of a connection at a time: what is behind a slow one waits (Kafka mutes the channel).
+        self._free = max(self._free, self._loop.time()) + delay
+        self._loop.call_at(self._free, lambda: None if self._closed else self.receiver.frame(frame))
+
+    def backlog(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self._loop.call_soon(self._close, "closed by the replayer")
+
+    def _close(self, reason: str) -> None:
+        if not self._closed:
+            self._closed = True
+            self.receiver.closed(reason)
+
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Played:
+    """How a replay went."""
+
+    outcomes: list[Outcome]
+    engine: Engine
+    seconds: float
+
+    def of(self, api_key: int) -> list[Outcome]:
+        """The outcomes of an API in order of capture."""
+        return [one for one in sorted(self.outcomes, key=lambda one: one.step or 0) if one.row["api_key"] == api_key]
+
+
+def replayed(
+    captured: Sequence[Captured],
+    target: Target,
+    *,
+    offers: plan.Offers | None = None,
+    speed: float | None = None,
+    options: remap.Options | None = None,
+    topics: dict[str, int] | None = None,
+    leaders: dict[tuple[str, int], int] | None = None,
+    limits: retry.Limits | None = None,
+    allow: frozenset[int] = frozenset(),
+) -> Played:
+    """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more."""
+
+    async def run() -> Played:
+        known = topology.Topology(nodes=dict(target.nodes), partitions=dict(topics or {}))
+        first = min(target.nodes)
+        known.leaders = {(name, p): first for name, count in known.partitions.items() for p in range(count)}
+        known.leaders.update(leaders or {})
+        sessions = [one.session() for one in captured]
+        offered = offers or EVERYTHING
+        planned, facts = plan.make(sessions, offered, plan.PlanOptions(allow))
+        outcomes: list[Outcome] = []
+        learned = remap.Remap(options or remap.Options(), facts.assignments)
+        engine = Engine(
+            sessions, planned, facts, learned, known, offered, target.dial, target.nodes[first],
+            Settings(speed=speed, limits=limits or retry.Limits()), outcomes.append,
+        )  # fmt: skip
+        begun = asyncio.get_running_loop().time()
+        await engine.run()
+        return Played(outcomes, engine, asyncio.get_running_loop().time() - begun)
+
+    played: Played = play(run())
+    return played

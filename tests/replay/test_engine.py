@@ -1,0 +1,467 @@
+"""The engine in conversations: what the capture says, what the target answers, what must have been sent.
+
+Each test reads top to bottom. There is no network and no real time (`conversation.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replay import apis, offsets, remap, retry
+from tests.replay.batching import batch, produced, produced_answer, producer_of
+from tests.replay.conversation import Captured, Target, replayed
+
+Body = dict[str, Any]
+
+
+def test_a_producer_gets_the_targets_id_and_its_batches_are_sealed_again() -> None:
+    capture = (
+        Captured()
+        .said(0.0, apis.INIT_PRODUCER_ID, 4, _asks_id(), {"errorCode": 0, "producerId": 7, "producerEpoch": 0})
+        .said(0.1, apis.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=0)), produced_answer(0))
+        .said(0.2, apis.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=3)), produced_answer(3))
+    )
+    target = Target()
+    target.on(apis.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 5})
+    target.on(apis.PRODUCE, produced_answer(100), produced_answer(103))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [producer_of(one.body) for one in target.said(apis.PRODUCE)] == [(900, 5, 0), (900, 5, 3)]
+    assert [one.verdict for one in run.outcomes] == ["answered"] * 3
+
+
+def test_a_capture_that_begins_later_asks_for_a_producer_id_of_its_own_and_counts_from_0() -> None:
+    capture = Captured().said(0.0, apis.PRODUCE, 9, produced(batch(producer=(7, 2), sequence=500)), produced_answer(9))
+    capture.said(0.1, apis.PRODUCE, 9, produced(batch(producer=(7, 2), sequence=503)), produced_answer(12))
+    target = Target()
+    target.on(apis.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(apis.PRODUCE, produced_answer(0), produced_answer(3))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [producer_of(one.body) for one in target.said(apis.PRODUCE)] == [(900, 0, 0), (900, 0, 3)]
+    assert run.of(apis.PRODUCE)[0].retries == ["producer_asked"]
+
+
+def test_not_leader_right_after_the_topic_was_made_is_retried_and_no_difference() -> None:
+    capture = Captured().said(0.0, apis.PRODUCE, 9, produced(batch()), produced_answer(0))
+    target = Target()
+    target.on(apis.METADATA, _metadata(orders=1))
+    target.on(apis.PRODUCE, produced_answer(-1, error=6), produced_answer(-1, error=6), produced_answer(0))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    (outcome,) = run.outcomes
+    assert outcome.retries == ["leader_moved", "leader_moved"]
+    assert outcome.verdict == "answered"
+    assert len(target.said(apis.PRODUCE)) == 3
+
+
+def test_an_error_that_the_capture_has_too_is_the_answer() -> None:
+    capture = Captured().said(0.0, apis.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator(error=15))
+    target = Target().on(apis.FIND_COORDINATOR, _coordinator(error=15))
+
+    run = replayed([capture], target)
+
+    assert run.outcomes[0].retries == []
+    assert len(target.said(apis.FIND_COORDINATOR)) == 1
+
+
+def test_retries_have_a_bound() -> None:
+    capture = Captured().said(0.0, apis.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    target = Target().on(apis.FIND_COORDINATOR, _coordinator(error=15))
+
+    run = replayed([capture], target, limits=retry.Limits(errors=2.0))
+
+    assert 2.0 < run.seconds < 4.0
+    assert set(run.outcomes[0].retries) == {"coordinator_loads"}
+    assert run.outcomes[0].verdict == "answered"  # with the error, which a comparison then finds
+
+
+def test_pipelined_requests_are_pipelined_and_others_wait_for_their_answer() -> None:
+    capture = Captured()
+    capture.said(0.00, apis.METADATA, 9, {"topics": None}, _metadata(), took=0.5)
+    capture.said(0.01, apis.METADATA, 9, {"topics": None}, _metadata(), took=0.5)  # before the first answer
+    capture.said(0.60, apis.METADATA, 9, {"topics": None}, _metadata())  # after both
+    target = Target().on(apis.METADATA, _metadata(), delay=0.2)
+
+    replayed([capture], target)
+
+    first, second, third = (one.at for one in target.said(apis.METADATA))
+    assert second - first < 0.01
+    assert third - first > 0.39
+
+
+def test_one_absolute_schedule_a_slow_answer_delays_only_what_waits_for_it() -> None:
+    capture = Captured()
+    for number in range(4):
+        capture.said(number * 1.0, apis.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(apis.METADATA, _metadata(), delay=0.4)
+
+    run = replayed([capture], target, speed=2.0)
+
+    moments = [one.at for one in target.said(apis.METADATA)]
+    assert [round(moment - moments[0], 1) for moment in moments] == [0.0, 0.5, 1.0, 1.5]
+    assert run.seconds < 2.1
+
+
+def test_acks_0_has_no_answer_and_nobody_waits_for_one() -> None:
+    capture = Captured()
+    capture.said(0.0, apis.PRODUCE, 9, produced(batch(), acks=0))
+    capture.said(0.1, apis.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(apis.METADATA, _metadata())
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [one.api_key for one in target.heard] == [apis.PRODUCE, apis.METADATA]
+    assert (run.of(apis.PRODUCE)[0].verdict, run.of(apis.PRODUCE)[0].rule) == ("not_comparable", "no_answer_expected")
+
+
+def test_a_fetch_waits_for_the_records_that_another_connection_produced() -> None:
+    records = batch()
+    producer = Captured("10.0.0.1:1-10.0.0.9:9092#1")
+    producer.said(0.0, apis.PRODUCE, 9, produced(records), produced_answer(0), took=0.5)
+    consumer = Captured("10.0.0.2:2-10.0.0.9:9092#1")
+    consumer.said(0.1, apis.FETCH, 4, _fetch(0), _fetched(records), took=0.6)  # sent before, answered after
+    target = Target()
+    target.on(apis.PRODUCE, produced_answer(50), delay=0.3)
+    target.on(apis.FETCH, _fetched(records))
+
+    replayed([producer, consumer], target, topics={"orders": 1})
+
+    assert [one.api_key for one in target.heard] == [apis.PRODUCE, apis.FETCH]
+    assert target.said(apis.FETCH)[0].at >= 0.3
+    assert target.said(apis.FETCH)[0].body["topics"][0]["partitions"][0]["fetchOffset"] == 50
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(offsets.AS_IS, 10), (offsets.SHIFT, 110), (offsets.POSITION, 110)])
+def test_offsets_by_mode(mode: str, expected: int) -> None:
+    capture = Captured()
+    capture.said(0.0, apis.PRODUCE, 9, produced(batch(count=10)), produced_answer(0))
+    capture.said(0.1, apis.FETCH, 4, _fetch(10), _fetched(b""))
+    target = Target().on(apis.PRODUCE, produced_answer(100)).on(apis.FETCH, _fetched(b""))
+
+    replayed([capture], target, topics={"orders": 1}, options=remap.Options(offsets=mode))
+
+    assert target.said(apis.FETCH)[0].body["topics"][0]["partitions"][0]["fetchOffset"] == expected
+
+
+def test_a_fetch_session_has_the_targets_id_and_an_epoch_of_its_own() -> None:
+    capture = Captured()
+    capture.said(0.0, apis.FETCH, 11, _session_fetch(0, 0, 0), _session_answer(77))
+    capture.said(0.1, apis.FETCH, 11, _session_fetch(77, 1), _session_answer(77))
+    capture.said(0.2, apis.FETCH, 11, _session_fetch(77, 2), _session_answer(77))
+    target = Target().on(apis.FETCH, _session_answer(1234))
+
+    replayed([capture], target, topics={"orders": 1})
+
+    said = [(one.body["sessionId"], one.body["sessionEpoch"], len(one.body["topics"])) for one in target.heard]
+    assert said == [(0, 0, 1), (1234, 1, 0), (1234, 2, 0)]
+
+
+def test_a_fetch_session_that_the_target_lost_is_made_again_with_all_its_partitions() -> None:
+    capture = Captured()
+    capture.said(0.0, apis.FETCH, 11, _session_fetch(0, 0, 0), _session_answer(77))
+    capture.said(0.1, apis.FETCH, 11, _session_fetch(77, 1), _session_answer(77))
+    target = Target().on(apis.FETCH, _session_answer(1234), _session_answer(0, error=70), _session_answer(1235))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    said = [(one.body["sessionId"], one.body["sessionEpoch"], len(one.body["topics"])) for one in target.heard]
+    assert said == [(0, 0, 1), (1234, 1, 0), (0, 0, 1)]
+    assert run.of(apis.FETCH)[1].retries == ["session_remade"]
+
+
+def test_a_fetch_session_without_its_start_is_built_from_what_the_capture_names() -> None:
+    capture = Captured().said(0.0, apis.FETCH, 11, _session_fetch(77, 15, 0), _session_answer(77))
+    capture.said(0.1, apis.FETCH, 11, _session_fetch(77, 16), _session_answer(77))
+    target = Target().on(apis.FETCH, _session_answer(1234))
+
+    replayed([capture], target, topics={"orders": 1})
+
+    said = [(one.body["sessionId"], one.body["sessionEpoch"]) for one in target.heard]
+    assert said == [(0, 0), (1234, 1)]
+
+
+def test_another_member_leads_on_the_target_and_gets_the_captured_assignment() -> None:
+    first = _member("10.0.0.1:1-10.0.0.9:9092#1", "a", leader="a", at=0.0, assigns=[("a", b"A"), ("b", b"B")])
+    second = _member("10.0.0.2:2-10.0.0.9:9092#1", "b", leader="a", at=0.01, assigns=[])
+    target = Target()
+    joins = iter(["x", "y"])
+
+    def join(body: Body) -> Body:
+        me = next(joins)
+        return _joined(me, leader="y", generation=9)
+
+    target.on(apis.JOIN_GROUP, join, delay=0.1)
+    target.on(apis.SYNC_GROUP, {"errorCode": 0, "assignment": b""})
+
+    replayed([first, second], target)
+
+    synced = {one.body["memberId"]: one.body for one in target.said(apis.SYNC_GROUP)}
+    assert synced["x"]["assignments"] == []
+    assert [(one["memberId"], one["assignment"]) for one in synced["y"]["assignments"]] == [("x", b"A"), ("y", b"B")]
+    assert {one["generationId"] for one in synced.values()} == {9}
+
+
+def test_member_id_required_on_the_target_only_is_answered_with_the_id() -> None:
+    capture = Captured().said(0.0, apis.JOIN_GROUP, 4, _join(""), _joined("old", leader="old", generation=1))
+    capture.said(0.2, apis.HEARTBEAT, 1, _heartbeat("old", 1), {"errorCode": 0})
+    target = Target()
+    target.on(apis.JOIN_GROUP, _joined("new", error=79), _joined("new", leader="new", generation=5))
+    target.on(apis.HEARTBEAT, {"errorCode": 0})
+
+    run = replayed([capture], target)
+
+    assert [one.body["memberId"] for one in target.said(apis.JOIN_GROUP)] == ["", "new"]
+    assert run.of(apis.JOIN_GROUP)[0].retries == ["member_id_given"]
+    (beat,) = target.said(apis.HEARTBEAT)
+    assert (beat.body["memberId"], beat.body["generationId"]) == ("new", 5)
+
+
+def test_concurrent_transactions_right_after_the_last_one_ended_are_retried() -> None:
+    capture = Captured()
+    capture.said(0.0, apis.INIT_PRODUCER_ID, 4, _asks_id("tx"), {"errorCode": 0, "producerId": 7, "producerEpoch": 0})
+    capture.said(0.1, apis.ADD_PARTITIONS_TO_TXN, 0, _adds((7, 0)), _added())
+    target = Target()
+    target.on(apis.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 3})
+    target.on(apis.ADD_PARTITIONS_TO_TXN, _added(error=51), _added())
+
+    run = replayed([capture], target)
+
+    assert run.of(apis.ADD_PARTITIONS_TO_TXN)[0].retries == ["transaction_ends"]
+    sent = target.said(apis.ADD_PARTITIONS_TO_TXN)[0].body
+    assert (sent["v3AndBelowProducerId"], sent["v3AndBelowProducerEpoch"]) == (900, 3)
+
+
+def test_a_transaction_of_version_2_gets_its_partitions_added_where_the_target_demands_it() -> None:
+    inside = batch(producer=(7, 0), sequence=0, transactional=True)
+    later = batch(producer=(7, 1), sequence=0, transactional=True)
+    capture = Captured()
+    capture.said(0.0, apis.INIT_PRODUCER_ID, 5, _asks_id("tx"), {"errorCode": 0, "producerId": 7, "producerEpoch": 0})
+    capture.said(0.1, apis.PRODUCE, 12, produced(inside, name="tx"), produced_answer(0))
+    capture.said(0.2, apis.END_TXN, 5, _ends((7, 0)), {"errorCode": 0, "producerId": 7, "producerEpoch": 1})
+    capture.said(0.3, apis.PRODUCE, 12, produced(later, name="tx"), produced_answer(4))
+    target = Target()
+    target.on(apis.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(apis.ADD_PARTITIONS_TO_TXN, _added())
+    target.on(apis.PRODUCE, produced_answer(0), produced_answer(4))
+    target.on(apis.END_TXN, {"errorCode": 0})
+    old = {apis.INIT_PRODUCER_ID: (0, 4), apis.PRODUCE: (0, 11), apis.END_TXN: (0, 4), apis.METADATA: (0, 12),
+           apis.ADD_PARTITIONS_TO_TXN: (0, 3), apis.FIND_COORDINATOR: (0, 4)}  # fmt: skip
+
+    replayed([capture], target, offers=old, topics={"orders": 1})
+
+    assert [(apis.name(one.api_key), one.version) for one in target.heard] == [
+        ("InitProducerId", 4),
+        ("AddPartitionsToTxn", 3), ("Produce", 11), ("EndTxn", 4),
+        ("AddPartitionsToTxn", 3), ("Produce", 11),
+    ]  # fmt: skip
+    # The epoch stays on the old target, so the sequence goes on where the first transaction's records ended.
+    assert [producer_of(one.body) for one in target.said(apis.PRODUCE)] == [(900, 0, 0), (900, 0, 3)]
+
+
+def test_one_request_for_two_leaders_is_split_and_its_answers_are_merged() -> None:
+    both = produced({0: batch(), 1: batch()})
+    capture = Captured().said(0.0, apis.PRODUCE, 9, both, produced_answer({0: 0, 1: 0}))
+    target = Target(nodes={1: ("one", 1), 2: ("two", 2)})
+    target.on(apis.PRODUCE, lambda body: produced_answer({_partitions(body)[0]: 40}))
+
+    run = replayed([capture], target, topics={"orders": 2}, leaders={("orders", 0): 1, ("orders", 1): 2})
+
+    assert sorted((one.node, _partitions(one.body)) for one in target.said(apis.PRODUCE)) == [(1, [0]), (2, [1])]
+    (outcome,) = run.outcomes
+    assert outcome.targets == ["one:1", "two:2"]
+    assert outcome.answer is not None
+    answer = apis_answer(apis.PRODUCE, 9, outcome.answer)
+    assert [one["index"] for one in answer["responses"][0]["partitionResponses"]] == [0, 1]
+
+
+def test_only_the_partition_that_moved_is_sent_again_to_its_new_leader() -> None:
+    both = produced({0: batch(), 1: batch()})
+    capture = Captured().said(0.0, apis.PRODUCE, 9, both, produced_answer({0: 0, 1: 0}))
+    target = Target(nodes={1: ("one", 1), 2: ("two", 2)})
+    target.on(apis.PRODUCE, produced_answer({0: 0, 1: -1}, errors={1: 6}), produced_answer({1: 0}))
+    target.on(apis.METADATA, _metadata({"orders": {0: 1, 1: 2}}, brokers={1: ("one", 1), 2: ("two", 2)}))
+
+    run = replayed([capture], target, topics={"orders": 2})
+
+    assert [(one.node, _partitions(one.body)) for one in target.said(apis.PRODUCE)] == [(1, [0, 1]), (2, [1])]
+    assert run.outcomes[0].answer is not None
+    answer = apis_answer(apis.PRODUCE, 9, run.outcomes[0].answer)
+    assert {one["index"]: one["errorCode"] for one in answer["responses"][0]["partitionResponses"]} == {0: 0, 1: 0}
+
+
+def test_a_closed_connection_is_opened_again_and_the_request_sent_again() -> None:
+    capture = Captured().said(0.0, apis.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    target = Target().on(apis.FIND_COORDINATOR, None, _coordinator()).on(apis.METADATA, _metadata())
+
+    run = replayed([capture], target)
+
+    assert run.outcomes[0].retries == ["reconnected"]
+    assert run.outcomes[0].verdict == "answered"
+    first, second = target.said(apis.FIND_COORDINATOR)
+    assert first.link != second.link
+
+
+def test_a_request_that_closes_the_connection_twice_is_unanswered_and_the_session_goes_on() -> None:
+    capture = Captured().said(0.0, apis.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    capture.said(0.1, apis.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(apis.FIND_COORDINATOR, None).on(apis.METADATA, _metadata())
+
+    run = replayed([capture], target)
+
+    assert [one.verdict for one in sorted(run.outcomes, key=lambda one: one.step or 0)] == ["unanswered", "answered"]
+    assert "closed by the target" in (run.of(apis.FIND_COORDINATOR)[0].reason or "")
+
+
+def test_a_target_that_goes_away_leaves_every_step_with_an_outcome() -> None:
+    capture = Captured()
+    for number in range(3):
+        capture.said(number * 0.1, apis.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    target = Target(down={1})
+
+    run = replayed([capture], target)
+
+    assert [one.verdict for one in run.outcomes] == ["not_sent"] * 3
+    assert {one.rule for one in run.outcomes} == {"unreachable", "session_lost"}
+
+
+def test_who_waits_for_what_never_comes_is_released_and_nothing_hangs() -> None:
+    """The second connection's heartbeat waits for the first one's join, which the target cannot take."""
+    first = Captured("10.0.0.1:1-10.0.0.8:9092#1", broker=("10.0.0.8", 9092))
+    first.said(0.0, apis.JOIN_GROUP, 4, _join(""), _joined("a", leader="a", generation=1))
+    second = Captured("10.0.0.2:2-10.0.0.9:9092#1")
+    second.said(1.0, apis.HEARTBEAT, 1, _heartbeat("a", 1), {"errorCode": 0})
+    target = Target().on(apis.JOIN_GROUP, None).on(apis.HEARTBEAT, {"errorCode": 25}).on(apis.METADATA, _metadata())
+
+    run = replayed([first, second], target)
+
+    assert [one.verdict for one in run.of(apis.JOIN_GROUP)] == ["unanswered"]
+    assert [one.verdict for one in run.of(apis.HEARTBEAT)] == ["answered"]
+
+
+def test_every_captured_exchange_has_one_outcome() -> None:
+    capture = Captured()
+    capture.said(0.0, apis.API_VERSIONS, 0, {}, {"errorCode": 0, "apiKeys": []})
+    capture.said(0.1, apis.METADATA, 9, {"topics": None}, _metadata())
+    capture.said(0.2, apis.DELETE_TOPICS, 3, {"topicNames": ["orders"], "timeoutMs": 1}, {"responses": []})
+    target = Target().on(apis.METADATA, _metadata())
+
+    run = replayed([capture], target)
+
+    planned = run.engine.plan
+    assert len(run.outcomes) + len(planned.skips) == len(capture.requests)
+    assert {skip.rule for skip in planned.skips} == {"replayer", "mutating"}
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+def apis_answer(api_key: int, version: int, frame: bytes) -> Body:
+    from analyzer import tree
+
+    body = tree.decode_response(frame, api_key, version, exact=True).body
+    assert body is not None
+    return body
+
+
+def _asks_id(name: str | None = None) -> Body:
+    return {"transactionalId": name, "transactionTimeoutMs": 1000}
+
+
+def _asks_coordinator() -> Body:
+    return {"key": "g", "keyType": 0}
+
+
+def _coordinator(error: int = 0) -> Body:
+    return {"errorCode": error, "errorMessage": None, "nodeId": 1, "host": "h", "port": 1}
+
+
+def _metadata(
+    leaders: dict[str, dict[int, int]] | None = None, brokers: dict[int, tuple[str, int]] | None = None, **topics: int
+) -> Body:
+    known = leaders or {name: dict.fromkeys(range(count), 1) for name, count in topics.items()}
+    there = brokers or {1: ("target", 9092)}
+    return {
+        "brokers": [{"nodeId": n, "host": host, "port": port, "rack": None} for n, (host, port) in there.items()],
+        "clusterId": "c",
+        "controllerId": 1,
+        "topics": [
+            {"errorCode": 0, "name": name, "isInternal": False, "partitions": [
+                {"errorCode": 0, "partitionIndex": p, "leaderId": leader, "replicaNodes": [leader],
+                 "isrNodes": [leader], "offlineReplicas": []}
+                for p, leader in partitions.items()
+            ]}
+            for name, partitions in known.items()
+        ],
+    }  # fmt: skip
+
+
+def _fetch(offset: int) -> Body:
+    return {"replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0, "topics": [
+        {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1000}]}
+    ]}  # fmt: skip
+
+
+def _fetched(records: bytes) -> Body:
+    return {"responses": [{"topic": "orders", "partitions": [
+        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 10, "lastStableOffset": 10,
+         "abortedTransactions": None, "records": records}
+    ]}]}  # fmt: skip
+
+
+def _session_fetch(session: int, epoch: int, *offsets_asked: int) -> Body:
+    topics = [{"topic": "orders", "partitions": [
+        {"partition": p, "fetchOffset": offset, "partitionMaxBytes": 1000} for p, offset in enumerate(offsets_asked)
+    ]}] if offsets_asked else []  # fmt: skip
+    return {"replicaId": -1, "maxWaitMs": 5, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0,
+            "sessionId": session, "sessionEpoch": epoch, "topics": topics, "forgottenTopicsData": []}  # fmt: skip
+
+
+def _session_answer(session: int, error: int = 0) -> Body:
+    return {"errorCode": error, "sessionId": session, "responses": []}
+
+
+def _join(member: str) -> Body:
+    return {"groupId": "g", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 6000, "memberId": member,
+            "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+
+
+def _joined(member: str, leader: str = "", generation: int = -1, error: int = 0) -> Body:
+    return {"errorCode": error, "generationId": generation, "protocolName": "range", "leader": leader,
+            "memberId": member, "members": []}  # fmt: skip
+
+
+def _heartbeat(member: str, generation: int) -> Body:
+    return {"groupId": "g", "generationId": generation, "memberId": member}
+
+
+def _member(connection: str, member: str, leader: str, at: float, assigns: list[tuple[str, bytes]]) -> Captured:
+    """A member that joins and syncs in generation 1."""
+    capture = Captured(connection)
+    capture.said(at, apis.JOIN_GROUP, 2, _join(""), _joined(member, leader, 1), took=0.5)
+    given = [{"memberId": one, "assignment": content} for one, content in assigns]
+    body = {"groupId": "g", "generationId": 1, "memberId": member, "assignments": given}
+    return capture.said(at + 0.6, apis.SYNC_GROUP, 1, body, {"errorCode": 0, "assignment": b""})
+
+
+def _adds(producer: tuple[int, int]) -> Body:
+    return {"v3AndBelowTransactionalId": "tx", "v3AndBelowProducerId": producer[0],
+            "v3AndBelowProducerEpoch": producer[1],
+            "v3AndBelowTopics": [{"name": "orders", "partitions": [0]}]}  # fmt: skip
+
+
+def _added(error: int = 0) -> Body:
+    return {"resultsByTopicV3AndBelow": [{"name": "orders", "resultsByPartition": [
+        {"partitionIndex": 0, "partitionErrorCode": error}]}]}  # fmt: skip
+
+
+def _ends(producer: tuple[int, int]) -> Body:
+    return {"transactionalId": "tx", "producerId": producer[0], "producerEpoch": producer[1], "committed": True}
+
+
+def _partitions(body: Body) -> list[int]:
+    return [one["index"] for one in body["topicData"][0]["partitionData"]]
