@@ -172,44 +172,64 @@ def point_tables(
 ) -> Generator[tuple[str, pa.Table], None, PointRead]:
     """The same as an iterator of (name of the table, rows), which may be left early."""
     engine = Engine(point, settings, stdin)
-    columns = Columns(engine, point.name, _ahead(point, settings))
-    summary = Summary()
-    bodies = _Bodies(columns)
+    made = PointTables(Columns(engine, point.name, _ahead(point, settings)), choice)
     size = _size(point)
-    waiting: list[Rows] = []
-    rows = 0
 
     def report(read: int) -> None:
         if progress is not None:
             progress(point.name, read, size)
 
     for batches in engine.batches(report):
+        yield from made.take(batches)
+    yield from made.flush()
+    return made.finish(point, engine)
+
+
+class PointTables:
+    """The batches of one capture point as tables. `waiting`: the rows of windows that are in no table yet."""
+
+    def __init__(self, columns: Columns, choice: Choice) -> None:
+        self.columns = columns
+        self.summary = Summary()
+        self.waiting: list[Rows] = []
+        self._choice = choice
+        self._bodies = _Bodies(columns)
+        self._rows = 0
+
+    def take(self, batches: list[Batch]) -> Iterator[tuple[str, pa.Table]]:
+        """Take one window's batches, one a shard. Tables come when there are rows enough for a row group."""
+        choice, columns = self._choice, self.columns
         taken = columns.take(batches)
         if choice.keep:
-            bodies.take(batches)
+            self._bodies.take(batches)
         if not choice.everything:
-            chosen = _chosen(columns, taken, bodies, choice.filter, choice.connection)
-            bodies.forget(taken, chosen)
+            chosen = _chosen(columns, taken, self._bodies, choice.filter, choice.connection)
+            self._bodies.forget(taken, chosen)
             taken = chosen
-        summary.add(taken, columns)
+        self.summary.add(taken, columns)
         if choice.keep_bytes:
-            yield "messages", bodies.table(taken, choice.everything)
+            yield "messages", self._bodies.table(taken, choice.everything)
         if taken.x.shape[1]:
-            waiting.append(taken)
-            rows += taken.x.shape[1]
-        if rows >= ROW_GROUP_ROWS:
-            yield "exchanges", columns.exchanges(waiting)
-            yield "partitions", columns.partitions(waiting)
-            waiting, rows = [], 0
-            yield from _small(columns, summary).items()
-    yield "exchanges", columns.exchanges(waiting)
-    yield "partitions", columns.partitions(waiting)
-    yield from _small(columns, summary).items()
-    summary.finish(point, engine, columns)
-    notes = [f"{point.name}: {note}" for note in engine.reader.notes]
-    return PointRead(
-        _capture(point, engine), notes, summary, frozenset(columns.from_before), frozenset(columns.left_open)
-    )
+            self.waiting.append(taken)
+            self._rows += taken.x.shape[1]
+        if self._rows >= ROW_GROUP_ROWS:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[tuple[str, pa.Table]]:
+        """Tables of all rows that wait."""
+        yield "exchanges", self.columns.exchanges(self.waiting)
+        yield "partitions", self.columns.partitions(self.waiting)
+        self.waiting, self._rows = [], 0
+        self.summary.add_connections(self.columns.connections)
+        yield from self.columns.small_tables().items()
+
+    def finish(self, point: CapturePoint, engine: Engine) -> PointRead:
+        """All has been taken: what is known besides the rows."""
+        columns = self.columns
+        self.summary.finish(point, engine, columns)
+        notes = [f"{point.name}: {note}" for note in engine.reader.notes]
+        ends = frozenset(columns.from_before), frozenset(columns.left_open)
+        return PointRead(_capture(point, engine), notes, self.summary, *ends)
 
 
 def _ahead(point: CapturePoint, settings: Settings) -> Callable[[], dict[str, str]] | None:
@@ -278,11 +298,6 @@ def check_names(points: Sequence[CapturePoint], writer: Writer) -> None:
                 f"{writer.path}: has a capture point {point.name!r} already",
                 "rename the capture, or leave out --append",
             )
-
-
-def _small(columns: Columns, summary: Summary) -> dict[str, pa.Table]:
-    summary.add_connections(columns.connections)
-    return columns.small_tables()
 
 
 def _capture(point: CapturePoint, engine: Engine) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Summary:
 
         names = {api.api_key: api.name for api in definitions.apis()}
         apis = []
-        for key, api in sorted(self._apis.items(), key=lambda item: -item[1].exchanges):
+        for key, api in sorted(self._apis.items(), key=lambda item: (-item[1].exchanges, item[0])):
             apis.append(
                 {
                     "api_key": None if key == s.NULL else key,
@@ -238,9 +238,12 @@ class Summary:
             "apis": apis,
             "errors": [
                 {"error_code": code, "error": kafka_errors.name(code), "exchanges": count}
-                for code, count in self._error_codes.most_common()
+                for code, count in sorted(self._error_codes.items(), key=lambda item: (-item[1], item[0]))
             ],
-            "topics": [{"topic": topic, "exchanges": count} for topic, count in self._topics.most_common()],
+            "topics": [
+                {"topic": topic, "exchanges": count}
+                for topic, count in sorted(self._topics.items(), key=lambda item: (-item[1], item[0]))
+            ],
             "clients": [
                 {
                     "client_id": client_id,
