@@ -25,9 +25,9 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from analyzer import schema, tree
 from analyzer.schema import REQUEST, RESPONSE
@@ -71,10 +71,30 @@ class Embedded:
             what += " (by its content)"
         return what if self.reason is None else f"{what} ({self.reason})"
 
+    def listed(self, path: str) -> list[dict[str, Any]]:
+        """As JSON, in order and flat: what is inside of something follows it. `path`: where it is."""
+        entry: dict[str, Any] = {"path": path, "type": self.type, "version": self.version, "value": self.body}
+        if self.by_content:
+            entry["by_content"] = True
+        if self.reason is not None:
+            entry["reason"] = self.reason
+        return [entry, *listed(self.inside, f"{path}.")]
+
 
 Said = Mapping[str, Any]
 """What a message says before a field: values by path, as in `protocols.name`."""
 
+
+class Opened(Protocol):
+    """What a field was found to hold: `Embedded`, or a set of records (`record_tree.py`)."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]: ...
+    def label(self, size: int) -> str: ...
+    def listed(self, path: str) -> list[dict[str, Any]]: ...
+
+
+AnyOpened = TypeVar("AnyOpened", bound=Opened)
 _Opener = Callable[[bytes, Said], Embedded]
 
 
@@ -200,20 +220,29 @@ _INSIDE: Final[dict[str, dict[str, _Opener]]] = {
 }
 
 
+RECORD_FIELDS: Final[dict[tuple[int, int], tuple[str, tuple[str, ...]]]] = {
+    # (api_key, direction): path of record sets, and of their topic's name or id; opened by `record_tree.py`
+    (0, REQUEST): ("topicData.partitionData.records", ("topicData.name", "topicData.topicId")),
+    (1, RESPONSE): ("responses.partitions.records", ("responses.topic", "responses.topicId")),
+    (59, RESPONSE): ("topics.partitions.unalignedRecords", ("topics.name",)),
+    (78, RESPONSE): ("responses.partitions.records", ("responses.topicId",)),
+}
+
+
 def has_embedded(api_key: int, direction: int) -> bool:
-    """May a message of this API and direction have fields with a format of their own inside?"""
+    """May a message of this API and direction have `bytes` fields with a format of their own inside?"""
     return (api_key, direction) in _IN_MESSAGES
 
 
 def nested(
-    nodes: tuple[Node, ...], openers: Mapping[str, _Opener], said: Said
-) -> tuple[tuple[Node, ...], tuple[tuple[str, Embedded], ...]]:
+    nodes: tuple[Node, ...], openers: Mapping[str, Callable[[bytes, Said], AnyOpened]], said: Said
+) -> tuple[tuple[Node, ...], tuple[tuple[str, AnyOpened], ...]]:
     """A tree's nodes with what their bytes hold as their children, and the same by path (`members[0].metadata`).
 
     `openers`: by path of the field, without indices. `said`: what is known beside what the tree says."""
     if not openers:
         return nodes, ()
-    found: list[tuple[str, Embedded]] = []
+    found: list[tuple[str, AnyOpened]] = []
     latest = dict(said)
 
     def visit(node: Node, path: str, shown: str) -> Node:
@@ -222,7 +251,7 @@ def nested(
         if isinstance(node.value, str):
             latest[path] = node.value
         opener = openers.get(path)
-        if opener is None or node.type != "bytes" or not isinstance(node.value, str):
+        if opener is None or node.type not in ("bytes", "records") or not isinstance(node.value, str):
             return node
         data = base64.b64decode(node.value)
         if not data:
@@ -263,18 +292,9 @@ def in_message(
     return nested(decoded.nodes, _IN_MESSAGES.get((decoded.api_key, decoded.direction), {}), said)
 
 
-def listed(found: tuple[tuple[str, Embedded], ...], prefix: str = "") -> list[dict[str, Any]]:
-    """As JSON, in order and flat: what is inside of something follows it."""
-    out = []
-    for path, one in found:
-        entry: dict[str, Any] = {"path": prefix + path, "type": one.type, "version": one.version, "value": one.body}
-        if one.by_content:
-            entry["by_content"] = True
-        if one.reason is not None:
-            entry["reason"] = one.reason
-        out.append(entry)
-        out += listed(one.inside, f"{prefix}{path}.")
-    return out
+def listed(found: Sequence[tuple[str, Opened]], prefix: str = "") -> list[dict[str, Any]]:
+    """Everything that was opened as JSON; `prefix` goes before each path."""
+    return [entry for path, one in found for entry in one.listed(prefix + path)]
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from analyzer import state as s
 from analyzer.columns import Columns, Rows, plain
 from analyzer.conversation import Batch
 from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer, concatenated
+from analyzer.embedded import Opened
 from analyzer.engine import Engine, Settings
 from analyzer.schema import REQUEST, RESPONSE
 from analyzer.summary import Summary
@@ -468,7 +469,12 @@ def masked(data: bytes, api_key: int, version: int, request: bool) -> bytes:
     """A frame with its secrets overwritten with `*`."""
     if api_key == s.NULL:
         return data
-    spans = tree.secret_spans(data[4:], api_key, version, REQUEST if request else RESPONSE, frame=True)
+    direction = REQUEST if request else RESPONSE
+    spans = tree.secret_spans(data[4:], api_key, version, direction, frame=True)
+    if (api_key, direction) in embedded.RECORD_FIELDS:
+        from analyzer import record_tree
+
+        spans += record_tree.message_secrets(data[4:], api_key, version, direction)
     if not spans:
         return data
     changed = bytearray(data)
@@ -490,6 +496,7 @@ class Exchange:
     request_message: Message | None = field(default=None, repr=False)
     response_message: Message | None = field(default=None, repr=False)
     capture_start: datetime.datetime | None = None
+    _topic_name: Callable[[str], str] = field(default=str, repr=False)
     _bodies: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -519,21 +526,35 @@ class Exchange:
         """`request` or `response` decoded as far as it goes, with its tree of nodes if asked for, embedded formats
         nested in it; None: not at hand."""
         decoded = self._decoded(side, nodes)
-        if decoded is None or not nodes or not embedded.has_embedded(decoded.api_key, decoded.direction):
+        if decoded is None or not nodes:
             return decoded
-        return dataclasses.replace(decoded, nodes=embedded.in_message(decoded, self._asked(side))[0])
+        return dataclasses.replace(decoded, nodes=self._opened(decoded, side, nodes=True)[0])
 
     def embedded(self) -> list[dict[str, Any]]:
-        """What `bytes` fields of both messages hold (`embedded.listed`); `path` as in what `json` returns."""
+        """What `bytes` fields of both messages hold, and records that have a format of their own (`embedded.listed`);
+        `path` as in what `json` returns."""
         found: list[dict[str, Any]] = []
         for side, direction in (("request", REQUEST), ("response", RESPONSE)):
-            api_key = self.row["api_key"]
-            if api_key is None or not embedded.has_embedded(api_key, direction):
+            key = self.row["api_key"], direction
+            records = key in embedded.RECORD_FIELDS and _has_records(self._body(side))
+            if not records and not embedded.has_embedded(*key):
                 continue
             decoded = self._decoded(side, True) if self.row[f"{side}_state"] == "decoded" else None
             if decoded is not None:
-                found += embedded.listed(embedded.in_message(decoded, self._asked(side))[1], f"{side}.")
+                found += embedded.listed(self._opened(decoded, side, nodes=False)[1], f"{side}.")
         return found
+
+    def _opened(
+        self, decoded: tree.Decoded, side: str, *, nodes: bool
+    ) -> tuple[tuple[tree.Node, ...], Sequence[tuple[str, Opened]]]:
+        """A message's tree with embedded formats and records as children, and these by path; `nodes=False`: nobody
+        wants the trees of records."""
+        key = decoded.api_key, decoded.direction
+        if key not in embedded.RECORD_FIELDS:
+            return embedded.in_message(decoded, self._asked(side))
+        from analyzer import record_tree
+
+        return embedded.nested(decoded.nodes, record_tree.openers(*key, self._topic_name, nodes=nodes), {})
 
     def _asked(self, side: str) -> dict[str, Any] | None:
         return self.request if side == "response" else None
@@ -561,6 +582,15 @@ class Exchange:
         shown |= {"request": self.request, "response": self.response}
         inside = self.embedded()
         return {**shown, "embedded": inside} if inside else shown
+
+
+def _has_records(body: Any) -> bool:
+    """Are there bytes in any records field of a body?"""
+    if isinstance(body, dict):
+        return any(
+            bool(value) if key.endswith("ecordsSizeInBytes") else _has_records(value) for key, value in body.items()
+        )
+    return isinstance(body, list) and any(_has_records(item) for item in body)
 
 
 def _json_value(value: Any) -> Any:
@@ -636,7 +666,7 @@ def _exchanges(
         for part in table.to_batches(max_chunksize=4096):
             for row in part.to_pylist():
                 columns.resolve_topics(row)
-                exchange = Exchange(row, *bodies.pop(numbers[at], asked[at], answered[at]), start)
+                exchange = Exchange(row, *bodies.pop(numbers[at], asked[at], answered[at]), start, columns.topic_name)
                 if ordered:
                     heapq.heappush(waiting, (first[at], columns.connection_born(numbers[at]), count, exchange))
                     count += 1

@@ -399,9 +399,7 @@ def test_hostile_bytes_give_a_reason_never_an_exception() -> None:
 def test_a_blob_that_claims_endless_elements_is_refused_at_once() -> None:
     endless = b"\x00\x00\x7f\xff\xff\xff" + bytes(4000)
     opened = member_data(endless, METADATA, "consumer", None)
-    assert opened.reason == (
-        "ConsumerProtocolSubscription.topics at byte 2: has more elements than bytes are left"
-    )
+    assert opened.reason == "ConsumerProtocolSubscription.topics at byte 2: has more elements than bytes are left"
     deep = prefixed("ConsumerProtocolSubscription", 0, {"topics": [""] * (embedded.MAX_ROWS + 1)})
     opened = member_data(deep, METADATA, "consumer", None)
     assert opened.reason is not None
