@@ -8,6 +8,8 @@ subcommand imports what it needs, so that `kwire --help` is quick.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +17,8 @@ from typing import Any, NoReturn
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,8 +38,9 @@ class Failure(Exception):
 
 def fail(message: str, hint: str = "") -> NoReturn:
     """One line that says what and where, then a hint; exit code 2."""
-    sys.stderr.write(f"kwire: {message}\n" + (f"hint: {hint}\n" if hint else ""))
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # nobody listens: the exit code still tells
+        sys.stderr.write(f"kwire: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+        sys.stderr.flush()
     raise SystemExit(EXIT_USAGE)
 
 
@@ -56,8 +61,14 @@ def _count(text: str) -> int:
 def _reading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", metavar="EXPR", help="only the exchanges that match (see analyzer/FILTER.md)")
     parser.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
-    parser.add_argument("--port", type=_port, action="append", default=[], metavar="N",
-                        help="this server port is Kafka (repeatable); default: recognise it by content on any port")
+    parser.add_argument(
+        "--port",
+        type=_port,
+        action="append",
+        default=[],
+        metavar="N",
+        help="this server port is Kafka (repeatable); default: recognise it by content on any port",
+    )
     parser.add_argument("--threads", type=_count, metavar="N", help="kernels at work at once (default: 2)")
     parser.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--frame-limit", type=_count, metavar="BYTES",
@@ -79,8 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument("captures", nargs="+", metavar="CAPTURE")
     analyze.add_argument("-o", "--out", metavar="DATASET", required=True, help="folder to write; a dataset is replaced")
     _reading_options(analyze)
-    analyze.add_argument("--records", choices=("none", "batches", "meta", "full"), default="none",
-                         help="how far record batches are opened; this version keeps their sizes only: none")
+    analyze.add_argument(
+        "--records",
+        choices=("none", "batches", "meta", "full"),
+        default="none",
+        help="how far record batches are opened; this version keeps their sizes only: none",
+    )
     analyze.add_argument("--keep-bytes", action="store_true", help="also keep the raw messages, secrets overwritten")
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")
     analyze.add_argument("--json", action="store_true", help="the summary as JSON")
@@ -176,7 +191,10 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code comes back (or SystemExit is raised with it)."""
-    options = _parser().parse_args(arguments)
+    _open_closed_streams()
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        fail(f"unknown: {' '.join(unknown)}", f"kwire {options.command} --help lists what there is")
     module_name, function_name = _entry(options).split(":")
     if module_name.startswith("reports."):
         # PySpark needs pandas in places.
@@ -189,12 +207,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Failure as failure:
         fail(str(failure), failure.hint)
     except BrokenPipeError:
-        # `| head` has seen enough. Point stdout elsewhere so that the interpreter's own flush says nothing either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()  # `| head` has seen enough
         return 0
     except KeyboardInterrupt:
-        sys.stderr.write("kwire: interrupted\n")
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.write("kwire: interrupted\n")
         return EXIT_INTERRUPTED
+    except OSError as failure:
+        if failure.filename is not None or failure.errno not in _FULL:
+            raise
+        _leave_stdout()  # of what has no name only stdout is left: captures and datasets say what failed themselves
+        fail(f"stdout cannot be written: {failure.strerror}", "is the disk full? what was printed is cut off")
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that the caller closed (`>&-`) leads nowhere; else the next file opened would take its place,
+    and be written to."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for good)
+
+
+def _leave_stdout() -> None:
+    """Point stdout elsewhere, so that the interpreter's own flush at the end says nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _WithoutPandas:

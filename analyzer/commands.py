@@ -149,7 +149,7 @@ def show(options: argparse.Namespace) -> int:
         columns = [column.name for column in tables.EXCHANGES]
         fields = _names(options.fields, columns, "--fields")
         counted = _names(options.count_by, columns, "--count-by")
-        sort = options.sort.removeprefix("-") if options.sort else None
+        sort = options.sort.removeprefix("-") if options.sort is not None else None
         if sort is not None:
             sort = _names({"latency": "latency_us", "total": "total_us"}.get(sort, sort), columns, "--sort")[0]
         if counted:
@@ -184,11 +184,11 @@ def show(options: argparse.Namespace) -> int:
 
 def _names(text: str | None, known: list[str], option: str) -> list[str]:
     """Column names of an option, checked."""
-    if not text:
+    if text is None:
         return []
     import difflib
 
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -265,6 +265,8 @@ def _count_by(options: argparse.Namespace, names: list[str]) -> int:
 @contextlib.contextmanager
 def _paged(options: argparse.Namespace) -> Iterator[IO[str]]:
     """stdout, through a pager where it is a terminal."""
+    if "-" in options.captures:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # live: each row when it is known
     pager = os.environ.get("PAGER") or ("less" if shutil.which("less") else "")
     if not sys.stdout.isatty() or options.no_pager or not pager or pager == "cat":
         yield sys.stdout

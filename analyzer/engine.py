@@ -67,6 +67,7 @@ class Engine:
     def __init__(self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None) -> None:
         self.settings = settings
         self.reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin)
+        self._live = "-" in point.paths
         self.flows = Flows()
         self.packets = 0
         self.done_packets = 0
@@ -108,6 +109,11 @@ class Engine:
                 until = window.base + len(window.packets)
                 window.packets.release()
                 progress(self.reader.bytes_read)
+                if self._live and not ahead.done():  # somebody may look on, and the next packet may be long in coming
+                    self.done_packets = until
+                    yield done
+                    self._recycle(done)
+                    done = None
             if done is not None:
                 self.done_packets = until
                 yield done

@@ -228,7 +228,7 @@ class PointTables:
         """All has been taken: what is known besides the rows."""
         columns = self.columns
         self.summary.finish(point, engine, columns)
-        notes = [f"{point.name}: {note}" for note in engine.reader.notes]
+        notes = list(engine.reader.notes)
         ends = frozenset(columns.from_before), frozenset(columns.left_open)
         return PointRead(_capture(point, engine), notes, self.summary, *ends)
 
@@ -636,7 +636,7 @@ def exchanges(
         in_order = "-" not in point.paths if ordered is None else ordered
         yield from _exchanges(engine, columns, chosen, in_order, report)
         if notes is not None:
-            notes += [f"{point.name}: {note}" for note in engine.reader.notes]
+            notes += engine.reader.notes
             notes += unrecognised_lines(columns)
 
 

@@ -1,0 +1,546 @@
+"""The `kwire` command as a user runs it: the installed script, in a process of its own, on shipped captures.
+
+What it prints is compared with the rows of the Python API; how it ends, with what is promised: exit codes, one line and
+a hint instead of a traceback, data on stdout and everything else on stderr, a quiet end where nobody reads on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer import tables
+from captures import forge
+from tests.shared import ROOT, SAMPLES
+
+KWIRE = str(Path(sysconfig.get_path("scripts")) / "kwire")
+CAPTURE = SAMPLES / "client-kafkajs-3.9" / "capture.pcap"
+OTHER = SAMPLES / "admin-kafkapython-3.9" / "capture.pcap"
+SECONDS = 120
+"""How long a command may take before a test gives up on it: kernels may have to be compiled."""
+
+COMPILING = re.compile(r"^kwire: compiling kernels.*\n", re.MULTILINE)
+
+
+def kwire(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; the line that it says on a machine's first run is taken from stderr."""
+    command = [KWIRE, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, text=True, timeout=SECONDS, check=False,
+                          **{"capture_output": True, "stdin": subprocess.DEVNULL, **options})  # fmt: skip
+    done.stderr = COMPILING.sub("", done.stderr or "")
+    return done
+
+
+def printed(*arguments: object, **options: Any) -> str:
+    """What a command prints that must do well and say nothing else."""
+    done = kwire(*arguments, **options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """The capture's exchanges in order of their requests, from the Python API."""
+    return [one.row for one in analyzer.exchanges(CAPTURE)]
+
+
+# ------------------------------------------------------------------------------------------------- help, version, usage
+
+HEAVY = {"numpy", "numba", "llvmlite", "pyarrow", "pandas", "rich", "lark", "pyspark", "scapy", "dpkt"}
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "show --help", "analyze --help", "show --limit none x", ""])
+def test_what_needs_no_capture_loads_nothing_heavy(words: str) -> None:
+    """So that it is quick; how quick is measured in tests/bench."""
+    program = (
+        "import sys\n"
+        "from analyzer.cli import command\n"
+        "try:\n"
+        "    command()\n"
+        "finally:\n"
+        "    print('loaded', *sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words.split()], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (0 if words.endswith(("help", "version")) else 2)
+    loaded = set(done.stderr.splitlines()[-1].split()[1:])
+    assert "analyzer" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_help_is_data_and_names_every_command() -> None:
+    said = printed("--help")
+    assert said.startswith("usage: kwire")
+    commands = re.findall(r"^    ([a-z]+) ", said, re.MULTILINE)
+    assert commands[:2] == ["analyze", "show"]
+    for command in commands:
+        assert printed(command, "--help").startswith(f"usage: kwire {command}")
+
+
+def test_the_version() -> None:
+    assert printed("--version") == f"kwire {analyzer.__version__}\n"
+
+
+def refused(done: subprocess.CompletedProcess[str], *said: str) -> None:
+    """Exit code 2, nothing on stdout, one line that says what and where, and a hint."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2, done.stderr
+    assert lines[0].startswith("kwire: ")
+    assert lines[1].startswith("hint: ")
+    for word in said:
+        assert word in done.stderr
+
+
+USAGE = [
+    ("", ["COMMAND", "kwire --help"]),
+    ("frobnicate", ["frobnicate", "analyze"]),
+    ("show", ["CAPTURE", "kwire show --help"]),
+    ("show {capture} --nonsense", ["--nonsense", "kwire show --help"]),
+    ("show {capture} --limit 0", ["--limit", "'0'"]),
+    ("show {capture} --port 65536", ["--port", "65536"]),
+    ("show {capture} --threads x", ["--threads", "'x'"]),
+    ("show {capture} --json --tree", ["--tree", "--json"]),
+    ("show {capture} --hex", ["--hex", "--tree"]),
+    ("show {capture} --fields api,nope", ["--fields", "'nope'", "client_id"]),
+    ("show {capture} --fields ''", ["--fields"]),
+    ("show {capture} --fields apy", ["did you mean api?"]),
+    ("show {capture} --sort nope", ["--sort", "'nope'"]),
+    ("show {capture} --count-by api,nope", ["--count-by", "'nope'"]),
+    ("show {capture} --follow nobody", ["--follow", "nobody", "--count-by connection"]),
+    ("show {capture} --filter 'api =='", ["filter, column 7", "a value"]),
+    ("show {capture} --filter 'colour == red'", ["filter, column 1", "`colour`"]),
+    ("show {capture} --filter 'latency > 5 parsecs'", ["filter, column"]),
+    ("show {folder}/missing.pcap", ["missing.pcap: no such file"]),
+    ("show {folder}", ["no capture in this folder"]),
+    ("show '{folder}/*.pcap'", ["no capture matches"]),
+    ("show README.md", ["README.md: not a pcap or pcapng capture", "editcap"]),
+    ("show -", ["-: is empty"]),
+    ("show - -", ["stdin was named twice"]),
+    ("analyze {capture}", ["-o", "kwire analyze --help"]),
+    ("analyze {capture} -o tests", ["tests: not empty, and not a dataset"]),
+    ("analyze {capture} -o README.md", ["README.md"]),
+    ("analyze {folder}/missing.pcap -o {folder}/data", ["missing.pcap: no such file"]),
+    ("analyze {capture} -o {folder}/data --filter 'api =='", ["filter, column 7"]),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), USAGE, ids=[words for words, _ in USAGE])
+def test_what_cannot_be_done_says_so_in_one_line_and_a_hint(words: str, said: list[str], tmp_path: Path) -> None:
+    refused(kwire(*shlex.split(words.format(capture=CAPTURE, folder=tmp_path))), *said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_capture_without_permission(tmp_path: Path) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root may read everything")
+    path = tmp_path / "secret.pcap"
+    path.write_bytes(CAPTURE.read_bytes())
+    path.chmod(0)
+    refused(kwire("show", path), "secret.pcap: cannot be read: Permission denied")
+
+
+# --------------------------------------------------------------------------------------------------- data and the rest
+
+
+def test_a_line_for_each_exchange(rows: list[dict[str, Any]]) -> None:
+    heading, *lines = printed("show", CAPTURE).splitlines()
+    assert heading.split()[:5] == ["time", "latency", "api", "client", "broker"]
+    assert len(lines) == len(rows) == 86
+    for line, row in zip(lines, rows, strict=True):
+        assert f"{row['api']} v{row['api_version']} " in line
+        assert f"{row['client_ip']}:{row['client_port']} " in line
+        assert (row["error"] or "") in line
+        assert line.startswith("!") == bool(row["error_code"])
+
+
+def test_every_line_of_json_is_an_object_with_every_column_and_both_bodies() -> None:
+    lines = printed("show", CAPTURE, "--json").splitlines()
+    found = list(analyzer.exchanges(CAPTURE))
+    assert len(lines) == len(found)
+    for line, one in zip(lines, found, strict=True):
+        said = json.loads(line)
+        names = [column.name for column in tables.EXCHANGES] + ["request", "response"]
+        assert list(said)[: len(names)] == names
+        assert said == json.loads(json.dumps(one.json()))
+
+
+def test_notes_go_to_stderr_and_leave_the_data_alone(tmp_path: Path) -> None:
+    """A capture cut off in a packet ends there with a note."""
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes(CAPTURE.read_bytes()[:-7])
+    done = kwire("show", cut, "--json")
+    assert done.returncode == 0
+    assert all(json.loads(line) for line in done.stdout.splitlines())
+    assert re.fullmatch(rf"note: {cut}: ends in the middle of packet 271, at byte [\d,]+: .*\n", done.stderr)
+
+
+def test_what_is_no_kafka_is_a_note_too(tmp_path: Path) -> None:
+    web = forge.converse([forge.Write(forge.TO_BROKER, b"GET / HTTP/1.1\r\n\r\n")], broker=("10.0.0.2", 80))
+    path = tmp_path / "web.pcap"
+    path.write_bytes(forge.pcap(forge.rendered(web)))
+    done = kwire("show", path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert re.fullmatch(r"note: web\.pcap: .*not recognised as Kafka.*--port 80 insists\n", done.stderr)
+
+
+def test_the_summary_is_data_as_text_and_as_json(tmp_path: Path) -> None:
+    text = printed("analyze", CAPTURE, "-o", tmp_path / "text")
+    assert "86 exchanges on 7 connections" in text
+    summary = json.loads(printed("analyze", CAPTURE, "-o", tmp_path / "json", "--json"))
+    assert sum(one["exchanges"] for one in summary["apis"]) == 86
+    for folder in ("text", "json"):
+        assert analyzer.open_dataset(tmp_path / folder).exchanges.count_rows() == 86
+
+
+# ------------------------------------------------------------------------------------------------------- what is shown
+
+
+def test_fields(rows: list[dict[str, Any]]) -> None:
+    heading, *lines = printed("show", CAPTURE, "--fields", "api, latency_us,error,topics").split("\n")[:-1]
+    assert heading == "api\tlatency_us\terror\ttopics"
+    for line, row in zip(lines, rows, strict=True):
+        api, latency, error, topics = line.split("\t")
+        assert (api, latency, error) == (row["api"], str(row["latency_us"]), row["error"] or "")
+        assert (json.loads(topics) if topics else None) == row["topics"]
+
+
+def test_limit(rows: list[dict[str, Any]]) -> None:
+    lines = printed("show", CAPTURE, "--fields", "exchange", "--limit", 3).splitlines()
+    assert lines[1:] == [str(row["exchange"]) for row in rows[:3]]
+    assert printed("show", CAPTURE, "--limit", 1000) == printed("show", CAPTURE)
+
+
+@pytest.mark.parametrize(("name", "column"), [("latency", "latency_us"), ("request_bytes", "request_bytes")])
+def test_sort_is_largest_first_and_with_a_minus_smallest(name: str, column: str, rows: list[dict[str, Any]]) -> None:
+    values = sorted(row[column] for row in rows)
+    largest = printed("show", CAPTURE, "--sort", name, "--fields", column, "--limit", 20).splitlines()[1:]
+    smallest = printed("show", CAPTURE, f"--sort=-{name}", "--fields", column, "--limit", 20).splitlines()[1:]
+    assert [int(one) for one in largest] == values[::-1][:20]
+    assert [int(one) for one in smallest] == values[:20]
+
+
+def test_sort_leaves_what_lacks_the_column_for_the_end(rows: list[dict[str, Any]]) -> None:
+    groups = [row["group_id"] for row in rows]
+    for option, descending in (("--sort=group_id", True), ("--sort=-group_id", False)):
+        said = printed("show", CAPTURE, option, "--fields", "group_id").splitlines()[1:]
+        having = sorted((group for group in groups if group is not None), reverse=descending)
+        assert said == having + [""] * groups.count(None)
+
+
+def test_filter(rows: list[dict[str, Any]]) -> None:
+    said = printed("show", CAPTURE, "--filter", "api in (Produce, Fetch)", "--fields", "api").splitlines()[1:]
+    assert said == [row["api"] for row in rows if row["api"] in ("Produce", "Fetch")]
+    assert set(said) == {"Produce", "Fetch"}
+    assert printed("show", CAPTURE, "--filter", "api == ShareFetch") == ""
+
+
+def test_count_by(rows: list[dict[str, Any]]) -> None:
+    heading, *lines = printed("show", CAPTURE, "--count-by", "api,error").splitlines()
+    assert heading.split() == ["api", "error", "exchanges"]
+    told = {(api, error): int(count) for api, error, count in map(str.split, lines)}
+    expected: dict[tuple[str, str], int] = {}
+    for row in rows:
+        key = (row["api"], row["error"] or "-")
+        expected[key] = expected.get(key, 0) + 1
+    assert told == expected
+    counts = [int(line.split()[-1]) for line in lines]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_frames_shows_requests_and_responses_apart_in_order_of_time(rows: list[dict[str, Any]]) -> None:
+    heading, *lines = printed("show", CAPTURE, "--frames").splitlines()
+    assert heading.split() == ["time", "from", "to", "bytes", "id", "message"]
+    assert len(lines) == sum((row["exchange"] is not None) + (row["reply"] is not None) for row in rows)
+    times = [float(line.split()[0]) for line in lines]
+    assert times == sorted(times)
+    assert sum(" request" in line for line in lines) == len(rows)
+
+
+def test_follow_shows_one_connection_as_a_dialogue(rows: list[dict[str, Any]]) -> None:
+    name = rows[0]["connection"]
+    mine = [row for row in rows if row["connection"] == name]
+    assert 2 < len(mine) < len(rows)
+    lines = printed("show", CAPTURE, "--follow", name).splitlines()
+    said = [re.fullmatch(r" *[\d.]+ +([<>]) (.*)", line) for line in lines]
+    asked = [found[2] for found in said if found and found[1] == ">"]
+    answered = [found[2] for found in said if found and found[1] == "<"]
+    assert [line.split()[:3] for line in asked] == [
+        [row["api"], f"v{row['api_version']}", f"#{row['correlation_id']}"] for row in mine
+    ]
+    assert [line.split()[0] for line in answered] == [f"#{row['correlation_id']}" for row in mine]
+    for form in (["--fields", "connection"], ["--count-by", "connection"]):
+        assert set(re.findall(r"\S+#\d+", printed("show", CAPTURE, "--follow", name, *form))) == {name}
+
+
+def test_times_are_relative_to_the_first_packet_or_absolute(rows: list[dict[str, Any]]) -> None:
+    relative = printed("show", CAPTURE, "--limit", 1).splitlines()[1].split()[0]
+    absolute = printed("show", CAPTURE, "--limit", 1, "--time", "absolute").splitlines()[1].split()[0]
+    assert 0 < float(relative) < 1
+    assert absolute == rows[0]["request_time"].strftime("%H:%M:%S.%f")
+
+
+def test_tree_shows_every_field_and_hex_its_bytes() -> None:
+    tree = printed("show", CAPTURE, "--tree", "--limit", 2)
+    assert "correlationId" in tree
+    assert "clientSoftwareName" not in tree  # ApiVersions v2 has none
+    plain, with_bytes = tree.splitlines(), printed("show", CAPTURE, "--tree", "--hex", "--limit", 2).splitlines()
+    assert len(plain) == len(with_bytes)
+    assert sum(map(len, with_bytes)) > sum(map(len, plain))
+
+
+# --------------------------------------------------------------------------------------------------------------- stdin
+
+
+def test_a_capture_on_stdin_says_the_same(tmp_path: Path) -> None:
+    """In order of completion: a stream has no end to wait for."""
+    with CAPTURE.open("rb") as stdin:
+        live = printed("show", "-", "--fields", "exchange,api,latency_us,connection", stdin=stdin).splitlines()
+    filed = printed("show", CAPTURE, "--fields", "exchange,api,latency_us,connection").splitlines()
+    assert sorted(live) == sorted(filed)
+    with CAPTURE.open("rb") as stdin:
+        printed("analyze", "-", "-o", tmp_path / "data", stdin=stdin)
+    dataset = analyzer.open_dataset(tmp_path / "data")
+    assert dataset.exchanges.count_rows() == len(filed) - 1
+    assert set(dataset.exchanges.to_table()["capture"].to_pylist()) == {"stdin"}
+
+
+class Running:
+    """A command that is still running, its streams in pipes. Waits are for what it says or does, never for a time."""
+
+    def __init__(self, *arguments: object) -> None:
+        # Interruptible even where the tests run in the background, which makes children ignore SIGINT.
+        self.process = subprocess.Popen(
+            [KWIRE, *map(str, arguments)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, bufsize=0, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+
+    def send(self, data: bytes) -> None:
+        """Write to its stdin, which stays open."""
+        assert self.process.stdin is not None
+        while data:
+            data = data[os.write(self.process.stdin.fileno(), data) :]
+
+    def close(self) -> None:
+        """End its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def line(self) -> str:
+        """The next line on stdout (which has no buffer here, so that waiting for more of it means something)."""
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], SECONDS)[0], "nothing is printed"
+        return self.process.stdout.readline().decode()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for what the command does."""
+        give_up = time.monotonic() + SECONDS
+        while not condition():
+            assert self.process.poll() is None, "it ended before that"
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+
+    def interrupted(self) -> str:
+        """Ctrl-C while its stdin stays open and silent: exit code 130, one word. What stdout still held comes back."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(SECONDS) == 130
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        assert COMPILING.sub("", self.process.stderr.read().decode()) == "kwire: interrupted\n"
+        return self.process.stdout.read().decode()
+
+
+@pytest.fixture
+def running() -> Iterator[Callable[..., Running]]:
+    """Starts commands; none outlives its test."""
+    started: list[Running] = []
+
+    def start(*arguments: object) -> Running:
+        started.append(Running(*arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        with one.process:
+            pass
+
+
+def test_what_is_known_is_shown_while_stdin_is_open(running: Callable[..., Running]) -> None:
+    """As with `tcpdump -w - | kwire show -`: a row does not wait for the next packet."""
+    show = running("show", "-", "--fields", "api")
+    show.send(CAPTURE.read_bytes())
+    assert [show.line(), show.line()] == ["api\n", "ApiVersions\n"]
+    show.close()
+    assert show.process.wait(SECONDS) == 0
+
+
+def test_ctrl_c_while_stdin_is_silent(running: Callable[..., Running]) -> None:
+    show = running("show", "-", "--json")
+    show.send(CAPTURE.read_bytes())
+    first = show.line()
+    rest = show.interrupted()
+    for line in [first, *rest.splitlines()]:
+        assert json.loads(line)["capture"] == "stdin"
+
+
+def under_way(target: Path) -> Callable[[], object]:
+    """Whether a dataset is being written beside its place."""
+    return lambda: list(target.parent.glob(f".{target.name}.*"))
+
+
+def test_ctrl_c_while_a_first_dataset_is_made_leaves_none(running: Callable[..., Running], tmp_path: Path) -> None:
+    analyze = running("analyze", "-", "-o", tmp_path / "data")
+    analyze.send(CAPTURE.read_bytes())
+    analyze.until(under_way(tmp_path / "data"))
+    assert analyze.interrupted() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_a_dataset_is_replaced_leaves_the_old_one(running: Callable[..., Running], tmp_path: Path) -> None:
+    target = tmp_path / "data"
+    printed("analyze", OTHER, "-o", target)
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    for option in ([], ["--append"]):
+        analyze = running("analyze", "-", "-o", target, *option)
+        analyze.send(CAPTURE.read_bytes())
+        analyze.until(under_way(target))
+        assert analyze.interrupted() == ""
+        assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
+        assert list(tmp_path.iterdir()) == [target]
+
+
+# ------------------------------------------------------------------------------------------------ nobody reads, or none
+
+
+LONG = ("show", str(SAMPLES / "*" / "capture.pcap"), "--tree", "--hex")
+"""Prints megabytes: far more than a pipe holds."""
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(running: Callable[..., Running]) -> None:
+    """`kwire show ... | head -1`"""
+    show = running(*LONG)
+    assert "ApiVersions" in show.line()
+    assert show.process.stdout is not None
+    assert show.process.stderr is not None
+    show.process.stdout.close()
+    assert show.process.wait(SECONDS) == 0
+    assert COMPILING.sub("", show.process.stderr.read().decode()) == ""
+
+
+@pytest.mark.parametrize("words", [("show", CAPTURE), ("show", CAPTURE, "--count-by", "api"), ("--help",)])
+def test_a_closed_stdout_is_quiet_too(words: Sequence[object], tmp_path: Path) -> None:
+    """`kwire ... >&-`"""
+    command = shlex.join([KWIRE, *map(str, words)]) + " >&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, COMPILING.sub("", done.stderr)) == (0, "")
+
+
+def test_a_closed_stdin_is_an_empty_one() -> None:
+    command = f"{shlex.quote(KWIRE)} show - <&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    done.stderr = COMPILING.sub("", done.stderr)
+    refused(done, "-: is empty")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here, which is a full disk on Linux")
+@pytest.mark.parametrize("words", [("show", CAPTURE), ("show", CAPTURE, "--limit", 1), ("show", CAPTURE, "--json")])
+def test_a_full_disk_behind_stdout(words: Sequence[object]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = kwire(*words, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    done.stdout = ""
+    refused(done, "stdout cannot be written: No space left on device")
+
+
+def test_an_error_that_nobody_hears_still_has_its_code() -> None:
+    command = f"{shlex.quote(KWIRE)} show missing.pcap 2>&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+# ---------------------------------------------------------------------------------------------------------- a terminal
+
+ESCAPE = "\x1b["
+
+
+def on_a_terminal(*arguments: object, **environment: str) -> str:
+    """What a command prints where stdout is a terminal."""
+    ours, theirs = pty.openpty()
+    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    process = subprocess.Popen(
+        [KWIRE, *map(str, arguments)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL,
+        env={**inherited, "PAGER": "cat", **environment},
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # what Linux says when the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(ours)
+    assert process.wait(SECONDS) == 0
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_colour_is_for_terminals_and_repeats_what_the_text_says() -> None:
+    coloured = on_a_terminal("show", CAPTURE)
+    plain = printed("show", CAPTURE)
+    assert ESCAPE in coloured
+    assert re.sub(r"\x1b\[\d*m", "", coloured) == plain
+    assert ESCAPE not in plain
+    marked = [line for line in coloured.splitlines() if ESCAPE in line]
+    assert all(re.search(r"\x1b\[\d*m[!~]|\x1b\[1m", line) for line in marked)  # errors, slow ones, the heading
+
+
+@pytest.mark.parametrize(("option", "environment"), [((), {"NO_COLOR": "1"}), (("--color", "never"), {})])
+def test_colour_can_be_refused(option: tuple[str, ...], environment: dict[str, str]) -> None:
+    """https://no-color.org"""
+    assert on_a_terminal("show", CAPTURE, *option, **environment) == printed("show", CAPTURE)
+
+
+def test_colour_can_be_had_anywhere() -> None:
+    assert ESCAPE in printed("show", CAPTURE, "--color", "always")
+
+
+def test_a_terminal_is_paged_and_a_pipe_is_not() -> None:
+    pager = "sed s/^/paged:/"
+    lines = on_a_terminal("show", CAPTURE, "--fields", "api", PAGER=pager).splitlines()
+    assert len(lines) == 87
+    assert all(line.startswith("paged:") for line in lines)
+    assert on_a_terminal("show", CAPTURE, "--fields", "api", "--no-pager", PAGER=pager).startswith("api\n")
+    assert printed("show", CAPTURE, "--fields", "api", env={**os.environ, "PAGER": pager}).startswith("api\n")
+
+
+def test_what_a_capture_says_cannot_command_a_terminal(tmp_path: Path) -> None:
+    """Control characters in a client id are shown as text."""
+    from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer
+
+    writes = [asking(heartbeat(1, client_id="evil\x1b]0;title\x07\n")), answering(heartbeat_answer(1))]
+    path = tmp_path / "evil.pcap"
+    path.write_bytes(forge.pcap(forge.rendered(forge.converse(writes))))
+    for form in ([], ["--tree"], ["--frames"], ["--fields", "client_id"], ["--count-by", "client_id"], ["--json"]):
+        said = printed("show", path, *form)
+        assert "evil" in said or form == ["--frames"]
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", said), form
+        assert len(said.splitlines()) == len(said.split("\n")) - 1
