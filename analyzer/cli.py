@@ -140,6 +140,11 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(run="reports.commands:report")
 
     _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
+    diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
+    diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
+    diff.add_argument("run_b", nargs="?", metavar="RUN_B", help="another of the same capture; default: the capture")
+    diff.add_argument("--json", action="store_true", help="as JSON")
+    diff.set_defaults(run="replay.diff:diff")
     return parser
 
 

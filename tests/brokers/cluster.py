@@ -196,6 +196,7 @@ class Cluster:
             "listeners": listeners,
             "advertised.listeners": listeners,
             "num.partitions": "3",
+            "log.retention.ms": "-1",  # captured records may be older than a week
             "group.initial.rebalance.delay.ms": "200",
             "offsets.topic.num.partitions": "4",
             "offsets.topic.replication.factor": copies,

@@ -1,0 +1,478 @@
+"""What differs between two sides of the same exchanges: captured and replayed, or one replay and another.
+
+In: `Pair`s in order of captured time, each with the request and answer of both sides. Out: a `Comparison`: every
+difference with its verdict, what was not compared and why, latencies. Pure.
+
+Two passes: the first learns what stands for what (`learned`), the second compares. A difference is *expected* when a
+rule of `RULES` explains it, else *unexpected*. Records are compared over the whole conversation of a connection with a
+partition, not answer by answer, because a fetch may carry more or less each time; groups are compared by what all their
+members were assigned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from analyzer import errors, schema
+from replay import apis
+from replay.facts import NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
+from replay.learned import Group, Learned, Partition, Reading, learn
+from replay.pairs import COMPARABLE, Pair, Side
+
+RULES: Final[dict[str, str]] = {
+    "version": "the two sides spoke different versions, because a target does not offer the captured one",
+    "race": "one side met a passing error (3, 5, 6, 14, 15, 16, 51 and the like) that the other did not meet",
+    "rebalance": "a group was rebalancing on one side at that moment (27), and not on the other",
+    "member_id_given": "one side was first given a member id (79)",
+    "session_remade": "a fetch session had to be made again (70, 71, 106)",
+    "role_changed": "another member leads the group",
+    "before_capture": "about data that was there before the capture began, or that others wrote",
+    "other_topics": "one cluster has topics that the other does not have, and that no captured request names",
+    "seeded": "the topic had been made before the replay began, or is not deleted by it",
+    "target_config": "a setting of the broker, or a default of its version",
+    "not_stored": "the record was never stored on that side; its produce is a difference of its own",
+    "interleaved": "several producers wrote the partition, and their order to each other is not reproducible",
+    "read_less": "the consumer was not as far when its last fetch was answered; what it had read was equal",
+    "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join or transaction",
+}
+"""Why a difference is expected."""
+
+EXAMPLES: Final = 3
+"""Of each kind of difference; the count tells the rest."""
+
+_RACES: Final = frozenset((3, 5, 6, 7, 13, 14, 15, 16, 27, 41, 51, 72, 74, 75, 78, 100, 103))
+_SESSIONS: Final = frozenset((70, 71, 106))
+_MEMBER_ID_REQUIRED: Final = 79
+_REBALANCE: Final = 27
+_ALREADY_EXISTS: Final = 36
+_GROUP_APIS: Final = frozenset((8, 9, 11, 12, 13, 14, 28, 68, 76))
+_GROUP_ERRORS: Final = frozenset((16, 22, 25, 27, 69, 79, 110, 113))
+_TRANSACTION_APIS: Final = frozenset((0, 22, 24, 25, 26, 28))
+_TRANSACTION_ERRORS: Final = frozenset((47, 48, 49, 51, 53, 55, 90, 120))
+_LOST_BATCH_ERRORS: Final = frozenset((45, 46, 47, 59))
+_WAITS_FOR_OTHERS: Final = frozenset((apis.JOIN_GROUP, apis.SYNC_GROUP))
+"""Answered when other members have spoken: their latency is not the broker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that differs. `path` is the field's, `key` the elements around it; `left` and `right` as text."""
+
+    row: dict[str, Any] = field(repr=False)
+    path: str
+    kind: str
+    left: str
+    right: str
+    key: tuple[str, ...] = ()
+    rule: str | None = None
+
+    @property
+    def unexpected(self) -> bool:
+        return self.rule is None
+
+
+@dataclass(slots=True)
+class Comparison:
+    """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
+    `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us."""
+
+    differences: list[Difference] = field(default_factory=list)
+    compared: int = 0
+    same: int = 0
+    expected: int = 0
+    unexpected: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    noise: Counter[str] = field(default_factory=Counter)
+    latencies: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return self.compared + sum(self.skipped.values())
+
+
+def compare(pairs: Sequence[Pair]) -> Comparison:
+    """Compare two sides of the same exchanges, in order of captured time."""
+    return _Comparing(pairs).run()
+
+
+class _Comparing:
+    """The second pass: what has gone wrong so far decides what later differences follow from it."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self.pairs = pairs
+        self.learned: Learned = learn(pairs)
+        self.result = Comparison()
+        self.failed_groups: set[str] = set()
+        self.failed_transactions: set[str] = set()
+        self.lost_batches: set[tuple[str, int, int]] = set()
+
+    def run(self) -> Comparison:
+        for pair in self.pairs:
+            self._pair(pair)
+        whole = [
+            *self._produced(),
+            *(one for partition in self.learned.partitions.values() for one in self._read(partition)),
+            *(one for group in self.learned.groups.values() for one in self._group(group)),
+        ]
+        self.result.differences += whole
+        return self.result
+
+    # --- one exchange
+
+    def _pair(self, pair: Pair) -> None:
+        result = self.result
+        left, right = pair.left.state, pair.right.state
+        if left not in COMPARABLE or right not in COMPARABLE or left == right != "answered":
+            reason = left if left not in COMPARABLE else right
+            result.skipped[pair.right.rule or pair.left.rule or reason] += 1
+            return
+        result.compared += 1
+        found = list(self._differences(pair))
+        result.differences += found
+        if any(one.unexpected for one in found):
+            result.unexpected += 1
+        elif found:
+            result.expected += 1
+        else:
+            result.same += 1
+
+    def _differences(self, pair: Pair) -> Iterator[Difference]:
+        if pair.left.state != pair.right.state:
+            rule = "consequence" if self._follows(pair) else None
+            yield Difference(pair.row, "(answer)", "state", pair.left.state, _told(pair.right), rule=rule)
+            return
+        left, right = pair.left.said(pair.api_key), pair.right.said(pair.api_key)
+        if left is None or right is None or left.body is None or right.body is None:
+            broken = [side for side, said in (("left", left), ("right", right)) if said is None or said.body is None]
+            if broken == ["right"]:
+                reason = right.reason if right is not None else "no bytes"
+                yield Difference(pair.row, "(answer)", "undecodable", "decoded", str(reason))
+            return
+        if left.version != right.version:
+            yield Difference(pair.row, "(version)", "version", f"v{left.version}", f"v{right.version}", rule="version")
+        api_key = pair.api_key
+        scope = str(pair.row.get("group_id") or "")
+        members = self.learned.members
+        naming_left = Naming(self.learned.left.topic, lambda member: member)
+        naming_right = Naming(self.learned.right.topic, lambda member: members.of_right(scope, member))
+        facts_left = facts(api_key, left.version, left.body, pair.left.asked(), naming_left)
+        facts_right = facts(api_key, right.version, right.body, pair.right.asked(), naming_right)
+        self._latency(pair, facts_left, facts_right)
+        common = paths(api_key, left.version) & paths(api_key, right.version)
+        yield from self._facts(pair, facts_left, facts_right, common)
+
+    def _latency(self, pair: Pair, left: Facts, right: Facts) -> None:
+        if pair.left.latency_us is None or pair.right.latency_us is None or pair.api_key in _WAITS_FOR_OTHERS:
+            return
+        if pair.api_key == apis.FETCH and not all(_has_records(side) for side in (left, right)):
+            return  # waited for records: the latency of a producer
+        both = self.result.latencies.setdefault(schema.api_name(pair.api_key), ([], []))
+        both[0].append(pair.left.latency_us)
+        both[1].append(pair.right.latency_us)
+
+    def _facts(self, pair: Pair, left: Facts, right: Facts, common: frozenset[str]) -> Iterator[Difference]:
+        absent: set[Place] = set()
+        wrong: set[tuple[str, ...]] = set()
+        found = []
+        for place in {**left, **right}:
+            if place.path not in common:
+                continue
+            one = self._fact(pair, place, left.get(place), right.get(place))
+            if one is None:
+                continue
+            mine = left.get(place) or right.get(place)
+            assert mine is not None
+            if mine.value is PRESENT:
+                absent.add(place)
+            if mine.kind is Kind.ERROR:
+                wrong.add(place.key)
+            found.append((place, mine.kind, one))
+        for place, kind, one in found:
+            if any(_inside(place, outer) for outer in absent):
+                continue  # told once, for the element
+            if kind is not Kind.ERROR and any(place.key[: len(key)] == key for key in wrong):
+                continue  # an answer with an error says nothing else
+            self._note(pair, one)
+            yield one
+
+    def _fact(self, pair: Pair, place: Place, left: Fact | None, right: Fact | None) -> Difference | None:
+        either = left or right
+        assert either is not None
+        if either.kind in NOISE or either.kind is Kind.ELSEWHERE:
+            if either.kind in NOISE and (left is None or right is None or left.value != right.value):
+                self.result.noise[either.kind.value] += 1
+            return None
+        if either.kind is Kind.ERROR:
+            return self._error(pair, place, left.value if left else 0, right.value if right else 0)
+        if left is None or right is None:
+            if either.value is PRESENT:
+                return self._presence(pair, place, left is not None, either.kind)
+            return None  # told for the element, or a tagged field at its default
+        if left.value is PRESENT or (left.value == right.value and either.kind is not Kind.COMMITTED):
+            return None
+        return self._value(pair, place, either.kind, left.value, right.value)
+
+    def _presence(self, pair: Pair, place: Place, on_left: bool, kind: Kind) -> Difference | None:
+        rule = None
+        if kind is Kind.CONFIG:
+            rule = "target_config"
+        elif place.path == "topics" and pair.api_key in (apis.METADATA, 75):
+            name = place.key[0]
+            if name not in self.learned.named_topics or name.startswith("__"):
+                rule = "other_topics"
+            elif not on_left:
+                rule = "seeded"
+        elif pair.api_key == apis.METADATA and not on_left:
+            rule = "seeded"
+        states = ("there", "missing") if on_left else ("missing", "there")
+        kinds = "missing" if on_left else "extra"
+        return Difference(pair.row, place.path, kinds, *states, place.key, rule)
+
+    def _value(self, pair: Pair, place: Place, kind: Kind, left: Any, right: Any) -> Difference | None:
+        rule: str | None = None
+        if kind is Kind.ID:
+            scope = str(pair.row.get("group_id") or "")
+            if self.learned.members.same(scope, left, right):
+                return None
+            if place.path.endswith("leader"):
+                rule = "role_changed"
+            elif self._follows(pair):
+                rule = "consequence"
+        elif kind is Kind.APPENDED:
+            if (left >= 0) == (right >= 0):
+                return None
+            return Difference(pair.row, place.path, "swallowed as a duplicate", str(left), str(right), place.key)
+        elif kind is Kind.CONFIG:
+            rule = "target_config" if not place.key[0].startswith("2:") else self._config_rule(pair, place)
+        elif kind is Kind.COMMITTED:
+            verdict = self._offset(pair, place, left, right)
+            if verdict == "same":
+                return None
+            rule = verdict
+        elif kind is Kind.LISTED:
+            verdict = self._listed(pair, place, left, right)
+            if verdict == "same":
+                return None
+            rule = verdict
+        return Difference(pair.row, place.path, "changed", str(left), str(right), place.key, rule)
+
+    def _config_rule(self, pair: Pair, place: Place) -> str | None:
+        """A topic's setting that nobody set differs because brokers have other defaults."""
+        for side in (pair.left, pair.right):
+            said = side.said(pair.api_key)
+            for result in (said.body or {}).get("results", ()) if said is not None else ():
+                for config in result.get("configs", ()):
+                    where = (f"{result['resourceType']}:{result['resourceName']}", config["name"])
+                    if where == place.key and config.get("configSource", 1) == 1 and not config.get("isDefault", False):
+                        return None
+        return "target_config"
+
+    # --- offsets
+
+    def _offset(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
+        """`same`, a rule, or None for a committed offset: a position between two records."""
+        if left == right == -1:
+            return "same"
+        if self._follows(pair):
+            return "consequence"
+        if left < 0 or right < 0:
+            return None
+        return self.learned.position(place.key[-2], int(place.key[-1]), left, right)
+
+    def _listed(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
+        asked = pair.left.asked()
+        for topic in (asked or {}).get("topics", ()):
+            for one in topic.get("partitions", ()):
+                if (topic["name"], str(one["partitionIndex"])) == place.key and one["timestamp"] < 0:
+                    self.result.noise[Kind.INSTANT.value] += 1
+                    return "same"  # the ends of the log at that instant
+        if place.path.endswith("timestamp"):
+            self.result.noise[Kind.INSTANT.value] += 1
+            return "same"
+        return self.learned.position(place.key[-2], int(place.key[-1]), left, right)
+
+    # --- errors
+
+    def _error(self, pair: Pair, place: Place, left: int, right: int) -> Difference | None:
+        if left == right:
+            return None
+        rule = self._error_rule(pair, place, left, right)
+        if left and right:
+            kind = "error changed"
+        else:
+            kind = "error appeared" if right else "error vanished"
+        return Difference(pair.row, place.path, kind, _label(left), _label(right), place.key, rule)
+
+    def _error_rule(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
+        both = {left, right}
+        if _MEMBER_ID_REQUIRED in both:
+            return "member_id_given"
+        if both & _SESSIONS and pair.api_key == apis.FETCH:
+            return "session_remade"
+        if _REBALANCE in both and pair.api_key in _GROUP_APIS:
+            return "rebalance"
+        if right and self._follows(pair, right):
+            return "consequence"
+        if left in _RACES and not right:
+            return "race"
+        if left in _RACES and right in _RACES:
+            return "race"
+        if _ALREADY_EXISTS in both and pair.api_key == apis.CREATE_TOPICS:
+            return "seeded"
+        return None
+
+    def _follows(self, pair: Pair, error: int | None = None) -> bool:
+        """Does what went wrong here follow from something that has been reported?"""
+        row = pair.row
+        group, transaction = row.get("group_id"), row.get("transactional_id")
+        if group in self.failed_groups and pair.api_key in _GROUP_APIS:
+            return error is None or error in _GROUP_ERRORS
+        if transaction in self.failed_transactions and pair.api_key in _TRANSACTION_APIS:
+            return error is None or error in _TRANSACTION_ERRORS
+        if pair.api_key == apis.PRODUCE and (error is None or error in _LOST_BATCH_ERRORS | _TRANSACTION_ERRORS):
+            return any(one in self.lost_batches for one in self.learned.batches_of(pair.row))
+        return False
+
+    def _note(self, pair: Pair, difference: Difference) -> None:
+        """Remember what later differences may follow from."""
+        if difference.rule is not None and difference.rule != "consequence":
+            return
+        row = pair.row
+        if pair.api_key in (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.OFFSET_COMMIT, 68, 76) and row.get("group_id"):
+            self.failed_groups.add(row["group_id"])
+        if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):
+            self.failed_transactions.add(row["transactional_id"])
+        if pair.api_key == apis.PRODUCE:
+            self.lost_batches.update(self.learned.batches_of(row))
+
+    # --- over many exchanges
+
+    def _produced(self) -> Iterator[Difference]:
+        """Batches that were taken for duplicates, or stored out of their producer's order."""
+        for partition in self.learned.partitions.values():
+            last: dict[Any, tuple[int, int]] = {}
+            seen: dict[int, int] = {}
+            for one in partition.batches:
+                key = (partition.topic, str(partition.index))
+                if one.right in seen and seen[one.right] != one.left:
+                    yield Difference(
+                        one.row, "(records)", "batch stored once for two", str(one.left), str(one.right), key
+                    )
+                seen[one.right] = one.left
+                before = last.get(one.producer)
+                if before is not None and (before[0] < one.left) != (before[1] < one.right) and before[0] != one.left:
+                    yield Difference(
+                        one.row, "(records)", "batch out of its producer's order", str(one.left), str(one.right), key
+                    )
+                last[one.producer] = one.left, one.right
+
+    def _read(self, partition: Partition) -> Iterator[Difference]:
+        """What each connection has read of a partition."""
+        key = (partition.topic, str(partition.index))
+        for reading in partition.readings:
+            yield from self._reading(partition, reading, key)
+
+    def _reading(self, partition: Partition, reading: Reading, key: tuple[str, ...]) -> Iterator[Difference]:
+        left, right = reading.left, reading.right
+        wanted = {partition.to_right(offset): (offset, digest) for offset, digest in left.items()}
+        mapped = {offset: one for offset, one in wanted.items() if offset is not None}
+        furthest = max(right, default=-1)
+        row = reading.row
+        for offset, (captured, digest) in sorted(mapped.items()):
+            if offset not in right:
+                rule = "read_less" if offset > furthest else None
+                yield Difference(row, "(records)", "record missing", f"offset {captured}", "not read", key, rule)
+            elif right[offset] != digest:
+                yield Difference(row, "(records)", "record changed", f"offset {captured}", f"offset {offset}", key)
+        for offset in sorted(right):
+            twin = partition.to_left(offset)
+            if twin in reading.hidden and twin not in left:
+                yield Difference(
+                    row, "(records)", "record of an aborted transaction", "hidden", f"offset {offset}", key
+                )
+        # What no captured produce accounts for is compared by content.
+        unmapped = Counter(digest for offset, digest in left.items() if partition.to_right(offset) is None)
+        span = (min(mapped, default=0), max(mapped, default=-1))
+        strangers = Counter(
+            digest
+            for offset, digest in right.items()
+            if partition.to_left(offset) is None and (span[0] <= offset <= span[1] or not partition.batches)
+        )
+        lost = (unmapped - strangers).total()
+        found = (strangers - unmapped).total()
+        if lost:
+            rule = "not_stored" if partition.failed else "before_capture"
+            yield Difference(row, "(records)", "record missing", f"{lost} records", "not read", key, rule)
+        if found:
+            rule = None if partition.batches and not partition.unseen else "before_capture"
+            yield Difference(row, "(records)", "record extra", "not read", f"{found} records", key, rule)
+
+    def _group(self, group: Group) -> Iterator[Difference]:
+        """Which partitions were assigned to the members together."""
+        if group.row is None or group.name in self.failed_groups:
+            return
+        key = (group.name,)
+        left, right = group.left, group.right
+        if left.assigned != right.assigned:
+            yield Difference(
+                group.row, "(group)", "assigned partitions", _listing(left.assigned), _listing(right.assigned), key
+            )
+        if right.doubled and not left.doubled:
+            yield Difference(group.row, "(group)", "partition of two members", "none", _listing(right.doubled), key)
+
+
+def _inside(place: Place, outer: Place) -> bool:
+    return place.path.startswith(f"{outer.path}.") and place.key[: len(outer.key)] == outer.key
+
+
+def _has_records(side: Facts) -> bool:
+    return any(place.path.endswith(".records") and fact.value for place, fact in side.items())
+
+
+def _label(code: int) -> str:
+    return errors.label(code)
+
+
+def _told(side: Side) -> str:
+    return side.state if side.rule is None else f"{side.state} ({side.rule})"
+
+
+def _listing(partitions: Iterable[tuple[str, int]]) -> str:
+    shown = sorted(partitions)
+    text = ", ".join(f"{topic}-{number}" for topic, number in shown[:8])
+    return text + (f" and {len(shown) - 8} more" if len(shown) > 8 else "") or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Differences of one (API, version, field path, kind, values where they are errors, rule)."""
+
+    api_key: int
+    version: int | None
+    path: str
+    kind: str
+    left: str
+    right: str
+    rule: str | None
+    count: int
+    examples: tuple[Difference, ...]
+
+    @property
+    def unexpected(self) -> bool:
+        return self.rule is None
+
+
+def grouped(differences: Iterable[Difference]) -> list[Grouped]:
+    """Unexpected ones first, then by count."""
+    groups: dict[tuple[Any, ...], list[Difference]] = {}
+    for one in differences:
+        values = (one.left, one.right) if one.kind.startswith(("error", "state", "version")) else ("", "")
+        key = (one.row["api_key"], one.row["api_version"], one.path, one.kind, *values, one.rule)
+        groups.setdefault(key, []).append(one)
+    found = []
+    for (api_key, version, path, kind, left, right, rule), some in groups.items():
+        found.append(Grouped(api_key, version, path, kind, left, right, rule, len(some), tuple(some[:EXAMPLES])))
+    return sorted(found, key=lambda one: (not one.unexpected, -one.count, one.api_key, one.path))

@@ -1,0 +1,394 @@
+"""What stands for what: learned from two sides of the same exchanges, before they are compared.
+
+In: pairs. Out: `Learned`: topic names by id on either side, which member ids mean one member, which offsets mean one
+record, what each connection has read of a partition, what each group assigned. Pure; it takes nothing from the
+replayer's own remapping, which is one of the things that a comparison is there to check.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from analyzer import tree
+from analyzer.schema import ZERO_UUID
+from replay import apis
+from replay.contents import Reader, Record
+from replay.pairs import Pair, Side
+
+_ABORT = "abort"
+_READ_COMMITTED = 1
+
+
+@dataclass(slots=True)
+class Names:
+    """Topics by id, on one side."""
+
+    by_id: dict[str, str] = field(default_factory=dict)
+
+    def topic(self, topic_id: str) -> str:
+        return self.by_id.get(topic_id, topic_id)
+
+    def of(self, struct: dict[str, Any]) -> str:
+        """The topic that a struct of a request or answer is about."""
+        for name in ("topic", "name"):
+            if struct.get(name):
+                return str(struct[name])
+        return self.topic(struct.get("topicId", ZERO_UUID))
+
+
+@dataclass(slots=True)
+class Twins:
+    """Ids that mean the same on both sides, each with one of the other side, by scope (a group)."""
+
+    _pairs: dict[tuple[str, str], str] = field(default_factory=dict)
+    _back: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def same(self, scope: str, left: str, right: str) -> bool:
+        """Do they? Two that nobody has met yet do from now on."""
+        if not left or not right:
+            return left == right
+        known = self._pairs.setdefault((scope, left), right)
+        return known == right and self._back.setdefault((scope, right), left) == left
+
+    def of_right(self, scope: str, right: str) -> str:
+        """What the left calls the right's."""
+        return self._back.get((scope, right), right)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch that both sides have stored: its base offset on each, and for how many records."""
+
+    left: int
+    right: int
+    count: int
+    producer: Any
+    row: dict[str, Any] = field(repr=False)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one connection has read of a partition, visible to it: digests by offset. `row`: its last fetch; `hidden`:
+    the left's offsets of records of transactions that did not commit."""
+
+    row: dict[str, Any] = field(repr=False)
+    left: dict[int, bytes] = field(default_factory=dict)
+    right: dict[int, bytes] = field(default_factory=dict)
+    hidden: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Partition:
+    """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `unseen`: something
+    was produced whose offset no answer tells (acks=0)."""
+
+    topic: str
+    index: int
+    batches: list[Stored] = field(default_factory=list)
+    failed: bool = False
+    unseen: bool = False
+    transactional: bool = False
+    _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
+    _by_left: list[tuple[int, int, int]] = field(default_factory=list)
+    _by_right: list[tuple[int, int, int]] = field(default_factory=list)
+
+    @property
+    def readings(self) -> Iterable[Reading]:
+        return self._readings.values()
+
+    @property
+    def interleaved(self) -> bool:
+        """Are batches in another order on the right?"""
+        rights = [right for _, right, _ in self._by_left]
+        return rights != sorted(rights)
+
+    def reading(self, row: dict[str, Any]) -> Reading:
+        found = self._readings.setdefault((row["capture"], row["connection"]), Reading(row))
+        found.row = row
+        return found
+
+    def index_batches(self) -> None:
+        """To be called when all batches are there."""
+        self._by_left = sorted((one.left, one.right, one.count) for one in self.batches)
+        self._by_right = sorted((one.right, one.left, one.count) for one in self.batches)
+
+    def to_right(self, offset: int) -> int | None:
+        """The right side's offset of the record that the left has at `offset`."""
+        return _translated(self._by_left, offset)
+
+    def to_left(self, offset: int) -> int | None:
+        return _translated(self._by_right, offset)
+
+    def position(self, left: int, right: int) -> str | None:
+        """Are two positions between the same records? `same`, the rule why not, or None."""
+        if not self._by_left:
+            return "same" if left == right else "before_capture"
+        at = bisect.bisect_left(self._by_left, (left, -1, -1))
+        before = self._by_left[at - 1] if at else None
+        if before is not None and before[0] + before[2] > left:
+            least = most = before[1] + left - before[0]  # inside a batch
+        else:
+            least = before[1] + before[2] if before is not None else 0
+            if at < len(self._by_left):
+                most = self._by_left[at][1]
+            else:
+                # Behind the last batch only markers can follow, at most one a batch, and what only one side has.
+                beyond = left - (before[0] + before[2]) if before is not None else left
+                most = least + beyond + (len(self.batches) if self.transactional else 0)
+        if least <= right <= max(most, least):
+            return "same"
+        if self.interleaved:
+            return "interleaved"
+        if self.failed:
+            return "not_stored"
+        return "before_capture" if self.unseen or before is None else None
+
+
+def _translated(segments: list[tuple[int, int, int]], offset: int) -> int | None:
+    at = bisect.bisect_right(segments, (offset, 1 << 62, 0)) - 1
+    if at < 0:
+        return None
+    start, other, count = segments[at]
+    return other + offset - start if offset < start + count else None
+
+
+@dataclass(slots=True)
+class GroupSide:
+    """What one side did with a group: partitions assigned to members, and those that two had at once."""
+
+    assigned: set[tuple[str, int]] = field(default_factory=set)
+    doubled: set[tuple[str, int]] = field(default_factory=set)
+    _owners: dict[tuple[int, tuple[str, int]], str] = field(default_factory=dict)
+
+    def assign(self, generation: int | None, member: str, partitions: Iterable[tuple[str, int]]) -> None:
+        for one in partitions:
+            self.assigned.add(one)
+            if generation is not None and self._owners.setdefault((generation, one), member) != member:
+                self.doubled.add(one)
+
+
+@dataclass(slots=True)
+class Group:
+    """A consumer group. `row`: the last exchange that told something."""
+
+    name: str
+    left: GroupSide = field(default_factory=GroupSide)
+    right: GroupSide = field(default_factory=GroupSide)
+    row: dict[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class Learned:
+    """All of it. `named_topics`: topics that captured requests name."""
+
+    left: Names = field(default_factory=Names)
+    right: Names = field(default_factory=Names)
+    members: Twins = field(default_factory=Twins)
+    partitions: dict[tuple[str, int], Partition] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    named_topics: set[str] = field(default_factory=set)
+    _batches: dict[tuple[str, str, int], list[tuple[str, int, int]]] = field(default_factory=dict)
+
+    def partition(self, topic: str, index: int) -> Partition:
+        return self.partitions.setdefault((topic, index), Partition(topic, index))
+
+    def group(self, name: str) -> Group:
+        return self.groups.setdefault(name, Group(name))
+
+    def position(self, topic: str, index: int, left: int, right: int) -> str | None:
+        return self.partition(topic, index).position(left, right)
+
+    def batches_of(self, row: dict[str, Any]) -> list[tuple[str, int, int]]:
+        """(topic, partition, producer id) of the idempotent batches of a produce request."""
+        return self._batches.get(_number(row), [])
+
+
+def _number(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["capture"], row["connection"], row["exchange"]
+
+
+def learn(pairs: Sequence[Pair]) -> Learned:
+    """One pass for names, because a topic id may be used before it is told; one for the rest."""
+    learned = Learned()
+    for pair in pairs:
+        if pair.api_key in (apis.METADATA, apis.CREATE_TOPICS):
+            for side, names in ((pair.left, learned.left), (pair.right, learned.right)):
+                _learn_names(pair.api_key, side, names)
+    reader = Reader()
+    for pair in pairs:
+        if pair.api_key in _STEPS:
+            asked = pair.left.asked()
+            if asked is not None:
+                learned.named_topics.update(learned.left.of(topic) for _, topic in apis.topics(pair.api_key, asked))
+            _STEPS[pair.api_key](learned, pair, reader)
+    for partition in learned.partitions.values():
+        partition.index_batches()
+    return learned
+
+
+def _body(side: Side, api_key: int) -> dict[str, Any] | None:
+    said = side.said(api_key)
+    return None if said is None else said.body
+
+
+def _learn_names(api_key: int, side: Side, names: Names) -> None:
+    for topic in (_body(side, api_key) or {}).get("topics", ()):
+        if topic.get("topicId", ZERO_UUID) != ZERO_UUID and topic.get("name"):
+            names.by_id[topic["topicId"]] = topic["name"]
+
+
+def _nothing(learned: Learned, pair: Pair, reader: Reader) -> None:
+    """Only its topics are of interest."""
+
+
+# --- what is stored ---
+
+
+def _produced(body: dict[str, Any] | None, names: Names) -> dict[tuple[str, int], dict[str, Any]]:
+    """The answer's partitions without an error."""
+    return {
+        (names.of(topic), one["index"]): one
+        for topic in (body or {}).get("responses", ())
+        for one in topic["partitionResponses"]
+        if not one["errorCode"] and one["baseOffset"] >= 0
+    }
+
+
+def _learn_produce(learned: Learned, pair: Pair, reader: Reader) -> None:
+    asked = pair.left.asked()
+    if asked is None:
+        return
+    left = _produced(_body(pair.left, apis.PRODUCE), learned.left)
+    right = _produced(_body(pair.right, apis.PRODUCE), learned.right)
+    for topic in asked["topicData"]:
+        for one in topic["partitionData"]:
+            key = learned.left.of(topic), one["index"]
+            partition = learned.partition(*key)
+            records = reader.read(one["records"] or b"")
+            producer = records[0].producer_id if records else -1
+            if producer >= 0:
+                learned._batches.setdefault(_number(pair.row), []).append((*key, producer))
+            partition.transactional |= any(record.transactional for record in records)
+            if key in left and key in right:
+                by = producer if producer >= 0 else pair.row["connection"]
+                stored = Stored(left[key]["baseOffset"], right[key]["baseOffset"], len(records), by, pair.row)
+                if right[key].get("logAppendTimeMs", -1) == left[key].get("logAppendTimeMs", -1) or (
+                    right[key].get("logAppendTimeMs", -1) < 0
+                ):
+                    partition.batches.append(stored)
+                else:
+                    partition.failed = True
+            elif key in left:
+                partition.failed = True
+            elif pair.left.state != "answered":
+                partition.unseen = True
+
+
+# --- what is read ---
+
+
+def _learn_fetch(learned: Learned, pair: Pair, reader: Reader) -> None:
+    for side, names, left in ((pair.left, learned.left, True), (pair.right, learned.right, False)):
+        answer, asked = _body(side, apis.FETCH), side.asked()
+        if answer is None or asked is None:
+            continue
+        starts = {
+            (names.of(topic), one["partition"]): one["fetchOffset"]
+            for topic in asked["topics"]
+            for one in topic["partitions"]
+        }
+        committed = asked.get("isolationLevel", 0) == _READ_COMMITTED
+        for topic in answer["responses"]:
+            for one in topic["partitions"]:
+                if not one.get("records"):
+                    continue
+                key = names.of(topic), one["partitionIndex"]
+                aborted = one.get("abortedTransactions") if committed else None
+                reading = learned.partition(*key).reading(pair.row)
+                into = reading.left if left else reading.right
+                records = reader.read(one["records"])
+                for record in visible(records, aborted or ()):
+                    if record.offset >= starts.get(key, 0):
+                        into[record.offset] = record.digest
+                if left:
+                    reading.hidden.update(
+                        record.offset for record in records if not record.control and record.offset not in into
+                    )
+
+
+def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """What a consumer sees: no markers, and nothing of the transactions that the answer calls aborted (KIP-98)."""
+    waiting = sorted(((one["firstOffset"], one["producerId"]) for one in aborted), reverse=True)
+    inside: set[int] = set()
+    for record in records:
+        while waiting and waiting[-1][0] <= record.offset:
+            inside.add(waiting.pop()[1])
+        if record.control is not None:
+            if record.control == _ABORT:
+                inside.discard(record.producer_id)
+        elif not (record.transactional and record.producer_id in inside):
+            yield record
+
+
+# --- groups ---
+
+
+def _learn_join(learned: Learned, pair: Pair, reader: Reader) -> None:
+    left, right = _body(pair.left, apis.JOIN_GROUP), _body(pair.right, apis.JOIN_GROUP)
+    name = pair.row.get("group_id")
+    if left is None or right is None or not name:
+        return
+    if not left["errorCode"] and not right["errorCode"]:
+        learned.members.same(name, left["memberId"], right["memberId"])
+
+
+def _learn_sync(learned: Learned, pair: Pair, reader: Reader) -> None:
+    name = pair.row.get("group_id")
+    if not name:
+        return
+    group = learned.group(name)
+    for side, into in ((pair.left, group.left), (pair.right, group.right)):
+        answer, asked = _body(side, apis.SYNC_GROUP), side.asked()
+        if answer is None or asked is None or answer["errorCode"]:
+            continue
+        into.assign(asked["generationId"], asked["memberId"], _assignment(answer["assignment"]))
+        group.row = pair.row
+
+
+def _assignment(data: bytes) -> list[tuple[str, int]]:
+    """The partitions of a consumer's assignment; none where it is something else (Connect has its own)."""
+    version = int.from_bytes(data[:2], "big", signed=True) if len(data) >= 2 else -1
+    decoded = tree.decode_data(data[2:], "ConsumerProtocolAssignment", max(0, min(version, 3)), exact=True)
+    if version < 0 or decoded.body is None:
+        return []
+    return [(topic["topic"], one) for topic in decoded.body["assignedPartitions"] for one in topic["partitions"]]
+
+
+def _learn_heartbeat(learned: Learned, pair: Pair, reader: Reader) -> None:
+    name = pair.row.get("group_id")
+    left, right = _body(pair.left, pair.api_key), _body(pair.right, pair.api_key)
+    if not name or left is None or right is None:
+        return
+    group = learned.group(name)
+    if left.get("memberId") and right.get("memberId"):
+        learned.members.same(name, left["memberId"], right["memberId"])
+    for body, names, into in ((left, learned.left, group.left), (right, learned.right, group.right)):
+        given = body.get("assignment")
+        if given is not None:
+            partitions = [(names.of(one), index) for one in given["topicPartitions"] for index in one["partitions"]]
+            into.assign(None, body.get("memberId") or "", partitions)
+            group.row = pair.row
+
+
+_STEPS = {
+    apis.PRODUCE: _learn_produce,
+    apis.FETCH: _learn_fetch,
+    apis.METADATA: _nothing,
+    apis.CREATE_TOPICS: _nothing,
+    apis.JOIN_GROUP: _learn_join,
+    apis.SYNC_GROUP: _learn_sync,
+    apis.CONSUMER_GROUP_HEARTBEAT: _learn_heartbeat,
+}

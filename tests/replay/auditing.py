@@ -1,0 +1,188 @@
+"""What a target holds after a replay, read back by a client that is not ours, against what was stored when captured.
+
+In: a RUN's pairs. Out: sentences, one for each thing that is not as it must be; none if all is well. What must hold,
+for each topic-partition: the same records (key, value, headers) as the captured produce requests that were
+acknowledged, as often; in order per producer; committed transactions visible and others not; the groups' committed
+offsets at the same records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from replay import apis
+from replay.contents import Reader
+from replay.learned import Learned, Names, learn
+from replay.pairs import Pair
+
+Where = tuple[str, int]
+SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Expected:
+    """What a partition must hold. `maybe`: was sent without wanting an answer; `by_producer`: in which order."""
+
+    records: Counter[bytes] = field(default_factory=Counter)
+    maybe: Counter[bytes] = field(default_factory=Counter)
+    aborted: Counter[bytes] = field(default_factory=Counter)
+    by_producer: dict[Any, list[bytes]] = field(default_factory=dict)
+
+
+def expected(pairs: Sequence[Pair], names: Names) -> dict[Where, Expected]:
+    """From the captured requests that were replayed, and the captured answers to them."""
+    reader = Reader()
+    found: dict[Where, Expected] = {}
+    open_transactions: dict[int, list[tuple[Expected, bytes]]] = {}
+    for pair in pairs:
+        if pair.right.request is None:
+            continue
+        asked, said = pair.left.asked(), pair.left.said(pair.api_key)
+        if asked is None:
+            continue
+        if pair.api_key == apis.END_TXN:
+            ended = open_transactions.pop(asked["producerId"], [])
+            if not asked["committed"]:
+                for partition, digest in ended:
+                    partition.aborted[digest] += 1
+        if pair.api_key != apis.PRODUCE:
+            continue
+        errors = {
+            (names.of(topic), one["index"]): one["errorCode"]
+            for topic in ((said.body or {}) if said is not None else {}).get("responses", ())
+            for one in topic["partitionResponses"]
+        }
+        for topic in asked["topicData"]:
+            for one in topic["partitionData"]:
+                where = names.of(topic), one["index"]
+                into = found.setdefault(where, Expected())
+                records = reader.read(one["records"] or b"")
+                if errors.get(where) == 0:
+                    into.records.update(record.digest for record in records)
+                    for record in records:
+                        key = record.producer_id if record.producer_id >= 0 else pair.row["connection"]
+                        into.by_producer.setdefault(key, []).append(record.digest)
+                        if record.transactional:
+                            open_transactions.setdefault(record.producer_id, []).append((into, record.digest))
+                elif where not in errors:
+                    into.maybe.update(record.digest for record in records)
+    for ended in open_transactions.values():  # never ended: not visible either
+        for partition, digest in ended:
+            partition.aborted[digest] += 1
+    return found
+
+
+def digest_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """As `replay.contents.Record.digest`."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in (key, value, *(part for name, content in headers for part in (name.encode(), content))):
+        made.update(((1 << 64) - 1 if part is None else len(part)).to_bytes(8, "big"))
+        made.update(part or b"")
+    return made.digest()
+
+
+def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommitted") -> dict[Where, list[bytes]]:
+    """What the target holds, in order of offsets, as librdkafka reads it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "auditing",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        known = consumer.list_topics(timeout=SECONDS).topics
+        places = [(topic, index) for topic in topics if topic in known for index in known[topic].partitions]
+        found: dict[Where, list[bytes]] = {place: [] for place in places}
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for topic, index in places])
+        ended: set[Where] = set()
+        while len(ended) < len(places):
+            messages = consumer.consume(1000, timeout=SECONDS)
+            if not messages:
+                raise TimeoutError(f"partitions {sorted(set(places) - ended)} did not come to their end")
+            for message in messages:
+                where = message.topic(), message.partition()
+                if message.error() is None:
+                    found[where].append(digest_of(message.key(), message.value(), message.headers() or ()))
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    ended.add(where)
+                else:
+                    raise RuntimeError(f"{where}: {message.error()}")
+        return found
+    finally:
+        consumer.close()
+
+
+def audit(pairs: Sequence[Pair], bootstrap: str, times: int = 1) -> Iterator[str]:
+    """`times`: how often the capture was replayed at this target."""
+    learned = learn(pairs)
+    wanted = expected(pairs, learned.left)
+    topics = sorted({topic for topic, _ in wanted})
+    everything = stored(bootstrap, topics)
+    visible = stored(bootstrap, topics, "read_committed")
+    for where, want in sorted(wanted.items()):
+        have = Counter(everything.get(where, ()))
+        must = Counter({digest: count * times for digest, count in want.records.items()})
+        may = Counter({digest: count * times for digest, count in want.maybe.items()})
+        if missing := (must - have).total():
+            yield f"{where}: {missing} of {must.total()} records are missing"
+        if extra := (have - must - may).total():
+            yield f"{where}: {extra} records more than the captured {must.total()}"
+        for producer, digests in want.by_producer.items():
+            if not _in_order(digests, everything.get(where, ())):
+                yield f"{where}: records of producer {producer} are out of order"
+        aborted = Counter({digest: count * times for digest, count in want.aborted.items()})
+        shown = Counter(visible.get(where, ()))
+        if shown - (must - aborted) - may:
+            yield f"{where}: records of transactions that did not commit are visible"
+        if must - aborted - shown:
+            yield f"{where}: {(must - aborted - shown).total()} committed records are not visible"
+    yield from _audit_groups(pairs, learned, bootstrap)
+
+
+def _in_order(wanted: Iterable[bytes], have: Iterable[bytes]) -> bool:
+    rest = iter(have)
+    return all(any(one == other for other in rest) for one in wanted)
+
+
+def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> Iterator[str]:
+    committed: dict[str, dict[Where, int]] = {}
+    for pair in pairs:
+        if pair.api_key != apis.OFFSET_COMMIT or pair.right.request is None:
+            continue
+        asked, said = pair.left.asked(), pair.left.said(pair.api_key)
+        if asked is None or said is None or said.body is None:
+            continue
+        fine = {
+            (learned.left.of(topic), one["partitionIndex"])
+            for topic in said.body["topics"]
+            for one in topic["partitions"]
+            if not one["errorCode"]
+        }
+        for topic in asked["topics"]:
+            for one in topic["partitions"]:
+                where = learned.left.of(topic), one["partitionIndex"]
+                if where in fine:
+                    committed.setdefault(asked["groupId"], {})[where] = one["committedOffset"]
+    if not committed:
+        return
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for group, offsets in sorted(committed.items()):
+        asking = [TopicPartition(topic, index) for topic, index in offsets]
+        future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asking)])[group]
+        for one in future.result(SECONDS).topic_partitions:
+            captured = offsets[one.topic, one.partition]
+            verdict = learned.position(one.topic, one.partition, captured, one.offset)
+            if verdict not in ("same", "interleaved"):
+                yield f"group {group}: {one.topic}-{one.partition} is at {one.offset}, captured {captured} ({verdict})"

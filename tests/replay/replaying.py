@@ -1,0 +1,45 @@
+"""Replaying a shared capture at a cluster, as tests and the sweep do it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from replay import link, pairs, run
+from replay.compare import Comparison, compare
+from replay.engine import Settings
+from replay.run import Options, Result
+from tests.brokers.cluster import Cluster
+from tests.shared import SHARED, capture_files
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A RUN, what its engine says, and what the comparison says."""
+
+    out: Path
+    result: Result
+    pairs: list[pairs.Pair]
+    comparison: Comparison
+    notes: list[str]
+
+
+def replay_capture(folder: Path, cluster: Cluster, out: Path, **options: object) -> Replayed:
+    """Replay a capture folder as fast as answers allow, topics seeded, and compare."""
+    files = [str(path) for path in capture_files(folder)]
+    host, _, port = cluster.bootstrap.rpartition(":")
+    notes: list[str] = []
+    sessions = run.read(files, rotated=len(files) > 1, notes=notes)
+    chosen = Options(host, int(port), settings=Settings(speed=None), seed_topics=True, **options)  # type: ignore[arg-type]
+    result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
+    found = pairs.from_run(out)
+    return Replayed(out, result, found, compare(found), notes)
+
+
+def replayable() -> dict[str, str]:
+    """Shared captures whose README row says `full` or `partial`, with that word."""
+    rows = (SHARED / "README.md").read_text().splitlines()
+    found = (re.match(r"\| ([a-z0-9.-]+) \|.*\| (full|partial) \|$", row) for row in rows)
+    return {row[1]: row[2] for row in found if row is not None}

@@ -1,0 +1,75 @@
+"""`python -m tests.replay.sweep [CAPTURE ...] [--version V]`: every replayable shared capture at fresh brokers.
+
+Each capture is replayed with seeded topics as fast as answers allow, compared, and what the target then holds is read
+back. One line each; what is unexpected below it. Exit code 1 where something is. (Minutes; the suite has a part of it.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+from analyzer import schema
+from replay.compare import grouped
+from tests.brokers import jars
+from tests.brokers.cluster import Cluster, Spec
+from tests.replay.auditing import audit
+from tests.replay.replaying import replay_capture, replayable
+from tests.shared import SHARED
+
+
+def sweep(name: str, version: str, nodes: int) -> bool:
+    """One capture at one fresh cluster; whether all is well."""
+    with tempfile.TemporaryDirectory(prefix="kwire-sweep-") as folder:
+        cluster = Cluster(Spec(version, nodes), Path(folder, "cluster"), jars.find_java(), jars.fetch(version))
+        started = time.monotonic()
+        try:
+            cluster.start()
+            done = replay_capture(SHARED / name, cluster, Path(folder, "run"))
+            found = done.comparison
+            problems = list(audit(done.pairs, cluster.bootstrap))
+        except Exception:
+            print(f"{name:<34} {version}  FAILED\n{traceback.format_exc()}", flush=True)
+            return False
+        finally:
+            cluster.stop()
+    bad = [one for one in grouped(found.differences) if one.unexpected]
+    rules = Counter(one.rule for one in found.differences if one.rule)
+    print(
+        f"{name:<34} {version}  {found.total:>6} exchanges  {found.compared:>6} compared  {found.same:>6} same"
+        f"  {found.expected:>4} expected  {found.unexpected:>4} unexpected  {len(problems):>3} in the audit"
+        f"  {time.monotonic() - started:5.1f} s  {dict(rules)}",
+        flush=True,
+    )
+    for one in bad:
+        print(f"      {one.count} x {schema.api_name(one.api_key)} v{one.version}  {one.path}  {one.kind}"
+              f" {one.left} -> {one.right}", flush=True)  # fmt: skip
+        for example in one.examples[:2]:
+            row = example.row
+            print(f"          packet {row['request_packet']} {row['connection']} #{row['exchange']}"
+                  f" {'/'.join(example.key)}: {example.left} -> {example.right}", flush=True)  # fmt: skip
+    for problem in problems[:10]:
+        print(f"      audit: {problem}", flush=True)
+    return not bad and not problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.replay.sweep", description=__doc__)
+    parser.add_argument("captures", nargs="*", help="default: all that can be replayed")
+    parser.add_argument("--version", action="append", choices=jars.VERSIONS)
+    parser.add_argument("--nodes", type=int, default=1)
+    options = parser.parse_args()
+    names = options.captures or list(replayable())
+    versions = options.version or [jars.NEWEST, jars.LAST_OF_3]
+    results = [sweep(name, version, options.nodes) for version in versions for name in names]
+    print(f"{sum(results)} of {len(results)} as they must be")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
