@@ -47,3 +47,9 @@ def shared_folder(name: str) -> Path:
     if not folder.is_dir():
         pytest.skip(f"shared capture {name} is absent: looked in {SHARED}; set KWIRE_SHARED_CAPTURES to its folder")
     return folder
+
+
+def real_folder(name: str) -> Path:
+    """The folder of a capture that is a shipped sample or else a shared one."""
+    sample = SAMPLES / name
+    return sample if sample.is_dir() else shared_folder(name)

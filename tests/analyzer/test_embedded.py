@@ -21,7 +21,7 @@ from analyzer.encoding import encode_data
 from analyzer.schema import REQUEST, RESPONSE
 from tests.analyzer import golden
 from tests.analyzer.test_tree import check_spans, equal
-from tests.shared import capture_files, shared_folder
+from tests.shared import capture_files, real_folder
 
 
 def prefixed(name: str, version: int, body: dict[str, Any]) -> bytes:
@@ -221,7 +221,7 @@ def blobs(body: Any, path: str) -> list[str]:
 )
 def test_every_group_message_of_real_clients_is_opened_to_the_last_byte(name: str, expected: dict[str, int]) -> None:
     counts: Counter[str] = Counter()
-    (path,) = capture_files(shared_folder(name))
+    (path,) = capture_files(real_folder(name))
     for exchange in analyzer.exchanges(path, filter="api in (JoinGroup, SyncGroup, DescribeGroups)"):
         entries = exchange.embedded()
         assert all("reason" not in entry for entry in entries), entries

@@ -20,7 +20,7 @@ from analyzer.tree import Node
 from tests.analyzer import recordsets
 from tests.analyzer.test_embedded import damaged, metadata_value
 from tests.analyzer.test_tree import check_spans
-from tests.shared import capture_files, shared_folder
+from tests.shared import capture_files, real_folder
 
 
 def batch(*records: tuple[bytes | None, bytes | None], codec: int = 0, control: bool = False) -> bytes:
@@ -231,7 +231,7 @@ def test_hostile_record_sets_become_trees() -> None:
 def records_of(name: str, expression: str) -> list[dict[str, Any]]:
     """The records with a format in the exchanges of a capture that an expression lets through."""
     found = []
-    for exchange in analyzer.exchanges(capture_files(shared_folder(name)), filter=expression):
+    for exchange in analyzer.exchanges(capture_files(real_folder(name)), filter=expression):
         for entry in exchange.embedded():
             assert "reason" not in entry, entry
             found.append(entry)
@@ -248,8 +248,8 @@ def test_every_kraft_record_that_controllers_fetched_is_decoded() -> None:
     assert counts == {
         "NoOpRecord": 203, "PartitionChangeRecord": 73, "PartitionRecord": 18, "BrokerRegistrationChangeRecord": 18,
         "RegisterBrokerRecord": 8, "RegisterControllerRecord": 8, "TopicRecord": 6, "ConfigRecord": 6,
-        "LeaderChange": 3, "FeatureLevelRecord": 2, "BeginTransactionRecord": 2, "EndTransactionRecord": 2, "ZkMigrationStateRecord": 2,
-        "RemoveTopicRecord": 2,
+        "LeaderChange": 3, "FeatureLevelRecord": 2, "BeginTransactionRecord": 2, "EndTransactionRecord": 2,
+        "ZkMigrationStateRecord": 2, "RemoveTopicRecord": 2,
     }  # fmt: skip
     assert {entry["value"]["name"] for entry in found if entry["type"] == "TopicRecord"} >= {"__consumer_offsets"}
     brokers = [entry["value"] for entry in found if entry["type"] == "RegisterBrokerRecord"]
@@ -258,7 +258,7 @@ def test_every_kraft_record_that_controllers_fetched_is_decoded() -> None:
 
 
 def test_the_offsets_that_replicas_fetched_are_those_that_clients_committed() -> None:
-    folder = shared_folder("cluster-zk-2.8")
+    folder = real_folder("cluster-zk-2.8")
     committed = {
         (exchange.request["groupId"], topic["name"], one["partitionIndex"], one["committedOffset"])
         for exchange in analyzer.exchanges(capture_files(folder), filter="api == OffsetCommit and error_code == 0")
@@ -279,7 +279,7 @@ def test_the_offsets_that_replicas_fetched_are_those_that_clients_committed() ->
 
 
 def test_the_ends_of_transactions_are_as_many_as_were_ended() -> None:
-    folder = shared_folder("txn-librdkafka-4.3")
+    folder = real_folder("txn-librdkafka-4.3")
     ended = [
         exchange.request["committed"]
         for exchange in analyzer.exchanges(capture_files(folder), filter="api == EndTxn and error_code == 0")
