@@ -4,8 +4,8 @@
 
 Needs Maven and a JDK (11 or newer). What comes in: two kafka-clients releases, the last that still has the old
 versions of every message (3.9: KIP-896 removed them in 4.0) and the newest; and of the newest release the jars whose
-code writes internal topics. (Their definitions were never cut down: 4.4 has all that 3.9 had, but for the keys of an
-early share group format that no release enabled.) What goes out:
+code writes internal topics. (Their definitions were never cut down: 4.4 has all that 3.9 had, but for a draft of share
+groups.) What goes out:
 
 - `kafka-RELEASE.json`: the message definitions, one message a line, without comments and prose;
 - `ARTIFACT-RELEASE.json`: the same of the other jars: records of internal topics;
