@@ -74,7 +74,7 @@ def worker(options: argparse.Namespace) -> int:
             try:
                 outcome = check_number(number, options.seed, folder)
                 if outcome.seconds > options.seconds:
-                    outcome = check_number(number, options.seed, folder)  # the machine may just have been busy
+                    outcome = check_number(number, options.seed, folder)  # a kernel may just have been compiled
                     if outcome.seconds > options.seconds:
                         raise Broken(f"took {outcome.seconds:.1f} s")
                 grown = (_memory("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) - before
@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=2.0, help="the most that one mutant may take")
+    parser.add_argument("--seconds", type=float, default=2.0, help="processor time that one mutant may take")
     parser.add_argument("--out", default=str(ROOT / "out" / "fuzz"), help="where failures are written")
     parser.add_argument(
         "--no-bounds", action="store_true", help="without bounds checks: starts at once where kernels are warm"
