@@ -1,0 +1,414 @@
+"""Which packets are one connection: four-tuples used once and again, begun before the capture, closed, reset, late.
+
+`c` and `b` are packets of client and broker. A test says which connection each packet is told to belong to (0, 1 ... in
+order of their first packets; None: none), and before which packet each ends. A slow twin does the same with a dict.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from captures.flows import FRESH_PACKETS, LINGER_NS, Flows
+from captures.forge import ACK, FIN, RST, SYN, End, Segment
+from tests.captures.streaming import BROKER, CLIENT, HANDSHAKE, MS, START_NS, b, c, packets_of, timed
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LINGER = LINGER_NS // MS
+"""Milliseconds that a closed connection still takes packets."""
+
+CLOSE = (c(3, flags=FIN | ACK), b(0, ack=4, flags=FIN | ACK), c(4, ack=1))
+
+
+@dataclass(frozen=True)
+class Named:
+    """`of`: for each packet its connection, or None. `ends`: (the packet before which it ended, connection). `open`:
+    connections that are open at the end, in order of creation. `reuse`: for each connection, its number on its
+    four-tuple, from 1."""
+
+    of: list[int | None] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+    reuse: list[int] = field(default_factory=list)
+
+
+def name(segments: Sequence[Segment], batches: Sequence[int] = (), recycle: bool = False) -> Named:
+    """What `Flows` makes of packets; `batches` are numbers of packets after which a window ends. `recycle`: slots of
+    ended connections are given back after each window, as the engine does."""
+    every = timed(segments)
+    flows, found = Flows(), Named()
+    cuts = [0, *sorted(batches), len(every)]
+    for begin, end in pairwise(cuts):
+        assigned = flows.assign(packets_of(every[begin:end], begin + 1))
+        ended = assigned.ends.tolist()
+        names: dict[int, int] = {}  # of slots, as they are after the packets seen so far
+        for at, (slot, side) in enumerate(zip(assigned.slot.tolist(), assigned.side.tolist(), strict=True)):
+            while ended and ended[0][0] <= at:
+                _end(flows, found, names, begin, *ended.pop(0))
+            if slot < 0:
+                found.of.append(None)
+                continue
+            if slot not in names:
+                names[slot] = _identity(flows, found, slot, every[begin + at])
+            found.of.append(names[slot])
+            low = min(every[begin + at].flow, key=_sorting)
+            assert side == (0 if every[begin + at].source == low else 1), "side 0 is the end point that sorts first"
+        for one in ended:
+            _end(flows, found, names, begin, *one)
+        if recycle and len(assigned.ends):
+            flows.recycle(assigned.ends[:, 1])
+    found.open.extend(flows.end_points(int(slot))[3] for slot in flows.open_slots())
+    assert flows.all_end().ends[:, 1].tolist() == flows.open_slots().tolist()
+    return found
+
+
+def _sorting(end: End) -> tuple[int, int]:
+    address = ipaddress.ip_address(end[0])
+    return int(address) | (0xFFFF << 32 if address.version == 4 else 0), end[1]
+
+
+def _identity(flows: Flows, found: Named, slot: int, segment: Segment) -> int:
+    """The connection that a slot stands for: its order of creation."""
+    one, other, reuse, born = flows.end_points(slot)
+    assert sorted([one, other]) == sorted(_sorting(end) for end in segment.flow)
+    while len(found.reuse) <= born:
+        found.reuse.append(0)
+    found.reuse[born] = reuse
+    return born
+
+
+def _end(flows: Flows, found: Named, names: dict[int, int], begin: int, at: int, slot: int) -> None:
+    born = names.pop(slot, None)
+    found.ends.append((begin + at, flows.end_points(slot)[3] if born is None else born))
+
+
+def at(segments: Sequence[Segment], ms: int) -> list[Segment]:
+    """These packets, one a millisecond from `ms` on."""
+    return [replace(one, time_ns=START_NS + (ms + index) * MS) for index, one in enumerate(segments)]
+
+
+def using(segments: Sequence[Segment], client: End = CLIENT, broker: End = BROKER, isn: int = 0) -> list[Segment]:
+    """The same between other ends, with sequence numbers moved by `isn`."""
+    ends = {CLIENT: client, BROKER: broker}
+    return [
+        replace(
+            one,
+            source=ends[one.source],
+            target=ends[one.target],
+            sequence=(one.sequence + isn) % 2**32,
+            acknowledgement=(one.acknowledgement + isn) % 2**32,
+        )
+        for one in segments
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------- beginnings
+
+
+def test_both_directions_are_one_connection() -> None:
+    found = name([*HANDSHAKE, c(0, b"ask"), b(0, b"ok", ack=3), *CLOSE])
+    assert found == Named(of=[0] * 8, open=[0], reuse=[1])  # closed, and lingering
+
+
+def test_every_four_tuple_is_a_connection_of_its_own() -> None:
+    """Another port, another address, another broker, and the same by IPv6."""
+    others = [
+        using(HANDSHAKE, ("10.0.0.1", 40_001)),
+        using(HANDSHAKE, ("10.0.0.9", 40_000)),
+        using(HANDSHAKE, broker=("10.0.0.2", 9093)),
+        using(HANDSHAKE, ("2001:db8::1", 40_000), ("2001:db8::2", 9092)),
+    ]
+    found = name([one for each in zip(HANDSHAKE, *others, strict=True) for one in each])
+    assert found.of == [0, 1, 2, 3, 4] * 3
+    assert found.reuse == [1] * 5
+
+
+def test_both_ends_on_one_address_and_port_numbers_swapped() -> None:
+    """10.0.0.1:40000 to :9092 on the same host, and :9092 as a client of :40000: the same four-tuple."""
+    one = using([c(0, b"a"), b(0, b"b")], ("10.0.0.1", 40_000), ("10.0.0.1", 9092))
+    assert name([*one, replace(one[0], source=one[0].target, target=one[0].source)]).of == [0, 0, 0]
+
+
+def test_payload_begins_a_connection_whose_syn_was_not_captured() -> None:
+    assert name([b(50, b"ok", ack=9), c(9, b"ask", ack=52)]).of == [0, 0]
+
+
+@pytest.mark.parametrize("flags", [ACK, FIN | ACK, RST, RST | ACK])
+def test_nothing_begins_with_a_packet_that_says_nothing(flags: int) -> None:
+    """Acknowledgements, and the ends of connections nobody knows."""
+    assert name([c(0, flags=flags), b(0, flags=flags)]) == Named(of=[None, None])
+
+
+def test_a_syn_with_a_reset_opens_nothing() -> None:
+    assert name([c(-1, flags=SYN | RST)]).of == [None]
+
+
+# ------------------------------------------------------------------------------------------------------ SYN, once more
+
+
+def test_a_syn_sent_again_is_the_same_connection() -> None:
+    assert name([HANDSHAKE[0], *at(HANDSHAKE, 1000), *at([c(0, b"ask")], 2000)]).of == [0] * 5
+
+
+def test_a_syn_ack_before_its_syn() -> None:
+    assert name([HANDSHAKE[1], HANDSHAKE[0], HANDSHAKE[2]]).of == [0, 0, 0]
+
+
+def test_a_syn_after_the_first_data() -> None:
+    """Put out of order by the network: near the data's sequence numbers, and soon."""
+    assert name([c(0, b"ask"), *HANDSHAKE]).of == [0] * 4
+
+
+def test_a_syn_with_other_numbers_after_little_data_is_a_new_connection() -> None:
+    found = name([c(0, b"old"), *using(HANDSHAKE, isn=1 << 30)])
+    assert found == Named(of=[0, 1, 1, 1], ends=[(1, 0)], open=[1], reuse=[1, 2])
+
+
+def test_a_syn_after_much_data_is_a_new_connection_whatever_its_numbers() -> None:
+    data = [c(place, b"x") for place in range(FRESH_PACKETS + 1)]
+    assert name([*data, *HANDSHAKE]).ends == [(len(data), 0)]
+    assert name([*data[:-1], *HANDSHAKE]).ends == []
+
+
+def test_both_ends_open_at_once() -> None:
+    """Simultaneous open (RFC 9293, 3.5): two SYNs cross."""
+    assert name([HANDSHAKE[0], b(-1, flags=SYN), c(-1, flags=SYN | ACK), b(-1, flags=SYN | ACK)]).of == [0] * 4
+
+
+def test_an_answer_to_another_syn_is_another_connection() -> None:
+    """Only the broker's side of the second use was captured: its SYN-ACK acknowledges another number."""
+    found = name([HANDSHAKE[0], replace(HANDSHAKE[1], acknowledgement=77)])
+    assert found == Named(of=[0, 1], ends=[(1, 0)], open=[1], reuse=[1, 2])
+
+
+# ----------------------------------------------------------------------------------------------- ends and ports reused
+
+
+def test_a_port_reused_at_once_is_told_by_its_initial_sequence_number() -> None:
+    """No matter whether the first connection was closed."""
+    for first in ([*HANDSHAKE, c(0, b"old")], [*HANDSHAKE, c(0, b"old"), *CLOSE]):
+        found = name([*first, *using([*HANDSHAKE, c(0, b"new")], isn=1 << 20)])
+        assert found.of == [0] * len(first) + [1] * 4
+        assert found.ends == [(len(first), 0)]
+        assert found.reuse == [1, 2]
+
+
+def test_a_port_reused_many_times() -> None:
+    every = [one for turn in range(50) for one in using([*HANDSHAKE, c(0, b"ask")], isn=turn * 10_000_000)]
+    found = name(every)
+    assert found.of == [turn for turn in range(50) for _ in range(4)]
+    assert found.reuse == list(range(1, 51))
+    assert found.open == [49]
+
+
+def test_a_closed_connection_takes_late_packets_for_a_while() -> None:
+    late = c(0, b"ask")
+    closed = [*HANDSHAKE, late, *CLOSE]
+    end = len(closed) - 2  # the second FIN closes it
+    assert name([*closed, *at([late], end + LINGER)]).of == [0] * 8
+    found = name([*closed, *at([late], end + LINGER + 1)])
+    assert found == Named(of=[0, 0, 0, 0, 0, 0, 0, 1], ends=[(7, 0)], open=[1], reuse=[1, 2])
+
+
+def test_an_acknowledgement_after_that_belongs_to_nobody() -> None:
+    found = name([*HANDSHAKE, *CLOSE, *at([c(4, ack=1)], 10 * LINGER)])
+    assert found == Named(of=[0] * 6 + [None], ends=[(6, 0)], open=[], reuse=[1])
+
+
+@pytest.mark.parametrize("last", [RST, RST | ACK])
+def test_a_reset_closes_at_once(last: int) -> None:
+    other = at(using(HANDSHAKE, ("10.0.0.1", 40_001)), 10 * LINGER)
+    found = name([*HANDSHAKE, b(0, ack=0, flags=last), *other])
+    assert found == Named(of=[0, 0, 0, 0, 1, 1, 1], ends=[(4, 0)], open=[1], reuse=[1, 1])
+
+
+def test_half_a_close_closes_nothing() -> None:
+    """A FIN of one side: the other may talk for hours."""
+    found = name([*HANDSHAKE, CLOSE[0], *at([b(0, b"still", ack=4)], 1000 * LINGER)])
+    assert found == Named(of=[0] * 5, open=[0], reuse=[1])
+
+
+def test_a_silent_connection_stays_open() -> None:
+    """Keep-alives are hours apart, and may not be captured at all."""
+    assert name([*HANDSHAKE, *at([c(0, b"ask")], 10_000_000)]).of == [0] * 4
+
+
+def test_a_clock_that_steps_back_ends_nothing_early() -> None:
+    """Time is the latest that was seen: a connection closed before the step is not kept for ever, nor ended by it."""
+    back = [*HANDSHAKE, *CLOSE, *at([c(0, b"late")], -100 * LINGER), *at([c(0, b"late")], 2)]
+    assert name(back).of == [0] * 8
+
+
+def test_connections_end_in_the_order_in_which_they_closed() -> None:
+    first, second = using([*HANDSHAKE, *CLOSE], ("10.0.0.1", 41_000)), [*HANDSHAKE, *CLOSE]
+    open_first = [*first[:3], *second, *first[3:]]
+    other = at(using(HANDSHAKE, ("10.0.0.1", 42_000)), 10 * LINGER)
+    assert name([*open_first, *other]).ends == [(12, 1), (12, 0)]
+
+
+# ---------------------------------------------------------------------------------------------------- many, and bounds
+
+
+def test_ten_thousand_connections_and_their_slots_used_again() -> None:
+    """Tables grow with the connections that are open, not with those that ever were."""
+    packets: list[Segment] = []
+    for number in range(10_000):
+        opened = using(HANDSHAKE[:1], (f"10.1.{number >> 8}.{number & 255}", 40_000))[0]
+        reset = replace(opened, flags=RST, sequence=opened.sequence + 1)
+        packets += [replace(one, time_ns=START_NS + number * 100 * MS) for one in (opened, reset)]
+    flows = Flows()
+    for begin in range(0, len(packets), 500):
+        ends = flows.assign(packets_of(packets[begin : begin + 500])).ends
+        flows.recycle(ends[:, 1])
+    assert flows.slots < 500
+    assert len(flows.open_slots()) <= LINGER // 100 + 1
+    every = name(packets, recycle=True, batches=range(500, 20_000, 500))
+    assert every.of == [number for number in range(10_000) for _ in range(2)]
+
+
+@pytest.mark.parametrize("count", [1 << 10, (1 << 10) + 1, 5000])
+def test_all_open_at_once(count: int) -> None:
+    """At the end of the capture all of them end, in order of creation."""
+    opened = [using(HANDSHAKE[:1], (f"10.1.{one >> 8}.{one & 255}", 40_000))[0] for one in range(count)]
+    again = random.Random(count).sample(opened, count)
+    flows = Flows()
+    slots = flows.assign(packets_of(timed([*opened, *again]))).slot.tolist()
+    assert sorted(slots[:count]) == list(range(count))
+    assert [slots[opened.index(one)] for one in again[:50]] == slots[count : count + 50]
+    ends = flows.all_end().ends.tolist()
+    assert [slot for _, slot in ends] == slots[:count]
+    assert all(index == 0 for index, _ in ends)
+
+
+# ----------------------------------------------------------------------------- a slow twin, and the kernels another way
+
+
+class Twin:
+    """The rules of `flows`' docstring over a dict, one packet after the other."""
+
+    def __init__(self) -> None:
+        self.found = Named()
+        self.open: dict[frozenset[End], dict[str, Any]] = {}
+        self.uses: dict[frozenset[End], int] = {}
+        self.closed: list[dict[str, Any]] = []
+        self.clock = -1
+
+    def take(self, number: int, one: Segment) -> None:
+        self.clock = max(self.clock, one.time_ns)
+        while self.closed and self.clock - self.closed[0]["closed"] > LINGER_NS:
+            self._end(number, self.closed[0])
+        key = frozenset(one.flow)
+        opens = bool(one.flags & SYN) and not one.flags & RST
+        known = self.open.get(key)
+        if known is not None and opens and self._replaces(known, one):
+            self._end(number, known)
+            known = None
+        if known is None:
+            if not opens and not one.payload:
+                self.found.of.append(None)
+                return
+            self.uses[key] = self.uses.get(key, 0) + 1
+            known = self.open[key] = {"key": key, "born": len(self.found.reuse), "isn": {}, "first": {}, "packets": 0,
+                                      "fins": set(), "closed": None, "opener": None}  # fmt: skip
+            self.found.reuse.append(self.uses[key])
+        self.found.of.append(known["born"])
+        known["packets"] += 1
+        if opens:
+            known["isn"][one.source] = one.sequence
+            if known["opener"] is None:
+                known["opener"] = one.target if one.flags & ACK else one.source
+        known["first"].setdefault(one.source, one.sequence)
+        if one.flags & (FIN | RST):
+            known["fins"].add("RST" if one.flags & RST else one.source)
+            if known["closed"] is None and ("RST" in known["fins"] or len(known["fins"]) == 2):
+                known["closed"] = self.clock
+                self.closed.append(known)
+
+    def _replaces(self, known: dict[str, Any], one: Segment) -> bool:
+        if one.source in known["isn"]:
+            return bool(known["isn"][one.source] != one.sequence)
+        if one.flags & ACK and one.target in known["isn"]:
+            return bool((known["isn"][one.target] + 1) % 2**32 != one.acknowledgement)
+        if known["opener"] == one.target and not one.flags & ACK:
+            return False
+        if known["packets"] > FRESH_PACKETS:
+            return True
+        first = known["first"].get(one.source)
+        if first is None:
+            return False
+        distance = (first - one.sequence) % 2**32
+        return not (distance < 1 << 20 or distance > 2**32 - (1 << 20))
+
+    def _end(self, number: int, one: dict[str, Any]) -> None:
+        self.found.ends.append((number, one["born"]))
+        del self.open[one["key"]]
+        if one in self.closed:
+            self.closed.remove(one)
+
+
+def twin(segments: Sequence[Segment]) -> Named:
+    every, one = timed(segments), Twin()
+    for number, segment in enumerate(every):
+        one.take(number, segment)
+    one.found.open.extend(sorted(known["born"] for known in one.open.values()))
+    return one.found
+
+
+def tangled(rng: random.Random) -> list[Segment]:
+    """Packets of few four-tuples without much sense, so that every rule meets every other."""
+    out = []
+    time_ns = START_NS
+    for _ in range(rng.randint(1, 60)):
+        time_ns += rng.choice([0, MS, 100 * MS, LINGER_NS // 2, LINGER_NS, LINGER_NS + 1, -MS])
+        client = ("10.0.0.1", rng.choice([40_000, 40_001]))
+        isn = rng.choice([5, 5, 2**32 - 3, 1 << 30])
+        at = rng.choice([-1, -1, 0, 3, 1 << 19, 1 << 21])
+        flags = rng.choice([SYN, SYN | ACK, ACK, ACK, ACK, FIN | ACK, RST, SYN | RST, SYN | FIN, 0])
+        data = rng.choice([b"", b"x"])
+        ack = (rng.choice([5, 2**32 - 3, 1 << 30]) + 1) % 2**32
+        ends = rng.choice([(client, BROKER), (BROKER, client)])
+        out.append(Segment(time_ns, *ends, (isn + 1 + at) % 2**32, ack, flags, data))
+    return out
+
+
+@settings(max_examples=300)
+@given(seed=st.integers(0, 1 << 30))
+def test_the_kernel_does_what_the_plain_twin_does(seed: int) -> None:
+    packets = tangled(random.Random(seed))
+    assert name(packets) == twin(packets)
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 1 << 30), cuts=st.lists(st.integers(0, 60), max_size=6), recycle=st.booleans())
+def test_windows_and_recycled_slots_change_nothing(seed: int, cuts: list[int], recycle: bool) -> None:
+    packets = tangled(random.Random(seed))
+    assert name(packets, [min(cut, len(packets)) for cut in cuts], recycle) == name(packets)
+
+
+def few() -> str:
+    """The same captures each time, and what was made of them."""
+    return "\n".join(repr(name(tangled(random.Random(seed)))) for seed in range(100))
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NUMBA_BOUNDSCHECK", "1"), ("NUMBA_DISABLE_JIT", "1")])
+def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value: str) -> None:
+    """A read past an array raises, and integers that wrap where they should not show (a hash wraps on purpose)."""
+    environment = {**os.environ, variable: value}
+    environment.pop("NUMBA_CACHE_DIR", None)  # bounds-checked kernels have a folder of their own
+    code = "import tests.captures.test_flows as t; print(t.few())"
+    command = [sys.executable, "-W", "error", "-W", "ignore:overflow encountered in scalar", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == few() + "\n"
