@@ -108,17 +108,16 @@ def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommi
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for topic, index in places])
         ended: set[Where] = set()
         while len(ended) < len(places):
-            messages = consumer.consume(1000, timeout=SECONDS)
-            if not messages:
+            message = consumer.poll(SECONDS)
+            if message is None:
                 raise TimeoutError(f"partitions {sorted(set(places) - ended)} did not come to their end")
-            for message in messages:
-                where = message.topic(), message.partition()
-                if message.error() is None:
-                    found[where].append(digest_of(message.key(), message.value(), message.headers() or ()))
-                elif message.error().code() == KafkaError._PARTITION_EOF:
-                    ended.add(where)
-                else:
-                    raise RuntimeError(f"{where}: {message.error()}")
+            where = message.topic(), message.partition()
+            if message.error() is None:
+                found[where].append(digest_of(message.key(), message.value(), message.headers() or ()))
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                ended.add(where)
+            else:
+                raise RuntimeError(f"{where}: {message.error()}")
         return found
     finally:
         consumer.close()

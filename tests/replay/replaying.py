@@ -14,6 +14,12 @@ from replay.run import Options, Result
 from tests.brokers.cluster import Cluster
 from tests.shared import SHARED, capture_files
 
+AUTHORIZER = (
+    ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ("allow.everyone.if.no.acl.found", "true"),
+)
+"""Settings of a KRaft target on which requests about ACLs are answered, as they were in the captures."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:

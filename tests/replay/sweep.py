@@ -19,14 +19,15 @@ from replay.compare import grouped
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.replay.auditing import audit
-from tests.replay.replaying import replay_capture, replayable
+from tests.replay.replaying import AUTHORIZER, replay_capture, replayable
 from tests.shared import SHARED
 
 
 def sweep(name: str, version: str, nodes: int) -> bool:
     """One capture at one fresh cluster; whether all is well."""
     with tempfile.TemporaryDirectory(prefix="kwire-sweep-") as folder:
-        cluster = Cluster(Spec(version, nodes), Path(folder, "cluster"), jars.find_java(), jars.fetch(version))
+        spec = Spec(version, nodes, AUTHORIZER)
+        cluster = Cluster(spec, Path(folder, "cluster"), jars.find_java(), jars.fetch(version))
         started = time.monotonic()
         try:
             cluster.start()
