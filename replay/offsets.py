@@ -19,14 +19,27 @@ MODES: Final = (SHIFT, AS_IS, POSITION)
 @dataclass(slots=True)
 class OffsetMap:
     """One partition. `produced`: (captured base, replayed base, offsets) of batches, sorted; `hints`: pairs from
-    ListOffsets, used where no batch was produced before."""
+    ListOffsets, used where no batch was produced before; `mixed`: batches are in another order on the target."""
 
     produced: list[tuple[int, int, int]] = field(default_factory=list)
     hints: list[tuple[int, int]] = field(default_factory=list)
+    mixed: bool = False
 
     def learn(self, captured: int, replayed: int, count: int) -> None:
         """A batch was appended on both sides."""
-        bisect.insort(self.produced, (captured, replayed, count))
+        at = bisect.bisect_left(self.produced, (captured, replayed, count))
+        self.mixed |= at > 0 and self.produced[at - 1][1] > replayed
+        self.mixed |= at < len(self.produced) and self.produced[at][1] < replayed
+        self.produced.insert(at, (captured, replayed, count))
+
+    def start(self, captured: int) -> int:
+        """Where to read on the target from, so that no record from `captured` on is missed: the order of batches of
+        several producers may be another one there, and some lie before."""
+        here = self.replayed(captured)
+        if captured < 0 or not self.mixed:
+            return here
+        at = bisect.bisect_left(self.produced, (captured, -1, -1))
+        return min([here, *(there for _, there, _ in self.produced[at:])])
 
     def hint(self, captured: int, replayed: int) -> None:
         """The same question was answered with these offsets."""

@@ -221,7 +221,10 @@ class Remap:
             position = self.positions.get((step.request.connection, topic, partition))
             if position is not None and position[0] == captured:
                 return position[1]
-        return self.offset(topic, partition, captured)
+        known = self.offset_maps.get((topic, partition))
+        if known is None or self.options.offsets == offsets.AS_IS:
+            return captured
+        return known.start(captured)
 
     def _list_offsets(self, step: Step, body: Body) -> None:
         for topic in body["topics"]:
