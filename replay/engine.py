@@ -68,6 +68,7 @@ class _SessionState:
         self.channels: dict[int, Channel] = {}
         self.again = asyncio.Lock()
         self.retried = False
+        self.waited_in_vain = False
         self.jobs: set[asyncio.Task[None]] = set()
         self.owed: set[asyncio.Task[None]] = set()  # of the jobs, those that were answered in the capture
         self.lost = ""
@@ -112,6 +113,7 @@ class Engine:
         self._control: Channel | None = None
         self._control_lock = asyncio.Lock()
         self._added: dict[str, set[tuple[str, int] | str]] = {}
+        self._refused: set[int] = set()
         self._started = 0.0
         self._epoch_ns = 0
 
@@ -284,6 +286,8 @@ class Engine:
         step = job.step
         key = step.request.api_key
         assert step.body is not None
+        if key in self._refused:
+            raise _Skipped("target_refuses", f"{apis.name(key)}: UNSUPPORTED_VERSION (35)")
         if key == apis.PRODUCE:
             for producer, name in list(self.remap.unknown_producers(step.body)):
                 if producer not in self.remap.producers:
@@ -310,14 +314,14 @@ class Engine:
 
     def _fetch_session(self, step: Step, job: _Job) -> None:
         several = len(self.topology.nodes) > 1
-        rule = self.remap.fetch_session(step, job.body, several)
+        captured = self._captured(step)
+        rule = self.remap.fetch_session(step, job.body, captured, several)
         self.remap.name_topics(apis.FETCH, job.body)
         if rule == "no_session":
             raise _Skipped(rule, f"session {step.body['sessionId'] if step.body else 0}")
         if rule is not None:
             job.outcome.retries.append(rule)
         speed = self.settings.speed
-        captured = self._captured(step)
         if (speed is None or speed > 1) and captured is not None and not retry.has_records(captured):
             job.body["maxWaitMs"] = int(job.body["maxWaitMs"] / speed) if speed else 0
 
@@ -464,9 +468,10 @@ class Engine:
                     outcome.reason = None
                     outcome.answered_ns = self._now_ns()
                     rule = retry.rule(step.request.api_key, captured, replayed, state.retried)
-                    if rule == "records_awaited" and not step.expects:
+                    if rule == "records_awaited" and (state.waited_in_vain or not step.expects):
                         rule = None
                 if rule is None or self._loop.time() - started > self._bound(rule):
+                    state.waited_in_vain |= rule == "records_awaited"
                     break
                 if replayed is not None and rule not in ("records_awaited", "rebalance_awaited"):
                     kept += self._keep_good(job, replayed, captured)
@@ -588,6 +593,7 @@ class Engine:
         if captured is None:
             outcome.verdict, outcome.rule = "not_comparable", "not_captured"
         elif retry.UNSUPPORTED_VERSION in retry.codes(replayed) - retry.codes(captured):
+            self._refused.add(key)
             outcome.reason = f"the target offers {apis.name(key)} and answers UNSUPPORTED_VERSION (35)"
 
     def _learn(self, job: _Job, captured: Body | None, replayed: Body) -> None:

@@ -56,6 +56,7 @@ class Facts:
     nodes: set[int] = field(default_factory=set)
     assignments: dict[tuple[str, int], list[Body]] = field(default_factory=dict)
     produced: set[str] = field(default_factory=set)
+    members: set[tuple[str, str]] = field(default_factory=set)
 
 
 class _Decoded:
@@ -91,6 +92,8 @@ def offers_of(answer: Body) -> Offers:
     return offers
 
 
+_GROUP_HEARTBEATS: Final = (apis.CONSUMER_GROUP_HEARTBEAT, apis.SHARE_GROUP_HEARTBEAT)
+
 # --- facts ----------------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +103,13 @@ def _facts(decoded: Iterable[_Decoded]) -> Facts:
         if one.body is None:
             continue
         key = one.request.api_key
-        if key == apis.SYNC_GROUP and one.body["assignments"]:
+        if key in _GROUP_HEARTBEATS and one.body["memberEpoch"] == 0:
+            facts.members.add((one.body["groupId"], one.body["memberId"]))
+            facts.members.add((one.body["groupId"], (one.answer or {}).get("memberId") or ""))
+        if key == apis.JOIN_GROUP:
+            facts.members.add((one.body["groupId"], one.body["memberId"]))
+            facts.members.add((one.body["groupId"], (one.answer or {}).get("memberId") or ""))
+        elif key == apis.SYNC_GROUP and one.body["assignments"]:
             facts.assignments[one.body["groupId"], one.body["generationId"]] = one.body["assignments"]
         elif key == apis.PRODUCE:
             facts.produced.update(topic.get("name") or topic.get("topicId") for topic in one.body["topicData"])
@@ -138,6 +147,36 @@ def _facts(decoded: Iterable[_Decoded]) -> Facts:
                         _note(facts, topic[where.name], partition[where.number] + 1, 1, None, False)
     facts.produced = {facts.topic_names.get(name, name) for name in facts.produced}
     return facts
+
+
+def _match_ids(facts: Facts, decoded: Iterable[_Decoded]) -> None:
+    """Names of topic ids that no Metadata told: by records that were both produced (by name) and fetched (by id). A
+    batch's checksum is the same in both, because the broker's own fields lie before it."""
+    produced: dict[tuple[int, bytes], str] = {}
+    fetched: list[tuple[str, int, bytes]] = []
+    for one in decoded:
+        if one.body is None:
+            continue
+        if one.request.api_key == apis.PRODUCE:
+            for topic in one.body["topicData"]:
+                for part in topic["partitionData"]:
+                    for batch in batches.produced(part["records"]):
+                        if topic.get("name"):
+                            produced[part["index"], _checksum(part["records"], batch)] = topic["name"]
+        elif one.request.api_key == apis.FETCH and one.answer is not None:
+            for topic in one.answer["responses"]:
+                if topic.get("topicId", ZERO_UUID) in (ZERO_UUID, *facts.topic_names):
+                    continue
+                for part in topic["partitions"]:
+                    for batch in batches.produced(part.get("records"))[:1]:
+                        fetched.append((topic["topicId"], part["partitionIndex"], _checksum(part["records"], batch)))
+    for topic_id, partition, checksum in fetched:
+        if (partition, checksum) in produced:
+            facts.topic_names[topic_id] = produced[partition, checksum]
+
+
+def _checksum(records: bytes, batch: batches.Batch) -> bytes:
+    return bytes(records[batch.at + 17 : batch.at + 21])
 
 
 def _note_id(facts: Facts, topic: Body) -> None:
@@ -201,6 +240,25 @@ def _judge(one: _Decoded, offers: Offers, options: PlanOptions, facts: Facts) ->
     return _convert(one, key, body, offered, facts)
 
 
+def _joined(key: int, body: Body, facts: Facts) -> bool:
+    """Did whoever speaks as a member of a group join it while the capture ran? True where nobody does."""
+    group = body.get("groupId")
+    if key in (apis.SHARE_FETCH, apis.SHARE_ACKNOWLEDGE, *_GROUP_HEARTBEATS):
+        return body.get("memberEpoch") == 0 or (group or "", body["memberId"] or "") in facts.members
+    if key in (apis.HEARTBEAT, apis.SYNC_GROUP):
+        return (group, body["memberId"]) in facts.members
+    if key in (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT):
+        return not body.get("memberId") or (group, body["memberId"]) in facts.members
+    if key == apis.OFFSET_FETCH:
+        return all(
+            not one.get("memberId") or (one["groupId"], one["memberId"]) in facts.members for one in body["groups"]
+        )
+    if key == apis.LEAVE_GROUP:
+        static = any(one.get("groupInstanceId") for one in body["members"])
+        return static or any((group, one["memberId"]) in facts.members for one in body["members"])
+    return True
+
+
 _NO_COORDINATOR: Final = (14, 15, 16)
 """Answers to a client that asked a coordinator too early: it asks again. A broker that is ready would take both."""
 
@@ -240,8 +298,15 @@ def _convert(one: _Decoded, key: int, body: Body, offered: tuple[int, int], fact
         convert.check(key, version, body)
     except convert.CannotConvert as problem:
         return Skip(row, "target_lacks_version", f"{apis.name(key)} v{one.version} as v{version}: {problem}")
+    if not _joined(key, body, facts):
+        if key not in (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT, apis.OFFSET_FETCH):
+            return Skip(row, "no_member", f"group {body['groupId']}")
+        rules.append("committed_alone")
+        body["memberId"], body["generationIdOrMemberEpoch"] = "", -1
+        for group in body.get("groups", ()):
+            group["memberId"], group["memberEpoch"] = None, -1
     unknown = name_topics(key, body, facts)
-    if unknown is not None and version != one.version:
+    if unknown is not None and UNKNOWN_TOPIC_ID not in {code["code"] for code in row["errors"] or ()}:
         return Skip(row, "unknown_topic_id", unknown)
     if key == apis.PRODUCE:
         failed = _retried(body, one.answer, facts)
@@ -303,6 +368,8 @@ _TOPIC_MAKERS: Final = frozenset((apis.CREATE_TOPICS, apis.DELETE_TOPICS, apis.C
 
 _NEAR: Final = 64
 """Batches before an offset among which the last of each session is looked for."""
+
+UNKNOWN_TOPIC_ID: Final = 100
 
 Key = tuple[str, Any]
 
@@ -487,7 +554,9 @@ class _Order:
 def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> tuple[Plan, Facts]:
     """Decide about every captured exchange. Steps are numbered in order of captured time."""
     decoded = [[_Decoded(request) for request in session.requests] for session in sessions]
-    facts = _facts(one for some in decoded for one in some)
+    every = [one for some in decoded for one in some]
+    facts = _facts(every)
+    _match_ids(facts, every)
     merged = sorted(
         ((one.request.sent_ns, index, one.request.exchange, one) for index, some in enumerate(decoded) for one in some),
         key=lambda entry: entry[:3],

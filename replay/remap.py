@@ -24,7 +24,9 @@ _BY_NAME_OR_ID: Final = (apis.METADATA, apis.DELETE_TOPICS)
 _SEQUENCES: Final = 1 << 31
 """Sequences are 31 bits wide and wrap."""
 
-CONSUMER: Final = "consumer"
+_UNSUPPORTED_VERSION: Final = 35
+"""What a broker answers whose configuration does not serve an API that it offers (3.9: KIP-848 groups)."""
+
 KEEP: Final = "keep"
 SHIFT: Final = "shift"
 
@@ -51,11 +53,12 @@ class Producer:
 @dataclass(slots=True)
 class FetchSession:
     """A fetch session of the capture: its partitions as the client last named them, and the target's session (id 0:
-    none; `epoch` is the next one to send)."""
+    none; `epoch` is the next one to send). `partial`: its start was not seen, so partitions may be missing."""
 
     partitions: dict[tuple[str, int], Body] = field(default_factory=dict)
     id: int = 0
     epoch: int = 0
+    partial: bool = False
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class Remap:
     share_epochs: dict[tuple[str, str, str], int] = field(default_factory=dict)
     offset_maps: dict[tuple[str, int], offsets.OffsetMap] = field(default_factory=dict)
     positions: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
+    refused_groups: set[str] = field(default_factory=set)
     _next_sequence: dict[tuple[Producer, str, int], int] = field(default_factory=dict)
     _sequence_delta: dict[tuple[Producer, Producer, str, int], int] = field(default_factory=dict)
     _asked: set[Producer] = field(default_factory=set)
@@ -244,7 +248,9 @@ class Remap:
 
     def _offset_commit(self, step: Step, body: Body) -> None:
         group, member = body["groupId"], body.get("memberId", "")
-        if "generationIdOrMemberEpoch" in body:
+        if group in self.refused_groups:
+            body["memberId"], body["generationIdOrMemberEpoch"] = "", -1
+        elif "generationIdOrMemberEpoch" in body:
             body["generationIdOrMemberEpoch"] = self.generation(group, member, body["generationIdOrMemberEpoch"])
             body["memberId"] = self.member(group, member)
         for topic in body["topics"]:
@@ -260,7 +266,9 @@ class Remap:
     def _offset_fetch(self, step: Step, body: Body) -> None:
         for one in body["groups"]:
             group, member = one["groupId"], one.get("memberId")
-            if member:
+            if group in self.refused_groups:
+                one["memberId"], one["memberEpoch"] = None, -1
+            elif member:
                 one["memberEpoch"] = self.generation(group, member, one["memberEpoch"])
                 one["memberId"] = self.member(group, member)
 
@@ -347,7 +355,7 @@ class Remap:
 
     # --- fetch sessions (KIP-227) ---
 
-    def fetch_session(self, step: Step, body: Body, several: bool) -> str | None:
+    def fetch_session(self, step: Step, body: Body, captured: Body | None, several: bool) -> str | None:
         """Put a fetch into the target's session; the rule by which it became something else, if it did.
 
         `several`: the target has several brokers; a session is one broker's, so fetches are then full ones."""
@@ -360,10 +368,12 @@ class Remap:
         session = self.sessions.get(key)
         if epoch > 0:
             if session is None:
-                session = self.sessions[key] = FetchSession()
-                if not body["topics"]:
-                    return "no_session"
+                session = self.sessions[key] = FetchSession(partial=True)
+            if session.partial:
+                self._adopt(session, body, captured)
             _track(session, body)
+            if not session.partitions:
+                return "no_session"
             if session.id and not several:
                 body["sessionId"], body["sessionEpoch"] = session.id, session.epoch
                 return None
@@ -386,6 +396,23 @@ class Remap:
             return None
         body["sessionId"], body["sessionEpoch"] = 0, 0
         return "session_remade"
+
+    def _adopt(self, session: FetchSession, body: Body, captured: Body | None) -> None:
+        """Name the partitions that the captured answer has records of, and nobody named since the capture began: they
+        were asked for from these records on."""
+        named = {(topic.get(NAME, ""), one["partition"]) for topic in body["topics"] for one in topic["partitions"]}
+        for topic in (captured or {}).get("responses", ()):
+            name = topic.get(NAME)
+            for one in topic["partitions"]:
+                where = name, one["partitionIndex"]
+                found = batches.produced(one.get("records"))
+                if name and found and where not in named and where not in session.partitions:
+                    asked = {
+                        "partition": one["partitionIndex"],
+                        "fetchOffset": self.offset(name, one["partitionIndex"], found[0].base_offset),
+                        "partitionMaxBytes": 1 << 20,
+                    }
+                    body["topics"].append({NAME: name, "topic": name, "topicId": ZERO_UUID, "partitions": [asked]})
 
     def fetch_again(self, step: Step, body: Body, rule: str, replayed: Body | None) -> None:
         """Make a fetch that was answered (or lost) fit to be sent again."""
@@ -499,9 +526,11 @@ class Remap:
 
     def _learn_group_heartbeat(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         assert step.body is not None
-        if replayed["errorCode"]:
-            return
         group, member = step.body["groupId"], step.body["memberId"]
+        if replayed["errorCode"]:
+            if replayed["errorCode"] == _UNSUPPORTED_VERSION:
+                self.refused_groups.add(group)
+            return
         was = (captured or {}).get("memberId") or member
         state = self.epochs.setdefault((group, was), self.epochs.get((group, member), Member()))
         state.epoch = replayed["memberEpoch"]

@@ -29,6 +29,7 @@ RULES: Final[dict[str, str]] = {
     "null_records": "a broker never answers a produce request without records",
     "bad_records": "the records cannot be converted to batches, which the target demands",
     "client_retried": "failed in the capture with an error that its client retries; what it sent then is sent",
+    "no_member": "the member joined its group before the capture began",
     # skipped during the run
     "no_session": "the fetch session that it names was not made in the replay",
     "unknown_topic_id": "neither the capture nor the target says the name for this topic id",
@@ -36,6 +37,7 @@ RULES: Final[dict[str, str]] = {
     # converted
     "version": "sent in a version that the target offers",
     "zookeeper_offsets": "offsets in ZooKeeper (version 0) became offsets in Kafka (version 1 or newer)",
+    "committed_alone": "offsets of a member that joined before the capture began, committed without membership",
     "batches": "old message sets were made record batches (KIP-98)",
     "split": "sent in parts to several leaders or coordinators",
     "topics_by_name": "topic ids became names, or the reverse",
