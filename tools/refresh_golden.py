@@ -8,6 +8,8 @@ of the two releases that `analyzer/definitions/` was made from. Out:
 - `kafka-RELEASE.tsv.xz` with lines of api_key, direction (0 request, 1 response), version, bytes (hex), JSON;
 - `data-RELEASE.tsv.xz` of the newest release with lines of definition, version, bytes, JSON for all data definitions:
   records of internal topics, control records, the consumer protocol;
+- `records-RELEASE.tsv.xz`, by `GoldenRecords.java`, with lines of topic, key, value, JSON: each record of the internal
+  topics in each version, as the coordinators' and the controller's own serdes write and read them;
 - `embedded-RELEASE.tsv` with the same, by `GoldenEmbedded.java`, for what `definitions/embedded.json` says by hand.
 """
 
@@ -32,10 +34,10 @@ CONNECT_RELEASE = "4.3.1"
 """The newest release whose connect-runtime is published where Maven looks by default."""
 
 
-def run(folder: Path, program: str, *arguments: str) -> bytes:
-    """What a Java program of this folder prints, with all jars of `folder` on its class path."""
+def run(folder: Path, program: str, *arguments: str, read: bytes = b"") -> bytes:
+    """What a Java program of this folder prints, with all jars of `folder` on its class path and `read` on stdin."""
     command = ["java", "-cp", str(folder / "*"), str(PROGRAMS / program), *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    return subprocess.run(command, check=True, input=read, stdout=subprocess.PIPE).stdout
 
 
 def write(name: str, lines: bytes) -> None:
@@ -69,8 +71,9 @@ def main() -> int:
             fetch_jars(release, folder, *(RECORD_ARTIFACTS if release == NEW_RELEASE else ()))
             write(f"kafka-{release}.tsv.xz", run(folder, "Golden.java", SEED, MESSAGES_PER_LAYOUT))
             if release == NEW_RELEASE:
-                classes = data_classes(folder)
-                write(f"data-{release}.tsv.xz", run(folder, "Golden.java", SEED, MESSAGES_PER_LAYOUT, *classes))
+                data = run(folder, "Golden.java", SEED, MESSAGES_PER_LAYOUT, *data_classes(folder))
+                write(f"data-{release}.tsv.xz", data)
+                write(f"records-{release}.tsv.xz", run(folder, "GoldenRecords.java", read=data))
         folder = (arguments.jars or Path(temporary)) / f"connect-{CONNECT_RELEASE}"
         fetch_jars(CONNECT_RELEASE, folder, "connect-runtime")
         write(f"embedded-{CONNECT_RELEASE}.tsv", run(folder, "GoldenEmbedded.java"))

@@ -75,6 +75,18 @@ def data() -> tuple[GoldenData, ...]:
 
 
 @functools.cache
+def records() -> tuple[tuple[str, bytes | None, bytes | None, Any], ...]:
+    """(topic, key, value, JSON) of each record of the internal topics in each version, by Kafka's own serdes."""
+    text = lzma.decompress((FOLDER / "records-4.4.0.tsv.xz").read_bytes()).decode()
+    found = []
+    for line in text.splitlines():
+        topic, key, value, body = line.split("\t")
+        both = [None if one == "-" else bytes.fromhex(one) for one in (key, value)]
+        found.append((topic, both[0], both[1], json.loads(body)))
+    return tuple(found)
+
+
+@functools.cache
 def by_hand() -> tuple[GoldenData, ...]:
     """Of every definition in `embedded.json`; Connect's begin with their version."""
     return _data_lines((FOLDER / "embedded-4.3.1.tsv").read_text())

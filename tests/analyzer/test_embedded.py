@@ -85,6 +85,24 @@ def test_what_is_defined_by_hand_is_what_kafkas_code_writes_and_reads() -> None:
             check_spans(opened.nodes, 0, len(one.data))
 
 
+def test_records_of_internal_topics_are_what_kafkas_own_serdes_read() -> None:
+    """Every type in every version, with what says type and version, and a tombstone of each type that has a key."""
+    seen: Counter[str] = Counter()
+    for topic, key, value, body in golden.records():
+        found = decoded(topic, key, value)
+        found.pop("embedded", None)  # arbitrary bytes in golden data
+        assert equal(found, body, {}), f"{found}\n{body}"
+        seen[topic] += 1
+        if topic != "__cluster_metadata":
+            assert embedded.record_secrets(topic, key, value) == []
+    assert seen == {
+        "__consumer_offsets": 22 + 22 + 8,  # types, tombstones, and four versions more of two types
+        "__transaction_state": 3,
+        "__share_group_state": 4,
+        "__cluster_metadata": 27 + 11,
+    }
+
+
 # --- group protocols --------------------------------------------------------------------------------------------------
 
 
