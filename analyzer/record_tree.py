@@ -20,7 +20,7 @@ from analyzer import checksums, embedded
 from analyzer import record_batches as b
 from analyzer import records as r
 from analyzer.embedded import Embedded, Record, Said
-from analyzer.schema import REQUEST
+from analyzer.schema import REQUEST, TOPICS
 from analyzer.state import NULL
 from analyzer.tree import REDACTED, Node, decode_request, decode_response
 
@@ -94,14 +94,17 @@ def record_set(data: bytes, topic: str, *, nodes: bool = True) -> RecordSet:
     """Open the record set of a topic. `nodes=False`: only the records that have a format of their own."""
     heap = np.frombuffer(bytearray(data), np.uint8)
     batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+    magics = batches.table[b.B_MAGIC].tolist()
+    attributes = batches.table[b.B_ATTRIBUTES].tolist()
+    controls = [magic == 2 and bits & b.CONTROL != 0 for magic, bits in zip(magics, attributes, strict=True)]
     if nodes:
         checksums.check(batches.table, heap)
+    elif topic not in TOPICS and not any(controls):
+        return RecordSet((), (), len(batches), 0)  # nothing to find: leave the batches closed
     children: list[list[Node]] = [[] for _ in range(len(batches))]
     typed = []
     count = 0
     ends = batches.table[b.B_RECORDS_AT].tolist()
-    magics = batches.table[b.B_MAGIC].tolist()
-    attributes = batches.table[b.B_ATTRIBUTES].tolist()
     for piece in r.Opener().open(batches):
         heaps = [one.tobytes() for one in piece.heaps]
         headers = _headers(piece)
@@ -109,7 +112,7 @@ def record_set(data: bytes, topic: str, *, nodes: bool = True) -> RecordSet:
             batch, source = row[r.R_BATCH], heaps[row[r.R_HEAP]]
             key = _slice(source, row[r.R_KEY_AT], row[r.R_KEY_LENGTH])
             value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])
-            control = magics[batch] == 2 and attributes[batch] & b.CONTROL != 0
+            control = controls[batch]
             record = embedded.read_control(key, value) if control else embedded.read_record(topic, key, value)
             if record is not None:
                 typed.append((count, row[r.R_OFFSET], record))

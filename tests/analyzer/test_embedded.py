@@ -225,6 +225,13 @@ def blobs(body: Any, path: str) -> list[str]:
     return [path] if isinstance(body, str) and body and path.rpartition(".")[2] in names else []
 
 
+def at(body: Any, path: str) -> Any:
+    """What a path as in `members[0].metadata` leads to."""
+    for step in path.replace("[", ".").replace("]", "").split("."):
+        body = body[int(step)] if isinstance(body, list) else body[step]
+    return body
+
+
 # --- what real clients said -------------------------------------------------------------------------------------------
 
 
@@ -246,6 +253,9 @@ def test_every_group_message_of_real_clients_is_opened_to_the_last_byte(name: st
         paths = [entry["path"] for entry in entries if not entry["path"].endswith(".userData")]
         assert paths == [*blobs(exchange.request, "request"), *blobs(exchange.response, "response")]
         counts[exchange.api] += len(entries)
+        shown = exchange.json()
+        assert shown.get("embedded", []) == entries
+        assert all(base64.b64decode(at(shown, path)) for path in paths)
         for side in ("request", "response"):
             found = exchange.decoded(side, nodes=True)
             message = exchange.request_message if side == "request" else exchange.response_message

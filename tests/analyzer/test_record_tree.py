@@ -164,6 +164,20 @@ def test_control_records_are_typed_in_any_topic() -> None:
     assert [(entry["type"], entry["value"]) for entry in listed] == [("commit", {"coordinatorEpoch": 3})]
 
 
+def test_a_snapshot_of_cluster_metadata() -> None:
+    header = {"version": 0, "lastContainedLogTimestamp": 9}
+    records = batch((b"\x00\x00\x00\x03", encode_data(header, "SnapshotHeaderRecord", 0)), control=True)
+    records += batch((None, metadata_value("NoOpRecord", 0, {})))
+    topic = {"name": "__cluster_metadata", "partitions": [{"index": 0, "unalignedRecords": records}]}
+    frame = encoding.encode_response(59, 0, 7, {"topics": [topic]})
+    openers = record_tree.openers(59, RESPONSE, str, nodes=False)
+    _, found = embedded.nested(tree.decode_response(frame, 59, 0, tree=True).nodes, openers, {})
+    assert [(entry["path"], entry["type"], entry["value"]) for entry in embedded.listed(found)] == [
+        ("topics[0].partitions[0].unalignedRecords[0]", "SnapshotHeader", header),
+        ("topics[0].partitions[0].unalignedRecords[1]", "NoOpRecord", {}),
+    ]
+
+
 SECRETS = (b"S4ltS4lt", b"St0redKey", b"S3rverKey")
 
 
