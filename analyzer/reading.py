@@ -182,12 +182,15 @@ def point_tables(
 
     for batches in engine.batches(report):
         yield from made.take(batches)
+        if made.rows >= ROW_GROUP_ROWS:
+            yield from made.flush()
     yield from made.flush()
     return made.finish(point, engine)
 
 
 class PointTables:
-    """The batches of one capture point as tables. `waiting`: the rows of windows that are in no table yet."""
+    """The batches of one capture point as tables. `waiting`: the rows of windows that are in no table yet, `rows` of
+    them."""
 
     def __init__(self, columns: Columns, choice: Choice) -> None:
         self.columns = columns
@@ -195,10 +198,10 @@ class PointTables:
         self.waiting: list[Rows] = []
         self._choice = choice
         self._bodies = _Bodies(columns)
-        self._rows = 0
+        self.rows = 0
 
     def take(self, batches: list[Batch]) -> Iterator[tuple[str, pa.Table]]:
-        """Take one window's batches, one a shard. Tables come when there are rows enough for a row group."""
+        """Take one window's batches, one a shard; its raw messages come at once, where they are asked for."""
         choice, columns = self._choice, self.columns
         taken = columns.take(batches)
         if choice.keep:
@@ -212,15 +215,13 @@ class PointTables:
             yield "messages", self._bodies.table(taken, choice.everything)
         if taken.x.shape[1]:
             self.waiting.append(taken)
-            self._rows += taken.x.shape[1]
-        if self._rows >= ROW_GROUP_ROWS:
-            yield from self.flush()
+            self.rows += taken.x.shape[1]
 
     def flush(self) -> Iterator[tuple[str, pa.Table]]:
         """Tables of all rows that wait."""
         yield "exchanges", self.columns.exchanges(self.waiting)
         yield "partitions", self.columns.partitions(self.waiting)
-        self.waiting, self._rows = [], 0
+        self.waiting, self.rows = [], 0
         self.summary.add_connections(self.columns.connections)
         yield from self.columns.small_tables().items()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,14 +159,24 @@ class Summary:
         ]
         self._connections += other._connections
 
-    def finish(self, point: CapturePoint, engine: Engine, columns: Columns) -> None:
-        """A capture point has been read."""
-        self.coverage.add(columns.coverage)
+    def name_topics(self, columns: Columns) -> None:
+        """All exchanges have been added: count their topics by name."""
         lists = columns.topic_lists()
         for number, count in self._lists.items():
             for topic in lists[number]:
                 self._topics[columns.topic_name(topic)] += count
         self._lists.clear()
+
+    def rename_topics(self, name: Callable[[str], str]) -> None:
+        """Count topics by the names that `name` gives for those they are counted by."""
+        counted, self._topics = self._topics, Counter()
+        for topic, count in counted.items():
+            self._topics[name(topic)] += count
+
+    def finish(self, point: CapturePoint, engine: Engine, columns: Columns) -> None:
+        """A capture point has been read."""
+        self.coverage.add(columns.coverage)
+        self.name_topics(columns)
         files = engine.reader.files
         first = [info.first_ns for info in files if info.first_ns is not None]
         last = [info.last_ns for info in files if info.last_ns is not None]

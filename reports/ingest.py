@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,30 +23,18 @@ import pyarrow as pa
 from analyzer import tables
 from analyzer.dataset import Dataset, DatasetError, Parts, Writer
 from analyzer.engine import Settings
-from analyzer.reading import Choice, PointRead, check_names, joined, manifest, read_point, reading_settings
+from analyzer.reading import Choice, check_names, joined, manifest, read_point, reading_settings
 from captures.files import CaptureError, CapturePoint, capture_points
+from reports.splitting import split_point
+from reports.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPLIT_BYTES = 16 << 30
+"""A capture point this large takes one task of two threads half a minute to some minutes."""
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a task made of a capture point: the tables it knows, and the files it wrote for those that have rows."""
-
-    read: PointRead
-    tables: tuple[str, ...]
-    files: list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """What is wrong with a task's input."""
-
-    message: str
-    hint: str
 
 
 def analyze(
@@ -62,18 +50,20 @@ def analyze(
     frame_limit: int | None = None,
     keep_bytes: bool = False,
     append: bool = False,
+    split_bytes: int = SPLIT_BYTES,
 ) -> Dataset:
     """Decode captures in Spark and write them to `out` as a dataset; arguments as in `analyzer.analyze`.
 
-    `threads`: of each task. The `Dataset` that comes back has no tables. Raises CaptureError, DatasetError, and
-    `pyspark.errors.PySparkException` where Spark itself fails; the dataset is then as it was.
+    threads: of each task; split_bytes: a capture point whose files hold more is decoded by connection. The `Dataset`
+    that comes back has no tables. Raises CaptureError, DatasetError, and `pyspark.errors.PySparkException` or py4j's
+    error where Spark itself fails; the dataset is then as it was.
     """
     points = task_points(captures, rotated)
     choice = Choice.of(filter, None, keep_bytes)
     settings = reading_settings(threads, window_bytes, ports, choice.keep, frame_limit)
     with Writer(Path(out).absolute(), append) as writer:
         check_names(points, writer)
-        done = _by_capture_point(spark, points, settings, choice, writer)
+        done = _decoded(spark, points, settings, choice, writer, split_bytes)
         for one in done:
             writer.adopt(one.files)
         _add_empty(writer, done)
@@ -93,26 +83,32 @@ def task_points(
     return [replace(point, folder=os.getcwd()) for point in points]
 
 
-def _by_capture_point(
-    spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer
+def _decoded(
+    spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer, most: int
 ) -> list[Done]:
-    """A task for each capture point."""
+    """A task for each capture point, and many for each that is larger than `most`, one such point after the other."""
     folder, run = writer.folder, writer.run
+    labels = [f"{run}-{number:05d}" for number in range(len(points))]
+    # A filter may ask for names that another connection says: it is not split.
+    large = [i for i, point in enumerate(points) if choice.everything and size_of(point) > most]
+    small = [i for i in range(len(points)) if i not in set(large)]
 
-    def work(numbered: Iterable[tuple[int, CapturePoint]]) -> Iterator[Done | Refused]:
-        for number, point in numbered:
-            yield decode_point(point, settings, choice, folder, f"{run}-{number:05d}-{_attempt()}")
+    def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:
+        for i in chosen:
+            yield i, decode_point(points[i], settings, choice, folder, f"{labels[i]}-{attempt()}")
 
-    spread = spark.sparkContext.parallelize(list(enumerate(points)), len(points))
-    return accepted(spread.mapPartitions(work).collect())
+    context = spark.sparkContext
+    results: dict[int, Done | Refused] = {}
+    if small:
+        results.update(context.parallelize(small, len(small)).mapPartitions(work).collect())
+    for i in large:
+        results[i] = split_point(context, points[i], settings, choice, folder, labels[i])
+    return accepted([results[i] for i in range(len(points))])
 
 
-def _attempt() -> int:
-    """The number of the task's attempt, of all that this application ever made."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return int(context.taskAttemptId()) if context is not None else 0
+def size_of(point: CapturePoint) -> int:
+    """Bytes of a capture point's files, as stored."""
+    return sum(os.path.getsize(os.path.join(point.folder, path)) for path in point.paths)
 
 
 def decode_point(point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str) -> Done | Refused:
