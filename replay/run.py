@@ -59,6 +59,42 @@ class Target:
     offers: plan.Offers
     topology: topology.Topology
     channel: Channel
+    dial: link.Dial
+    others: dict[int, Channel] = field(default_factory=dict)
+
+    async def at(self, node: int) -> Channel:
+        """A channel to one of its brokers. Raises LinkError."""
+        if node not in self.others:
+            host, port = self.topology.nodes[node]
+            self.others[node] = await connect(self.dial, host, port)
+            await introduce(self.others[node], self.offers, 10.0)
+        return self.others[node]
+
+    async def ends(self, topics: list[str], timestamp: int) -> list[int | None]:
+        """The first (-2) or next (-1) offset of each partition, asked of its leader; None where it has none yet."""
+        version = min(self.offers[apis.LIST_OFFSETS][1], 5)
+        found: list[int | None] = []
+        for topic in topics:
+            for partition in range(self.topology.partitions.get(topic, 0)):
+                leader = self.topology.leaders.get((topic, partition))
+                if leader is None:
+                    found.append(None)
+                    continue
+                asked = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
+                body = {"replicaId": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+                channel = await self.at(leader)
+                answer = await channel.ask(
+                    apis.LIST_OFFSETS, version, convert.fit(apis.LIST_OFFSETS, version, body), 10.0
+                )
+                one = answer["topics"][0]["partitions"][0]
+                offset = one["offset"] if "offset" in one else max(one["oldStyleOffsets"], default=0)
+                found.append(None if one["errorCode"] else offset)
+        return found
+
+    def close(self) -> None:
+        """End its connections."""
+        for channel in (self.channel, *self.others.values()):
+            channel.close()
 
 
 @dataclass(slots=True)
@@ -108,7 +144,7 @@ async def ask_target(options: Options, dial: link.Dial) -> Target:
         raise link.LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
     if not known.nodes:
         raise link.LinkError(f"{channel.address}: names no brokers", "is the cluster up?")
-    return Target(offers, known, channel)
+    return Target(offers, known, channel, dial)
 
 
 async def replay(
@@ -128,7 +164,7 @@ async def replay(
         notes += missing(options, facts, target.topology, planned)
         learned.topic_ids.update(target.topology.topic_ids)
         learned.leader_epochs.update(target.topology.leader_epochs)
-        target.channel.close()
+        target.close()
         recorder = Recorder(writer)
         recorder.captured(found)
         for skip in planned.skips:
@@ -219,26 +255,10 @@ async def _check_empty(options: Options, facts: plan.Facts, target: Target) -> N
     full = []
     for name in sorted(facts.produced):
         there = options.map_topic.get(name, name)
-        count = target.topology.partitions.get(there, 0)
-        leaders = {p: target.topology.leaders.get((there, p)) for p in range(count)}
-        if any([await _has_records(options, target, there, p) for p, leader in leaders.items() if leader is not None]):
+        if await target.ends([there], -2) != await target.ends([there], -1):
             full.append(there)
     if full:
         raise NotEmpty(full)
-
-
-async def _has_records(options: Options, target: Target, topic: str, partition: int) -> bool:
-    version = min(target.offers[apis.LIST_OFFSETS][1], 5)
-    ends = []
-    for timestamp in (-2, -1):
-        body = {"replicaId": -1, "topics": [{"name": topic, "partitions": [
-            {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}]}]}  # fmt: skip
-        body = convert.fit(apis.LIST_OFFSETS, version, body)
-        answer = (await target.channel.ask(apis.LIST_OFFSETS, version, body, 10.0))["topics"][0]["partitions"][0]
-        if answer["errorCode"]:
-            return False  # another node's: its own answer would say; three-node targets are asked per leader below
-        ends.append(answer["offset"] if "offset" in answer else max(answer["oldStyleOffsets"], default=0))
-    return ends[0] != ends[1]
 
 
 async def seed(options: Options, facts: plan.Facts, target: Target) -> list[str]:
@@ -296,23 +316,7 @@ async def _settle(options: Options, facts: plan.Facts, target: Target) -> None:
     for _ in range(100):
         answer = await target.channel.ask(apis.METADATA, version, convert.fit(apis.METADATA, version, body), 10.0)
         target.topology.learn_metadata(answer)
-        led = all(one["leaderId"] >= 0 for topic in answer["topics"] for one in topic["partitions"])
-        if led and not await _unready(options, target, names):
+        made = {topic["name"] for topic in answer["topics"] if not topic["errorCode"]}
+        if made >= set(names) and None not in await target.ends(names, -1):
             return
         await asyncio.sleep(0.1)
-
-
-async def _unready(options: Options, target: Target, names: list[str]) -> bool:
-    """Does a leader on the broker that we speak to not know yet that it is one?"""
-    version = min(target.offers[apis.LIST_OFFSETS][1], 5)
-    asked = [
-        {"name": name, "partitions": [
-            {"partitionIndex": p, "timestamp": -1, "maxNumOffsets": 1} for p in range(target.topology.partitions[name])
-        ]}
-        for name in names if name in target.topology.partitions
-    ]  # fmt: skip
-    if len(target.topology.nodes) > 1 or not asked:
-        return False
-    body = convert.fit(apis.LIST_OFFSETS, version, {"replicaId": -1, "topics": asked})
-    answer = await target.channel.ask(apis.LIST_OFFSETS, version, body, 10.0)
-    return any(one["errorCode"] for topic in answer["topics"] for one in topic["partitions"])
