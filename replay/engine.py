@@ -114,6 +114,7 @@ class Engine:
         self._control_lock = asyncio.Lock()
         self._added: dict[str, set[tuple[str, int] | str]] = {}
         self._refused: set[int] = set()
+        self._down: dict[int, float] = {}
         self._started = 0.0
         self._epoch_ns = 0
 
@@ -358,7 +359,7 @@ class Engine:
         if not wanted:
             return
         version = min(self.offers[api_key][1], 3)
-        await self._ask_until(api_key, version, body, await self._coordinator(topology.TRANSACTION, name))
+        await self._ask_until(api_key, version, body, name)
         added |= wanted
         job.outcome.retries.append("transaction_v1")
 
@@ -366,8 +367,7 @@ class Engine:
 
     async def _send(self, state: _SessionState, job: _Job) -> None:
         """Send all parts now, in one turn of the loop, so that the order on each connection is the session's."""
-        job.parts = await self._parts(state, job)
-        channels = [await self._channel(state, node) for node, _ in job.parts]
+        channels = await self._reach(state, job)
         for channel in channels:
             while channel.open and channel.backlog() > self.settings.backlog_bytes:
                 self._note("back_pressure")
@@ -396,6 +396,27 @@ class Engine:
         outcome.first_sent_ns = outcome.first_sent_ns or outcome.sent_ns
         outcome.sent_version = step.version
         outcome.targets = [channel.address for channel in channels]
+
+    async def _reach(self, state: _SessionState, job: _Job) -> list[Channel]:
+        """Split a request by who serves it now, and open what it needs. A broker that is gone is asked about until
+        others have taken over, with a bound. Raises LinkError."""
+        started = self._loop.time()
+        while True:
+            job.parts = await self._parts(state, job)
+            channels = []
+            try:
+                for node, _ in job.parts:
+                    channels.append(await self._channel(state, node))
+                return channels
+            except LinkError:
+                if len(self.topology.nodes) <= 1 or self._loop.time() - started > self.settings.reconnect:
+                    raise
+                self._down[job.parts[len(channels)][0]] = self._loop.time()
+                self.topology.forget_node(job.parts[len(channels)][0])
+            self._note("dialled_again")
+            await asyncio.sleep(self.settings.limits.longest_pause)
+            names = {self.remap.topic(topic) for topic, _ in topology.named(job.step.request.api_key, job.body)}
+            await self.refresh(sorted(names))
 
     def _encoded(self, step: Step, body: Body, correlation: int) -> bytes:
         key = step.request.api_key
@@ -442,7 +463,13 @@ class Engine:
         return [(await self._coordinator(topology.GROUP, body.get("groupId") or ""), body)]
 
     def _home(self, state: _SessionState) -> int:
-        return self.topology.home(self._brokers, state.session.broker)
+        """The node that stands for the session's captured broker; while that is down, another."""
+        node = self.topology.home(self._brokers, state.session.broker)
+        recently = self._loop.time() - self.settings.reconnect
+        if self._down.get(node, recently) > recently:
+            up = [other for other in sorted(self.topology.nodes) if self._down.get(other, recently) <= recently]
+            return up[0] if up else node
+        return node
 
     # --- answers ---
 
@@ -627,7 +654,7 @@ class Engine:
             return channel
 
     async def _dialled(self, node: int) -> Channel:
-        """Connect to a node, again and again until a bound: brokers restart. Raises LinkError."""
+        """Connect to a node; to the only one again and again until a bound, for brokers restart. Raises LinkError."""
         started = self._loop.time()
         pause = 0.05
         while True:
@@ -637,14 +664,9 @@ class Engine:
                 await introduce(channel, self.offers, self.settings.answer_timeout)
                 return channel
             except LinkError:
-                if self._loop.time() - started > self.settings.reconnect:
+                # Of several brokers others may have taken over: `_reach` asks.
+                if len(self.topology.nodes) > 1 or self._loop.time() - started > self.settings.reconnect:
                     raise
-                if len(self.topology.nodes) > 1:
-                    # Others may know who has taken over; what this node led is asked for again.
-                    raise_after = self._loop.time() - started > self.settings.reconnect / 10
-                    if raise_after:
-                        self.topology.forget_node(node)
-                        raise
             self._note("dialled_again")
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
@@ -683,15 +705,27 @@ class Engine:
                 raise LinkError(f"{host}:{port}: no broker of the target answers", "is it up?")
             await asyncio.sleep(0.2)
 
-    async def _ask_until(self, api_key: int, version: int, body: Body, node: int | None = None) -> Body:
-        """The same until no retriable error comes, with a bound; the last answer comes back."""
+    async def _ask_until(self, api_key: int, version: int, body: Body, transaction: str | None = None) -> Body:
+        """The same until no retriable error comes, with a bound; the last answer comes back. `transaction`: ask the
+        coordinator of this transactional id."""
         started = self._loop.time()
         pause = self.settings.limits.first_pause
         while True:
-            answer = await self._ask(api_key, version, body, node)
-            rule = retry.rule(api_key, {"errorCode": 0}, answer, False)
-            if rule is None or self._loop.time() - started > self.settings.limits.errors:
-                return answer
+            late = self._loop.time() - started > self.settings.limits.errors
+            try:
+                node = await self._coordinator(topology.TRANSACTION, transaction) if transaction else None
+                answer = await self._ask(api_key, version, body, node)
+            except (LinkError, ChannelClosed) as failure:
+                if late:
+                    raise LinkError(str(failure), getattr(failure, "hint", "")) from None
+                rule: str | None = "reconnected"
+            else:
+                rule = retry.rule(api_key, {"errorCode": 0}, answer, False)
+                if rule is None or late:
+                    return answer
+            if transaction:
+                self.topology.coordinators.pop((topology.TRANSACTION, transaction), None)
+            assert rule is not None
             self._note(rule)
             await asyncio.sleep(pause)
             pause = min(pause * 2, self.settings.limits.longest_pause)
@@ -721,8 +755,7 @@ class Engine:
         """Get a producer id that the capture does not show how its client got."""
         version = min(self.offers[apis.INIT_PRODUCER_ID][1], 4)
         body = {"transactionalId": transactional_id or None, "transactionTimeoutMs": TRANSACTION_TIMEOUT_MS}
-        node = await self._coordinator(topology.TRANSACTION, transactional_id) if transactional_id else None
-        answer = await self._ask_until(apis.INIT_PRODUCER_ID, version, body, node)
+        answer = await self._ask_until(apis.INIT_PRODUCER_ID, version, body, transactional_id)
         given = Producer(answer["producerId"], answer["producerEpoch"])
         self.remap.give_producer(captured, transactional_id, given)
 

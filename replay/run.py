@@ -82,10 +82,15 @@ class Target:
                     continue
                 asked = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
                 body = {"replicaId": -1, "topics": [{"name": topic, "partitions": [asked]}]}
-                channel = await self.at(leader)
-                answer = await channel.ask(
-                    apis.LIST_OFFSETS, version, convert.fit(apis.LIST_OFFSETS, version, body), 10.0
-                )
+                try:
+                    channel = await self.at(leader)
+                    answer = await channel.ask(
+                        apis.LIST_OFFSETS, version, convert.fit(apis.LIST_OFFSETS, version, body), 10.0
+                    )
+                except (link.LinkError, ChannelClosed):
+                    self.others.pop(leader, None)  # it went away; another will lead
+                    found.append(None)
+                    continue
                 one = answer["topics"][0]["partitions"][0]
                 offset = one["offset"] if "offset" in one else max(one["oldStyleOffsets"], default=0)
                 found.append(None if one["errorCode"] else offset)
