@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reports import catalog
-from reports.answers import Answer, Question, of_view, own
+from reports.answers import ROWS, Answer, Question, of_view, own
 
 POINTS = 240
 """Intervals of a chart over time, at most: more than a phone has pixels for, fewer than a page would feel."""
@@ -363,7 +363,8 @@ SECTIONS = (
     Section(
         "brokers", "Brokers", "", (),
         (
-            ("broker_addresses", "Brokers of the cluster"), ("leader_changes", "Leaders of partitions over time"),
+            ("broker_addresses", "Brokers of the cluster"),
+            ("leader_changes", "Changes of leaders and in-sync replicas"),
             ("offered_versions", "API versions offered"),
         ),
         "No broker said anything about itself.",
@@ -388,10 +389,9 @@ def questions(span: Span, target: str | None) -> list[Question]:
         own("errors_over_time", _errors_over_time(span), rows=POINTS * 100),
     ]  # fmt: skip
     wanted = [name for section in SECTIONS for name, _ in section.tables if name in known]
-    for name in wanted:
-        if name == "upgrade_check":
-            if target is not None:
-                asked.append(of_view(name, f"release = '{target}'"))
-        else:
-            asked.append(of_view(name, rows=_FEWER.get(name, 500)))
-    return asked
+    conditions = {"leader_changes": "to_time IS NOT NULL OR previous_leader IS NOT NULL"}
+    if target is None:
+        wanted.remove("upgrade_check")
+    else:
+        conditions["upgrade_check"] = f"release = '{target}'"
+    return asked + [of_view(name, conditions.get(name, ""), _FEWER.get(name, ROWS)) for name in wanted]

@@ -1,0 +1,41 @@
+-- How much do fetches bring, by client?
+-- An empty answer is the price of waiting for data; many a second mean a small `fetch.max.wait.ms`, or a fetch session
+-- that was lost.
+-- client_id: client id of the request header.
+-- client_ip: address of the client.
+-- fetches: answered Fetch and ShareFetch requests.
+-- empty_share: of these, without a record, from 0 to 1; null where nothing is known of partitions.
+-- errors: answers with an error.
+-- response_bytes: sizes of the answers together.
+-- bytes_per_answer: on average.
+-- record_bytes: of it records.
+-- records: records that the batches' headers say.
+-- max_wait_ms: the longest wait that it asks for.
+-- min_bytes: the least that it asks to wait for.
+-- p50_us: half of the latencies are at most this.
+-- p99_us: 99 of 100 are at most this.
+-- max_us: the longest latency.
+WITH brought AS (
+  SELECT capture, connection, exchange, sum(record_bytes) AS record_bytes, sum(record_count) AS records
+  FROM partitions
+  WHERE offset_kind = 'fetch' OR offset_kind IS NULL
+  GROUP BY capture, connection, exchange
+), fetched AS (
+  SELECT x.client_id, x.client_ip, x.error_code, x.response_bytes, x.max_wait_ms, x.min_bytes, x.latency_us,
+    b.record_bytes, b.records, b.exchange IS NOT NULL AS known
+  FROM exchanges AS x LEFT JOIN brought AS b
+    ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
+  WHERE x.api_key IN (1, 78) AND x.status = 'answered'
+), measured AS (
+  SELECT client_id, client_ip, count(*) AS fetches, count_if(coalesce(record_bytes, 0) = 0) AS empty,
+    count_if(known) AS known, count_if(error_code <> 0) AS errors, sum(response_bytes) AS response_bytes,
+    sum(record_bytes) AS record_bytes, sum(records) AS records, max(max_wait_ms) AS max_wait_ms,
+    min(min_bytes) AS min_bytes, percentile(latency_us, array(0.5, 0.99)) AS quantiles, max(latency_us) AS max_us
+  FROM fetched
+  GROUP BY client_id, client_ip
+)
+SELECT client_id, client_ip, fetches, if(known = 0, NULL, empty / fetches) AS empty_share, errors, response_bytes,
+  response_bytes DIV fetches AS bytes_per_answer, record_bytes, records, max_wait_ms, min_bytes,
+  CAST(quantiles[0] AS BIGINT) AS p50_us, CAST(quantiles[1] AS BIGINT) AS p99_us, max_us
+FROM measured
+ORDER BY fetches DESC, client_id, client_ip
