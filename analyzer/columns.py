@@ -177,6 +177,10 @@ class Rows:
         return Rows(self.x[:, mask], self.connection[mask], parts)
 
 
+MAX_OFFERS = 1024
+"""Offers of API versions remembered of a connection, so that each is one row; brokers offer fewer than a hundred."""
+
+
 class Columns:
     """Turns the batches of one capture point into Arrow tables. `take` in order, then `exchanges` of what it gave."""
 
@@ -206,6 +210,7 @@ class Columns:
         self._ends: list[tuple[int, int, int, int]] = []
         self._topic_ids: set[tuple[int, int]] = set()
         self._brokers: set[tuple[int, int, int, int]] = set()
+        self._offered: dict[int, set[tuple[int, int, int]]] = {}  # of open connections
         self._leaders: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._topic_names: dict[str, str] = {}
         self._ahead = ahead
@@ -456,6 +461,7 @@ class Columns:
             snaplen_bytes=int(d[:, t.D_SNAPLEN].sum()),
         )  # fmt: skip
         self.coverage.add(coverage)
+        self._offered.pop(number, None)
         client_ip, client_port, broker_ip, broker_port = self._ends[number]
         values = self._strings.values
         row: dict[str, Any] = {
@@ -531,6 +537,12 @@ class Columns:
             number = int(self._slots[row[s.FACT_SLOT]])
             if number < 0:
                 number = int(self._connections(np.array([row[s.FACT_SLOT]]), np.array([-1]))[0])
+            offer = (row[s.FACT_A], row[s.FACT_B], row[s.FACT_C])
+            offered = self._offered.setdefault(number, set())
+            if offer in offered:
+                return
+            if len(offered) < MAX_OFFERS:
+                offered.add(offer)
             _, _, broker_ip, broker_port = self._ends[number]
             self.api_versions.append(
                 {
@@ -754,13 +766,17 @@ def _of_owners(windows: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
 
 
 def _without_repeats(facts: np.ndarray) -> np.ndarray:
-    """Facts of one window, each once: what Metadata says of topics and brokers it says again and again."""
+    """Facts of one window, each once: what Metadata says of topics and brokers it says again and again. Offered API
+    versions stay: `Columns` knows what a connection was offered in earlier windows too."""
     if len(facts) < 2:
         return facts
     said = facts[:, : s.FACT_TRIGGER].copy()
-    said[facts[:, s.FACT_KIND] != s.FACT_API_VERSION, s.FACT_SLOT] = 0
+    said[:, s.FACT_SLOT] = 0
     _, first = np.unique(said, axis=0, return_index=True)
-    return facts[np.sort(first)]
+    fresh: np.ndarray = facts[:, s.FACT_KIND] == s.FACT_API_VERSION
+    fresh[first] = True
+    kept: np.ndarray = facts[fresh]
+    return kept
 
 
 def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:

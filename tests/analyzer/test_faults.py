@@ -107,6 +107,23 @@ def test_api_versions_v4_answered_by_error_35_in_the_layout_of_v0(tmp_path: Path
     assert [exchange.response["apiKeys"] for exchange in bodies(tmp_path)[:2]] == [keys, keys]
 
 
+@pytest.mark.parametrize("window_bytes", [200, 1 << 20])
+def test_what_a_connection_is_offered_twice_is_one_row(tmp_path: Path, window_bytes: int) -> None:
+    """A refusal (KIP-511) offers ApiVersions, and the answer to the second attempt offers it again."""
+    software = {"clientSoftwareName": "orders", "clientSoftwareVersion": "1.0"}
+    offer = {"apiKey": 18, "minVersion": 0, "maxVersion": 3}
+    more = {"apiKey": 3, "minVersion": 0, "maxVersion": 9}
+    writes = [
+        asking(request(API_VERSIONS, 4, 1, software)),
+        answering(response(API_VERSIONS, 0, 1, {"errorCode": 35, "apiKeys": [offer]})),
+        asking(request(API_VERSIONS, 3, 2, software)),
+        answering(response(API_VERSIONS, 3, 2, {"errorCode": 0, "apiKeys": [more, offer], "throttleTimeMs": 0})),
+    ]
+    seen = read(tmp_path, converse(writes), window_bytes=window_bytes)
+    rows = seen.tables["api_versions"].to_pylist()
+    assert [(row["api_key"], row["min"], row["max"]) for row in rows] == [(18, 0, 3), (3, 0, 9)]
+
+
 def test_a_capture_that_starts_inside_a_long_response(tmp_path: Path) -> None:
     """tshark loses every later response of that direction."""
     long = fetch_answer(41, batch(20, 9_000))
