@@ -43,6 +43,8 @@ RULES: Final[dict[str, str]] = {
 EXAMPLES: Final = 3
 """Of each kind of difference; the count tells the rest."""
 
+_TOPIC_RESOURCE: Final = "2:"
+"""How the key of a topic's settings begins: Kafka's ConfigResource type."""
 _RACES: Final = frozenset((3, 5, 6, 7, 13, 14, 15, 16, 27, 41, 51, 72, 74, 75, 78, 100, 103))
 _SESSIONS: Final = frozenset((70, 71, 106))
 _MEMBER_ID_REQUIRED: Final = 79
@@ -246,7 +248,8 @@ class _Comparing:
                 return None
             return Difference(pair.row, place.path, "swallowed as a duplicate", str(left), str(right), place.key)
         elif kind is Kind.CONFIG:
-            rule = "target_config" if not place.key[0].startswith("2:") else self._config_rule(pair, place)
+            of_topic = bool(place.key) and place.key[0].startswith(_TOPIC_RESOURCE)
+            rule = self._config_rule(pair, place) if of_topic else "target_config"
         elif kind is Kind.COMMITTED:
             verdict = self._offset(pair, place, left, right)
             if verdict == "same":
@@ -318,7 +321,7 @@ class _Comparing:
             return "consequence"
         if left in _RACES and not right:
             return "race"
-        if left in _RACES and right in _RACES:
+        if left in _RACES and (right in _RACES or (right in _GROUP_ERRORS and pair.api_key in _GROUP_APIS)):
             return "race"
         if _ALREADY_EXISTS in both and pair.api_key == apis.CREATE_TOPICS:
             return "seeded"

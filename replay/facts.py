@@ -79,6 +79,7 @@ _KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("producerId", "sessionId", "topicId", "sessionLifetimeMs"), Kind.ASSIGNED),
     **dict.fromkeys(("memberId", "leader"), Kind.ID),
     **dict.fromkeys(("records", "abortedTransactions", "assignment", "baseOffset"), Kind.ELSEWHERE),
+    **dict.fromkeys(("heartbeatIntervalMs", "acquisitionLockTimeoutMs"), Kind.CONFIG),
     "logAppendTimeMs": Kind.APPENDED,
     "committedOffset": Kind.COMMITTED,
 }  # fmt: skip

@@ -21,7 +21,7 @@ missing: list[str] = []
 """Why brokers could not run, for the last lines of the run."""
 
 
-def _launch(spec: Spec, factory: pytest.TempPathFactory) -> Cluster:
+def launch(spec: Spec, factory: pytest.TempPathFactory) -> Cluster:
     try:
         cluster = Cluster(spec, factory.mktemp(f"kafka-{spec.version}"), jars.find_java(), jars.fetch(spec.version))
     except jars.Unavailable as reason:
@@ -44,7 +44,7 @@ def shared_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
     def start(spec: Spec) -> Cluster:
         if spec not in running:
-            running[spec] = _launch(spec, tmp_path_factory)
+            running[spec] = launch(spec, tmp_path_factory)
         return running[spec]
 
     yield start
@@ -58,7 +58,7 @@ def fresh_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     running: list[Cluster] = []
 
     def start(spec: Spec) -> Cluster:
-        running.append(_launch(spec, tmp_path_factory))
+        running.append(launch(spec, tmp_path_factory))
         return running[-1]
 
     yield start

@@ -163,6 +163,14 @@ def test_a_member_id_that_only_one_side_was_given_first() -> None:
     assert found(join(left, right)) == [("member_id_given", "errorCode", "error vanished")]
 
 
+def test_an_interval_that_the_broker_dictates_is_its_setting() -> None:
+    def answer(interval: int) -> Body:
+        return {"memberId": "m", "memberEpoch": 1, "heartbeatIntervalMs": interval}
+
+    one = pair("ConsumerGroupHeartbeat", 1, {"groupId": "g", "memberId": "m"}, answer(1000), answer(5000))
+    assert found(one) == [("target_config", "heartbeatIntervalMs", "changed")]
+
+
 @pytest.mark.parametrize("left, right", [(27, 0), (0, 27)])
 def test_a_rebalance_that_one_side_did_not_see_at_that_moment(left: int, right: int) -> None:
     one = pair("Heartbeat", 3, {"groupId": "billing"}, {"errorCode": left}, {"errorCode": right})
