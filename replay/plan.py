@@ -387,6 +387,9 @@ def _uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool
             used: Any = one.get("producerId", one.get("v3AndBelowProducerId", -1))
             if used >= 0:
                 yield ("producer", used), True
+    elif key == apis.DESCRIBE_TRANSACTIONS:
+        for name in body["transactionalIds"]:
+            yield ("transaction", name), False
     elif key == apis.PRODUCE:
         if body.get("transactionalId"):
             yield ("transaction", body["transactionalId"]), False

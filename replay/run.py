@@ -114,6 +114,7 @@ class Result:
     valid: bool
     interrupted: bool
     seconds: float
+    sending_seconds: float
 
 
 def read(
@@ -179,12 +180,14 @@ async def replay(
             options.settings, recorder.add,
         )  # fmt: skip
         interrupted = False
+        sending = time.monotonic()
         try:
             await engine.run()
         except asyncio.CancelledError:
             interrupted = True
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         valid = not recorder.counts.tool_errors and (options.settings.speed is None or lag <= options.lag_limit_us)
+        sending = time.monotonic() - sending
         seconds = time.monotonic() - started
         captures = [{"name": name, "files": []} for name in dict.fromkeys(session.capture for session in found)]
         about = {
@@ -207,7 +210,9 @@ async def replay(
         remaps = [row for name in dict.fromkeys(s.capture for s in found) for row in learned.rows(name)]
         remaps += _topic_id_rows(found, facts, learned)
         recorder.finish(remaps, captures, about)
-        return Result(recorder.counts, planned, notes, engine.own_requests, engine.notes, valid, interrupted, seconds)
+        return Result(
+            recorder.counts, planned, notes, engine.own_requests, engine.notes, valid, interrupted, seconds, sending
+        )
     finally:
         writer.__exit__()
 
