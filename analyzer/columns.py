@@ -6,6 +6,7 @@ symbols until here; a column of strings is built as indices into the few distinc
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
 STATES = ("decoded", "truncated", "undecoded")
+CLOSED = ("open", "fin", "rst")
 OFFSET_KINDS = {
     0: "base", 1: "fetch", 2: "listed", 8: "committed", 9: "committed", 21: "delete", 23: "end", 28: "committed",
     90: "start", 91: "start",
@@ -57,6 +59,7 @@ def text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def ip_text(address: int) -> str:
     """An address of `captures.packets`: IPv4 is ::ffff:a.b.c.d there."""
     if address >> 32 == 0xFFFF:
@@ -192,7 +195,7 @@ class Columns:
         self.unrecognised: list[Unrecognised] = []
         self.unrecognised_connections = 0
         self.unrecognised_bytes = 0
-        self.connections: list[dict[str, Any]] = []
+        self.connections: list[pa.Table] = []
         self.topic_ids: list[dict[str, Any]] = []
         self.api_versions: list[dict[str, Any]] = []
         self.from_before: set[str] = set()
@@ -206,6 +209,8 @@ class Columns:
         self._shards = [_Symbols() for _ in range(max(1, engine.settings.threads))]
         self._slots = np.full(256, -1, np.int64)
         self._names: list[str] = []
+        self._free: list[int] = []
+        self._over: list[int] = []
         self._born: list[int] = []
         self._ends: list[tuple[int, int, int, int]] = []
         self._topic_ids: set[tuple[int, int]] = set()
@@ -223,7 +228,6 @@ class Columns:
         exchanges, numbers, parts = [], [], []
         before = 0
         facts: list[tuple[int, int, int, int, list[int]]] = []
-        ended: list[tuple[int, int, int, Batch, int]] = []
         for shard, batch in enumerate(batches):
             self._learn(shard, batch)
             x = batch.exchanges
@@ -243,15 +247,7 @@ class Columns:
         for batch in batches:
             messages = batch.messages
             self._message_numbers[id(batch)] = self._connections(messages[:, s.MSG_SLOT], messages[:, s.MSG_CLIENT])
-            for i, (slot, trigger) in enumerate(batch.ended.tolist()):
-                client = np.array([batch.k[i, s.K_CLIENT]])
-                number = int(self._connections(np.array([slot]), client)[0])
-                ended.append((trigger, self._born[number], number, batch, i))
-        ended.sort(key=lambda end: end[:2])
-        where = {id(batch): shard for shard, batch in enumerate(batches)}
-        for _, _, number, batch, i in ended:
-            self._end(self._shards[where[id(batch)]], number, batch, i)
-            self._slots[int(batch.ended[i, 0])] = -1
+        self._take_ended(batches)
         return rows
 
     def _learn(self, shard: int, batch: Batch) -> None:
@@ -372,21 +368,33 @@ class Columns:
         new = numbers < 0
         if new.any():
             fresh, where = np.unique(slots[new], return_index=True)
-            for slot, side in zip(fresh.tolist(), clients[new][where].tolist(), strict=True):
-                self._slots[slot] = self._name(slot, side)
+            self._slots[fresh] = [
+                self._name(slot, side) for slot, side in zip(fresh.tolist(), clients[new][where].tolist(), strict=True)
+            ]
             numbers = self._slots[slots]
         return numbers
 
     def _name(self, slot: int, side: int) -> int:
+        """Give the connection in a slot a number; those of connections long ended are used again."""
         a, b, reuse, born = self._engine.flows.end_points(slot)
         client, broker = (b, a) if side == 1 else (a, b)
         client_ip, broker_ip = ip_text(client[0]), ip_text(broker[0])
-        self._names.append(f"{end_point(client_ip, client[1])}-{end_point(broker_ip, broker[1])}#{reuse}")
-        self._ends.append(
-            (self._strings.number(client_ip), client[1], self._strings.number(broker_ip), broker[1])
-        )
-        self._born.append(born)
-        return len(self._names) - 1
+        name = f"{end_point(client_ip, client[1])}-{end_point(broker_ip, broker[1])}#{reuse}"
+        ends = (self._strings.number(client_ip), client[1], self._strings.number(broker_ip), broker[1])
+        if not self._free:
+            self._names.append(name)
+            self._ends.append(ends)
+            self._born.append(born)
+            return len(self._names) - 1
+        number = self._free.pop()
+        self._names[number], self._ends[number], self._born[number] = name, ends, born
+        return number
+
+    def release(self) -> None:
+        """All rows taken so far have become tables: numbers of connections that have ended may be given again. So what
+        is kept grows with the connections that are open, not with the capture."""
+        self._free += self._over
+        self._over = []
 
     def names(self) -> Names:
         """What the numbers in `Rows` stand for, for filters."""
@@ -428,85 +436,115 @@ class Columns:
         """Names by topic id, as far as messages have said them."""
         return dict(self._topic_names)
 
-    def _end(self, known: _Symbols, number: int, batch: Batch, i: int) -> None:
-        """A connection has ended: its row, and its bytes in the coverage."""
-        k = batch.k[i].tolist()
-        f, d, c = batch.f[2 * i : 2 * i + 2], batch.d[2 * i : 2 * i + 2], batch.c[i].tolist()
-        captured = int(d[:, t.D_CAPTURED].sum())
-        if k[s.K_CLASS] != s.KAFKA:
-            if captured:
-                self.unrecognised_connections += 1
-                self.unrecognised_bytes += captured
-                if len(self.unrecognised) < MAX_UNRECOGNISED:
-                    guess = unrecognised_guess((k[s.K_FIRST_0], k[s.K_FIRST_1]))
-                    self.unrecognised.append(Unrecognised(self._names[number], captured, guess))
+    def _take_ended(self, batches: list[Batch]) -> None:
+        """Connections that have ended: their rows, and their bytes in the coverage."""
+        parts = []
+        for shard, batch in enumerate(batches):
+            k, slots = batch.k, batch.ended[:, 0]
+            strings = np.array(self._shards[shard].strings, np.int64)
+            for column in (s.K_CLIENT_ID, s.K_SOFTWARE_NAME, s.K_SOFTWARE_VERSION, s.K_MECHANISM):
+                k[:, column] = _through(strings, k[:, column])
+            numbers = self._connections(slots, k[:, s.K_CLIENT])
+            sides = (len(slots), 2, -1)
+            parts.append((batch.ended[:, 1], numbers, k, batch.f.reshape(sides), batch.d.reshape(sides), batch.c))
+            self._slots[slots] = -1
+            self._over += numbers.tolist()
+            for number in numbers.tolist():
+                self._offered.pop(number, None)
+        trigger, numbers, k, f, d, c = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        if not len(numbers):
             return
-        client = max(0, k[s.K_CLIENT])
-        sides = (client, 1 - client)
-        coverage = Coverage(
-            payload_bytes=captured,
-            duplicate_bytes=int(d[:, t.D_DUPLICATE].sum()),
-            decoded_bytes=k[s.K_DECODED],
-            opaque=dict(
-                zip(
-                    tables.OPAQUE_REASONS,
-                    (k[s.K_ENCRYPTED], k[s.K_SASL], k[s.K_UNKNOWN_API], k[s.K_UNSUPPORTED_VERSION], k[s.K_MALFORMED],
-                     k[s.K_TRAILING], k[s.K_LIMIT]),
-                    strict=True,
-                )
-            ),
-            skipped_bytes=k[s.K_SKIPPED] + int(d[:, t.D_LATE].sum() + f[:, s.F_LOST].sum()),
-            incomplete_bytes=k[s.K_INCOMPLETE],
-            gap_bytes=int(d[:, t.D_GAP_BYTES].sum()),
-            snaplen_bytes=int(d[:, t.D_SNAPLEN].sum()),
-        )  # fmt: skip
-        self.coverage.add(coverage)
-        self._offered.pop(number, None)
-        client_ip, client_port, broker_ip, broker_port = self._ends[number]
-        values = self._strings.values
-        row: dict[str, Any] = {
-            "capture": self.capture,
-            "connection": self._names[number],
-            "client_ip": values[client_ip],
-            "client_port": client_port,
-            "broker_ip": values[broker_ip],
-            "broker_port": broker_port,
-            "first_time": c[t.C_FIRST_NS] // 1000,
-            "last_time": c[t.C_LAST_NS] // 1000,
-            "client_packets": int(d[sides[0], t.D_PACKETS]),
-            "broker_packets": int(d[sides[1], t.D_PACKETS]),
-            "client_bytes": int(d[sides[0], t.D_CAPTURED]),
-            "broker_bytes": int(d[sides[1], t.D_CAPTURED]),
-            "rtt_us": c[t.C_RTT_NS] // 1000 if c[t.C_RTT_NS] >= 0 else None,
-            "retransmissions": int(d[:, t.D_RETRANSMISSIONS].sum()),
-            "duplicates": int(d[:, t.D_DUPLICATE_PACKETS].sum()),
-            "out_of_order": int(d[:, t.D_OUT_OF_ORDER].sum()),
-            "overlap_conflicts": int(d[:, t.D_CONFLICTS].sum()),
-            "zero_windows": int(d[:, t.D_ZERO_WINDOWS].sum()),
-            "gaps": int(d[:, t.D_GAPS].sum()),
-            "opened": c[t.C_SYN_SIDE] >= 0,
-            "closed": ("open", "fin", "rst")[k[s.K_CLOSED]],
-            "tls": bool(k[s.K_TLS]),
-            "requests": k[s.K_REQUESTS],
-            "errors": k[s.K_ERRORS],
+        order = np.lexsort((np.array([self._born[number] for number in numbers.tolist()]), trigger))
+        kafka = k[order, s.K_CLASS] == s.KAFKA
+        self._not_kafka(numbers[order[~kafka]], k[order[~kafka]], d[order[~kafka]])
+        order = order[kafka]
+        if len(order):
+            self._kafka_ended(numbers[order], k[order], f[order], d[order], c[order])
+
+    def _not_kafka(self, numbers: np.ndarray, k: np.ndarray, d: np.ndarray) -> None:
+        """Connections in which no Kafka was found: counted, and the first ones listed."""
+        captured = d[:, :, t.D_CAPTURED].sum(axis=1)
+        said = np.flatnonzero(captured)
+        self.unrecognised_connections += len(said)
+        self.unrecognised_bytes += int(captured.sum())
+        for i in said[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))].tolist():
+            guess = unrecognised_guess((int(k[i, s.K_FIRST_0]), int(k[i, s.K_FIRST_1])))
+            self.unrecognised.append(Unrecognised(self._names[numbers[i]], int(captured[i]), guess))
+
+    def _kafka_ended(self, numbers: np.ndarray, k: np.ndarray, f: np.ndarray, d: np.ndarray, c: np.ndarray) -> None:
+        """Rows of `connections`. k and c have a row a connection, f and d two: int64[n, 2, columns]."""
+        rows = np.arange(len(numbers))
+        client = np.maximum(0, k[:, s.K_CLIENT])
+        both = d.sum(axis=1)
+        opaque = {
+            reason: k[:, column]
+            for reason, column in zip(
+                tables.OPAQUE_REASONS,
+                (s.K_ENCRYPTED, s.K_SASL, s.K_UNKNOWN_API, s.K_UNSUPPORTED_VERSION, s.K_MALFORMED, s.K_TRAILING,
+                 s.K_LIMIT),
+                strict=True,
+            )
+        }  # fmt: skip
+        amounts = {
+            "payload_bytes": both[:, t.D_CAPTURED],
+            "duplicate_bytes": both[:, t.D_DUPLICATE],
+            "decoded_bytes": k[:, s.K_DECODED],
+            "skipped_bytes": k[:, s.K_SKIPPED] + both[:, t.D_LATE] + f[:, :, s.F_LOST].sum(axis=1),
+            "incomplete_bytes": k[:, s.K_INCOMPLETE],
+            "gap_bytes": both[:, t.D_GAP_BYTES],
+            "snaplen_bytes": both[:, t.D_SNAPLEN],
         }
-        both_ends = self._names[number].rpartition("#")[0]
-        if not row["opened"]:
-            self.from_before.add(both_ends)
-        if row["closed"] == "open":
-            self.left_open.add(both_ends)
-        amounts = coverage.as_dict()
-        for reason, amount in amounts.pop("opaque").items():
-            row[f"opaque_{reason}_bytes"] = amount
-        row.update(amounts)
+        self.coverage.add(
+            Coverage(
+                **{name: int(values.sum()) for name, values in amounts.items()},
+                opaque={reason: int(values.sum()) for reason, values in opaque.items()},
+            )
+        )
+        ends = [self._ends[number] for number in numbers.tolist()]
+        names = [self._names[number] for number in numbers.tolist()]
+        opened, closed = c[:, t.C_SYN_SIDE] >= 0, k[:, s.K_CLOSED]
+        self.from_before.update(names[i].rpartition("#")[0] for i in np.flatnonzero(~opened).tolist())
+        self.left_open.update(names[i].rpartition("#")[0] for i in np.flatnonzero(closed == 0).tolist())
+        strings = self._strings.values
+        columns = {
+            "capture": pa.array([self.capture] * len(names), pa.string()),
+            "connection": pa.array(names, pa.string()),
+            "client_ip": pa.array([strings[end[0]] for end in ends], pa.string()),
+            "client_port": pa.array([end[1] for end in ends], pa.int32()),
+            "broker_ip": pa.array([strings[end[2]] for end in ends], pa.string()),
+            "broker_port": pa.array([end[3] for end in ends], pa.int32()),
+            "first_time": _times(c[:, t.C_FIRST_NS] // 1000),
+            "last_time": _times(c[:, t.C_LAST_NS] // 1000),
+            "client_packets": _integers(d[rows, client, t.D_PACKETS], pa.int64()),
+            "broker_packets": _integers(d[rows, 1 - client, t.D_PACKETS], pa.int64()),
+            "client_bytes": _integers(d[rows, client, t.D_CAPTURED], pa.int64()),
+            "broker_bytes": _integers(d[rows, 1 - client, t.D_CAPTURED], pa.int64()),
+            "rtt_us": _integers(np.where(c[:, t.C_RTT_NS] >= 0, c[:, t.C_RTT_NS] // 1000, s.NULL), pa.int64()),
+            "retransmissions": _integers(both[:, t.D_RETRANSMISSIONS], pa.int64()),
+            "duplicates": _integers(both[:, t.D_DUPLICATE_PACKETS], pa.int64()),
+            "out_of_order": _integers(both[:, t.D_OUT_OF_ORDER], pa.int64()),
+            "overlap_conflicts": _integers(both[:, t.D_CONFLICTS], pa.int64()),
+            "zero_windows": _integers(both[:, t.D_ZERO_WINDOWS], pa.int64()),
+            "gaps": _integers(both[:, t.D_GAPS], pa.int64()),
+            "opaque_bytes": _integers(np.sum(list(opaque.values()), axis=0), pa.int64()),
+            "opened": pa.array(opened),
+            "closed": pa.array([CLOSED[i] for i in closed.tolist()], pa.string()),
+            "tls": pa.array(k[:, s.K_TLS] != 0),
+            "requests": _integers(k[:, s.K_REQUESTS], pa.int64()),
+            "errors": _integers(k[:, s.K_ERRORS], pa.int64()),
+        }
         for name, column in (
             ("client_id", s.K_CLIENT_ID),
             ("software_name", s.K_SOFTWARE_NAME),
             ("software_version", s.K_SOFTWARE_VERSION),
             ("sasl_mechanism", s.K_MECHANISM),
         ):
-            row[name] = None if k[column] == s.NULL else values[known.strings[k[column]]]
-        self.connections.append(row)
+            values = [None if number == s.NULL else strings[number] for number in k[:, column].tolist()]
+            columns[name] = pa.array(values, pa.string())
+        columns |= {name: _integers(values, pa.int64()) for name, values in amounts.items()}
+        columns |= {f"opaque_{reason}_bytes": _integers(values, pa.int64()) for reason, values in opaque.items()}
+        wanted = [column.name for column in tables.CONNECTIONS]
+        self.connections.append(pa.Table.from_arrays([columns[name] for name in wanted], wanted))
 
     def _fact(self, known: _Symbols, row: list[int]) -> None:
         """A row for one of the small tables."""
@@ -558,8 +596,9 @@ class Columns:
     # -- Arrow ------------------------------------------------------------------------------------------------------
     def small_tables(self) -> dict[str, pa.Table]:
         """The rows of the tables that are small, kept since the last call."""
-        made: dict[str, pa.Table] = {}
-        for name in ("connections", "leaders", "brokers", "topic_ids", "api_versions"):
+        ended, self.connections = self.connections, []
+        made = {"connections": pa.concat_tables([tables.schema("connections").empty_table(), *ended])}
+        for name in ("leaders", "brokers", "topic_ids", "api_versions"):
             rows = getattr(self, name)
             made[name] = pa.Table.from_pylist(rows, schema=tables.schema(name))
             setattr(self, name, [])

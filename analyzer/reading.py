@@ -222,8 +222,10 @@ class PointTables:
         yield "exchanges", self.columns.exchanges(self.waiting)
         yield "partitions", self.columns.partitions(self.waiting)
         self.waiting, self.rows = [], 0
-        self.summary.add_connections(self.columns.connections)
-        yield from self.columns.small_tables().items()
+        small = self.columns.small_tables()
+        self.summary.add_connections(small["connections"])
+        yield from small.items()
+        self.columns.release()
 
     def finish(self, point: CapturePoint, engine: Engine) -> PointRead:
         """All has been taken: what is known besides the rows."""
@@ -674,6 +676,7 @@ def _exchanges(
                 else:
                     yield exchange
                 at += 1
+        columns.release()
         # What may still end and began earlier goes before what has ended.
         limit = min([batch.oldest for batch in batches if batch.oldest is not None] + [engine.done_packets])
         while waiting and waiting[0][0] < limit:

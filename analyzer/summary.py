@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from analyzer import errors as kafka_errors
 from analyzer import schema as definitions
@@ -128,18 +129,17 @@ class Summary:
             ((x[s.X_RESPONSE_FIRST_NS] != s.NULL) & (x[s.X_REQUEST_LAST_NS] != s.NULL) & (latency < 0)).sum()
         )
 
-    def add_connections(self, rows: list[dict[str, Any]]) -> None:
-        """Connections that have ended."""
-        self._connections += len(rows)
-        for row in rows:
-            client = self._clients.setdefault(
-                (row["client_id"], row["software_name"], row["software_version"]), [0, 0, 0]
-            )
-            client[0] += 1
-            client[1] += row["requests"]
-            client[2] += row["errors"]
-            for name in ("retransmissions", "duplicates", "out_of_order", "overlap_conflicts", "zero_windows", "gaps"):
-                self._odd[name.replace("_", " ")] += row[name]
+    def add_connections(self, table: pa.Table) -> None:
+        """Connections that have ended: rows of the table `connections`."""
+        self._connections += len(table)
+        names = ("client_id", "software_name", "software_version", "requests", "errors")
+        for *client, requests, errors in zip(*(table[name].to_pylist() for name in names), strict=True):
+            counts = self._clients.setdefault(tuple(client), [0, 0, 0])
+            counts[0] += 1
+            counts[1] += requests
+            counts[2] += errors
+        for name in ("retransmissions", "duplicates", "out_of_order", "overlap_conflicts", "zero_windows", "gaps"):
+            self._odd[name.replace("_", " ")] += int(table[name].to_numpy().sum())
 
     def join(self, other: Summary) -> None:
         """Take in the summary of further capture points, all of them finished."""
@@ -162,9 +162,10 @@ class Summary:
     def name_topics(self, columns: Columns) -> None:
         """All exchanges have been added: count their topics by name."""
         lists = columns.topic_lists()
+        names = columns.topic_names
         for number, count in self._lists.items():
             for topic in lists[number]:
-                self._topics[columns.topic_name(topic)] += count
+                self._topics[names.get(topic, topic)] += count
         self._lists.clear()
 
     def rename_topics(self, name: Callable[[str], str]) -> None:

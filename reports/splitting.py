@@ -519,10 +519,12 @@ def take_facts(
         for facts in window.values():
             flows.known.update(facts.began)
         columns.take([window[i].batch if i in window else nothing for i in range(known.buckets)])
-        made.summary.add_connections(columns.connections)
-        for name, table in columns.small_tables().items():
+        small = columns.small_tables()
+        made.summary.add_connections(small["connections"])
+        for name, table in small.items():
             if len(table):
                 parts.write(name, table)
+        columns.release()
 
     window: dict[int, Facts] = {}
     at = 0

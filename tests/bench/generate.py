@@ -300,7 +300,7 @@ def small(path: Path, size: int, connections: int = 50, seed: int = 1, value_byt
     """Write the *small* capture: at least `size` bytes, connections taking turns group by group."""
     rng = random.Random(seed)
     everyone = [connection(number, rng) for number in range(connections)]
-    variants = 16
+    variants = max(1, min(16, 16_000 // connections))  # templates take memory: fewer for very many connections
     times = clock(1)
     written = packets = exchanges = 0
     # Every connection's group in every variant of its record's value, as templates of packets: [connection * variant].
