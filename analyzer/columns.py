@@ -445,8 +445,9 @@ class Columns:
             for column in (s.K_CLIENT_ID, s.K_SOFTWARE_NAME, s.K_SOFTWARE_VERSION, s.K_MECHANISM):
                 k[:, column] = _through(strings, k[:, column])
             numbers = self._connections(slots, k[:, s.K_CLIENT])
-            sides = (len(slots), 2, -1)
-            parts.append((batch.ended[:, 1], numbers, k, batch.f.reshape(sides), batch.d.reshape(sides), batch.c))
+            f = batch.f.reshape(len(slots), 2, s.F_COLUMNS)
+            d = batch.d.reshape(len(slots), 2, t.D_COLUMNS)
+            parts.append((batch.ended[:, 1], numbers, k, f, d, batch.c))
             self._slots[slots] = -1
             self._over += numbers.tolist()
             for number in numbers.tolist():
