@@ -170,6 +170,12 @@ def _user_data(data: bytes, said: Said) -> Embedded:
         newer = _open(data, "StickyAssignorUserData", 1, 0, (), said)
         older = _open(data, "StickyAssignorUserData", 0, 0, (), said) if newer.body is None else newer
         return older if older.body is not None else newer
+    return _other_user_data(data, said)
+
+
+def _other_user_data(_: bytes, said: Said) -> Embedded:
+    """User data that Kafka's own assignors do not send (those of Streams do)."""
+    assignor = said.get("protocol")
     return _unknown(f"no definition for user data of assignor {assignor!r}" if assignor else "no assignor is said here")
 
 
@@ -201,10 +207,7 @@ _IN_MESSAGES: Final[dict[tuple[int, int], dict[str, _Opener]]] = {
 _INSIDE: Final[dict[str, dict[str, _Opener]]] = {
     # The same in data, by definition.
     "ConsumerProtocolSubscription": {"userData": _user_data},
-    "ConsumerProtocolAssignment": {
-        # Kafka's own assignors send none, Streams does.
-        "userData": lambda _, said: _unknown(f"no definition for user data of assignor {said.get('protocol')!r}")
-    },
+    "ConsumerProtocolAssignment": {"userData": _other_user_data},
     "ConnectProtocolMetadata": {
         "allocation": lambda data, said: _versioned(data, "ConnectProtocolAssignment", said, newest=True)
     },
