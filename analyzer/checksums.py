@@ -106,8 +106,9 @@ def check_small(
     return many
 
 
-def check(table: np.ndarray, heap: np.ndarray) -> None:
-    """Fill B_CRC_OK of a table of batches. Holds the GIL only between large batches."""
+def check(table: np.ndarray, heap: np.ndarray, first: int = 0, stop: int | None = None) -> None:
+    """Fill B_CRC_OK of batches first .. stop - 1 of a table. Holds the GIL only between large batches."""
+    table = table[:, first:stop]
     large = np.empty(table.shape[1], np.int64)
     many = check_small(
         heap, table[B_MAGIC], table[B_STATE], table[B_AT], table[B_LENGTH], table[B_CRC], table[B_CRC_OK], large,

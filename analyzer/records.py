@@ -285,11 +285,11 @@ def _message_set(
 
 
 @kernel
-def parse(heap: Any, scratch: Any, place: Any, stop: Any, table: Any, out: Any, p: Any, ieee: Any) -> Any:
+def parse(heap: Any, scratch: Any, place: Any, first: Any, stop: Any, table: Any, out: Any, p: Any, ieee: Any) -> Any:
     """Read the records of batches P_BATCH .. stop - 1 of `table` into `out` int64[R_COLUMNS, rows], until it is full.
 
-    place: int64[2, n]: where each compressed batch's bytes lie in `scratch` and how many; length NULL: not to be read.
-    Returns the rows; `p` says where it is: done when P_BATCH == stop."""
+    place: int64[2, n]: where the bytes of each compressed batch from number `first` on lie in `scratch`, and how many;
+    length NULL: not to be read. Returns the rows; `p` says where it is: done when P_BATCH == stop."""
     row = np.int64(0)
     while p[P_BATCH] < stop:
         i = p[P_BATCH]
@@ -298,8 +298,8 @@ def parse(heap: Any, scratch: Any, place: Any, stop: Any, table: Any, out: Any, 
             continue
         plain = table[B_ATTRIBUTES, i] & CODEC_MASK == NONE
         which = np.int64(0 if plain else 1)
-        start = table[B_RECORDS_AT, i] if plain else place[0, i]
-        length = table[B_RECORDS_LENGTH, i] if plain else place[1, i]
+        start = table[B_RECORDS_AT, i] if plain else place[0, i - first]
+        length = table[B_RECORDS_LENGTH, i] if plain else place[1, i - first]
         b = heap if plain else scratch
         if length == NULL:
             p[P_BATCH] += 1
@@ -356,33 +356,38 @@ class Opener:
         self._scratch = codecs.Scratch()
         self._out = np.empty((R_COLUMNS, rows), np.int64)
 
-    def open(self, batches: Batches) -> Iterator[Piece]:
-        """The records of `batches`. B_UNCOMPRESSED, reasons and the counts of old messages are filled in its table."""
-        table, count = batches.table, len(batches)
-        place = np.full((2, count), NULL, np.int64)
+    def open(self, batches: Batches, first: int = 0, stop: int | None = None) -> Iterator[Piece]:
+        """The records of batches first .. stop - 1. B_UNCOMPRESSED, reasons and the counts of old messages are filled
+        in their table."""
+        table = batches.table
+        last = len(batches) if stop is None else stop
+        place = np.full((2, last - first), NULL, np.int64)
         p = np.zeros(P_COLUMNS, np.int64)
-        p[P_AT] = -1
-        codec = table[B_ATTRIBUTES] & CODEC_MASK
-        plain = (table[B_STATE] == WHOLE) & (codec == NONE)
-        table[B_UNCOMPRESSED, plain] = table[B_RECORDS_LENGTH, plain]
-        packed = np.flatnonzero((table[B_STATE] == WHOLE) & (codec != NONE)).tolist()
+        p[P_BATCH], p[P_AT] = first, -1
+        here = slice(first, last)
+        whole = table[B_STATE, here] == WHOLE
+        plain = table[B_ATTRIBUTES, here] & CODEC_MASK == NONE
+        table[B_UNCOMPRESSED, here][whole & plain] = table[B_RECORDS_LENGTH, here][whole & plain]
+        packed = (np.flatnonzero(whole & ~plain) + first).tolist()
         data = view(batches.heap)
         done = 0
         while True:
             self._scratch.used = 0
             while done < len(packed) and self._scratch.used < PIECE_BYTES:
-                self._decompress(table, data, packed[done], place)
+                place[:, packed[done] - first] = self._decompress(table, data, packed[done])
                 done += 1
-            stop = packed[done] if done < len(packed) else count
-            while p[P_BATCH] < stop:
-                rows = parse(batches.heap, self._scratch.data, place, stop, table, self._out, p, CRC32_TABLES)
+            until = packed[done] if done < len(packed) else last
+            while p[P_BATCH] < until:
+                rows = parse(
+                    batches.heap, self._scratch.data, place, first, until, table, self._out, p, CRC32_TABLES
+                )  # fmt: skip
                 if rows:
                     yield Piece(self._out[:, :rows], (batches.heap, self._scratch.data))
-            if stop == count:
+            if until == last:
                 return
 
-    def _decompress(self, table: np.ndarray, data: memoryview, i: int, place: np.ndarray) -> None:
-        """Decompress one batch behind what the scratch heap holds."""
+    def _decompress(self, table: np.ndarray, data: memoryview, i: int) -> tuple[int, int]:
+        """Decompress one batch behind what the scratch heap holds: where, and how many bytes (NULL: it cannot be)."""
         start, length = int(table[B_RECORDS_AT, i]), int(table[B_RECORDS_LENGTH, i])
         most = codecs.allowed(length, self._limits.bytes, self._limits.ratio)
         out, at = self._scratch, self._scratch.used
@@ -401,8 +406,9 @@ class Opener:
         except codecs.Broken:
             table[B_REASON, i] = REASON_DATA
         else:
-            place[0, i], place[1, i] = at, size
             table[B_UNCOMPRESSED, i] = size
+            return at, size
+        return NULL, NULL
 
 
 class _TooDeep(Exception):
