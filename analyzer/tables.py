@@ -97,6 +97,68 @@ EXCHANGES = (
 
 OPAQUE_REASONS = ("encrypted", "sasl", "unknown_api", "unsupported_version", "malformed", "trailing", "limit")
 
+_MESSAGE = (
+    *_KEY,
+    *_columns(
+        ("exchange", pa.int64(), "Ordinal of the request frame, as in `exchanges`; null for an orphan."),
+        ("reply", pa.int64(), "Ordinal of the response frame; null where none."),
+    ),
+)
+_RECORD_SET = (
+    *_MESSAGE,
+    *_columns(
+        ("topic", pa.string(), "The topic, as the message or the folder says it; null where it says an id."),
+        ("topic_id", pa.string(), "The topic's id, where the message says one: Kafka's 22 characters of base64url."),
+        ("partition", pa.int32(), "Partition."),
+        ("side", pa.string(), "`produce` (in a request) or `fetch` (in a response); null in a log segment."),
+    ),
+)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+BATCHES = (
+    *_RECORD_SET,
+    *_columns(
+        ("base_offset", pa.int64(),
+         "Offset of the first record; of magic 0 and 1 the message's own: of a compressed one that of the last inside."),
+        ("magic", pa.int8(), "Format: 2 since 0.11 (KIP-98), 1 since 0.10 (KIP-32), 0 before: a row a message then."),
+        ("codec", pa.string(), "`none`, `gzip`, `snappy`, `lz4`, `zstd`."),
+        ("timestamp_type", pa.string(), "`CreateTime` or `LogAppendTime`; null for magic 0, which has no timestamps."),
+        ("is_transactional", pa.bool_(), "Part of a transaction."),
+        ("is_control", pa.bool_(), "Holds control records: markers, not data."),
+        ("producer_id", pa.int64(), "Id of an idempotent or transactional producer."),
+        ("producer_epoch", pa.int16(), "Its epoch."),
+        ("base_sequence", pa.int32(), "Its number for the first record."),
+        ("record_count", pa.int32(), "Records; null for compressed messages of magic 0 and 1 unless they are opened."),
+        ("batch_bytes", pa.int64(), "Size that the batch says it has, offset and size fields included."),
+        ("uncompressed_bytes", pa.int64(), "Bytes of the records alone, decompressed; null unless they were opened."),
+        ("first_timestamp", TIME, "Of the first record, as its producer said; null where only the last is known."),
+        ("last_timestamp", TIME, "The largest of its records; of all of them where the type is `LogAppendTime`."),
+        ("delete_horizon", TIME, "From then on compaction may take tombstones and markers away (KIP-534)."),
+        ("crc_ok", pa.bool_(), "The checksum is right; null where bytes are missing."),
+        ("partial", pa.bool_(), "Cut off: at the end of a fetch, or (then `reason` says so) by the capture."),
+        ("reason", pa.string(), "What is wrong, or why records are missing from the table `records`."),
+    ),
+)  # fmt: skip
+
+RECORDS = (
+    *_RECORD_SET,
+    *_columns(
+        ("batch", pa.int64(), "`base_offset` of its batch."),
+        ("offset", pa.int64(), "Offset; in a request as the producer counts, mostly from 0."),
+        ("timestamp", TIME, "Timestamp; null where it has none (-1, magic 0) or one outside the years 1 to 9999."),
+        ("key", pa.binary(), "Key (`--records full`)."),
+        ("value", pa.binary(), "Value (`--records full`), secrets of internal topics overwritten with `*`."),
+        ("headers", HEADERS, "Headers (`--records full`), in order; a key may come twice, a value may be null."),
+        ("key_bytes", pa.int64(), "Size of the key; null: the key is null."),
+        ("value_bytes", pa.int64(), "Size of the value; null: a tombstone."),
+        ("control_type", pa.string(),
+         "Of a control record: `abort`, `commit`, `LeaderChange`, `SnapshotHeader`, `SnapshotFooter`, `KRaftVersion`, "
+         "`KRaftVoters`, or its number."),
+        ("decoded", pa.string(),
+         "JSON of what control records and those of internal topics mean (`--records full`); null for others."),
+    ),
+)  # fmt: skip
+
 CONNECTIONS = (
     *_KEY,
     *_END_POINTS,
@@ -262,6 +324,8 @@ REMAPS = (
 TABLES: dict[str, tuple[Column, ...]] = {
     "exchanges": EXCHANGES,
     "partitions": PARTITIONS,
+    "batches": BATCHES,
+    "records": RECORDS,
     "connections": CONNECTIONS,
     "leaders": LEADERS,
     "brokers": BROKERS,
