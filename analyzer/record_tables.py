@@ -145,9 +145,11 @@ class RecordTables:
         self._limits = limits
         self._openers: list[Any] = []
 
-    def tables(self, sets: RecordSets) -> Iterator[tuple[str, pa.Table]]:
-        """(name, rows) of one window's record sets: `records` in several parts, then `batches`."""
-        found = batches(sets.heap, sets.at, sets.length, sets.size)
+    def tables(self, sets: RecordSets, found: Batches | None = None) -> Iterator[tuple[str, pa.Table]]:
+        """(name, rows) of one window's record sets: `records` in several parts, then `batches`. `found`: their batches,
+        where they have been walked already; `sets` then says only where they come from."""
+        if found is None:
+            found = batches(sets.heap, sets.at, sets.length, sets.size)
         if not len(found):
             return
         tasks = [self._task(found, sets, first, stop) for first, stop in _ranges(found.table)]

@@ -119,7 +119,7 @@ BATCHES = (
     *_RECORD_SET,
     *_columns(
         ("base_offset", pa.int64(),
-         "Offset of the first record; of magic 0 and 1 the message's own: of a compressed one that of the last inside."),
+         "Offset of the first record; magic 0 and 1: the message's own, of a compressed one the last inside."),
         ("magic", pa.int8(), "Format: 2 since 0.11 (KIP-98), 1 since 0.10 (KIP-32), 0 before: a row a message then."),
         ("codec", pa.string(), "`none`, `gzip`, `snappy`, `lz4`, `zstd`."),
         ("timestamp_type", pa.string(), "`CreateTime` or `LogAppendTime`; null for magic 0, which has no timestamps."),

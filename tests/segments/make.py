@@ -27,9 +27,7 @@ START_MS = 1_700_000_000_000
 # Topic: settings, and codec of the producer.
 TOPICS: dict[str, tuple[dict[str, str], str]] = {
     **{f"v2-{codec}": ({}, codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")},
-    **{
-        f"v1-{codec}": ({"message.format.version": "0.10.0"}, codec) for codec in ("none", "gzip", "snappy", "lz4")
-    },
+    **{f"v1-{codec}": ({"message.format.version": "0.10.0"}, codec) for codec in ("none", "gzip", "snappy", "lz4")},
     **{f"v0-{codec}": ({"message.format.version": "0.9.0"}, codec) for codec in ("none", "gzip", "snappy", "lz4")},
     "appended": ({"message.timestamp.type": "LogAppendTime", "message.format.version": "0.10.0"}, "gzip"),
     "upgraded": ({"message.format.version": "0.9.0"}, "gzip"),  # then 0.10, then 2.8, in one segment
@@ -96,32 +94,29 @@ def _alter(bootstrap: str, topic: str, settings: dict[str, str]) -> None:
     time.sleep(1)  # until the broker's log has it
 
 
-def _dump(cluster: Cluster, log: Path, *options: str) -> bytes:
+def _dumps(cluster: Cluster, paths: list[Path], *options: str) -> dict[Path, bytes]:
+    """What Kafka's tool says of each file. One process for all: it takes seconds to start."""
     main = "kafka.tools.DumpLogSegments" if cluster.spec.version < "4" else "org.apache.kafka.tools.DumpLogSegments"
-    command = [cluster.java.java, "-cp", f"{cluster.lib}/*", main, "--files", str(log), *options]
-    return subprocess.run(command, check=True, capture_output=True, timeout=120).stdout
+    files = ",".join(str(path) for path in paths)
+    command = [cluster.java.java, "-cp", f"{cluster.lib}/*", main, "--files", files, *options]
+    said = subprocess.run(command, check=True, capture_output=True, timeout=200).stdout
+    parts = said.split(b"Dumping ")[1:]
+    # Without the first line: it names this machine's folders.
+    return {path: part.partition(b"\n")[2] for path, part in zip(paths, parts, strict=True)}
 
 
-def _keep(cluster: Cluster, partition: str) -> None:
-    """Copy a partition's folder, and dump every file in it."""
-    source, into = cluster.nodes[0].folder / "data" / partition, DATA / partition
-    into.mkdir(parents=True)
-    for path in sorted(source.iterdir()):
-        if path.suffix not in (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint"):
-            continue
+def _keep(cluster: Cluster, partitions: list[str], *options: str) -> None:
+    """Copy partitions' folders, and dump every file in them."""
+    data = cluster.nodes[0].folder / "data"
+    paths = [path for partition in partitions for path in sorted((data / partition).iterdir())]
+    logs = [path for path in paths if path.suffix in (".log", ".checkpoint")]
+    beside = [path for path in paths if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot")]
+    dumped = _dumps(cluster, logs, *options) | _dumps(cluster, [path for path in beside if path.stat().st_size])
+    for path in (*logs, *beside):
+        into = DATA / path.parent.name
+        into.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, into)
-        if path.suffix == ".log":
-            options = ["--print-data-log", "--deep-iteration"]
-            if partition.startswith("__cluster_metadata"):
-                options = ["--cluster-metadata-decoder"]
-            dumped = _dump(cluster, path, *options)
-        elif path.suffix == ".checkpoint":
-            dumped = _dump(cluster, path, "--cluster-metadata-decoder")
-        else:
-            dumped = _dump(cluster, path) if path.stat().st_size else b""
-        # Without the first lines: they name this machine's folders.
-        lines = [line for line in dumped.splitlines(keepends=True) if str(source.parent).encode() not in line]
-        (into / f"{path.name}.dump.xz").write_bytes(lzma.compress(b"".join(lines)))
+        (into / f"{path.name}.dump.xz").write_bytes(lzma.compress(dumped.get(path, b"")))
 
 
 def _old_and_new() -> None:
@@ -147,8 +142,7 @@ def _old_and_new() -> None:
                     _alter(cluster.bootstrap, topic, {"message.format.version": version})
                     _produce(cluster.bootstrap, topic, codec, records(topic))
         cluster._end(cluster.nodes[0], signal.SIGTERM)
-        for topic in TOPICS:
-            _keep(cluster, f"{topic}-0")
+        _keep(cluster, [f"{topic}-0" for topic in TOPICS], "--print-data-log", "--deep-iteration")
     finally:
         cluster.stop()
         shutil.rmtree(folder)
@@ -162,7 +156,7 @@ def _metadata() -> None:
         cluster.start()
         time.sleep(6)  # a snapshot comes
         cluster._end(cluster.nodes[0], signal.SIGTERM)
-        _keep(cluster, "__cluster_metadata-0")
+        _keep(cluster, ["__cluster_metadata-0"], "--cluster-metadata-decoder")
     finally:
         cluster.stop()
         shutil.rmtree(folder)
