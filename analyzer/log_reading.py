@@ -21,7 +21,7 @@ from analyzer import record_tables as rt
 from analyzer import records as r
 from analyzer import segments, tables
 from analyzer.columns import plain
-from analyzer.record_tables import RecordCounts, RecordSets, RecordTables
+from analyzer.record_tables import Origins, RecordCounts, RecordTables
 from analyzer.segments import LogPoint, Part
 from analyzer.state import NULL
 
@@ -47,7 +47,7 @@ def read_log(
     progress: Callable[[int, int], None] = lambda read, size: None,
 ) -> LogRead:
     """Read the segments of a partition; `put` gets the rows, table by table. Raises SegmentError."""
-    sets = origin(point)
+    origins = origin(point)
     result = LogRead(_capture(point))
     total = sum(path.stat().st_size for path in point.paths)
     done = 0
@@ -55,7 +55,7 @@ def read_log(
         made = RecordTables(mode, pool, threads, limits)
         for path in point.paths:
             for part in segments.read(path):
-                for name, table in made.tables(sets, part.batches):
+                for name, table in made.tables(part.batches, origins):
                     put(name, table)
                 if part.damage is not None:
                     result.notes.append(f"{path}: {part.damage}")
@@ -65,11 +65,11 @@ def read_log(
     return result
 
 
-def origin(point: LogPoint) -> RecordSets:
-    """One record set that stands for all of a partition's batches."""
-    absent, none = np.full(1, NULL, np.int64), np.zeros(0, np.uint8)
-    return RecordSets(
-        heap=none, at=absent, length=absent, size=absent, connection=absent, exchange=absent, reply=absent, side=absent,
+def origin(point: LogPoint) -> Origins:
+    """Where all batches of a partition come from: one record set."""
+    absent = np.full(1, NULL, np.int64)
+    return Origins(
+        number=absent, connection=absent, exchange=absent, reply=absent, side=absent,
         topic=absent if point.topic is None else np.zeros(1, np.int64), topic_id=absent,
         partition=absent if point.partition is None else np.full(1, point.partition, np.int64),
         capture=point.name, connections=(), strings=() if point.topic is None else (point.topic,),
@@ -81,9 +81,7 @@ def _capture(point: LogPoint) -> dict[str, Any]:
     for path in point.paths:
         known = path.stat()
         modified = datetime.datetime.fromtimestamp(known.st_mtime, datetime.UTC)
-        files.append(
-            {"name": path.name, "size": known.st_size, "mtime": modified.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
-        )
+        files.append({"name": path.name, "size": known.st_size, "mtime": modified.strftime("%Y-%m-%dT%H:%M:%S.%fZ")})
     return {
         "name": point.name,
         "topic": point.topic,
@@ -106,22 +104,23 @@ class Shown:
 
 def shown(point: LogPoint, notes: list[str]) -> Iterator[Shown]:
     """Batch after batch; `notes` is filled with what recovery would cut off. Raises SegmentError."""
-    sets = origin(point)
+    origins = origin(point)
     opener = r.Opener()
     for path in point.paths:
         for part in segments.read(path, SHOW_WINDOW_BYTES):
-            yield from _of_part(part, sets, opener)
+            yield from _of_part(part, origins, opener)
             if part.damage is not None:
                 notes.append(f"{path}: {part.damage}")
 
 
-def _of_part(part: Part, sets: RecordSets, opener: r.Opener) -> Iterator[Shown]:
+def _of_part(part: Part, origins: Origins, opener: r.Opener) -> Iterator[Shown]:
+    topics = rt.topic_names(origins)
     records: list[list[dict[str, Any]]] = [[] for _ in range(len(part.batches))]
     for piece in opener.open(part.batches):
-        rows = plain(rt.records_table(piece, part.batches, sets, full=True), "records").to_pylist()
+        rows = plain(rt.records_table(piece, part.batches, origins, topics), "records").to_pylist()
         for number, row in zip(piece.table[r.R_BATCH].tolist(), rows, strict=True):
             records[number].append(row)
-    rows = plain(rt.batches_table(part.batches, sets), "batches").to_pylist()
+    rows = plain(rt.batches_table(part.batches, origins), "batches").to_pylist()
     for row, inside in zip(rows, records, strict=True):
         yield Shown(row, inside)
 

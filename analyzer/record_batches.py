@@ -60,7 +60,8 @@ WHOLE, PARTIAL, BROKEN = 0, 1, 2
     REASON_BOMB,  # decompresses to more than is allowed
     REASON_DEPTH,  # compressed more than A times over
     REASON_INNER_CRC,  # the checksum of message A inside is wrong
-) = range(14)
+    REASON_NOT_KEPT,  # its exchange ended too late for its bytes to be kept
+) = range(15)
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -310,4 +311,5 @@ def reason(code: int, number: int) -> str | None:
         REASON_BOMB: "the records decompress to more than is allowed",
         REASON_DEPTH: f"compressed more than {number} times over",
         REASON_INNER_CRC: f"the checksum of message {number} inside is wrong",
+        REASON_NOT_KEPT: "its exchange ended too late: the records were not kept",
     }[code]

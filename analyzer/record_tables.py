@@ -1,10 +1,10 @@
 """Record sets -> the tables `batches` and `records`.
 
-In: `RecordSets`: bytes, where each set lies in them, and what the message or the file around it said. Out: Arrow tables
-with the columns of `tables.py`, in order of the sets. Checksums and opening are split into tasks that a pool's threads
-work on side by side; what is ready waits for its turn, and no more than a few tasks are ahead, so memory is bounded by
-what so many pieces hold. No row makes a Python object, but for records of internal topics and control records with
-`full`.
+In: `Kept`, the bytes of record sets, and `Origins`, what the message or the file around each said. Out: Arrow tables
+with the columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's
+threads work on side by side; what is ready waits for its turn, and no more than a few tasks are ahead, so memory is
+bounded by what so many pieces hold. No row makes a Python object, but for records of internal topics and control
+records with `full`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from analyzer import record_batches as b
 from analyzer.columns import _dictionary, _integers, _strings
 from analyzer.record_batches import Batches, batches
 from analyzer.state import NULL
+from captures.kernels import copy_bytes, kernel
 
 NO_BATCHES, BATCHES, META, FULL = "none", "batches", "meta", "full"
 """How far records are opened: `--records`."""
@@ -36,6 +37,9 @@ TASK_BYTES: Final = 4 << 20
 """Bytes of batches (as they lie there) that one task opens, if one batch is not larger."""
 TASK_ROWS: Final = 1 << 16
 """Records, as headers count them, that one task opens: about a row group."""
+HELD_BYTES: Final = 256 << 20
+"""Bytes of record sets that wait for the end of their exchange. What is beyond gives no rows of `records`, and the
+reason of its batches says so: of a capture of requests alone, everything would wait."""
 AHEAD: Final = 2
 """Tasks a thread that may be done before their turn."""
 
@@ -45,21 +49,16 @@ LAST_MS: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSets:
-    """Record sets of one window, in order: one row a set in every array, int64, NULL where absent.
+class Origins:
+    """Where record sets come from: one row a set in every array, int64, NULL where absent.
 
-    heap          uint8: the bytes
-    at, length    where each lies in it, and how many bytes are there
-    size          bytes that the field says it has
+    number        of the set, as `Kept` has it
     connection    index in `connections`; exchange, reply: ordinals of its frames
     side          PRODUCE or FETCH
     topic, topic_id    indices in `strings`; partition
     """
 
-    heap: np.ndarray
-    at: np.ndarray
-    length: np.ndarray
-    size: np.ndarray
+    number: np.ndarray
     connection: np.ndarray
     exchange: np.ndarray
     reply: np.ndarray
@@ -73,6 +72,16 @@ class RecordSets:
     topic_name: Callable[[str], str] = field(default=str)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The record sets of one shard and window: `number`, and where each lies in `heap` uint8[:]; int64[n]."""
+
+    heap: np.ndarray
+    number: np.ndarray
+    at: np.ndarray
+    length: np.ndarray
+
+
 @dataclass(slots=True)
 class RecordCounts:
     """What a summary says of batches and records, of each side."""
@@ -84,7 +93,7 @@ class RecordCounts:
         codec = b.codec(table)
         for number in np.unique(side).tolist():
             here = side == number
-            into = self.sides.setdefault(SIDES[number] if number != NULL else "segment", {})
+            into = self.sides.setdefault(SIDES[number] if number != NULL else "log", {})
             counts = table[b.B_COUNT, here]
             found = {
                 "batches": int(here.sum()),
@@ -135,7 +144,12 @@ def _flag(table: np.ndarray, bit: int) -> np.ndarray:
 
 
 class RecordTables:
-    """Makes the tables, window by window. `mode`: BATCHES, META or FULL; `limits`: see `analyzer.records.Limits`."""
+    """Makes the tables of one capture point, window by window. `mode`: BATCHES, META or FULL; `limits`: see
+    `analyzer.records.Limits`.
+
+    A set is seen when its message is read, and its row comes when its exchange ends, mostly in the same window. Until
+    then its batches wait, checked already; with META and FULL its bytes too, up to HELD_BYTES.
+    """
 
     def __init__(self, mode: str, pool: Executor, threads: int, limits: Any = None) -> None:
         self.counts = RecordCounts()
@@ -144,31 +158,121 @@ class RecordTables:
         self._threads = threads
         self._limits = limits
         self._openers: list[Any] = []
+        self._held = np.zeros((b.B_COLUMNS, 0), np.int64)
+        self._held_bytes: dict[int, bytes] = {}
+        self._held_size = 0
+        self._heap = np.zeros(0, np.uint8)
 
-    def tables(self, sets: RecordSets, found: Batches | None = None) -> Iterator[tuple[str, pa.Table]]:
-        """(name, rows) of one window's record sets: `records` in several parts, then `batches`. `found`: their batches,
-        where they have been walked already; `sets` then says only where they come from."""
-        if found is None:
-            found = batches(sets.heap, sets.at, sets.length, sets.size)
+    def take(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
+        """(name, rows) of one window: `records` in several parts, then `batches`, of the sets in `origins`, in its
+        order. gone: int64, the numbers of sets that are not wanted; all others wait."""
+        parts = [self._held, *(self._walked(one) for one in shards)]
+        table = np.concatenate([part for part in parts if part.shape[1]] or parts[:1], axis=1)
+        by_number = np.argsort(origins.number, kind="stable")
+        ordered = origins.number[by_number]
+        place = np.searchsorted(ordered, table[b.B_SET])
+        here = place < len(ordered)
+        here[here] = ordered[place[here]] == table[b.B_SET, here]
+        self._held = table[:, ~here & ~np.isin(table[b.B_SET], gone)]
+        table = table if here.all() else table[:, here]
+        table[b.B_SET] = by_number[place[here]]
+        if (np.diff(table[b.B_SET]) < 0).any():
+            table = table[:, np.argsort(table[b.B_SET], kind="stable")]
+        if self._mode != BATCHES:
+            self._collect(shards, origins, gone, table)
+        yield from self.tables(Batches(table, self._heap), origins)
+
+    def rest(self, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
+        """What still waits when all has been read: no exchange told of it (a message that names a partition twice)."""
+        numbers = np.unique(self._held[b.B_SET])
+        absent = np.full(len(numbers), NULL, np.int64)
+        nobody = replace(
+            origins, number=numbers, connection=absent, exchange=absent, reply=absent, side=absent, topic=absent,
+            topic_id=absent, partition=absent,
+        )  # fmt: skip
+        yield from self.take([], nobody, numbers[:0])
+
+    def _walked(self, kept: Kept) -> np.ndarray:
+        """The batches of one shard's sets, checked; places count from the start of their set, B_SET is its number."""
+        found = batches(kept.heap, kept.at, kept.length)
+        table = found.table
+        list(self._pool.map(lambda ends: checksums.check(table, kept.heap, *ends), _ranges(table)))
+        at = kept.at[table[b.B_SET]]
+        table[b.B_AT] -= at
+        table[b.B_RECORDS_AT] -= np.where(table[b.B_RECORDS_AT] == NULL, 0, at)
+        table[b.B_SET] = kept.number[table[b.B_SET]]
+        return table
+
+    def _collect(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray, table: np.ndarray) -> None:
+        """Put the bytes of the sets in `origins` into one heap, in their order, and the batches' places in it; keep
+        those that wait."""
+        where = {number: i for i, number in enumerate(origins.number.tolist())}
+        gone_numbers = set(gone.tolist())
+        length = np.zeros(len(where), np.int64)
+        sources: list[tuple[Kept, np.ndarray, np.ndarray]] = []
+        for kept in shards:
+            wanted = np.array([where.get(number, -1) for number in kept.number.tolist()], np.int64)
+            length[wanted[wanted >= 0]] = kept.length[wanted >= 0]
+            sources.append((kept, np.flatnonzero(wanted >= 0), wanted[wanted >= 0]))
+            for i in np.flatnonzero(wanted < 0).tolist():
+                if int(kept.number[i]) not in gone_numbers:
+                    self._hold(int(kept.number[i]), kept.heap[kept.at[i] : kept.at[i] + kept.length[i]])
+        late = [(number, data) for number in origins.number.tolist() if (data := self._held_bytes.get(number))]
+        for number, data in late:
+            length[where[number]] = len(data)
+        start = np.cumsum(length) - length
+        total = int(length.sum())
+        if total > len(self._heap):
+            self._heap = np.empty(total + total // 4, np.uint8)
+        for kept, which, into in sources:
+            collect(kept.heap, kept.at[which], length[into], self._heap, start[into])
+        for number, data in late:
+            at = int(start[where[number]])
+            self._heap[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        for number in [*(number for number, _ in late), *gone_numbers]:
+            self._held_size -= len(self._held_bytes.pop(number, b""))
+        at = start[table[b.B_SET]]
+        table[b.B_AT] += at
+        known = table[b.B_RECORDS_AT] != NULL
+        table[b.B_RECORDS_AT, known] += at[known]
+        lost = known & (length[table[b.B_SET]] == 0)
+        table[b.B_RECORDS_LENGTH, lost] = NULL
+        table[b.B_REASON, lost & (table[b.B_REASON] == b.REASON_NONE)] = b.REASON_NOT_KEPT
+
+    def _hold(self, number: int, data: np.ndarray) -> None:
+        if self._held_size + len(data) <= HELD_BYTES:
+            self._held_bytes[number] = data.tobytes()
+            self._held_size += len(data)
+
+    def tables(self, found: Batches, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
+        """The tables of batches whose checksums have been checked, B_SET being their row in `origins`."""
         if not len(found):
             return
-        tasks = [self._task(found, sets, first, stop) for first, stop in _ranges(found.table)]
-        for table in in_order(self._pool, tasks, AHEAD * self._threads):
-            yield "records", table
-        self.counts.add(found.table, sets.side[found.table[b.B_SET]])
-        yield "batches", batches_table(found, sets)
+        if self._mode != BATCHES:
+            topics = topic_names(origins) if self._mode == FULL else None
+            tasks = [self._task(found, origins, topics, first, stop) for first, stop in _ranges(found.table)]
+            for table in in_order(self._pool, tasks, AHEAD * self._threads):
+                yield "records", table
+        self.counts.add(found.table, origins.side[found.table[b.B_SET]])
+        yield "batches", batches_table(found, origins)
 
-    def _task(self, found: Batches, sets: RecordSets, first: int, stop: int) -> Iterator[pa.Table]:
-        """Check and open batches first .. stop - 1."""
-        checksums.check(found.table, found.heap, first, stop)
-        if self._mode == BATCHES:
-            return
+    def _task(
+        self, found: Batches, origins: Origins, topics: list[str | None] | None, first: int, stop: int
+    ) -> Iterator[pa.Table]:
+        """Open batches first .. stop - 1."""
         from analyzer import records
 
         opener = self._openers.pop() if self._openers else records.Opener(self._limits)
         for piece in opener.open(found, first, stop):
-            yield records_table(piece, found, sets, full=self._mode == FULL)
+            yield records_table(piece, found, origins, topics)
         self._openers.append(opener)
+
+
+@kernel
+def collect(heap: Any, at: Any, length: Any, into: Any, start: Any) -> None:
+    """into[start[i]:] = heap[at[i]:at[i] + length[i]], for each i."""
+    for i in range(len(at)):
+        copy_bytes(into, start[i], heap, at[i], length[i])
 
 
 def _ranges(table: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -203,28 +307,28 @@ def in_order(pool: Executor, tasks: Sequence[Iterator[pa.Table]], ahead: int) ->
             step.cancel()
 
 
-def _of_sets(sets: RecordSets, which: np.ndarray) -> dict[str, pa.Array]:
+def _of_sets(origins: Origins, which: np.ndarray) -> dict[str, pa.Array]:
     """The columns that tell where rows come from; which: int64[n], the set of each."""
     return {
-        "capture": _dictionary(np.zeros(len(which), np.int32), [sets.capture]),
-        "connection": _strings(sets.connection[which], list(sets.connections)),
-        "exchange": _integers(sets.exchange[which], pa.int64()),
-        "reply": _integers(sets.reply[which], pa.int64()),
-        "topic": _strings(sets.topic[which], list(sets.strings)),
-        "topic_id": _strings(sets.topic_id[which], list(sets.strings)),
-        "partition": _integers(sets.partition[which], pa.int32()),
-        "side": _dictionary(sets.side[which], SIDES),
+        "capture": _dictionary(np.zeros(len(which), np.int32), [origins.capture]),
+        "connection": _strings(origins.connection[which], list(origins.connections)),
+        "exchange": _integers(origins.exchange[which], pa.int64()),
+        "reply": _integers(origins.reply[which], pa.int64()),
+        "topic": _strings(origins.topic[which], list(origins.strings)),
+        "topic_id": _strings(origins.topic_id[which], list(origins.strings)),
+        "partition": _integers(origins.partition[which], pa.int32()),
+        "side": _dictionary(origins.side[which], SIDES),
     }
 
 
-def batches_table(found: Batches, sets: RecordSets) -> pa.Table:
+def batches_table(found: Batches, origins: Origins) -> pa.Table:
     """The table `batches`; strings come as dictionaries, as in `columns.py`."""
     t = found.table
     known = t[b.B_ATTRIBUTES] != NULL
     codec = b.codec(t)
     appended = np.where(known & (t[b.B_MAGIC] > 0), (t[b.B_ATTRIBUTES] & b.LOG_APPEND_TIME) >> 3, NULL)
     columns = {
-        **_of_sets(sets, t[b.B_SET]),
+        **_of_sets(origins, t[b.B_SET]),
         "base_offset": _integers(t[b.B_OFFSET], pa.int64()),
         "magic": _integers(t[b.B_MAGIC], pa.int8()),
         "codec": _dictionary(np.where(codec > b.ZSTD, NULL, codec), b.CODECS),
@@ -247,14 +351,15 @@ def batches_table(found: Batches, sets: RecordSets) -> pa.Table:
     return pa.Table.from_arrays([columns[name] for name in _names("batches")], names=_names("batches"))
 
 
-def records_table(piece: Any, found: Batches, sets: RecordSets, full: bool) -> pa.Table:
-    """The table `records` for a piece (`analyzer.records.Piece`)."""
+def records_table(piece: Any, found: Batches, origins: Origins, topics: list[str | None] | None = None) -> pa.Table:
+    """The table `records` for a piece (`analyzer.records.Piece`); with its contents where `topics` are given, the names
+    of the topics of `origins` (`topic_names`)."""
     from analyzer import records as r
 
     t = piece.table
     which = found.table[b.B_SET, t[r.R_BATCH]]
     columns = {
-        **_of_sets(sets, which),
+        **_of_sets(origins, which),
         "batch": _integers(found.table[b.B_OFFSET, t[r.R_BATCH]], pa.int64()),
         "offset": _integers(t[r.R_OFFSET], pa.int64()),
         "timestamp": _millis(t[r.R_TIMESTAMP]),
@@ -262,11 +367,10 @@ def records_table(piece: Any, found: Batches, sets: RecordSets, full: bool) -> p
         "value_bytes": _integers(t[r.R_VALUE_LENGTH], pa.int64()),
         "control_type": _control_types(t[r.R_CONTROL]),
     }
-    if full:
+    if topics is not None:
         from analyzer import record_contents
 
-        names = [_topic(sets, number) for number in range(len(sets.at))]
-        columns.update(record_contents.columns(piece, which, names))
+        columns.update(record_contents.columns(piece, which, topics))
     arrays = [
         columns[column.name] if column.name in columns else pa.nulls(t.shape[1], column.type)
         for column in tables.RECORDS
@@ -274,13 +378,15 @@ def records_table(piece: Any, found: Batches, sets: RecordSets, full: bool) -> p
     return pa.Table.from_arrays(arrays, names=_names("records"))
 
 
-def _topic(sets: RecordSets, number: int) -> str | None:
-    """The name of a set's topic, by its id if need be and some message has told."""
-    if sets.topic[number] != NULL:
-        return sets.strings[int(sets.topic[number])]
-    if sets.topic_id[number] != NULL:
-        return sets.topic_name(sets.strings[int(sets.topic_id[number])])
-    return None
+def topic_names(origins: Origins) -> list[str | None]:
+    """The name of each set's topic, by its id if need be and some message has told; None where not known."""
+    names: list[str | None] = []
+    for topic, topic_id in zip(origins.topic.tolist(), origins.topic_id.tolist(), strict=True):
+        if topic != NULL:
+            names.append(origins.strings[topic])
+        else:
+            names.append(origins.topic_name(origins.strings[topic_id]) if topic_id != NULL else None)
+    return names
 
 
 def _names(table: str) -> list[str]:

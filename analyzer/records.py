@@ -368,7 +368,8 @@ class Opener:
         whole = table[B_STATE, here] == WHOLE
         plain = table[B_ATTRIBUTES, here] & CODEC_MASK == NONE
         table[B_UNCOMPRESSED, here][whole & plain] = table[B_RECORDS_LENGTH, here][whole & plain]
-        packed = (np.flatnonzero(whole & ~plain) + first).tolist()
+        known = table[B_RECORDS_LENGTH, here] != NULL
+        packed = (np.flatnonzero(whole & ~plain & known) + first).tolist()
         data = view(batches.heap)
         done = 0
         while True:
