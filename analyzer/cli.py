@@ -93,8 +93,21 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument(
         "--records",
         choices=("none", "batches", "meta", "full"),
-        default="none",
-        help="how far record batches are opened; this version keeps their sizes only: none",
+        default="batches",
+        help="how far record batches are opened: not at all; headers and checksums (the default); a row a record, "
+        "without content; with keys, values and headers",
+    )
+    analyze.add_argument(
+        "--decompressed-limit",
+        type=_count,
+        metavar="BYTES",
+        help="bytes that one record batch may become (default: 256 MiB)",
+    )
+    analyze.add_argument(
+        "--decompressed-ratio",
+        type=_count,
+        metavar="N",
+        help="how many times larger one may become, beyond 1 MiB (default: 1000)",
     )
     analyze.add_argument("--keep-bytes", action="store_true", help="also keep the raw messages, secrets overwritten")
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")

@@ -18,13 +18,6 @@ from isal import isal_zlib
 
 from analyzer.record_batches import GZIP, LZ4, SNAPPY, ZSTD, view
 
-DECOMPRESSED_LIMIT: Final = 256 << 20
-"""Bytes that one batch may become. Kafka's own batches stay under `message.max.bytes`, 1 MiB unless raised."""
-RATIO_LIMIT: Final = 1000
-"""How many times larger a batch may become: gzip can do 1032, real records hardly 100. Small ones are let through."""
-RATIO_FREE: Final = 1 << 20
-"""Bytes that are allowed whatever the ratio: a megabyte of zeros is an ordinary test message."""
-
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = 16  # magic, int32 version, int32 compatible version
 LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
@@ -59,11 +52,6 @@ class Scratch:
         self.room(len(data))
         self.data[self.used : self.used + len(data)] = np.frombuffer(data, np.uint8)
         self.used += len(data)
-
-
-def allowed(compressed: int, limit: int = DECOMPRESSED_LIMIT, ratio: int = RATIO_LIMIT) -> int:
-    """Bytes that so many compressed ones may become."""
-    return min(limit, max(compressed * ratio, RATIO_FREE))
 
 
 def decompress(codec: int, data: memoryview, most: int, out: Scratch) -> int:

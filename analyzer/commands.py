@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from analyzer.cli import Failure
+from analyzer.segment_names import SegmentError, is_log
 
 if TYPE_CHECKING:
     from analyzer.dataset import Dataset
@@ -37,7 +38,7 @@ def failures(filtered: bool) -> Iterator[None]:
     from analyzer.dataset import DatasetError
     from captures.files import CaptureError
 
-    expected: tuple[type[Exception], ...] = (CaptureError, DatasetError)
+    expected: tuple[type[Exception], ...] = (CaptureError, DatasetError, SegmentError)
     if filtered:
         from analyzer.filtering import FilterError
 
@@ -76,11 +77,6 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
 
 def analyze(options: argparse.Namespace) -> int:
     """`kwire analyze`."""
-    if options.records != "none":
-        raise Failure(
-            f"--records {options.records}: this version does not open record batches",
-            "use --records none (the default)",
-        )
     _announce_compilation()
     with failures(options.filter is not None):
         from analyzer import reading
@@ -95,6 +91,9 @@ def analyze(options: argparse.Namespace) -> int:
                 threads=options.threads,
                 window_bytes=options.window_bytes,
                 frame_limit=options.frame_limit,
+                records=options.records,
+                decompressed_limit=options.decompressed_limit,
+                decompressed_ratio=options.decompressed_ratio,
                 keep_bytes=options.keep_bytes,
                 append=options.append,
                 progress=progress,
@@ -143,6 +142,11 @@ def show(options: argparse.Namespace) -> int:
     if options.hex and not options.tree:
         raise Failure("--hex goes with --tree", "add --tree, or leave out --hex")
     _announce_compilation()
+    if any(is_log(argument) for argument in options.captures):
+        from analyzer import log_text
+
+        with failures(False), _paged(options) as out:
+            return log_text.show(options, out)
     with failures(options.filter is not None):
         from analyzer import reading, tables
 
@@ -254,7 +258,7 @@ def _count_by(options: argparse.Namespace, names: list[str]) -> int:
     result = reading.analyze(
         options.captures, filter=options.filter, rotated=options.rotated, ports=options.port, threads=options.threads,
         window_bytes=options.window_bytes, frame_limit=options.frame_limit, stdin=sys.stdin.buffer,
-        connection=options.follow,
+        connection=options.follow, records="none",
     )  # fmt: skip
     with _paged(options) as out:
         out.write(text.counts(result.exchanges, names, options.limit))

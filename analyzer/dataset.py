@@ -351,7 +351,9 @@ def _options(name: str) -> dict[str, Any]:
     deltas = {
         column.name: "DELTA_BINARY_PACKED"
         for column in schema
-        if pa.types.is_timestamp(column.type) or column.name.endswith(("_packet", "_offset", "exchange", "reply"))
+        if pa.types.is_timestamp(column.type)
+        or column.name.endswith(("_packet", "_offset", "exchange", "reply"))
+        or column.name in ("offset", "batch")
     }
     # Columns in lists are named by their path in Parquet; they keep the default.
     coded = [column.name for column in schema if column.name not in deltas and column.type != pa.binary()]

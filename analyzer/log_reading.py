@@ -21,8 +21,10 @@ from analyzer import record_tables as rt
 from analyzer import records as r
 from analyzer import segments, tables
 from analyzer.columns import plain
+from analyzer.record_batches import Limits
 from analyzer.record_tables import Origins, RecordCounts, RecordTables
-from analyzer.segments import LogPoint, Part
+from analyzer.segment_names import LogPoint, log_point
+from analyzer.segments import Part
 from analyzer.state import NULL
 
 SHOW_WINDOW_BYTES = 1 << 20
@@ -42,7 +44,7 @@ def read_log(
     point: LogPoint,
     mode: str,
     threads: int,
-    limits: r.Limits | None,
+    limits: Limits,
     put: Callable[[str, pa.Table], None],
     progress: Callable[[int, int], None] = lambda read, size: None,
 ) -> LogRead:
@@ -129,7 +131,7 @@ def log_points(arguments: list[str]) -> tuple[list[LogPoint], list[str]]:
     """(what of the arguments are logs, the rest)."""
     found, rest = [], []
     for argument in arguments:
-        point = segments.log_point(argument)
+        point = log_point(argument)
         if point is None:
             rest.append(argument)
         else:

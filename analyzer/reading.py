@@ -26,7 +26,12 @@ from analyzer.conversation import Batch
 from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer, concatenated
 from analyzer.embedded import Opened
 from analyzer.engine import Engine, Settings
+from analyzer.log_reading import log_points, read_log
+from analyzer.record_batches import Limits
+from analyzer.record_reading import OpenedRecords, RowGroups
+from analyzer.record_tables import BATCHES, NO_RECORDS, WITHOUT, empty_table
 from analyzer.schema import REQUEST, RESPONSE
+from analyzer.segment_names import LogPoint, SegmentError
 from analyzer.summary import Summary
 from captures.files import CapturePoint, capture_points
 
@@ -73,24 +78,31 @@ def analyze(
     threads: int | None = None,
     window_bytes: int | None = None,
     frame_limit: int | None = None,
+    records: str = BATCHES,
+    decompressed_limit: int | None = None,
+    decompressed_ratio: int | None = None,
     keep_bytes: bool = False,
     append: bool = False,
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
 ) -> Dataset:
-    """Decode captures. Without `out` the tables come back in memory; with it they are written there as a dataset, and
-    the `Dataset` that comes back has no tables (`open_dataset(out)` has them).
+    """Decode captures, or read log segments. Without `out` the tables come back in memory; with it they are written
+    there as a dataset, and the `Dataset` that comes back has no tables (`open_dataset(out)` has them).
 
-    filter: an expression (`analyzer/FILTER.md`), and connection: the name of one, limit the exchanges (and messages)
-    that are kept; connections and coverage stay whole. ports: server ports that are Kafka whatever their content;
-    threads: kernels at work at once; window_bytes: capture bytes read at a time; frame_limit: bytes of unfinished
-    frames kept; keep_bytes: also the table `messages`; append: add to the dataset at `out`. Raises CaptureError and
-    DatasetError.
+    filter: an expression (`analyzer/FILTER.md`), and connection: the name of one, limit the exchanges, and the rows of
+    other tables below them, that are kept; connections and coverage stay whole. ports: server ports that are Kafka
+    whatever their content; threads: kernels at work at once; window_bytes: capture bytes read at a time; frame_limit:
+    bytes of unfinished frames kept. records: `none`, `batches` (their headers, checksums checked), `meta` (a row a
+    record, without content) or `full` (with it); decompressed_limit, decompressed_ratio: what one batch may become, in
+    bytes and times its size. keep_bytes: also the table `messages`; append: add to the dataset at `out`. Raises
+    CaptureError, SegmentError and DatasetError.
     """
-    points = capture_points(_arguments(captures), rotated)
-    choice = Choice.of(filter, connection, keep_bytes)
+    logs, rest = log_points(_arguments(captures))
+    points: list[CapturePoint | LogPoint] = [*(capture_points(rest, rotated) if rest else ()), *logs]
+    limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
+    choice = Choice.of(filter, connection, keep_bytes, records, limits)
     settings = reading_settings(threads, window_bytes, ports, choice.keep, frame_limit)
-    without = (*tables.RUN_TABLES, *(() if keep_bytes else ("messages",)))
+    without = {*tables.RUN_TABLES, *(() if keep_bytes else ("messages",)), *WITHOUT[records]}
     kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
     if out is None:
 
@@ -110,16 +122,28 @@ def analyze(
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What of a capture point is kept: `filter` (parsed) and `connection` (a name) limit the exchanges; `keep_bytes`
-    asks for the table `messages`. Picklable, as tasks of Spark get it."""
+    asks for the table `messages`, `records` says how far batches are opened, within `limits`. Picklable, as tasks of
+    Spark get it."""
 
     filter: Any = None
     connection: str | None = None
     keep_bytes: bool = False
+    records: str = BATCHES
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
-    def of(cls, filter: Any = None, connection: str | None = None, keep_bytes: bool = False) -> Choice:
-        """The same, the filter as text or parsed. Raises FilterError."""
-        return cls(_parsed(filter), connection, keep_bytes)
+    def of(
+        cls,
+        filter: Any = None,
+        connection: str | None = None,
+        keep_bytes: bool = False,
+        records: str = BATCHES,
+        limits: Limits | None = None,
+    ) -> Choice:
+        """The same, the filter as text or parsed. Raises FilterError, and ValueError for `records` unknown."""
+        if records not in WITHOUT:
+            raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
+        return cls(_parsed(filter), connection, keep_bytes, records, limits or Limits())
 
     @property
     def everything(self) -> bool:
@@ -146,14 +170,17 @@ class PointRead:
 
 
 def read_point(
-    point: CapturePoint,
+    point: CapturePoint | LogPoint,
     settings: Settings,
     choice: Choice,
     put: Callable[[str, pa.Table], None],
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
 ) -> PointRead:
-    """Decode one capture point. `put` gets the rows, table by table, each table at least once (it may be empty)."""
+    """Decode one capture point, or read a partition's log segments. `put` gets the rows, table by table, each table at
+    least once (it may be empty)."""
+    if isinstance(point, LogPoint):
+        return _read_log(point, settings, choice, put, progress)
     parts = point_tables(point, settings, choice, progress, stdin)
     while True:
         try:
@@ -164,6 +191,37 @@ def read_point(
         put(name, table)
 
 
+def _read_log(
+    point: LogPoint,
+    settings: Settings,
+    choice: Choice,
+    put: Callable[[str, pa.Table], None],
+    progress: Progress | None,
+) -> PointRead:
+    if not choice.everything:
+        raise SegmentError(f"{point.name}: a log segment has no exchanges to filter", "leave out --filter")
+
+    def report(read: int, size: int) -> None:
+        if progress is not None:
+            progress(point.name, read, size)
+
+    groups = RowGroups()
+
+    def gather(name: str, table: pa.Table) -> None:
+        for group in groups.put(name, table):
+            put(*group)
+
+    read = read_log(point, choice.records, settings.threads, choice.limits, gather, report)
+    for group in groups.rest():
+        put(*group)
+    for name in ("batches", "records"):
+        if name not in WITHOUT[choice.records]:
+            put(name, empty_table(name))
+    summary = Summary()
+    summary.finish_log(read)
+    return PointRead(read.capture, read.notes, summary)
+
+
 def point_tables(
     point: CapturePoint,
     settings: Settings,
@@ -171,9 +229,11 @@ def point_tables(
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
 ) -> Generator[tuple[str, pa.Table], None, PointRead]:
-    """The same as an iterator of (name of the table, rows), which may be left early."""
-    engine = Engine(point, settings, stdin)
-    made = PointTables(Columns(engine, point.name, _ahead(point, settings)), choice)
+    """The same of a capture point as an iterator of (name of the table, rows), which may be left early."""
+    engine = Engine(point, dataclasses.replace(settings, keep_records=choice.records != NO_RECORDS), stdin)
+    columns = Columns(engine, point.name, _ahead(point, settings))
+    opened = OpenedRecords(columns, choice.records, settings.threads, choice.limits)
+    made = PointTables(columns, choice, opened)
     size = _size(point)
 
     def report(read: int) -> None:
@@ -185,25 +245,27 @@ def point_tables(
         if made.rows >= ROW_GROUP_ROWS:
             yield from made.flush()
     yield from made.flush()
+    yield from opened.finish(choice.everything)
     return made.finish(point, engine)
 
 
 class PointTables:
     """The batches of one capture point as tables. `waiting`: the rows of windows that are in no table yet, `rows` of
-    them."""
+    them. Record batches are opened where `opened` is given."""
 
-    def __init__(self, columns: Columns, choice: Choice) -> None:
+    def __init__(self, columns: Columns, choice: Choice, opened: OpenedRecords | None = None) -> None:
         self.columns = columns
         self.summary = Summary()
         self.waiting: list[Rows] = []
         self._choice = choice
         self._bodies = _Bodies(columns)
+        self._opened = opened
         self.rows = 0
 
     def take(self, batches: list[Batch]) -> Iterator[tuple[str, pa.Table]]:
         """Take one window's batches, one a shard; its raw messages come at once, where they are asked for."""
         choice, columns = self._choice, self.columns
-        taken = columns.take(batches)
+        every = taken = columns.take(batches)
         if choice.keep:
             self._bodies.take(batches)
         if not choice.everything:
@@ -211,6 +273,8 @@ class PointTables:
             self._bodies.forget(taken, chosen)
             taken = chosen
         self.summary.add(taken, columns)
+        if self._opened is not None:
+            yield from self._opened.take(batches, every, taken)
         if choice.keep_bytes:
             yield "messages", self._bodies.table(taken, choice.everything)
         if taken.x.shape[1]:
@@ -230,6 +294,8 @@ class PointTables:
     def finish(self, point: CapturePoint, engine: Engine) -> PointRead:
         """All has been taken: what is known besides the rows."""
         columns = self.columns
+        if self._opened is not None:
+            self.summary.records.join(self._opened.counts)
         self.summary.finish(point, engine, columns)
         notes = list(engine.reader.notes)
         ends = frozenset(columns.from_before), frozenset(columns.left_open)
@@ -293,7 +359,7 @@ def manifest(result: Dataset) -> dict[str, Any]:
     }
 
 
-def check_names(points: Sequence[CapturePoint], writer: Writer) -> None:
+def check_names(points: Sequence[CapturePoint | LogPoint], writer: Writer) -> None:
     """Raise DatasetError where a dataset that is added to holds a capture point of the same name."""
     taken = set(writer.captures)
     for point in points:

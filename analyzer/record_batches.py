@@ -78,6 +78,13 @@ SMALLEST_V1: Final = 22
 CRC_FROM_V2: Final = 21  # CRC32C of everything from the attributes on
 CRC_FROM_OLD: Final = 16  # CRC32 of everything from the magic on
 
+DECOMPRESSED_LIMIT: Final = 256 << 20
+"""Bytes that one batch may become. Kafka's own batches stay under `message.max.bytes`, 1 MiB unless raised."""
+RATIO_LIMIT: Final = 1000
+"""How many times larger a batch may become: gzip can do 1032, real records hardly 100. Small ones are let through."""
+RATIO_FREE: Final = 1 << 20
+"""Bytes that are allowed whatever the ratio: a megabyte of zeros is an ordinary test message."""
+
 # The walk's own state: where it goes on after the table was grown.
 W_SET, W_AT, W_ROWS, W_COLUMNS = range(4)
 
@@ -252,6 +259,18 @@ def walk(heap: Any, at: Any, length: Any, size: Any, out: Any, walked: Any) -> A
         walked[W_SET] = which + 1
     walked[W_ROWS] = row
     return True
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one batch may become when decompressed: `bytes` in all, and `ratio` times its size."""
+
+    bytes: int = DECOMPRESSED_LIMIT
+    ratio: int = RATIO_LIMIT
+
+    def allowed(self, compressed: int) -> int:
+        """Bytes that so many compressed ones may become."""
+        return min(self.bytes, max(compressed * self.ratio, RATIO_FREE))
 
 
 @dataclass(frozen=True, slots=True)

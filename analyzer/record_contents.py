@@ -52,7 +52,7 @@ def _bytes(piece: r.Piece, heap: np.ndarray, at: np.ndarray, length: np.ndarray)
 
 
 def _binary(data: np.ndarray, offsets: np.ndarray, absent: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of bytes. A piece's batches hold less than 2 GiB (`codecs.DECOMPRESSED_LIMIT`), as its int32 offsets
+    """A column of bytes. A piece's batches hold less than 2 GiB (`Limits`), as its int32 offsets
     must."""
     validity = None
     if absent.any():

@@ -22,12 +22,13 @@ import pyarrow as pa
 from analyzer import checksums, tables
 from analyzer import record_batches as b
 from analyzer.columns import _dictionary, _integers, _strings
-from analyzer.record_batches import Batches, batches
+from analyzer.record_batches import Batches, Limits, batches
 from analyzer.state import NULL
-from captures.kernels import copy_bytes, kernel
 
-NO_BATCHES, BATCHES, META, FULL = "none", "batches", "meta", "full"
+NO_RECORDS, BATCHES, META, FULL = "none", "batches", "meta", "full"
 """How far records are opened: `--records`."""
+WITHOUT: Final = {NO_RECORDS: ("batches", "records"), BATCHES: ("records",), META: (), FULL: ()}
+"""The tables that each leaves out."""
 
 SIDES: Final = ("produce", "fetch")
 PRODUCE, FETCH = 0, 1
@@ -144,14 +145,13 @@ def _flag(table: np.ndarray, bit: int) -> np.ndarray:
 
 
 class RecordTables:
-    """Makes the tables of one capture point, window by window. `mode`: BATCHES, META or FULL; `limits`: see
-    `analyzer.records.Limits`.
+    """Makes the tables of one capture point, window by window. `mode`: BATCHES, META or FULL.
 
     A set is seen when its message is read, and its row comes when its exchange ends, mostly in the same window. Until
     then its batches wait, checked already; with META and FULL its bytes too, up to HELD_BYTES.
     """
 
-    def __init__(self, mode: str, pool: Executor, threads: int, limits: Any = None) -> None:
+    def __init__(self, mode: str, pool: Executor, threads: int, limits: Limits | None = None) -> None:
         self.counts = RecordCounts()
         self._mode = mode
         self._pool = pool
@@ -206,6 +206,8 @@ class RecordTables:
     def _collect(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray, table: np.ndarray) -> None:
         """Put the bytes of the sets in `origins` into one heap, in their order, and the batches' places in it; keep
         those that wait."""
+        from analyzer.records import collect
+
         where = {number: i for i, number in enumerate(origins.number.tolist())}
         gone_numbers = set(gone.tolist())
         length = np.zeros(len(where), np.int64)
@@ -266,13 +268,6 @@ class RecordTables:
         for piece in opener.open(found, first, stop):
             yield records_table(piece, found, origins, topics)
         self._openers.append(opener)
-
-
-@kernel
-def collect(heap: Any, at: Any, length: Any, into: Any, start: Any) -> None:
-    """into[start[i]:] = heap[at[i]:at[i] + length[i]], for each i."""
-    for i in range(len(at)):
-        copy_bytes(into, start[i], heap, at[i], length[i])
 
 
 def _ranges(table: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -378,6 +373,18 @@ def records_table(piece: Any, found: Batches, origins: Origins, topics: list[str
     return pa.Table.from_arrays(arrays, names=_names("records"))
 
 
+def empty_table(name: str) -> pa.Table:
+    """`batches` or `records` without rows, of the types that the others have."""
+    none = np.zeros(0, np.int64)
+    origins = Origins(none, none, none, none, none, none, none, none, "", (), ())
+    found = Batches(np.zeros((b.B_COLUMNS, 0), np.int64), np.zeros(0, np.uint8))
+    if name == "batches":
+        return batches_table(found, origins)
+    from analyzer import records as r
+
+    return records_table(r.Piece(np.zeros((r.R_COLUMNS, 0), np.int64), (found.heap, found.heap)), found, origins)
+
+
 def topic_names(origins: Origins) -> list[str | None]:
     """The name of each set's topic, by its id if need be and some message has told; None where not known."""
     names: list[str | None] = []
@@ -419,8 +426,6 @@ def _reasons(table: np.ndarray) -> pa.Array:
 
 
 def _control_types(types: np.ndarray) -> pa.Array:
-    if (types == NULL).all():
-        return pa.nulls(len(types), pa.string())
     from analyzer.records import CONTROL_TYPES
 
     distinct = np.unique(types[types != NULL])

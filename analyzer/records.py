@@ -52,6 +52,7 @@ from analyzer.record_batches import (
     SMALLEST,
     WHOLE,
     Batches,
+    Limits,
     int16_at,
     int32_at,
     int64_at,
@@ -329,15 +330,6 @@ def parse(heap: Any, scratch: Any, place: Any, first: Any, stop: Any, table: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one batch may become when decompressed: `bytes` in all, and `ratio` times its size (beyond
-    `codecs.RATIO_FREE`)."""
-
-    bytes: int = codecs.DECOMPRESSED_LIMIT
-    ratio: int = codecs.RATIO_LIMIT
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
     """Some records, in order: `table` int64[R_COLUMNS, n]; their places are in `heaps`, valid until the next piece."""
 
@@ -390,7 +382,7 @@ class Opener:
     def _decompress(self, table: np.ndarray, data: memoryview, i: int) -> tuple[int, int]:
         """Decompress one batch behind what the scratch heap holds: where, and how many bytes (NULL: it cannot be)."""
         start, length = int(table[B_RECORDS_AT, i]), int(table[B_RECORDS_LENGTH, i])
-        most = codecs.allowed(length, self._limits.bytes, self._limits.ratio)
+        most = self._limits.allowed(length)
         out, at = self._scratch, self._scratch.used
         try:
             size = codecs.decompress(int(table[B_ATTRIBUTES, i]) & CODEC_MASK, data[start : start + length], most, out)
@@ -479,6 +471,13 @@ def _inner(message: bytes, offset: int, magic: int, attributes: int, most: int, 
         relative = struct.unpack_from(">q", inner, start)[0]
         struct.pack_into(">q", shifted, start, (offset - last + relative) & 0x7FFFFFFFFFFFFFFF)
     return bytes(shifted)
+
+
+@kernel
+def collect(heap: Any, at: Any, length: Any, into: Any, start: Any) -> None:
+    """into[start[i]:] = heap[at[i]:at[i] + length[i]], for each i."""
+    for i in range(len(at)):
+        copy_bytes(into, start[i], heap, at[i], length[i])
 
 
 @kernel

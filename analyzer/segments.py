@@ -1,8 +1,8 @@
 """Kafka's own files on disk: log segments, and the small files beside them.
 
-In: a `.log` segment (any magic), a KRaft snapshot (`.checkpoint`), or a partition's folder. Out: batches window by
-window, read as Kafka's recovery reads (LogSegment.recover): up to the first batch whose size or checksum is wrong; what
-is behind is told apart, in bytes. The folder's name, `topic-partition`, says whose they are.
+In: a `.log` segment (any magic) or a KRaft snapshot (`.checkpoint`). Out: batches window by window, read as Kafka's
+recovery reads (LogSegment.recover): up to the first batch whose size or checksum is wrong; what is behind is told
+apart, in bytes.
 
 `.index`, `.timeindex`, `.txnindex` and producer `.snapshot` files are small: `entries` reads them whole.
 """
@@ -10,7 +10,6 @@ is behind is told apart, in bytes. The folder's name, `topic-partition`, says wh
 from __future__ import annotations
 
 import os
-import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,59 +22,10 @@ import numpy as np
 from analyzer import checksums
 from analyzer import record_batches as b
 from analyzer.record_batches import Batches, batches
+from analyzer.segment_names import SegmentError, beside_kind
 from analyzer.state import NULL
 
 WINDOW_BYTES: Final = 16 << 20
-_SEGMENT: Final = re.compile(r"\d{20}\.log(\.(deleted|cleaned|swap))?|\d{20}-\d{10}\.checkpoint(\.(deleted|part))?")
-_BESIDE: Final = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)(\.(deleted|cleaned|swap))?")
-_FOLDER: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
-_MOVED: Final = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
-
-
-class SegmentError(Exception):
-    """A file that cannot be read as what its name says: the message says what and where, `hint` what to try."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-@dataclass(frozen=True, slots=True)
-class LogPoint:
-    """The segments of one partition, in order of their offsets; topic and partition are None where no folder says."""
-
-    name: str
-    paths: tuple[Path, ...]
-    topic: str | None
-    partition: int | None
-
-
-def is_segment(path: str | os.PathLike[str]) -> bool:
-    """Whether a name is that of a log segment or snapshot of Kafka."""
-    return _SEGMENT.fullmatch(Path(path).name) is not None
-
-
-def is_beside(path: str | os.PathLike[str]) -> bool:
-    """Whether a name is that of an index or producer snapshot."""
-    return _BESIDE.fullmatch(Path(path).name) is not None
-
-
-def log_point(argument: str) -> LogPoint | None:
-    """The segments that an argument names: a segment, or a folder that holds some; None where it is neither."""
-    path = Path(argument)
-    if path.is_dir():
-        paths = tuple(sorted((one for one in path.iterdir() if is_segment(one)), key=lambda one: one.name))
-        return LogPoint(path.resolve().name, paths, *partition_of(path)) if paths else None
-    if is_segment(path) and path.is_file():
-        return LogPoint(path.name, (path,), *partition_of(path.resolve().parent))
-    return None
-
-
-def partition_of(folder: Path) -> tuple[str | None, int | None]:
-    """Topic and partition that a folder's name says (also of one that is being deleted or moved: `-delete`, `-future`,
-    `-stray`)."""
-    found = _FOLDER.fullmatch(_MOVED.sub("", folder.resolve().name))
-    return (found[1], int(found[2])) if found and int(found[2]) < 1 << 31 else (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +146,14 @@ _PRODUCER_NAMES: Final = (
 
 def entries(path: Path) -> Entries:
     """Read an index or a producer snapshot. Raises SegmentError."""
-    found = _BESIDE.fullmatch(path.name)
-    if found is None:
+    kind = beside_kind(path)
+    if kind is None:
         raise SegmentError(f"{path}: not named as Kafka names its files", "a name like 00000000000000000000.index")
     try:
         data = path.read_bytes()
     except OSError as failure:
         raise SegmentError(f"{path}: {failure.strerror}", "check the name and its permissions") from None
-    return _snapshot(data) if found[1] == "snapshot" else _index(found[1], data, int(path.name[:20]))
+    return _snapshot(data) if kind == "snapshot" else _index(kind, data, int(path.name[:20]))
 
 
 def _index(kind: str, data: bytes, base: int) -> Entries:

@@ -20,6 +20,8 @@ from analyzer import schema as definitions
 from analyzer import state as s
 from analyzer.columns import STATUSES, Columns, Coverage, Rows
 from analyzer.engine import Engine
+from analyzer.log_reading import LogRead
+from analyzer.record_tables import RecordCounts
 from captures.files import CapturePoint
 
 _FINE_BITS = 6
@@ -82,6 +84,7 @@ class Summary:
     """Gathered over all capture points of one `analyze`."""
 
     coverage: Coverage = field(default_factory=Coverage)
+    records: RecordCounts = field(default_factory=RecordCounts)
     _apis: dict[int, _Api] = field(default_factory=dict)
     _error_codes: Counter[int] = field(default_factory=Counter)
     _topics: Counter[str] = field(default_factory=Counter)
@@ -144,6 +147,7 @@ class Summary:
     def join(self, other: Summary) -> None:
         """Take in the summary of further capture points, all of them finished."""
         self.coverage.add(other.coverage)
+        self.records.join(other.records)
         for key, theirs in other._apis.items():
             self._apis.setdefault(key, _Api()).join(theirs)
         self._error_codes.update(other._error_codes)
@@ -158,6 +162,24 @@ class Summary:
             a + b for a, b in zip(self._unrecognised_total, other._unrecognised_total, strict=True)
         ]
         self._connections += other._connections
+
+    def finish_log(self, read: LogRead) -> None:
+        """A partition's log segments have been read."""
+        self.records.join(read.counts)
+        files = read.capture["files"]
+        self._captures.append(
+            {
+                "name": read.capture["name"],
+                "log": True,
+                "files": len(files),
+                "bytes": sum(one["size"] for one in files),
+                "packets": 0,
+                "tcp_packets": 0,
+                "link_types": [],
+                "first_time": None,
+                "last_time": None,
+            }
+        )
 
     def name_topics(self, columns: Columns) -> None:
         """All exchanges have been added: count their topics by name."""
@@ -270,6 +292,7 @@ class Summary:
                 )
             ],
             "odd": {name: count for name, count in self._odd.items() if count},
+            "records": self.records.as_dict(),
             "coverage": self.coverage.as_dict(),
             "unrecognised": self.unrecognised(),
         }

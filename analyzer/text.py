@@ -283,12 +283,19 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
     """The summary that `kwire analyze` prints."""
     parts = []
     for one in summary["captures"]:
+        if one.get("log"):
+            files = f"{one['files']} segments, " if one["files"] != 1 else ""
+            parts.append(f"{printable(one['name'])}: log of a partition, {files}{size(one['bytes'])}\n")
+            continue
         span = f"{one['first_time']} to {one['last_time']}" if one["first_time"] else "no packet"
         files = f"{one['files']} files, " if one["files"] != 1 else ""
         parts.append(
             f"{printable(one['name'])}: {files}{size(one['bytes'])}, {one['packets']:,} packets "
             f"({one['tcp_packets']:,} TCP, {', '.join(one['link_types']) or 'no link type'})\n  {span}\n"
         )
+    parts.append(_records_text(summary["records"]))
+    if all(one.get("log") for one in summary["captures"]):
+        return "".join(parts) + (f"\ndataset: {out}\n" if out is not None else "")
     parts.append(f"\n{summary['exchanges']:,} exchanges on {summary['connections']:,} connections\n")
     if summary["apis"]:
         rows = [["api", "exchanges", "errors", "no answer", "p50", "p95", "p99", "max"]]
@@ -342,6 +349,23 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
     if out is not None:
         parts.append(f"\ndataset: {out}\n")
     return "".join(parts)
+
+
+def _records_text(sides: dict[str, Any]) -> str:
+    """Batches and records of each side; what is wrong is left out where there is none."""
+    lines = []
+    for side, found in sides.items():
+        codecs = ", ".join(f"{name} {count:,}" for name, count in found["codecs"].items())
+        line = f"{side:<8} {found['batches']:,} batches, {found['records']:,} records, {size(found['bytes'])}"
+        wrong = (
+            ("bad_checksums", "with a wrong checksum"),
+            ("partial", "cut off"),
+            ("bombs", "larger than allowed when decompressed"),
+            ("not_read", "that cannot all be read"),
+        )
+        odd = [f"{found[name]:,} {words}" for name, words in wrong if found[name]]
+        lines.append(f"{line} ({codecs})" + ("; " + ", ".join(odd) if odd else "") + "\n")
+    return "".join(["\n", *lines] if lines else [])
 
 
 def _more(total: int) -> str:

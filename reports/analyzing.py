@@ -44,6 +44,9 @@ def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
             threads=options.threads,
             window_bytes=options.window_bytes,
             frame_limit=options.frame_limit,
+            records=options.records,
+            decompressed_limit=options.decompressed_limit,
+            decompressed_ratio=options.decompressed_ratio,
             keep_bytes=options.keep_bytes,
             append=options.append,
         )

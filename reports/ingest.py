@@ -24,6 +24,8 @@ from analyzer import tables
 from analyzer.dataset import Dataset, DatasetError, Parts, Writer
 from analyzer.engine import Settings
 from analyzer.reading import Choice, check_names, joined, manifest, read_point, reading_settings
+from analyzer.record_batches import Limits
+from analyzer.record_tables import BATCHES, NO_RECORDS
 from captures.files import CaptureError, CapturePoint, capture_points
 from reports.splitting import split_point
 from reports.tasks import Done, Refused, attempt
@@ -48,6 +50,9 @@ def analyze(
     threads: int | None = None,
     window_bytes: int | None = None,
     frame_limit: int | None = None,
+    records: str = BATCHES,
+    decompressed_limit: int | None = None,
+    decompressed_ratio: int | None = None,
     keep_bytes: bool = False,
     append: bool = False,
     split_bytes: int = SPLIT_BYTES,
@@ -59,7 +64,8 @@ def analyze(
     error where Spark itself fails; the dataset is then as it was.
     """
     points = task_points(captures, rotated)
-    choice = Choice.of(filter, None, keep_bytes)
+    limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
+    choice = Choice.of(filter, None, keep_bytes, records, limits)
     settings = reading_settings(threads, window_bytes, ports, choice.keep, frame_limit)
     with Writer(Path(out).absolute(), append) as writer:
         check_names(points, writer)
@@ -89,8 +95,10 @@ def _decoded(
     """A task for each capture point, and many for each that is larger than `most`, one such point after the other."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
-    # A filter may ask for names that another connection says: it is not split.
-    large = [i for i, point in enumerate(points) if choice.everything and size_of(point) > most]
+    # A filter may ask for names that another connection says: it is not split. Nor is what batches and records are
+    # wanted of: merging does not know the order of their rows yet.
+    divisible = choice.everything and choice.records == NO_RECORDS
+    large = [i for i, point in enumerate(points) if divisible and size_of(point) > most]
     small = [i for i in range(len(points)) if i not in set(large)]
 
     def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:

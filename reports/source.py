@@ -30,6 +30,7 @@ from analyzer import tables
 from analyzer.columns import plain
 from analyzer.engine import Settings
 from analyzer.reading import Choice, point_tables, reading_settings
+from analyzer.record_tables import BATCHES, META, NO_RECORDS
 from captures.files import CapturePoint
 from reports.ingest import task_points
 
@@ -52,7 +53,8 @@ class CaptureReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], table: str, columns: list[str]) -> None:
         self._points = task_points(_paths(options), _flag(options, "rotated"))
-        self._choice = Choice.of(options.get("filter"), None, table == "messages")
+        records = {"batches": BATCHES, "records": options.get("records", META)}.get(table, NO_RECORDS)
+        self._choice = Choice.of(options.get("filter"), None, table == "messages", records)
         self._settings = _settings(options, self._choice)
         self._table = table
         self._columns = columns

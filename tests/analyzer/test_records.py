@@ -427,11 +427,11 @@ def test_a_bomb_is_a_row_that_says_so(codec: int, compress: Any) -> None:
     bomb = _batch(compress(bytes(4 << 20)), attributes=codec)
     after = _batch(SIMPLE)
 
-    found = opened(bomb + after, limits=r.Limits(bytes=1 << 20))
+    found = opened(bomb + after, limits=b.Limits(bytes=1 << 20))
 
     assert found.reasons == ["the records decompress to more than is allowed", None]
     assert [one.value for one in found.records] == [b"v"]
-    assert opened(bomb, limits=r.Limits(ratio=1 << 20)).reasons != found.reasons[:1]
+    assert opened(bomb, limits=b.Limits(ratio=1 << 20)).reasons != found.reasons[:1]
 
 
 def test_the_ratio_is_bounded_too() -> None:
