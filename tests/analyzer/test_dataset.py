@@ -76,10 +76,10 @@ def old(tmp_path: Path) -> Path:
 
 
 def test_the_dataset_in_memory_is_the_one_on_disk(tmp_path: Path) -> None:
-    memory = analyzer.analyze(SMALL, keep_bytes=True)
-    analyzer.analyze(SMALL, tmp_path / "data", keep_bytes=True)
+    memory = analyzer.analyze(SMALL, keep_bytes=True, records="full")
+    analyzer.analyze(SMALL, tmp_path / "data", keep_bytes=True, records="full")
     stored = analyzer.open_dataset(tmp_path / "data")
-    for name in tables.TABLES:
+    for name in memory.tables:
         table = getattr(stored, name).to_table()
         assert (
             table.equals(getattr(memory, name).combine_chunks())
@@ -137,7 +137,7 @@ def test_files_and_folders_are_for_their_owner_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in tables.TABLES if name not in tables.RUN_TABLES])
 def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> None:
     """As any reader sees them, Spark among them: nothing of Arrow's is stored."""
-    analyzer.analyze(SASL, tmp_path / "data", keep_bytes=True)
+    analyzer.analyze(SASL, tmp_path / "data", keep_bytes=True, records="full")
     files = [one for one in read_manifest(tmp_path / "data")["files"] if one["table"] == name]
     assert files
     for entry in files:
@@ -583,7 +583,7 @@ def values_of(path: Path) -> bytes:
 
 
 def test_no_secret_is_stored(tmp_path: Path) -> None:
-    result = kwire("analyze", SASL, "-o", tmp_path / "data", "--keep-bytes")
+    result = kwire("analyze", SASL, "-o", tmp_path / "data", "--keep-bytes", "--records", "full")
     assert result.returncode == 0
     said = values_of(tmp_path / "data") + result.stdout.encode() + result.stderr.encode()
     assert b"sasl-bob-PLAIN" in said  # what is no secret is there
