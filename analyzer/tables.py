@@ -296,7 +296,7 @@ OUTCOMES = (
          "nature or in the capture: `rule`), `unanswered` (the target owed an answer), `skipped`, `not_sent`."),
         ("rule", pa.string(), "The rule of replay/README.md that explains it; null where none was needed."),
         ("reason", pa.string(), "What the rule found, in words; null where the rule says it all."),
-        ("retries", STRINGS, "Rules by which it was sent again, in order; empty where once was enough."),
+        ("retries", STRINGS, "Rules by which it was sent again, split, or something was asked for first; empty: none."),
         ("scheduled", TIME, "When it was due."),
         ("sent", TIME, "When it was handed to the connection, the last time."),
         ("answered", TIME, "When its answer (the last part of it) was read."),

@@ -15,13 +15,12 @@ from typing import Final
 
 import crc32c
 
+from analyzer import codecs
+
 HEADER: Final = 61
 NO_PRODUCER: Final = -1
 TRANSACTIONAL: Final = 1 << 4
 CONTROL: Final = 1 << 5
-MAX_DECOMPRESSED: Final = 256 << 20
-"""Bytes that a message set may become; above any broker's limit for a request."""
-
 _SIZES = struct.Struct(">qiib")  # base offset, length of what follows, leader epoch, magic
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
@@ -209,45 +208,12 @@ def _record(message: _Message, index: int, first: int) -> bytes:
 
 def decompressed(data: bytes, codec: int) -> bytes:
     """Raises BadRecords."""
+    out = codecs.Scratch()
     try:
-        if codec == 1:
-            return _limited(zlib.decompressobj(31).decompress(data, MAX_DECOMPRESSED + 1))
-        if codec == 2:
-            return _limited(_unsnapped(data))
-        if codec == 3:
-            import lz4.frame
-
-            return _limited(lz4.frame.LZ4FrameDecompressor().decompress(data, MAX_DECOMPRESSED + 1))
-    except (ValueError, RuntimeError, zlib.error, OSError) as failure:
-        raise BadRecords(f"codec {codec}: {failure}") from None
-    raise BadRecords(f"codec {codec} in a message set")
-
-
-def _limited(data: bytes) -> bytes:
-    if len(data) > MAX_DECOMPRESSED:
-        raise BadRecords(f"more than {MAX_DECOMPRESSED} bytes")
-    return data
-
-
-_XERIAL: Final = b"\x82SNAPPY\0"
-
-
-def _unsnapped(data: bytes) -> bytes:
-    """Snappy as a raw block, or as the blocks of snappy-java's stream."""
-    import snappy
-
-    if not data.startswith(_XERIAL):
-        return bytes(snappy.uncompress(data))
-    out = []
-    at, total = 16, 0
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        out.append(bytes(snappy.uncompress(data[at + 4 : at + 4 + size])))
-        total += len(out[-1])
-        if total > MAX_DECOMPRESSED:
-            break
-        at += 4 + size
-    return b"".join(out)
+        codecs.decompress(codec, memoryview(data), codecs.allowed(len(data)), out)
+    except (codecs.Broken, codecs.Bomb, KeyError) as failure:
+        raise BadRecords(f"codec {codec}: {failure or 'too many bytes'}") from None
+    return out.data[: out.used].tobytes()
 
 
 def _compressed(data: bytes, codec: int) -> bytes:

@@ -126,11 +126,8 @@ def _check(fields: tuple[Field, ...], body: Body, newest: tuple[Field, ...], pat
     for name, value in body.items():
         item = here.get(name)
         if item is None:
-            if (
-                name in _MEANING
-                and value != (known[name].default if name in known else None)
-                and value not in (None, 0, "")
-            ):
+            default = known[name].default if name in known else None
+            if name in _MEANING and value and value != default:
                 raise CannotConvert(f"{path}{name} cannot be said")
         elif item.element == "struct" and value:
             inner = known[name].fields if name in known else item.fields

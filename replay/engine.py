@@ -325,6 +325,7 @@ class Engine:
         speed = self.settings.speed
         if (speed is None or speed > 1) and captured is not None and not retry.has_records(captured):
             job.body["maxWaitMs"] = int(job.body["maxWaitMs"] / speed) if speed else 0
+            job.outcome.retries.append("long_poll_scaled")
 
     async def _transaction_v1(self, step: Step, job: _Job) -> None:
         """A target that does not add partitions to transactions by itself gets the request for it (KIP-890)."""
@@ -391,6 +392,8 @@ class Engine:
             if len(job.parts) == 1:
                 outcome.request = frame
         if len(job.parts) != 1:
+            if "split" not in outcome.retries:
+                outcome.retries.append("split")
             outcome.request = self._encoded(step, job.body, 0)
         outcome.sent_ns = self._now_ns()
         outcome.first_sent_ns = outcome.first_sent_ns or outcome.sent_ns

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer import errors
+from analyzer import errors, tree
 from analyzer.decoding import OK
-from analyzer.schema import ZERO_UUID
+from analyzer.schema import REQUEST, ZERO_UUID
 from replay import apis, batches, convert, topology
 from replay.apis import NAME, Policy
 from replay.sessions import Request, Session
@@ -223,6 +223,9 @@ def _judge(one: _Decoded, offers: Offers, options: PlanOptions, facts: Facts) ->
         return Skip(row, "incomplete", one.reason)
     if policy is Policy.ALLOW and key not in options.allow:
         return Skip(row, "mutating", f"--allow {apis.name(key)} sends it")
+    assert one.request.data is not None
+    if tree.secret_spans(one.request.data, key, one.version, REQUEST, frame=True):
+        return Skip(row, "secret")
     if key == apis.ADD_PARTITIONS_TO_TXN and one.version >= 4:
         return Skip(row, "internal", "AddPartitionsToTxn v4 and newer is for brokers")
     body = one.body

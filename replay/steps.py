@@ -40,7 +40,6 @@ RULES: Final[dict[str, str]] = {
     "committed_alone": "offsets of a member that joined before the capture began, committed without membership",
     "batches": "old message sets were made record batches (KIP-98)",
     "split": "sent in parts to several leaders or coordinators",
-    "topics_by_name": "topic ids became names, or the reverse",
     "no_auto_create": "raised to a version that can say that topics are not to be created",
     # waits and retries
     "topic_appears": "sent again until the new topic is everywhere (3, 6, 100 after CreateTopics)",
@@ -60,7 +59,6 @@ RULES: Final[dict[str, str]] = {
     # not comparable
     "no_answer_expected": "produced with acks=0",
     "not_captured": "the capture has no answer to compare with",
-    "role_changed": "another member leads the group on the target",
     # not sent
     "aborted": "the run ended first",
     "unreachable": "the target could not be reached",

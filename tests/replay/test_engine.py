@@ -171,7 +171,7 @@ def test_a_fetch_session_that_the_target_lost_is_made_again_with_all_its_partiti
 
     said = [(one.body["sessionId"], one.body["sessionEpoch"], len(one.body["topics"])) for one in target.heard]
     assert said == [(0, 0, 1), (1234, 1, 0), (0, 0, 1)]
-    assert run.of(apis.FETCH)[1].retries == ["session_remade"]
+    assert "session_remade" in run.of(apis.FETCH)[1].retries
 
 
 def test_a_fetch_session_without_its_start_is_built_from_what_the_capture_names() -> None:
