@@ -114,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument("--json", action="store_true", help="the summary as JSON")
     analyze.add_argument("--engine", choices=("local", "spark"), default="local",
                          help="where the work is done: in this process, or in tasks of Spark (default: local)")
+    analyze.add_argument("--split-bytes", type=_count, metavar="BYTES",
+                         help="with --engine spark: larger captures are decoded by connection (default: 16 GiB)")
     _spark_options(analyze)
     analyze.set_defaults(run="analyzer.commands:analyze")
 

@@ -181,13 +181,11 @@ class Summary:
             }
         )
 
-    def name_topics(self, columns: Columns) -> None:
-        """All exchanges have been added: count their topics by name."""
-        lists = columns.topic_lists()
-        names = columns.topic_names
+    def name_topics(self, lists: list[list[str]], name: Callable[[str], str]) -> None:
+        """All exchanges have been added: count their topics by the names that `name` gives for ids."""
         for number, count in self._lists.items():
             for topic in lists[number]:
-                self._topics[names.get(topic, topic)] += count
+                self._topics[name(topic)] += count
         self._lists.clear()
 
     def rename_topics(self, name: Callable[[str], str]) -> None:
@@ -199,7 +197,7 @@ class Summary:
     def finish(self, point: CapturePoint, engine: Engine, columns: Columns) -> None:
         """A capture point has been read."""
         self.coverage.add(columns.coverage)
-        self.name_topics(columns)
+        self.name_topics(columns.topic_lists(), columns.topic_name)
         files = engine.reader.files
         first = [info.first_ns for info in files if info.first_ns is not None]
         last = [info.last_ns for info in files if info.last_ns is not None]

@@ -49,6 +49,7 @@ def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
             decompressed_ratio=options.decompressed_ratio,
             keep_bytes=options.keep_bytes,
             append=options.append,
+            split_bytes=options.split_bytes or ingest.SPLIT_BYTES,
         )
     except (PySparkException, Py4JJavaError) as failure:
         raise Failure(_last_cause(str(failure)), "--verbose shows what Spark says; the dataset is as it was") from None

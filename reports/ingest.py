@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES = 16 << 30
 """A capture point this large takes one task of two threads half a minute to some minutes."""
+
+AT_ONCE = 3
+"""Large capture points at work at once: steps of one that keep a single task busy leave room for others."""
 
 T = TypeVar("T")
 
@@ -92,7 +96,7 @@ def task_points(
 def _decoded(
     spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer, most: int
 ) -> list[Done]:
-    """A task for each capture point, and many for each that is larger than `most`, one such point after the other."""
+    """A task for each capture point, and many for each that is larger than `most`."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
     # A filter may ask for names that another connection says: it is not split. Nor is what batches and records are
@@ -109,8 +113,12 @@ def _decoded(
     results: dict[int, Done | Refused] = {}
     if small:
         results.update(context.parallelize(small, len(small)).mapPartitions(work).collect())
-    for i in large:
-        results[i] = split_point(context, points[i], settings, choice, folder, labels[i])
+
+    def split(i: int) -> Done | Refused:
+        return split_point(context, points[i], settings, choice, folder, labels[i])
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results.update(zip(large, pool.map(split, large)))
     return accepted([results[i] for i in range(len(points))])
 
 

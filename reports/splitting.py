@@ -286,7 +286,7 @@ class Decoder:
         self._work(int(_LAST))
         self._process(blocks.nothing(), final=True)
         yield from self._close_range()
-        self._tables.summary.name_topics(self.columns)
+        self._tables.summary.name_topics(self.columns.topic_lists(), str)  # ids get their names where all are known
         yield (len(known.starts), len(known.starts), self._bucket), self._tables.summary
 
     def _add_ticks(self, moments: np.ndarray) -> None:
