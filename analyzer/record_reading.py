@@ -96,6 +96,10 @@ class OpenedRecords:
         for name, table in self._made.take(kept, origins, gone):
             yield from self._groups.put(name, table)
 
+    def flush(self) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of the windows so far that have not been given yet."""
+        yield from self._groups.rest()
+
     def finish(self, everything: bool) -> Iterator[tuple[str, pa.Table]]:
         """All has been read. `everything`: no filter, so that sets that no exchange told of are wanted too."""
         if self._mode != NO_RECORDS:

@@ -197,7 +197,8 @@ class Summary:
     def finish(self, point: CapturePoint, engine: Engine, columns: Columns) -> None:
         """A capture point has been read."""
         self.coverage.add(columns.coverage)
-        self.name_topics(columns.topic_lists(), columns.topic_name)
+        names = columns.topic_names
+        self.name_topics(columns.topic_lists(), lambda topic: names.get(topic, topic))
         files = engine.reader.files
         first = [info.first_ns for info in files if info.first_ns is not None]
         last = [info.last_ns for info in files if info.last_ns is not None]

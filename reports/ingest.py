@@ -26,7 +26,7 @@ from analyzer.dataset import Dataset, DatasetError, Parts, Writer
 from analyzer.engine import Settings
 from analyzer.reading import Choice, check_names, joined, manifest, read_point, reading_settings
 from analyzer.record_batches import Limits
-from analyzer.record_tables import BATCHES, NO_RECORDS
+from analyzer.record_tables import BATCHES, FULL
 from captures.files import CaptureError, CapturePoint, capture_points
 from reports.splitting import split_point
 from reports.tasks import Done, Refused, attempt
@@ -99,9 +99,8 @@ def _decoded(
     """A task for each capture point, and many for each that is larger than `most`."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
-    # A filter may ask for names that another connection says: it is not split. Nor is what batches and records are
-    # wanted of: merging does not know the order of their rows yet.
-    divisible = choice.everything and choice.records == NO_RECORDS
+    # Filters and the records of internal topics may ask for names that another connection says: those are not split.
+    divisible = choice.everything and choice.records != FULL
     large = [i for i, point in enumerate(points) if divisible and size_of(point) > most]
     small = [i for i in range(len(points)) if i not in set(large)]
 

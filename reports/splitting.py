@@ -44,6 +44,8 @@ from analyzer.conversation import Batch, Conversations, layouts
 from analyzer.dataset import Parts
 from analyzer.engine import Settings
 from analyzer.reading import Choice, PointRead, PointTables
+from analyzer.record_reading import OpenedRecords
+from analyzer.record_tables import NO_RECORDS
 from analyzer.summary import Summary
 from captures import blocks
 from captures.blocks import Block
@@ -250,7 +252,8 @@ class Decoder:
             flows=self._flows, settings=replace(settings, threads=1), reader=SimpleNamespace(files=known.files)
         )
         self.columns = Columns(engine, known.point.name)
-        self._tables = PointTables(self.columns, known.choice)
+        self._opened = OpenedRecords(self.columns, known.choice.records, 1, known.choice.limits)
+        self._tables = PointTables(self.columns, known.choice, self._opened)
         self._base = 0
         self._range = 0
         self._held: list[Block] = []
@@ -285,7 +288,11 @@ class Decoder:
             yield from self._close_range()
         self._work(int(_LAST))
         self._process(blocks.nothing(), final=True)
+        for name, table in self._opened.finish(everything=True):  # of no exchange: after all others
+            nowhere = np.full(len(table), _LAST + 1), np.full(len(table), self._bucket)
+            self._keep(name, table, *nowhere)
         yield from self._close_range()
+        self._tables.summary.records.join(self._opened.counts)
         self._tables.summary.name_topics(self.columns.topic_lists(), str)  # ids get their names where all are known
         yield (len(known.starts), len(known.starts), self._bucket), self._tables.summary
 
@@ -321,9 +328,10 @@ class Decoder:
         self._base += len(block)
         self._ended.append(batch.ended[:, 0].copy())
         self._facts.append(self._facts_of(batch, slots[began]))
-        for name, table in self._tables.take([batch]):
-            self._keep(name, table, *self._message_keys(batch))
-        self._keep_rows()
+        found = dict(self._tables.take([batch]))
+        if "messages" in found:
+            self._keep("messages", found.pop("messages"), *self._message_keys(batch))
+        self._keep_rows([*found.items(), *self._opened.flush()])
 
     def _place(self, batch: Batch, ordinal: np.ndarray) -> None:
         """Numbers of packets in this bucket become ordinals of the capture point."""
@@ -372,8 +380,8 @@ class Decoder:
         born: np.ndarray = first[where] if len(first) else np.zeros(0, np.int64)
         return born
 
-    def _keep_rows(self) -> None:
-        """The window's tables, each row with its place."""
+    def _keep_rows(self, opened: list[tuple[str, pa.Table]]) -> None:
+        """The window's tables, each row with its place; `opened`: those of record batches."""
         rows = self._tables.waiting
         self.columns.connections.clear()  # they are told where all facts are
         none = np.zeros(0, np.int64)
@@ -381,7 +389,7 @@ class Decoder:
         born = self._born_of(np.concatenate([none, *(one.connection for one in rows)]))
         found = dict(self._tables.flush())
         exchanges = found["exchanges"]
-        for name, table in found.items():
+        for name, table in (*found.items(), *opened):
             if name == "exchanges":
                 self._keep(name, table, trigger, born)
             elif "exchange" in table.column_names:
@@ -511,7 +519,9 @@ def take_facts(
     engine: Any = SimpleNamespace(flows=flows, settings=replace(known.settings, threads=known.buckets), reader=reader)
     columns = Columns(engine, known.point.name)
     made = PointTables(columns, known.choice)
-    names = tuple(name for name, _ in made.flush())
+    opened = OpenedRecords(columns, known.choice.records, 1, known.choice.limits)
+    names = [name for name, _ in (*made.flush(), *opened.finish(everything=True))]
+    names += ["messages"] if known.choice.keep_bytes else []
     summaries: list[Summary] = []
 
     def work(window: dict[int, Facts]) -> None:
@@ -542,7 +552,7 @@ def take_facts(
     for summary in summaries:
         summary.rename_topics(columns.topic_name)
         made.summary.join(summary)
-    return made.finish(known.point, engine), names, parts.close()
+    return made.finish(known.point, engine), tuple(names), parts.close()
 
 
 def _emptied(batch: Batch) -> Batch:
@@ -564,6 +574,7 @@ def split_point(
     context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str
 ) -> Done | Refused:
     """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
+    settings = replace(settings, keep_records=choice.records != NO_RECORDS)
     groups = [Group(i, i, (path,)) for i, path in enumerate(point.paths)]
     size = sum(os.path.getsize(os.path.join(point.folder, path)) for path in point.paths)
     buckets = max(1, min(MOST_BUCKETS, max(context.defaultParallelism, -(-size // BUCKET_BYTES))))

@@ -37,14 +37,14 @@ def every_capture() -> list[str]:
 def local(every_capture: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All of them by the local engine, one capture point each."""
     out = tmp_path_factory.mktemp("local") / "dataset"
-    analyzer.analyze(every_capture, out, keep_bytes=True)
+    analyzer.analyze(every_capture, out, keep_bytes=True, records="meta")
     return out
 
 
 def test_by_capture_point_every_capture_is_equal(
     spark: Any, every_capture: list[str], local: Path, tmp_path: Path
 ) -> None:
-    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, keep_bytes=True)
+    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, keep_bytes=True, records="meta")
     assert_same_dataset(local, tmp_path / "dataset")
 
 
@@ -53,7 +53,7 @@ def test_by_connection_every_capture_is_equal(
 ) -> None:
     monkeypatch.setattr(splitting, "RANGE_PACKETS", 20_000)
     monkeypatch.setattr(splitting, "BUCKET_BYTES", 1_000_000)
-    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, keep_bytes=True, split_bytes=0)
+    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, keep_bytes=True, records="meta", split_bytes=0)
     assert_same_dataset(local, tmp_path / "dataset")
 
 
