@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 _SEGMENT: Final = re.compile(r"\d{20}\.log(\.(deleted|cleaned|swap))?|\d{20}-\d{10}\.checkpoint(\.(deleted|part))?")
+_LOG: Final = re.compile(r"\d{20}\.log")
 _BESIDE: Final = re.compile(r"\d{20}\.(index|timeindex|txnindex|snapshot)(\.(deleted|cleaned|swap))?")
 _FOLDER: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
 _MOVED: Final = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
@@ -56,7 +57,8 @@ def log_point(argument: str) -> LogPoint | None:
     """The segments that an argument names: a segment, or a folder that holds some; None where it is neither."""
     path = Path(argument)
     if path.is_dir():
-        paths = tuple(sorted((one for one in path.iterdir() if is_segment(one)), key=lambda one: one.name))
+        # Not its snapshots, which say again what the log says, nor what is being deleted.
+        paths = tuple(sorted((one for one in path.iterdir() if _LOG.fullmatch(one.name)), key=lambda one: one.name))
         return LogPoint(path.resolve().name, paths, *partition_of(path)) if paths else None
     if is_segment(path) and path.is_file():
         return LogPoint(path.name, (path,), *partition_of(path.resolve().parent))
