@@ -16,6 +16,7 @@ from typing import Final
 import crc32c
 
 from analyzer import codecs
+from analyzer.record_batches import Limits
 
 HEADER: Final = 61
 NO_PRODUCER: Final = -1
@@ -210,7 +211,7 @@ def decompressed(data: bytes, codec: int) -> bytes:
     """Raises BadRecords."""
     out = codecs.Scratch()
     try:
-        codecs.decompress(codec, memoryview(data), codecs.allowed(len(data)), out)
+        codecs.decompress(codec, memoryview(data), Limits().allowed(len(data)), out)
     except (codecs.Broken, codecs.Bomb, KeyError) as failure:
         raise BadRecords(f"codec {codec}: {failure or 'too many bytes'}") from None
     return out.data[: out.used].tobytes()

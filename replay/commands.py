@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from analyzer.cli import EXIT_INTERRUPTED, Failure
-from replay import apis, link, login, outcome, plan, run, steps
+from replay import apis, link, login, outcome, plan, run, steps, workers
 from replay.engine import Settings
 
 EXIT_NOT_VALID: Final = 3
@@ -75,17 +76,14 @@ def _mapped(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _dial(options: argparse.Namespace) -> link.Dial:
+def _access(options: argparse.Namespace) -> workers.Access:
     for name in ("tls_ca", "tls_cert", "tls_key"):
         if getattr(options, name) and not options.tls:
             raise Failure(f"--{name.replace('_', '-')} goes with --tls", "add --tls")
-    context = login.tls_context(options.tls_ca, options.tls_cert, options.tls_key) if options.tls else None
-    dial = link.tcp(context)
-    if options.sasl:
-        dial = login.sasl(dial, login.credentials(options.sasl, options.sasl_file))
-    elif options.sasl_file:
+    if options.sasl_file and not options.sasl:
         raise Failure("--sasl-file goes with --sasl", "as in --sasl SCRAM-SHA-512")
-    return dial
+    credentials = login.credentials(options.sasl, options.sasl_file) if options.sasl else None
+    return workers.Access(options.tls, options.tls_ca, options.tls_cert, options.tls_key, credentials)
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -109,7 +107,8 @@ def replay(options: argparse.Namespace) -> int:
     _announce_compilation()
     notes: list[str] = []
     with _failures():
-        dial = _dial(options)
+        wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options))
+        dial = wanted.access.dial()
         found = run.read(
             options.captures, filter=options.filter, rotated=options.rotated, ports=options.port, notes=notes
         )

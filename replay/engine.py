@@ -120,10 +120,11 @@ class Engine:
 
     # --- the run ---
 
-    async def run(self) -> None:
-        """Send everything. Cancelling it ends the run: what was not sent is recorded as that."""
-        self._started = self._loop.time()
-        self._epoch_ns = time.time_ns()
+    async def run(self, start_ns: int | None = None) -> None:
+        """Send everything, from now or from that time on. Cancelling it ends the run: what was not sent is recorded as
+        that."""
+        self._epoch_ns = start_ns or time.time_ns()
+        self._started = self._loop.time() + (self._epoch_ns - time.time_ns() if start_ns else 0) / 1e9
         runners = [
             self._loop.create_task(self._run_session(state, self.plan.sessions[index]))
             for index, state in enumerate(self._states)

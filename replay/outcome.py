@@ -18,13 +18,14 @@ import datetime
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from analyzer import errors, schema, tables, tree
 from analyzer.columns import Coverage
-from analyzer.dataset import Writer
+from analyzer.dataset import Writer, open_dataset
 from analyzer.decoding import OK
 from analyzer.reading import masked
 from replay.sessions import Session
@@ -84,6 +85,19 @@ class Counts:
     @property
     def total(self) -> int:
         return sum(self.actions.values())
+
+    def add(self, other: Counts) -> None:
+        """Take what another counted."""
+        for mine, theirs in (
+            (self.actions, other.actions), (self.verdicts, other.verdicts), (self.skipped, other.skipped),
+            (self.retries, other.retries),
+        ):  # fmt: skip
+            mine.update(theirs)
+        self.duplicates += other.duplicates
+        self.tool_errors += other.tool_errors
+        self.lags_us += other.lags_us
+        self.queues_us += other.queues_us
+        self.latencies_us += other.latencies_us
 
     def as_dict(self) -> dict[str, Any]:
         """For `_kwire.json` and `--json`."""
@@ -260,6 +274,14 @@ class Recorder:
                 "bytes": frame,
             }
         )
+
+    def take(self, path: Path) -> None:
+        """Take over the tables that a worker wrote; its counts come apart."""
+        stored = open_dataset(path)
+        for name in ("outcomes", "exchanges", "messages", "remaps"):
+            for batch in getattr(stored, name).to_batches():
+                if len(batch):
+                    self._writer.write(name, pa.Table.from_batches([batch]))
 
     def _flush(self, limit: int) -> None:
         for name, rows in (("outcomes", self._outcomes), ("exchanges", self._exchanges), ("messages", self._messages)):

@@ -377,7 +377,7 @@ UNKNOWN_TOPIC_ID: Final = 100
 Key = tuple[str, Any]
 
 
-def _uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool]]:
+def uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool]]:
     """(state, exclusively) that a request touches. What uses a state exclusively waits for all who used it and were
     answered; who shares it, for those who had it exclusively."""
     for group in _groups(key, body):
@@ -471,7 +471,7 @@ class _Order:
         at = bisect.bisect_right(mine, (sent, 1 << 60))
         if at:
             waits.add(mine[at - 1][1])
-        for state_key, exclusive in _uses(request.api_key, body, one.answer):
+        for state_key, exclusive in uses(request.api_key, body, one.answer):
             state = self.states.setdefault(state_key, _State())
             waits.update(state.exclusive.before(session, sent))
             if exclusive:

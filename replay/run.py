@@ -7,15 +7,18 @@ LinkError, those of the input as the reading's own.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from analyzer import dataset
 from analyzer.schema import ZERO_UUID
-from replay import apis, convert, link, offsets, plan, remap, sessions, topology
+from replay import apis, convert, link, offsets, plan, remap, sessions, topology, workers
 from replay.channel import Channel, ChannelClosed, connect, introduce
 from replay.engine import Engine, Settings
 from replay.outcome import Counts, Recorder, quantiles
@@ -38,7 +41,7 @@ class NotEmpty(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `kwire replay` takes."""
+    """What `kwire replay` takes. `access`: how workers, which are processes of their own, open connections."""
 
     host: str
     port: int
@@ -50,6 +53,8 @@ class Options:
     seed_topics: bool = False
     yes: bool = False
     lag_limit_us: int = LAG_LIMIT_US
+    processes: int = 1
+    access: workers.Access = field(default_factory=workers.Access)
 
 
 @dataclass(slots=True)
@@ -175,16 +180,9 @@ async def replay(
         recorder.captured(found)
         for skip in planned.skips:
             recorder.skip(skip)
-        engine = Engine(
-            found, planned, facts, learned, target.topology, target.offers, dial, (options.host, options.port),
-            options.settings, recorder.add,
-        )  # fmt: skip
-        interrupted = False
         sending = time.monotonic()
-        try:
-            await engine.run()
-        except asyncio.CancelledError:
-            interrupted = True
+        sender = _one_process if options.processes == 1 else _workers
+        done = await sender(found, planned, facts, target, learned, options, recorder)
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         valid = not recorder.counts.tool_errors and (options.settings.speed is None or lag <= options.lag_limit_us)
         sending = time.monotonic() - sending
@@ -201,20 +199,58 @@ async def replay(
             "seeded": options.seed_topics,
             "allow": sorted(apis.name(key) for key in options.allow),
             "valid": valid,
-            "interrupted": interrupted,
+            "interrupted": done.interrupted,
             "seconds": round(seconds, 3),
-            "own_requests": engine.own_requests,
-            "engine": engine.notes,
+            "own_requests": done.own_requests,
+            "engine": done.notes,
+            "workers": options.processes,
             "notes": notes,
         }
         remaps = [row for name in dict.fromkeys(s.capture for s in found) for row in learned.rows(name)]
         remaps += _topic_id_rows(found, facts, learned)
         recorder.finish(remaps, captures, about)
         return Result(
-            recorder.counts, planned, notes, engine.own_requests, engine.notes, valid, interrupted, seconds, sending
+            recorder.counts, planned, notes, done.own_requests, done.notes, valid, done.interrupted, seconds, sending
         )
     finally:
         writer.__exit__()
+
+
+async def _one_process(
+    found: Sequence[Session], planned: Plan, facts: plan.Facts, target: Target, learned: remap.Remap,
+    options: Options, recorder: Recorder,
+) -> workers.Done:  # fmt: skip
+    """Send from here."""
+    engine = Engine(
+        found, planned, facts, learned, target.topology, target.offers, target.dial, (options.host, options.port),
+        options.settings, recorder.add,
+    )  # fmt: skip
+    interrupted = False
+    try:
+        await engine.run()
+    except asyncio.CancelledError:
+        interrupted = True
+    return workers.Done(recorder.counts, engine.own_requests, engine.notes, interrupted)
+
+
+async def _workers(
+    found: Sequence[Session], planned: Plan, facts: plan.Facts, target: Target, learned: remap.Remap,
+    options: Options, recorder: Recorder,
+) -> workers.Done:  # fmt: skip
+    """Send from several processes."""
+    known = workers.Surroundings(
+        facts, target.offers, target.topology, learned, (options.host, options.port), options.settings, options.access
+    )
+    total = workers.Done(recorder.counts, {}, {}, False)
+    with tempfile.TemporaryDirectory(prefix="kwire-replay-") as folder:
+        parts = workers.shares(found, planned, options.processes)
+        some, _ = await workers.send(parts, known, Path(folder), recorder.take)
+    for one in some:
+        recorder.counts.add(one.counts)
+        for mine, theirs in ((total.own_requests, one.own_requests), (total.notes, one.notes)):
+            for name, count in theirs.items():
+                mine[name] = mine.get(name, 0) + count
+    return dataclasses.replace(total, interrupted=any(one.interrupted for one in some))
 
 
 def _remap_options(options: Options, found: Sequence[Session]) -> remap.Options:
