@@ -37,7 +37,7 @@ class Asked:
 
 def conversation(forged: Forged) -> None:
     """Two clients: `app` (green) produces and commits, `report` (red) fetches, is throttled and meets errors."""
-    red = {"connection": RED, "client_ip": "10.0.0.2", "client_port": 6000, "client_id": "report"}
+    red: dict[str, Any] = {"connection": RED, "client_ip": "10.0.0.2", "client_port": 6000, "client_id": "report"}
     forged.connection(connection=GREEN, software_name="librdkafka", software_version="2.5.0", requests=106,
                       payload_bytes=1000, decoded_bytes=900, duplicate_bytes=60, opaque_bytes=40,
                       opaque_malformed_bytes=40, gap_bytes=500)  # fmt: skip
@@ -47,7 +47,7 @@ def conversation(forged: Forged) -> None:
     for number in range(1, 101):
         forged.exchange("Produce", latency_ms=number, second=number / 10, topics=["orders", ORDERS], acks=-1,
                         request_bytes=1000 * number)  # fmt: skip
-    partition = {"topic": "orders", "partition": 0, "error_code": 0}
+    partition: dict[str, Any] = {"topic": "orders", "partition": 0, "error_code": 0}
     forged.add("partitions", exchange=0, offset_kind="base", offset=40, record_count=2, record_bytes=200, **partition)
     forged.add("partitions", exchange=1, offset_kind="base", offset=42, record_count=8, record_bytes=600,
                **partition | {"partition": 1})  # fmt: skip
