@@ -10,7 +10,6 @@ import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reports import catalog
 from reports.answers import ROWS, Answer, Question, of_view, own
 
 POINTS = 240
@@ -382,13 +381,13 @@ _FEWER = {"slowest_exchanges": 50, "unanswered": 200, "connections": 200}
 
 def questions(span: Span, target: str | None) -> list[Question]:
     """Everything that a report asks. `target`: name of the Kafka release of the upgrade check, None: leave it out."""
-    known = {view.name for view in catalog.views()}
     asked = [
         own("totals", TOTALS), own("links", LINKS), own("captured", CAPTURED), own("connections", CONNECTIONS, 200),
         own("unrecognised", UNRECOGNISED), own("over_time", _over_time(span), rows=POINTS * 100),
         own("errors_over_time", _errors_over_time(span), rows=POINTS * 100),
     ]  # fmt: skip
-    wanted = [name for section in SECTIONS for name, _ in section.tables if name in known]
+    own_names = {question.name for question in asked}
+    wanted = [name for section in SECTIONS for name, _ in section.tables if name not in own_names]
     conditions = {"leader_changes": "to_time IS NOT NULL OR previous_leader IS NOT NULL"}
     if target is None:
         wanted.remove("upgrade_check")

@@ -51,7 +51,8 @@ def findings(answers: Mapping[str, Answer], target: str | None) -> list[Finding]
     totals, links = answers["totals"].dicts()[0], answers["links"].dicts()[0]
     found = [
         *_errors(totals, answers), *_answers(totals), *_latency(totals, answers), *_throttling(totals, answers),
-        *_network(links), *_retries(answers), *_groups(answers), *_upgrade(answers, target), *_coverage(links, answers),
+        *_network(links), *_retries(answers), *_checksums(answers), *_groups(answers), *_upgrade(answers, target),
+        *_coverage(links, answers),
     ]  # fmt: skip
     return sorted(found, key=lambda finding: order[finding.verdict])
 
@@ -142,10 +143,16 @@ def _network(links: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _retries(answers: Mapping[str, Answer]) -> Iterator[Finding]:
-    if "retries" in answers and answers["retries"].rows:
+    if answers["retries"].rows:
         more = "more than " if answers["retries"].more else ""
         text = f"{more}{count(len(answers['retries'].rows), 'batch', 'batches')} came more than once from its producer."
         yield Finding("Retries", "look", text[0].upper() + text[1:], "topics")
+
+
+def _checksums(answers: Mapping[str, Answer]) -> Iterator[Finding]:
+    if wrong := answers["produce_efficiency"].total("bad_checksums"):
+        text = f"{count(wrong, 'batch', 'batches')} came with a wrong checksum."
+        yield Finding("Checksums", "bad", text, "topics")
 
 
 def _groups(answers: Mapping[str, Answer]) -> Iterator[Finding]:

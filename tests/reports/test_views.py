@@ -69,6 +69,15 @@ def conversation(forged: Forged) -> None:
     forged.exchange("Fetch", second=72, latency_ms=20, throttle_us=30_000, api_version=19, **red)
     forged.exchange("CreateTopics", second=73, topics=["new"], error="TOPIC_ALREADY_EXISTS", **red)
     forged.exchange("OffsetFetch", second=74, group_id="g", error="NOT_COORDINATOR", **red)
+    # Batches of two produces; the first was sent again after an error, over the same connection.
+    batch = {"topic": "orders", "partition": 0, "side": "produce", "magic": 2, "codec": "zstd", "is_control": False,
+             "producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "record_count": 2, "batch_bytes": 200,
+             "uncompressed_bytes": 800, "crc_ok": True, "is_transactional": False}  # fmt: skip
+    forged.add("batches", exchange=100, **batch)
+    forged.add("batches", exchange=0, **batch)
+    forged.add("batches", exchange=1, **batch | {"partition": 1, "crc_ok": False, "record_count": 8})
+    forged.add("batches", exchange=1, **batch | {"producer_id": None, "codec": "none", "uncompressed_bytes": None})
+    forged.add("batches", exchange=1, **batch | {"is_control": True, "codec": "none"})
     forged.add("api_versions", broker="10.0.0.9:9092", api_key=0, min=0, max=11)
     forged.add("api_versions", broker="10.0.0.9:9092", api_key=0, min=3, max=12)
     for second, leader, isr in ((0, 1, [1, 2]), (30, 2, [2])):
@@ -191,6 +200,25 @@ def test_partitions_with_and_without_an_offset(asked: Asked) -> None:
     assert [(row["exchanges"], row["errors"], row["record_bytes"]) for row in produced] == [(2, 1, 200), (1, 0, 600)]
     skew = asked.only("SELECT * FROM partition_skew WHERE side = 'produce'")
     assert (skew["largest_partition"], skew["largest_share"], skew["skew"]) == (1, 0.75, 1.5)
+
+
+def test_producers_with_their_batches(asked: Asked) -> None:
+    row = asked.only("producers")
+    assert (row["topic"], row["client_id"], row["software_name"]) == ("orders", "app", "librdkafka")
+    assert (row["requests"], row["errors"], row["acks"], row["partitions"]) == (101, 1, "1, all", 2)
+    assert (row["record_bytes"], row["records"], row["codecs"]) == (800, 10, "none, zstd")
+    assert row["idempotent"] == 0.75
+    zstd, plain = asked("produce_efficiency")
+    assert (zstd["codec"], zstd["batches"], zstd["records_per_batch"], zstd["bad_checksums"]) == ("zstd", 3, 4.0, 1)
+    assert (zstd["requests"], zstd["compression_ratio"]) == (3, 4.0)
+    assert (plain["codec"], plain["batches"], plain["compression_ratio"]) == ("none", 1, None)
+
+
+def test_a_batch_that_is_sent_again_is_a_retry(asked: Asked) -> None:
+    row = asked.only("retries")
+    assert (row["topic"], row["partition"], row["producer_id"], row["base_sequence"]) == ("orders", 0, 7, 0)
+    assert (row["times"], row["connections"], row["client_id"]) == (2, 1, "app")
+    assert row["results"] == "ok, NOT_LEADER_OR_FOLLOWER"  # in order of sending
 
 
 def test_groups_and_their_lag(asked: Asked) -> None:
