@@ -387,13 +387,17 @@ def empty_table(name: str) -> pa.Table:
 
 def topic_names(origins: Origins) -> list[str | None]:
     """The name of each set's topic, by its id if need be and some message has told; None where not known."""
-    names: list[str | None] = []
-    for topic, topic_id in zip(origins.topic.tolist(), origins.topic_id.tolist(), strict=True):
+    from analyzer.record_tree import CLUSTER_METADATA, CLUSTER_METADATA_ID
+
+    def named(topic: int, topic_id: int) -> str | None:
         if topic != NULL:
-            names.append(origins.strings[topic])
-        else:
-            names.append(origins.topic_name(origins.strings[topic_id]) if topic_id != NULL else None)
-    return names
+            return origins.strings[topic]
+        if topic_id == NULL:
+            return None
+        said = origins.strings[topic_id]
+        return CLUSTER_METADATA if said == CLUSTER_METADATA_ID else origins.topic_name(said)
+
+    return [named(*pair) for pair in zip(origins.topic.tolist(), origins.topic_id.tolist(), strict=True)]
 
 
 def _names(table: str) -> list[str]:
