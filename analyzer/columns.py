@@ -22,6 +22,7 @@ from analyzer import tables
 from analyzer.conversation import Batch
 from analyzer.decoding import REASONS
 from analyzer.engine import Engine
+from analyzer.merging import move_columns
 from analyzer.program import load
 from captures import streams as t
 
@@ -175,9 +176,9 @@ class Rows:
         """The rows that a mask lets through, and their topic-partitions."""
         if mask.all():
             return self
-        parts = self.parts[:, mask[self.parts[s.P_OWNER]]]
+        parts = self.parts.compress(mask[self.parts[s.P_OWNER]], axis=1)
         parts[s.P_OWNER] = (np.cumsum(mask) - 1)[parts[s.P_OWNER]]
-        return Rows(self.x[:, mask], self.connection[mask], parts)
+        return Rows(self.x.compress(mask, axis=1), self.connection[mask], parts)
 
 
 MAX_OFFERS = 1024
@@ -296,19 +297,21 @@ class Columns:
 
     def _ordered(self, exchanges: list[np.ndarray], numbers: list[np.ndarray], parts: list[np.ndarray]) -> Rows:
         """The shards' rows in one order: by the packet that completed them, then by age of the connection."""
-        x = exchanges[0] if len(exchanges) == 1 else np.concatenate(exchanges, axis=1)
-        connection = numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
-        part = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        trigger = x[s.X_TRIGGER]
+        trigger = np.concatenate([x[s.X_TRIGGER] for x in exchanges])
+        connection = np.concatenate(numbers)
         step = np.diff(trigger)
-        if (step < 0).any() or ((step == 0) & (np.diff(connection) != 0)).any():
-            order = np.lexsort((np.array(self._born, np.int64)[connection], trigger))
-            x, connection = x[:, order], connection[order]
-            place = np.empty(len(order), np.int64)
-            place[order] = np.arange(len(order))
-            part[s.P_OWNER] = place[part[s.P_OWNER]]
-            part = part[:, np.argsort(part[s.P_OWNER], kind="stable")]
-        return Rows(x, connection, part)
+        if len(exchanges) == 1 and not ((step < 0) | ((step == 0) & (np.diff(connection) != 0))).any():
+            return Rows(exchanges[0], numbers[0], parts[0])
+        order = np.lexsort((np.array(self._born, np.int64)[connection], trigger))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        owner = place[np.concatenate([part[s.P_OWNER] for part in parts])]
+        part_order = np.argsort(owner, kind="stable")
+        part_place = np.empty(len(part_order), np.int64)
+        part_place[part_order] = np.arange(len(part_order))
+        part = _merged(parts, part_place)
+        part[s.P_OWNER] = owner[part_order]
+        return Rows(_merged(exchanges, place), connection[order], part)
 
     def _take_leaders(self, batches: list[Batch]) -> None:
         """Rows for `leaders` where a leader, its epoch or the in-sync replicas are other than last said."""
@@ -624,10 +627,10 @@ class Columns:
             "connection": _dictionary(local, [self._names[i] for i in used.tolist()]),
             "exchange": _integers(x[s.X_EXCHANGE], pa.int64()),
             "reply": _integers(x[s.X_REPLY], pa.int64()),
-            "client_ip": _dictionary(local, [strings[end[0]] for end in ends]),
-            "client_port": pa.array(np.array([end[1] for end in ends], np.int32)[local]),
-            "broker_ip": _dictionary(local, [strings[end[2]] for end in ends]),
-            "broker_port": pa.array(np.array([end[3] for end in ends], np.int32)[local]),
+            "client_ip": _of_ends(local, [strings[end[0]] for end in ends]),
+            "client_port": _arrow(np.array([end[1] for end in ends], np.int32)[local], pa.int32()),
+            "broker_ip": _of_ends(local, [strings[end[2]] for end in ends]),
+            "broker_port": _arrow(np.array([end[3] for end in ends], np.int32)[local], pa.int32()),
             "api_key": _integers(x[s.X_API_KEY], pa.int16()),
             "api": self._api(x[s.X_API_KEY]),
             "api_version": _integers(x[s.X_API_VERSION], pa.int16()),
@@ -725,8 +728,9 @@ class Columns:
         seen = (x[s.X_REQUEST_STATE] == 0) | (x[s.X_RESPONSE_STATE] == 0)
         used, local = _compact(x[s.X_TOPICS], len(self._lists))
         lists = [self._lists[i] for i in used.tolist()]
-        values = _strings(np.array([i for entry in lists for i in entry], np.int64), self._strings.values)
-        return _lists_of(local, x[s.X_TOPICS] != s.NULL, seen, lists, values.cast(pa.string()), 1)
+        numbers = np.array([i for entry in lists for i in entry], np.int64)
+        where, index = _lists_of(local, x[s.X_TOPICS] != s.NULL, seen, lists, 1)
+        return pa.ListArray.from_arrays(where, _strings(numbers[index], self._strings.values))
 
     def _errors(self, x: np.ndarray) -> pa.Array:
         """Lists of (code, name, count); empty on success, null where no response was decoded."""
@@ -742,7 +746,9 @@ class Columns:
             ],
             names=["code", "error", "count"],
         )
-        return _lists_of(local, x[s.X_ERRORS] != s.NULL, seen, lists, values, 2)
+        where, index = _lists_of(local, x[s.X_ERRORS] != s.NULL, seen, lists, 2)
+        # Seldom any: `take` loads PyArrow's functions, a tenth of a small capture's time.
+        return pa.ListArray.from_arrays(where, values.take(pa.array(index)) if len(index) else values[:0])
 
     def _reasons(self, x: np.ndarray, backwards: np.ndarray) -> pa.Array:
         """Sentences for the few rows that have something to say."""
@@ -819,6 +825,17 @@ def _without_repeats(facts: np.ndarray) -> np.ndarray:
     return kept
 
 
+def _merged(tables: list[np.ndarray], place: np.ndarray) -> np.ndarray:
+    """The columns of some tables in one: row i of all of them in a row becomes row place[i]."""
+    out = np.empty((len(tables[0]), len(place)), np.int64)
+    begin = 0
+    for table in tables:
+        end = begin + table.shape[1]
+        move_columns(table, place[begin:end], out)
+        begin = end
+    return out
+
+
 def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:
     """numbers[symbols], NULL staying NULL."""
     if not len(numbers):
@@ -831,35 +848,50 @@ def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:
 
 def _compact(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """(the distinct numbers in use, sorted; each row's place among them, 0 where it is NULL)."""
-    present = np.zeros(count + 1, bool)
-    here = numbers != s.NULL
-    present[numbers[here]] = True
-    used = np.flatnonzero(present)
-    place = np.zeros(count + 1, np.int64)
+    at = np.where(numbers == s.NULL, count, numbers)
+    place = np.zeros(count + 1, np.int32)
+    place[at] = 1
+    place[count] = 0
+    used = np.flatnonzero(place)
     place[used] = np.arange(len(used))
-    return used, place[np.where(here, numbers, count)].astype(np.int32)
+    return used, place[at]
+
+
+def _arrow(values: np.ndarray, kind: pa.DataType, absent: np.ndarray | None = None) -> pa.Array:
+    """An Arrow array over the memory of `values`, which have the width of `kind` and do not change any more."""
+    valid = None if absent is None else pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _absent(values: np.ndarray) -> np.ndarray | None:
+    """Where NULL stands; None where it nowhere does."""
+    absent = values == s.NULL
+    return absent if absent.any() else None
 
 
 def _integers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    absent = values == s.NULL
-    if absent.any():
-        return pa.array(np.where(absent, 0, values).astype(kind.to_pandas_dtype()), kind, mask=absent)
-    return pa.array(values.astype(kind.to_pandas_dtype()), kind)
+    return _arrow(values.astype(f"i{kind.bit_width // 8}", copy=False), kind, _absent(values))
 
 
 def _dictionary(indices: np.ndarray, values: Any) -> pa.Array:
-    absent = indices == s.NULL if indices.dtype == np.int64 else None
-    if absent is not None and absent.any():
-        where = pa.array(np.where(absent, 0, indices).astype(np.int32), mask=absent)
-    else:
-        where = pa.array(indices.astype(np.int32))
+    """A column of strings: which of `values` each row has, NULL where none (in int64 only)."""
+    where = _arrow(
+        indices.astype(np.int32, copy=False), pa.int32(), _absent(indices) if indices.dtype == np.int64 else None
+    )
     return pa.DictionaryArray.from_arrays(where, pa.array(list(values), pa.string()), safe=False)
 
 
 def _strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
     used, local = _compact(numbers, len(values))
-    where = pa.array(local, mask=numbers == s.NULL)
+    where = _arrow(local, pa.int32(), _absent(numbers))
     return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)
+
+
+def _of_ends(local: np.ndarray, values: list[str]) -> pa.Array:
+    """The same where values repeat, as connections share addresses: writing repeated ones takes three times as long."""
+    distinct = list(dict.fromkeys(values))
+    place = {value: i for i, value in enumerate(distinct)}
+    return _dictionary(np.array([place[value] for value in values], np.int32)[local], distinct)
 
 
 def _micros(nanos: np.ndarray) -> np.ndarray:
@@ -867,7 +899,7 @@ def _micros(nanos: np.ndarray) -> np.ndarray:
 
 
 def _times(micros: np.ndarray) -> pa.Array:
-    return _integers(micros, pa.int64()).cast(tables.TIME)
+    return _integers(micros, tables.TIME)
 
 
 def _times_1000(values: np.ndarray) -> np.ndarray:
@@ -885,9 +917,10 @@ def _offsets(at: np.ndarray, file: np.ndarray, plain_file: np.ndarray) -> pa.Arr
 
 
 def _lists_of(
-    local: np.ndarray, has: np.ndarray, seen: np.ndarray, lists: list[tuple[int, ...]], values: pa.Array, width: int
-) -> pa.Array:
-    """A column of lists: row i is lists[local[i]] where `has`, empty where only `seen`, else null."""
+    local: np.ndarray, has: np.ndarray, seen: np.ndarray, lists: list[tuple[int, ...]], width: int
+) -> tuple[pa.Array, np.ndarray]:
+    """Offsets of a column of lists, and which values of all `lists` in a row are its elements: row i is lists[local[i]]
+    where `has`, empty where only `seen`, else null."""
     lengths = np.array([len(entry) // width for entry in lists] or [0], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     sizes = np.where(has, lengths[local], 0)
@@ -896,5 +929,4 @@ def _lists_of(
     total = int(offsets[-1])
     # Element j of the result is values[first of its row's list + how far j is into that row].
     index = np.arange(total) + np.repeat(np.where(has, starts[local], 0) - offsets[:-1], sizes)
-    where = pa.array(offsets.astype(np.int32), mask=np.append(~(has | seen), False))
-    return pa.ListArray.from_arrays(where, values.take(pa.array(index)))
+    return _arrow(offsets.astype(np.int32), pa.int32(), np.append(~(has | seen), False)), index
