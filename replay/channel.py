@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from analyzer import tree
@@ -20,6 +21,10 @@ Body = dict[str, Any]
 CLIENT_ID = "kwire"
 
 
+Answered = Callable[["bytes | ChannelClosed"], None]
+"""Gets the answer's frame, or why there is none."""
+
+
 class ChannelClosed(Exception):
     """The connection ended before the answer came; the message says why."""
 
@@ -29,9 +34,10 @@ class Channel:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.addresses = [address]
         self.reason = ""
         self._link: Link | None = None
-        self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
+        self._waiting: deque[tuple[int, asyncio.Future[bytes] | Answered]] = deque()
         self._correlation = 0
         self._loop = asyncio.get_running_loop()
 
@@ -54,6 +60,12 @@ class Channel:
             self._waiting.append((correlation, waiter))
         self._link.send(len(frame).to_bytes(4, "big") + frame)
         return waiter
+
+    def send_whole(self, frame: bytes | bytearray, correlation: int, answered: Answered) -> None:
+        """Send a frame with its length; its answer is told to a function."""
+        assert self._link is not None
+        self._waiting.append((correlation, answered))
+        self._link.send(bytes(frame))
 
     def backlog(self) -> int:
         """Bytes that the connection has not taken yet."""
@@ -84,7 +96,9 @@ class Channel:
             if int.from_bytes(data[:4], "big") != expected:
                 self._waiting.appendleft((expected, waiter))
                 break
-            if not waiter.done():
+            if not isinstance(waiter, asyncio.Future):
+                waiter(data)
+            elif not waiter.done():
                 waiter.set_result(data)
             return
         said = int.from_bytes(data[:4], "big", signed=True)
@@ -98,7 +112,9 @@ class Channel:
         self.reason = self.reason or f"{self.address}: {reason}"
         while self._waiting:
             _, waiter = self._waiting.popleft()
-            if not waiter.done():
+            if not isinstance(waiter, asyncio.Future):
+                waiter(ChannelClosed(self.reason))
+            elif not waiter.done():
                 waiter.set_exception(ChannelClosed(self.reason))
                 waiter.exception()  # whoever waits gets it; nobody may
 

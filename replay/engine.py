@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +19,12 @@ from typing import Any, Final
 from analyzer import tree
 from analyzer.decoding import OK
 from analyzer.encoding import EncodeError, encode_request, encode_response
-from replay import apis, convert, plan, retry, topology
+from replay import apis, convert, plan, quick, retry, topology
 from replay.apis import NAME
 from replay.channel import Channel, ChannelClosed, connect, introduce
 from replay.link import Dial, LinkError
 from replay.outcome import Outcome
-from replay.remap import Producer, Remap
+from replay.remap import KEEP, Producer, Remap
 from replay.sessions import Session
 from replay.steps import Plan, Route, Step
 
@@ -69,6 +70,8 @@ class _SessionState:
         self.again = asyncio.Lock()
         self.retried = False
         self.waited_in_vain = False
+        self.quick: dict[int, tuple[Step, Outcome]] = {}  # sent the short way and not answered yet
+        self.landed: asyncio.Future[None] | None = None
         self.jobs: set[asyncio.Task[None]] = set()
         self.owed: set[asyncio.Task[None]] = set()  # of the jobs, those that were answered in the capture
         self.lost = ""
@@ -113,6 +116,7 @@ class Engine:
         self._control: Channel | None = None
         self._control_lock = asyncio.Lock()
         self._added: dict[str, set[tuple[str, int] | str]] = {}
+        self._plain = not remap.options.map_topic and remap.options.timestamps == KEEP
         self._refused: set[int] = set()
         self._down: dict[int, float] = {}
         self._started = 0.0
@@ -129,18 +133,23 @@ class Engine:
             self._loop.create_task(self._run_session(state, self.plan.sessions[index]))
             for index, state in enumerate(self._states)
         ]
+        watch = self._loop.create_task(self._watch())
         try:
             await asyncio.gather(*runners)
             jobs = [job for state in self._states for job in state.jobs]
             if jobs:
                 await asyncio.wait(jobs, timeout=self.settings.grace)
         finally:
-            for runner in runners:
+            for runner in (watch, *runners):
                 runner.cancel()
             for state in self._states:
+                for step, outcome in list(state.quick.values()):
+                    outcome.verdict, outcome.rule = "unanswered", "aborted"
+                    self._finish(step, outcome)
+                state.quick.clear()
                 for job in state.jobs:
                     job.cancel()
-            everything = [*runners, *(job for state in self._states for job in state.jobs)]
+            everything = [watch, *runners, *(job for state in self._states for job in state.jobs)]
             await asyncio.gather(*everything, return_exceptions=True)
             self.close()
             await asyncio.sleep(0)
@@ -166,10 +175,16 @@ class Engine:
         self._busy += 1
         try:
             for number in numbers:
-                await self._run_step(state, self.plan.steps[number])
+                step = self.plan.steps[number]
+                if not (step.quick is not None and self._is_ready(step) and self._send_quick(state, step, None)):
+                    await self._run_step(state, step)
                 begun += 1
-            while state.owed:
-                await asyncio.wait(state.owed)
+            while state.owed or state.quick:
+                if state.quick:
+                    state.landed = self._loop.create_future()
+                    await state.landed
+                else:
+                    await asyncio.wait(state.owed)
         finally:
             self._busy -= 1
             for number in numbers[begun:]:
@@ -233,11 +248,8 @@ class Engine:
 
     def _check_stall(self) -> None:
         """Nothing is on its way and nothing will come: let the earliest of those who wait go on without it."""
-        if self._busy == 0 and self._blocked:
-            number = min(self._blocked)
-            waiter = self._blocked.pop(number)
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._busy == 0 and self._blocked and not any(waiter.done() for waiter in self._blocked.values()):
+            self._blocked.pop(min(self._blocked)).set_result(None)
 
     def _note(self, rule: str) -> None:
         self.notes[rule] = self.notes.get(rule, 0) + 1
@@ -247,6 +259,8 @@ class Engine:
     async def _run_step(self, state: _SessionState, step: Step) -> None:
         outcome = self._outcome(step)
         await self._hold(step, outcome)
+        if step.quick is not None and self._send_quick(state, step, outcome):
+            return None
         job = _Job(step, outcome)
         if state.lost:
             return self._give_up(step, "session_lost", state.lost)
@@ -268,10 +282,15 @@ class Engine:
         if all(waiter is None for waiter in job.waiters):
             outcome.verdict, outcome.rule = "not_comparable", "no_answer_expected"
             return self._finish(step, outcome)
+        self._follow(state, job)
+        return None
+
+    def _follow(self, state: _SessionState, job: _Job) -> None:
+        """Wait for the answer of what was sent, beside the session."""
         self._busy += 1
         task = self._loop.create_task(self._await_answer(state, job))
         state.jobs.add(task)
-        if step.request.answer is not None:
+        if job.step.request.answer is not None:
             state.owed.add(task)
         task.add_done_callback(lambda done: self._job_done(state, done))
 
@@ -282,6 +301,87 @@ class Engine:
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "a step failed", "exception": task.exception()})
         self._check_stall()
+
+    # --- the short way ---
+
+    def _is_ready(self, step: Step) -> bool:
+        """Is it due, and is everything there that it waits for?"""
+        done = self._done
+        for number in step.waits:
+            if not done[number]:
+                return False
+        if step.after:
+            return False
+        return self.settings.speed is None or self._loop.time() >= self._due(step)
+
+    def _send_quick(self, state: _SessionState, step: Step, outcome: Outcome | None) -> bool:
+        """Send a step the short way; False where it has to take the other one."""
+        assert step.quick is not None
+        assert step.request.data is not None
+        if len(self.topology.nodes) != 1 or not self._plain or state.again.locked() or state.lost:
+            return False
+        channel = state.channels.get(next(iter(self.topology.nodes)))
+        if channel is None or not channel.open or channel.backlog() > self.settings.backlog_bytes:
+            return False
+        outcome = outcome or self._outcome(step)
+        outcome.ready_ns = self._now_ns()
+        correlation = channel.correlation()
+        frame = quick.frame(step.quick, step.request.data, correlation, self.remap)
+        if frame is None:
+            return False
+        state.quick[step.number] = step, outcome
+        self._busy += 1
+        channel.send_whole(frame, correlation, functools.partial(self._quick_answer, state, step, outcome, channel))
+        outcome.request = frame
+        outcome.sent_version = step.version
+        outcome.targets = channel.addresses
+        outcome.sent_ns = outcome.first_sent_ns = self._now_ns()
+        self._mark(self._sent, step.number)
+        return True
+
+    def _quick_answer(
+        self, state: _SessionState, step: Step, outcome: Outcome, channel: Channel, answer: bytes | ChannelClosed
+    ) -> None:
+        """What came for a step sent the short way. Anything but a plain success goes the other way from here."""
+        short = step.quick
+        assert short is not None
+        if state.quick.pop(step.number, None) is None:
+            return  # the run has ended without it
+        good = None
+        if isinstance(answer, bytes):
+            good = quick.success(answer, step.version, short.partition)
+        if good is None:
+            waiter: asyncio.Future[bytes] = self._loop.create_future()
+            if isinstance(answer, bytes):
+                waiter.set_result(answer)
+            else:
+                waiter.set_exception(answer)
+                waiter.exception()
+            body = self.remap.request(step)
+            node = next(iter(self.topology.nodes))
+            self._follow(state, _Job(step, outcome, body, [(node, body)], [waiter], [channel]))
+        else:
+            outcome.answered_ns = self._now_ns()
+            outcome.answer = answer if isinstance(answer, bytes) else None
+            if short.base >= 0:
+                self.remap.offset_map(short.topic, short.partition).learn(short.base, good[0], short.count)
+            self._finish(step, outcome)
+        self._busy -= 1
+        if not state.quick and state.landed is not None and not state.landed.done():
+            state.landed.set_result(None)
+        if not self._busy:
+            self._check_stall()
+
+    async def _watch(self) -> None:
+        """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue."""
+        while True:
+            await asyncio.sleep(min(self.settings.answer_timeout / 4, 5.0))
+            overdue = self._now_ns() - round(self.settings.answer_timeout * 1e9)
+            for state in self._states:
+                oldest = next(iter(state.quick.values()), None)
+                if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
+                    for channel in state.channels.values():
+                        channel.close()
 
     async def _prepare(self, state: _SessionState, job: _Job) -> None:
         """The body to send, after whatever has to be asked for first."""

@@ -15,7 +15,7 @@ Rules: secrets are overwritten; files are there for their owner only; an interru
 from __future__ import annotations
 
 import datetime
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,8 @@ from replay.sessions import Session
 from replay.steps import Skip
 
 REPLAYED: Final = "replay:"
+KEPT: Final = 500_000
+"""Outcomes that wait for the end of the sending to become rows; with more, the oldest become rows while it goes on."""
 _ROWS: Final = 20_000
 """Outcomes kept in memory before they are written as a row group."""
 
@@ -57,7 +59,7 @@ class Outcome:
     sent_ns: int | None = None
     answered_ns: int | None = None
     targets: list[str] = field(default_factory=list)
-    request: bytes | None = field(default=None, repr=False)
+    request: bytes | bytearray | None = field(default=None, repr=False)
     answer: bytes | None = field(default=None, repr=False)
 
 
@@ -129,6 +131,7 @@ class Recorder:
     def __init__(self, writer: Writer) -> None:
         self.counts = Counts()
         self._writer = writer
+        self._waiting: deque[Outcome] = deque()
         self._outcomes: list[dict[str, Any]] = []
         self._exchanges: list[dict[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
@@ -150,7 +153,17 @@ class Recorder:
         self.add(Outcome(skip.row, None, "skipped", "skipped", skip.rule, skip.reason or None))
 
     def add(self, outcome: Outcome) -> None:
-        """An exchange's end."""
+        """An exchange's end. Rows are made later: that takes longer than sending did."""
+        self._waiting.append(outcome)
+        if len(self._waiting) > KEPT:
+            self._add(self._waiting.popleft())
+
+    def settle(self) -> None:
+        """Make rows of all outcomes that wait."""
+        while self._waiting:
+            self._add(self._waiting.popleft())
+
+    def _add(self, outcome: Outcome) -> None:
         counts = self.counts
         counts.actions[outcome.action] += 1
         counts.verdicts[outcome.verdict] += 1
@@ -213,6 +226,8 @@ class Recorder:
         if outcome.targets:
             host, _, port = outcome.targets[0].rpartition(":")
             row["broker_ip"], row["broker_port"] = host.strip("[]"), int(port)
+        if isinstance(outcome.request, bytearray):
+            outcome.request = bytes(outcome.request[4:])  # sent the short way: with its length
         if outcome.request is not None:
             row["correlation_id"] = int.from_bytes(outcome.request[4:8], "big", signed=True)
             row["request_bytes"] = len(outcome.request) + 4
@@ -293,6 +308,7 @@ class Recorder:
         """Write what is left and the manifest. `about`: what `_kwire.json` has under `replay`."""
         import analyzer
 
+        self.settle()
         self._flush(0)
         if remaps:
             self._writer.write("remaps", pa.Table.from_pylist(remaps, schema=tables.schema("remaps")))

@@ -17,7 +17,7 @@ from typing import Any, Final
 from analyzer import errors, tree
 from analyzer.decoding import OK
 from analyzer.schema import REQUEST, ZERO_UUID
-from replay import apis, batches, convert, topology
+from replay import apis, batches, convert, quick, topology
 from replay.apis import NAME, Policy
 from replay.sessions import Request, Session
 from replay.steps import Plan, Skip, Step
@@ -582,6 +582,9 @@ def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> t
         number = len(steps)
         waits, after = order.waits(number, index, one, found.body)
         route = apis.api(one.request.api_key).route
+        short = None
+        if one.request.api_key == apis.PRODUCE and not found.rules and one.request.data is not None:
+            short = quick.plain(found.version, found.body, one.request.data, one.answer)
         steps.append(
             Step(
                 number,
@@ -595,6 +598,7 @@ def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> t
                 found.rules,
                 found.body,
                 order.expects,
+                short,
             )
         )
         by_session[index].append(number)

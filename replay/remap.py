@@ -184,13 +184,13 @@ class Remap:
                     given = self.producers.get(captured)
                     if given is None:
                         continue
-                    sequence = self._sequence(captured, given, topic.get(NAME, ""), one["index"], batch)
+                    sequence = self.sequence(captured, given, topic.get(NAME, ""), one["index"], batch)
                     changed = changed if changed is not None else bytearray(records)
                     batches.set_producer(changed, batch.at, batch.size, given.id, given.epoch, sequence)
                 if changed is not None:
                     one["records"] = bytes(changed)
 
-    def _sequence(self, captured: Producer, given: Producer, topic: str, partition: int, batch: batches.Batch) -> int:
+    def sequence(self, captured: Producer, given: Producer, topic: str, partition: int, batch: batches.Batch) -> int:
         """The base sequence to send: the captured one, moved to where this producer is on the target."""
         if batch.base_sequence < 0:
             return batch.base_sequence

@@ -120,6 +120,7 @@ class Result:
     interrupted: bool
     seconds: float
     sending_seconds: float
+    sending_cpu_seconds: float
 
 
 def read(
@@ -180,12 +181,13 @@ async def replay(
         recorder.captured(found)
         for skip in planned.skips:
             recorder.skip(skip)
-        sending = time.monotonic()
+        sending, cpu = time.monotonic(), time.process_time()
         sender = _one_process if options.processes == 1 else _workers
         done = await sender(found, planned, facts, target, learned, options, recorder)
+        sending, cpu = time.monotonic() - sending, time.process_time() - cpu
+        recorder.settle()
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         valid = not recorder.counts.tool_errors and (options.settings.speed is None or lag <= options.lag_limit_us)
-        sending = time.monotonic() - sending
         seconds = time.monotonic() - started
         captures = [{"name": name, "files": []} for name in dict.fromkeys(session.capture for session in found)]
         about = {
@@ -210,7 +212,16 @@ async def replay(
         remaps += _topic_id_rows(found, facts, learned)
         recorder.finish(remaps, captures, about)
         return Result(
-            recorder.counts, planned, notes, done.own_requests, done.notes, valid, done.interrupted, seconds, sending
+            recorder.counts,
+            planned,
+            notes,
+            done.own_requests,
+            done.notes,
+            valid,
+            done.interrupted,
+            seconds,
+            sending,
+            cpu,
         )
     finally:
         writer.__exit__()

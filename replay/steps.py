@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from replay.sessions import Request
+
+if TYPE_CHECKING:
+    from replay.quick import Quick
 
 RULES: Final[dict[str, str]] = {
     # skipped by the plan
@@ -100,6 +103,7 @@ class Step:
     rules: tuple[str, ...] = ()
     body: dict[str, Any] | None = field(default=None, repr=False)
     expects: bool = False
+    quick: Quick | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,7 @@ def compressed(codec: str, data: bytes) -> bytes:
 def batch(records: list[bytes], codec: str = "none") -> bytes:
     """A record batch v2 at offset 0 with a right CRC32C, which covers everything from the attributes on."""
     count = len(records)
-    head = struct.pack(
-        ">hiqqqhii", CODECS.index(codec), count - 1, FIRST_MS, FIRST_MS + count - 1, -1, -1, -1, count
-    )
+    head = struct.pack(">hiqqqhii", CODECS.index(codec), count - 1, FIRST_MS, FIRST_MS + count - 1, -1, -1, -1, count)
     covered = head + compressed(codec, b"".join(records))
     head = struct.pack(">qiibI", 0, 9 + len(covered), 0, 2, crc32c.crc32c(covered))
     return head + covered
