@@ -166,6 +166,8 @@ def _parser() -> argparse.ArgumentParser:
 def _spark_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--master", metavar="URL",
                         help="Spark's master: local[4], spark://HOST:7077, yarn ... (default: inside this process)")
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE",
+                        help="a setting of Spark (repeatable), as spark.executor.memory=4g")
     parser.add_argument("--verbose", action="store_true", help="show what Java and Spark warn of")
 
 

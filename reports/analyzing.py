@@ -19,7 +19,7 @@ def analyze(options: argparse.Namespace) -> int:
     from reports import session
 
     try:
-        with failures(options.filter is not None), session.opened(options.master, verbose=options.verbose) as spark:
+        with failures(options.filter is not None), session.of_command(options) as spark:
             result = _analyzed(options, spark)
     except session.SessionError as failure:
         raise Failure(str(failure), failure.hint) from None

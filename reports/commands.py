@@ -76,7 +76,7 @@ def _made(options: argparse.Namespace, datasets: list[str], target: str | None) 
 
     try:
         with _doing("starting Spark"), contextlib.ExitStack() as stack:
-            spark = stack.enter_context(session.opened(options.master, verbose=options.verbose))
+            spark = stack.enter_context(session.of_command(options))
             from reports import making
 
             with _doing("asking"):

@@ -16,6 +16,7 @@ Rules
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import hashlib
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -339,11 +340,14 @@ def _settings(master: str) -> dict[str, str]:
     return conf
 
 
-def session(master: str | None = None, *, verbose: bool = False) -> SparkSession:
+def session(
+    master: str | None = None, *, verbose: bool = False, conf: Mapping[str, str] | None = None
+) -> SparkSession:
     """A Spark session: the caller's where one is active, else a new one.
 
     master: URL of a Spark master (`local[4]`, `spark://host:7077`, `yarn`); without it the caller's session, or one
-    inside this process's own JVM with a thread a core. verbose: Java's and Spark's warnings go to stderr.
+    inside this process's own JVM with a thread a core. verbose: Java's and Spark's warnings go to stderr. conf: further
+    settings of Spark, of a new session only.
     A session that this function started ends with `end`, or when the process does. Raises SessionError.
     """
     global _jvm
@@ -362,8 +366,8 @@ def session(master: str | None = None, *, verbose: bool = False) -> SparkSession
     if not verbose:
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors that are raised all the same
-    conf = _settings(master or "local[*]")
-    jvm = _start(find_java(), conf, _memory(), verbose)
+    settings = _settings(master or "local[*]") | dict(conf or {})
+    jvm = _start(find_java(), settings, _memory(), verbose)
     _jvm = jvm
     atexit.register(end)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -372,7 +376,7 @@ def session(master: str | None = None, *, verbose: bool = False) -> SparkSession
         os.environ.update(given)
         try:
             builder: Any = SparkSession.builder
-            return builder.config(map=conf).getOrCreate()  # type: ignore[no-any-return]
+            return builder.config(map=settings).getOrCreate()  # type: ignore[no-any-return]
         finally:
             for name in given:
                 os.environ.pop(name, None)
@@ -409,12 +413,25 @@ def end(at_once: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def opened(master: str | None = None, *, verbose: bool = False) -> Iterator[SparkSession]:
+def opened(
+    master: str | None = None, *, verbose: bool = False, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
     """`session`, and its end. An interrupt ends the JVM without waiting for what it is at."""
     try:
-        yield session(master, verbose=verbose)
+        yield session(master, verbose=verbose, conf=conf)
     except KeyboardInterrupt:
         end(at_once=True)
         raise
     finally:
         end()
+
+
+def of_command(options: argparse.Namespace) -> contextlib.AbstractContextManager[SparkSession]:
+    """`opened` as a command line asks for it: `master`, `verbose`, and `conf`, a list of NAME=VALUE. Raises
+    SessionError."""
+    conf = {}
+    for option in options.conf:
+        name, equals, conf[name] = option.partition("=")
+        if not equals:
+            raise SessionError(f"--conf {option}: not NAME=VALUE", "for instance --conf spark.executor.memory=4g")
+    return opened(options.master, verbose=options.verbose, conf=conf)

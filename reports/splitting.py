@@ -342,7 +342,8 @@ class Decoder:
             column[:] = ordinal[column - self._base]
 
     def _facts_of(self, batch: Batch, began: np.ndarray) -> Facts:
-        """The few rows of a batch that matter for other connections, slots numbered over all buckets."""
+        """The few rows of a batch that matter for other connections, slots numbered over all buckets. Copies: whoever
+        takes the batch renumbers it in place."""
         _, first = np.unique(batch.exchanges[s.X_SLOT], return_index=True)
         exchanges = np.full((s.X_COLUMNS, len(first)), s.NULL, np.int64)
         for row in (s.X_SLOT, s.X_NEXT, s.X_TRIGGER):
@@ -353,7 +354,8 @@ class Decoder:
         leaders[:, s.L_SLOT] = self._slot(leaders[:, s.L_SLOT])
         ended[:, 0] = self._slot(ended[:, 0])
         thin = replace(
-            batch, exchanges=exchanges, facts=facts, leaders=leaders, ended=ended, parts=batch.parts[:, :0],
+            batch, exchanges=exchanges, facts=facts, leaders=leaders, ended=ended, k=batch.k.copy(),
+            parts=batch.parts[:, :0],
             messages=batch.messages[:0], message_bytes=batch.message_bytes[:0], sets=batch.sets[:0],
             set_bytes=batch.set_bytes[:0],
         )  # fmt: skip

@@ -43,7 +43,7 @@ def sql(options: argparse.Namespace) -> int:
     if options.format == "parquet" and not options.out:
         raise Failure("--format parquet needs a file", "add -o FILE")
     try:
-        with _dataset(options.dataset) as dataset, session.opened(options.master, verbose=options.verbose) as spark:
+        with _dataset(options.dataset) as dataset, session.of_command(options) as spark:
             import reports
 
             names = reports.register(spark, dataset)
