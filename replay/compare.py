@@ -18,12 +18,16 @@ from typing import Any, Final
 
 from analyzer import errors, schema
 from replay import apis
-from replay.facts import NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
+from replay.facts import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
 from replay.learned import Group, Learned, Partition, Reading, learn
 from replay.pairs import COMPARABLE, Pair, Side
 
 RULES: Final[dict[str, str]] = {
     "version": "the two sides spoke different versions, because a target does not offer the captured one",
+    "target_refuses": "the target offers the API and answers that it does not serve it (35), as 3.9 does for KIP-848",
+    "rights": "captured users lacked a right that whoever the replay logs in as has",
+    "not_there": "about state that requests made which a replay does not send: users, tokens, quotas, transactions",
+    "zookeeper": "offsets were kept in ZooKeeper (version 0), which keeps no metadata with them",
     "race": "one side met a passing error (3, 5, 6, 14, 15, 16, 51 and the like) that the other did not meet",
     "rebalance": "a group was rebalancing on one side at that moment (27), and not on the other",
     "member_id_given": "one side was first given a member id (79)",
@@ -47,6 +51,9 @@ _TOPIC_RESOURCE: Final = "2:"
 """How the key of a topic's settings begins: Kafka's ConfigResource type."""
 _RACES: Final = frozenset((3, 5, 6, 7, 13, 14, 15, 16, 27, 41, 51, 72, 74, 75, 78, 100, 103))
 _SESSIONS: Final = frozenset((70, 71, 106))
+_UNSUPPORTED_VERSION: Final = 35
+_RIGHTS: Final = frozenset((29, 30, 31, 53, 58, 65))
+_NOT_THERE: Final = frozenset((54, 61, 62, 69, 91, 105))
 _MEMBER_ID_REQUIRED: Final = 79
 _REBALANCE: Final = 27
 _ALREADY_EXISTS: Final = 36
@@ -255,6 +262,8 @@ class _Comparing:
             if verdict == "same":
                 return None
             rule = verdict
+        elif pair.api_key == apis.OFFSET_FETCH and pair.left.version == 0 and place.path.endswith("metadata"):
+            rule = "zookeeper"
         elif kind is Kind.LISTED:
             verdict = self._listed(pair, place, left, right)
             if verdict == "same":
@@ -282,7 +291,9 @@ class _Comparing:
         if self._follows(pair):
             return "consequence"
         if left < 0 or right < 0:
-            return None
+            # Committed by others, before: on the target, or in the capture.
+            where = str(pair.row.get("group_id")), place.key[-2], int(place.key[-1])
+            return "before_capture" if left < 0 or where not in self.learned.committed else None
         return self.learned.position(place.key[-2], int(place.key[-1]), left, right)
 
     def _listed(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
@@ -317,7 +328,13 @@ class _Comparing:
             return "session_remade"
         if _REBALANCE in both and pair.api_key in _GROUP_APIS:
             return "rebalance"
-        if right and self._follows(pair, right):
+        if right == _UNSUPPORTED_VERSION and pair.left.captured:
+            return "target_refuses"
+        if left in _RIGHTS and not right and pair.left.captured:
+            return "rights"
+        if both & _NOT_THERE and pair.api_key in ERRORS_ONLY and pair.left.captured:
+            return "not_there"
+        if self._follows(pair, right or left):
             return "consequence"
         if left in _RACES and not right:
             return "race"
@@ -341,7 +358,7 @@ class _Comparing:
 
     def _note(self, pair: Pair, difference: Difference) -> None:
         """Remember what later differences may follow from."""
-        if difference.rule is not None and difference.rule != "consequence":
+        if difference.rule not in (None, "consequence", "target_refuses"):
             return
         row = pair.row
         if pair.api_key in (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.OFFSET_COMMIT, 68, 76) and row.get("group_id"):

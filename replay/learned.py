@@ -182,7 +182,8 @@ class Group:
 
 @dataclass(slots=True)
 class Learned:
-    """All of it. `named_topics`: topics that captured requests name."""
+    """All of it. `named_topics`: topics that captured requests name; `committed`: (group, topic, partition) of captured
+    commits."""
 
     left: Names = field(default_factory=Names)
     right: Names = field(default_factory=Names)
@@ -190,6 +191,7 @@ class Learned:
     partitions: dict[tuple[str, int], Partition] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     named_topics: set[str] = field(default_factory=set)
+    committed: set[tuple[str, str, int]] = field(default_factory=set)
     _batches: dict[tuple[str, str, int], list[tuple[str, int, int]]] = field(default_factory=dict)
 
     def partition(self, topic: str, index: int) -> Partition:
@@ -345,6 +347,13 @@ def _learn_join(learned: Learned, pair: Pair, reader: Reader) -> None:
         learned.members.same(name, left["memberId"], right["memberId"])
 
 
+def _learn_commit(learned: Learned, pair: Pair, reader: Reader) -> None:
+    asked = pair.left.asked() or {}
+    for topic in asked.get("topics", ()):
+        for one in topic["partitions"]:
+            learned.committed.add((asked["groupId"], learned.left.of(topic), one["partitionIndex"]))
+
+
 def _learn_sync(learned: Learned, pair: Pair, reader: Reader) -> None:
     name = pair.row.get("group_id")
     if not name:
@@ -388,6 +397,8 @@ _STEPS = {
     apis.FETCH: _learn_fetch,
     apis.METADATA: _nothing,
     apis.CREATE_TOPICS: _nothing,
+    apis.OFFSET_COMMIT: _learn_commit,
+    apis.TXN_OFFSET_COMMIT: _learn_commit,
     apis.JOIN_GROUP: _learn_join,
     apis.SYNC_GROUP: _learn_sync,
     apis.CONSUMER_GROUP_HEARTBEAT: _learn_heartbeat,

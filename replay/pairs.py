@@ -21,7 +21,8 @@ from replay.outcome import REPLAYED
 @dataclass(frozen=True, slots=True)
 class Side:
     """One side of an exchange. `state`: `answered`, `unanswered` (an answer was owed), or a word for why there is none
-    to compare. `request` and `answer` are frames without their length; `rule` and `retries` are the replay's."""
+    to compare. `request` and `answer` are frames without their length; `rule` and `retries` are the replay's;
+    `captured`: what was captured, no replay."""
 
     state: str
     version: int | None = None
@@ -30,6 +31,7 @@ class Side:
     latency_us: int | None = None
     rule: str | None = None
     retries: tuple[str, ...] = ()
+    captured: bool = False
 
     def asked(self) -> dict[str, Any] | None:
         """The request's body."""
@@ -108,7 +110,7 @@ class _Run:
         state = str(row["status"])
         if state == "unanswered" or (state == "answered" and answer is None):
             state = "not_captured"
-        return Side(state, row["api_version"], self.asked.get(key), answer, row["latency_us"])
+        return Side(state, row["api_version"], self.asked.get(key), answer, row["latency_us"], captured=True)
 
     def replayed(self, key: _Key, outcome: dict[str, Any]) -> Side:
         own = REPLAYED + key[0], key[1], key[2]

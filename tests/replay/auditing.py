@@ -28,7 +28,7 @@ SECONDS = 60.0
 
 @dataclass(slots=True)
 class Expected:
-    """What a partition must hold. `maybe`: was sent without wanting an answer; `by_producer`: in which order."""
+    """What a partition must hold. `maybe`: was sent and not acknowledged; `by_producer`: in which order."""
 
     records: Counter[bytes] = field(default_factory=Counter)
     maybe: Counter[bytes] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ def expected(pairs: Sequence[Pair], names: Names) -> dict[Where, Expected]:
                         into.by_producer.setdefault(key, []).append(record.digest)
                         if record.transactional:
                             open_transactions.setdefault(record.producer_id, []).append((into, record.digest))
-                elif where not in errors:
+                else:  # nobody said whether it was stored, or the target may have taken what was refused
                     into.maybe.update(record.digest for record in records)
     for ended in open_transactions.values():  # never ended: not visible either
         for partition, digest in ended:

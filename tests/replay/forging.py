@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +25,7 @@ def pair(
     *,
     right_request: Body | None = None,
     right_version: int | None = None,
+    captured: bool = True,
     connection: str = "10.0.0.1:50000-10.0.0.2:9092#1",
     **row: Any,
 ) -> Pair:
@@ -38,7 +40,7 @@ def pair(
     }  # fmt: skip
     return Pair(
         whole,
-        _side(key, version, request, left),
+        dataclasses.replace(_side(key, version, request, left), captured=captured),
         _side(key, other, right_request if right_request is not None else request, right),
     )
 

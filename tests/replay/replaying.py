@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from replay import link, pairs, run
 from replay.compare import Comparison, compare
@@ -20,6 +22,9 @@ AUTHORIZER = (
 )
 """Settings of a KRaft target on which requests about ACLs are answered, as they were in the captures."""
 
+LIKE_CAPTURED = {"errors-librdkafka-4.3": (("message.max.bytes", "100000"),)}
+"""Settings of the captured brokers that their answers show and no request tells."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
@@ -32,13 +37,13 @@ class Replayed:
     notes: list[str]
 
 
-def replay_capture(folder: Path, cluster: Cluster, out: Path, **options: object) -> Replayed:
+def replay_capture(folder: Path, cluster: Cluster, out: Path, **options: Any) -> Replayed:
     """Replay a capture folder as fast as answers allow, topics seeded, and compare."""
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
     sessions = run.read(files, rotated=len(files) > 1, notes=notes)
-    chosen = Options(host, int(port), settings=Settings(speed=None), seed_topics=True, **options)  # type: ignore[arg-type]
+    chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=None), seed_topics=True), **options)
     result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
     found = pairs.from_run(out)
     return Replayed(out, result, found, compare(found), notes)

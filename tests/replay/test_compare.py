@@ -95,6 +95,13 @@ def sync(member: str, left: bytes, right: bytes, generation: int = 1, right_memb
     )  # fmt: skip
 
 
+def commit(offset: int) -> Pair:
+    partition = {"partitionIndex": 0, "committedOffset": offset, "committedMetadata": ""}
+    request = {"groupId": "billing", "topics": [{"name": "orders", "partitions": [partition]}]}
+    answer = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
+    return pair("OffsetCommit", 6, request, answer, answer)
+
+
 def commit_and_read(left: int, right: int) -> Pair:
     def answer(offset: int) -> Body:
         partition = {"partitionIndex": 0, "committedOffset": offset, "metadata": ""}
@@ -163,12 +170,46 @@ def test_a_member_id_that_only_one_side_was_given_first() -> None:
     assert found(join(left, right)) == [("member_id_given", "errorCode", "error vanished")]
 
 
+def test_an_api_that_the_target_offers_and_does_not_serve() -> None:
+    request = {"groupId": "g", "memberId": "m"}
+    answers = {"memberId": "m", "memberEpoch": 1}, {"errorCode": 35}
+    captured = pair("ConsumerGroupHeartbeat", 0, request, *answers)
+    assert found(captured) == [("target_refuses", "errorCode", "error appeared")]
+    other_run = pair("ConsumerGroupHeartbeat", 0, request, *answers, captured=False)
+    assert found(other_run) == [(UNEXPECTED, "errorCode", "error appeared")]
+
+
 def test_an_interval_that_the_broker_dictates_is_its_setting() -> None:
     def answer(interval: int) -> Body:
         return {"memberId": "m", "memberEpoch": 1, "heartbeatIntervalMs": interval}
 
     one = pair("ConsumerGroupHeartbeat", 1, {"groupId": "g", "memberId": "m"}, answer(1000), answer(5000))
     assert found(one) == [("target_config", "heartbeatIntervalMs", "changed")]
+
+
+@pytest.mark.parametrize(
+    "api, left, right, rule",
+    [
+        ("DescribeTransactions", 0, 105, "not_there"),
+        ("DescribeUserScramCredentials", 0, 91, "not_there"),
+        ("DescribeTransactions", 0, 53, UNEXPECTED),
+    ],
+)
+def test_what_requests_made_that_a_replay_does_not_send(api: str, left: int, right: int, rule: str | None) -> None:
+    def answer(error: int) -> Body:
+        if api == "DescribeTransactions":
+            return {"transactionStates": [{"transactionalId": "t", "errorCode": error, "topics": []}]}
+        return {"results": [{"user": "t", "errorCode": error, "credentialInfos": []}]}
+
+    one = pair(
+        api, 0, {"transactionalIds": ["t"]} if api == "DescribeTransactions" else {}, answer(left), answer(right)
+    )
+    assert [found_rule for found_rule, _, _ in found(one)] == [rule]
+
+
+@pytest.mark.parametrize("left, right, rule", [(29, 0, "rights"), (0, 29, UNEXPECTED)])
+def test_rights_that_captured_users_lacked(left: int, right: int, rule: str | None) -> None:
+    assert [one for one, _, _ in found(produce(batch("a"), 0, 0, errors=(left, right)))] == [rule]
 
 
 @pytest.mark.parametrize("left, right", [(27, 0), (0, 27)])
@@ -378,10 +419,27 @@ def test_aborted_records_must_stay_hidden_from_who_reads_committed() -> None:
         (-1, -1, []),
         (2, 101, [(UNEXPECTED, "groups.topics.partitions.committedOffset", "changed")]),
         (2, -1, [(UNEXPECTED, "groups.topics.partitions.committedOffset", "changed")]),
+        (-1, 50, [("before_capture", "groups.topics.partitions.committedOffset", "changed")]),
     ],
 )
 def test_committed_offsets_stand_between_the_same_records(left: int, right: int, wanted: list[Wanted]) -> None:
-    assert found(produce(batch("a", "b"), 0, 100), commit_and_read(left, right)) == wanted
+    assert found(produce(batch("a", "b"), 0, 100), commit(2), commit_and_read(left, right)) == wanted
+
+
+def test_an_offset_that_was_committed_before_the_capture() -> None:
+    path = "groups.topics.partitions.committedOffset"
+    assert found(commit_and_read(2, -1)) == [("before_capture", path, "changed")]
+
+
+def test_offsets_in_zookeeper_had_no_metadata() -> None:
+    def answer(metadata: str) -> Body:
+        partition = {"partitionIndex": 0, "committedOffset": -1, "metadata": metadata}
+        return {"topics": [{"name": "orders", "partitions": [partition]}]}
+
+    request = {"groupId": "billing", "topics": [{"name": "orders", "partitionIndexes": [0]}]}
+    path = "groups.topics.partitions.metadata"
+    assert found(pair("OffsetFetch", 0, request, answer(""), answer("note"))) == [("zookeeper", path, "changed")]
+    assert found(pair("OffsetFetch", 1, request, answer(""), answer("note"))) == [(UNEXPECTED, path, "changed")]
 
 
 def test_committed_offsets_behind_a_marker() -> None:
