@@ -165,6 +165,7 @@ async def replay(
     """Send sessions to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done."""
     writer = dataset.Writer(out)
     started = time.monotonic()
+    target: Target | None = None
     try:
         target = await ask_target(options, dial)
         planned, facts = plan.make(found, target.offers, plan.PlanOptions(options.allow))
@@ -224,6 +225,9 @@ async def replay(
             cpu,
         )
     finally:
+        if target is not None:
+            target.close()
+            await asyncio.sleep(0)  # the loop may end with us: let it close what was opened
         writer.__exit__()
 
 

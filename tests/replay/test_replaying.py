@@ -6,15 +6,12 @@ have different names, at one cluster a version.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from analyzer.dataset import open_dataset
 from replay import run, steps
@@ -86,37 +83,3 @@ def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     assert second.result.counts.duplicates == 0
     assert list(audit(second.pairs, cluster.bootstrap, times=2)) == []
     assert unexpected(second.comparison) == []
-
-
-def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
-    """Three nodes, so other leaders than in the capture; one is killed while the replay sends."""
-    cluster = fresh_brokers(Spec(jars.NEWEST, nodes=3))
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    topics = {"grp-consumer": 4}
-    for future in admin.create_topics([NewTopic(name, count, 3) for name, count in topics.items()]).values():
-        future.result(30)
-    killer = threading.Timer(1.0, cluster.kill, [3])
-    killer.start()
-    done = replay_capture(SAMPLES / "group-kip848-librdkafka-4.3", cluster, tmp_path / "run")
-    killer.join()
-    check_outcomes(done)
-    lost = [problem for problem in audit(done.pairs, cluster.bootstrap) if "missing" in problem or "order" in problem]
-    assert lost == []
-
-
-def test_a_poor_target(tmp_path: Path) -> None:
-    """librdkafka's mock cluster: few APIs, old versions, no producer state. What it lacks is skipped by rule, what it
-    has is converted, and the records arrive."""
-    mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
-    broker = next(iter(mock.list_topics(timeout=30).brokers.values()))
-    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        mock.list_topics(f"franz-{codec}", timeout=30)  # it makes what it is asked about
-
-    class Mock:
-        bootstrap = f"{broker.host}:{broker.port}"
-
-    done = replay_capture(SAMPLES / "codecs-franzgo-4.3", Mock(), tmp_path / "run", seed_topics=False)  # type: ignore[arg-type]
-    check_outcomes(done)
-    assert done.result.counts.actions["converted"] > 0
-    problems = list(audit(done.pairs, Mock.bootstrap))
-    assert [one for one in problems if "missing" in one] == []
