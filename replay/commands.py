@@ -114,11 +114,7 @@ def replay(options: argparse.Namespace) -> int:
         )
         if options.dry_run:
             return _dry_run(options, found, wanted, dial)
-        try:
-            result = asyncio.run(run.replay(found, wanted, dial, options.out, notes))
-        except KeyboardInterrupt:
-            sys.stderr.write(f"kwire: interrupted; what was done is in {options.out}\n")
-            return EXIT_INTERRUPTED
+        result = asyncio.run(run.replay(found, wanted, dial, options.out, notes))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {note}\n")
     if options.json:

@@ -200,6 +200,7 @@ class Engine:
     def _outcome(self, step: Step) -> Outcome:
         outcome = Outcome(step.request.row, step.number, "converted" if step.rules else "sent", "answered")
         outcome.rule = step.rules[0] if step.rules else None
+        outcome.captured_answer = step.request.answer
         outcome.scheduled_ns = self._epoch_ns + round((self._due(step) - self._started) * 1e9)
         return outcome
 
@@ -471,9 +472,7 @@ class Engine:
         """Send all parts now, in one turn of the loop, so that the order on each connection is the session's."""
         channels = await self._reach(state, job)
         for channel in channels:
-            while channel.open and channel.backlog() > self.settings.backlog_bytes:
-                self._note("back_pressure")
-                await asyncio.sleep(0.001)
+            await self._drained(channel)
         if job.outcome.ready_ns is None:
             job.outcome.ready_ns = self._now_ns()
         job.waiters, job.connections = [], channels
@@ -500,6 +499,20 @@ class Engine:
         outcome.first_sent_ns = outcome.first_sent_ns or outcome.sent_ns
         outcome.sent_version = step.version
         outcome.targets = [channel.address for channel in channels]
+
+    async def _drained(self, channel: Channel) -> None:
+        """Back-pressure: wait until a connection has taken what was queued. Raises LinkError where it does not move."""
+        if channel.backlog() <= self.settings.backlog_bytes:
+            return
+        self._note("back_pressure")
+        least, since = channel.backlog(), self._loop.time()
+        while channel.open and channel.backlog() > self.settings.backlog_bytes:
+            await asyncio.sleep(0.001)
+            if channel.backlog() < least:
+                least, since = channel.backlog(), self._loop.time()
+            elif self._loop.time() - since > self.settings.answer_timeout:
+                channel.close()
+                raise LinkError(f"{channel.address}: takes no more data", "see the broker's log; a lower --speed")
 
     async def _reach(self, state: _SessionState, job: _Job) -> list[Channel]:
         """Split a request by who serves it now, and open what it needs. A broker that is gone is asked about until

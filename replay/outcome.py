@@ -43,7 +43,7 @@ class Outcome:
     """One captured exchange's row in the making. Times are int nanoseconds since the epoch.
 
     `request` and `answer` are the frames (without length) as sent and as merged, None where there are none;
-    `row` is the captured row of the table `exchanges`."""
+    `captured_answer` is the one to compare with; `row` is the captured row of the table `exchanges`."""
 
     row: dict[str, Any]
     step: int | None
@@ -61,6 +61,7 @@ class Outcome:
     targets: list[str] = field(default_factory=list)
     request: bytes | bytearray | None = field(default=None, repr=False)
     answer: bytes | None = field(default=None, repr=False)
+    captured_answer: bytes | None = field(default=None, repr=False)
 
 
 def moment(nanoseconds: int | None) -> datetime.datetime | None:
@@ -264,8 +265,9 @@ class Recorder:
         row["errors"] = [
             {"code": code, "error": errors.name(code), "count": count} for code, count in Counter(found).items()
         ]
-        if row["api_key"] == 0 and _swallowed(decoded.body):
-            self.counts.duplicates += 1
+        if row["api_key"] == 0 and _has_append_time(decoded.body) and outcome.captured_answer is not None:
+            captured = tree.decode_response(outcome.captured_answer, 0, outcome.row["api_version"], exact=True)
+            self.counts.duplicates += captured.body is not None and not _has_append_time(captured.body)
 
     def _message(
         self, row: dict[str, Any], direction: str, data: bytes | None, first_ns: int | None, last_ns: int | None
@@ -338,9 +340,9 @@ def error_codes(value: Any) -> Iterable[int]:
             yield from error_codes(one)
 
 
-def _swallowed(answer: dict[str, Any]) -> bool:
-    """Did the broker take a batch for one that it had (README: a duplicate's answer has a log append time, which a
-    true append to a CreateTime topic has not)? On a LogAppendTime topic every answer has one: see `run`."""
+def _has_append_time(answer: dict[str, Any]) -> bool:
+    """Does the answer to a Produce request say when the log was appended to? On a CreateTime topic only the answer to
+    a batch does that the broker took for one that it had, and did not append (README)."""
     return any(
         not one["errorCode"] and one.get("logAppendTimeMs", -1) >= 0
         for topic in answer["responses"]

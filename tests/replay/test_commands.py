@@ -1,0 +1,215 @@
+"""`kwire replay` as a user runs it: what it prints, its exit codes, and one clear line for each thing that is wrong.
+
+The target is a server in the test process: the benchmark's sink, or one that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import analyzer
+from replay import link, run
+from replay.engine import Settings
+from tests.bench.replay import Sink, sessions
+from tests.shared import KWIRE, ROOT, SAMPLES
+
+CAPTURE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
+
+
+@contextmanager
+def serving(protocol: Callable[[], asyncio.BaseProtocol]) -> Iterator[int]:
+    """A server on a port of the loopback, in a thread."""
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(loop.create_server(protocol, "127.0.0.1", 0))
+    port: int = server.sockets[0].getsockname()[1]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@contextmanager
+def sinking() -> Iterator[int]:
+    with serving(Sink) as port:
+        Sink.port = port
+        yield port
+
+
+class _Garbage(asyncio.Protocol):
+    """Answers like a web server."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+class _WrongAnswer(_Garbage):
+    """Answers with a frame, which is somebody else's."""
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(b"\0\0\0\x08\0\0\x12\x34wxyz")
+
+
+class _HangUp(_Garbage):
+    """Closes whatever is said."""
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.close()
+
+
+def kwire(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*KWIRE, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line of an error; a hint follows, nothing else."""
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stdout == ""
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("kwire: compiling")]
+    assert [line.split(" ")[0] for line in lines] == ["kwire:", "hint:"], result.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--to", "localhost"], "--to localhost: not HOST:PORT"),
+        (["--to", "h:1", "--speed", "0"], "--speed 0: neither a positive number nor max"),
+        (["--to", "h:1", "--allow", "Produce"], "--allow Produce: not an API to allow"),
+        (["--to", "h:1", "--allow", "Nonsense"], "--allow Nonsense: no such API"),
+        (["--to", "h:1", "--map-topic", "a"], "--map-topic a: not A=B"),
+        (["--to", "h:1", "--tls-ca", "x.pem"], "--tls-ca goes with --tls"),
+        (["--to", "h:1", "--sasl-file", "x"], "--sasl-file goes with --sasl"),
+        (["--to", "h:1", "--sasl", "PLAIN"], "SASL PLAIN: KWIRE_SASL_USERNAME is not set"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_a_hint(arguments: list[str], said: str, tmp_path: Path) -> None:
+    assert refused(kwire("replay", CAPTURE, "-o", tmp_path / "run", *arguments)) == f"kwire: {said}"
+
+
+def test_replay_needs_somewhere_to_write() -> None:
+    assert "needs -o RUN" in refused(kwire("replay", CAPTURE, "--to", "localhost:1"))
+
+
+def test_a_dataset_without_messages_cannot_be_replayed(tmp_path: Path) -> None:
+    analyzer.analyze(CAPTURE, tmp_path / "data")
+    result = kwire("replay", tmp_path / "data", "--to", "localhost:1", "-o", tmp_path / "run")
+    assert "has no messages to send" in refused(result)
+
+
+def test_a_closed_port(tmp_path: Path) -> None:
+    with sinking() as port:
+        pass
+    said = refused(kwire("replay", CAPTURE, "--to", f"127.0.0.1:{port}", "-o", tmp_path / "run"))
+    assert f"127.0.0.1:{port}: " in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (_Garbage, "not Kafka: answered with a frame of 1213486160 bytes"),
+        (_WrongAnswer, "answered correlation id 4660, 1 was due"),
+        (_HangUp, "closed by the target"),
+    ],
+)
+def test_a_target_that_is_no_kafka(target: type[_Garbage], said: str, tmp_path: Path) -> None:
+    with serving(target) as port:
+        assert said in refused(kwire("replay", CAPTURE, "--to", f"127.0.0.1:{port}", "-o", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_what_would_be_done_with_each_api_and_sends_nothing(tmp_path: Path) -> None:
+    with sinking() as port:
+        result = kwire("replay", CAPTURE, "--to", f"127.0.0.1:{port}", "--dry-run", "--json")
+    assert result.returncode == 0, result.stderr
+    rows = {(row["api"], row["version"]): row for row in json.loads(result.stdout)["apis"]}
+    assert rows["Produce", 13]["converted"] == 16  # the sink offers Produce up to version 9
+    assert rows["Produce", 13]["to"] == {"9": 16}
+    assert rows["ApiVersions", 4]["skipped"] == {"replayer": 20}
+    assert rows["JoinGroup", 9]["skipped"] == {"target_lacks_api: JoinGroup": 2}
+    total = sum(row["sent"] + row["converted"] + sum(row["skipped"].values()) for row in rows.values())
+    assert total == 77
+
+
+def replayed(
+    port: int, out: Path, speed: float | None = None, rate: float | None = None, **options: object
+) -> run.Result:
+    chosen = run.Options("127.0.0.1", port, settings=Settings(speed=speed), yes=True, **options)  # type: ignore[arg-type]
+    return asyncio.run(run.replay(sessions(4, 25, rate), chosen, link.tcp(), out, []))
+
+
+def test_a_run_is_a_dataset_whose_counts_add_up(tmp_path: Path) -> None:
+    with sinking() as port:
+        result = replayed(port, tmp_path / "run")
+    stored = analyzer.open_dataset(tmp_path / "run")
+    outcomes = stored.outcomes.to_table().to_pylist()
+    told = stored.manifest["replay"]["counts"]
+    assert len(outcomes) == told["total"] == 4 * 26
+    assert sum(told["actions"].values()) == sum(told["verdicts"].values()) == told["total"]
+    assert result.counts.verdicts == {"answered": 4 * 26}
+    exchanges = stored.exchanges.to_table().to_pylist()
+    sides = {name: [row for row in exchanges if row["capture"] == name] for name in ("bench", "replay:bench")}
+    assert {name: len(rows) for name, rows in sides.items()} == {"bench": 104, "replay:bench": 104}
+    keys = [{(row["connection"], row["exchange"]) for row in rows} for rows in sides.values()]
+    assert keys[0] == keys[1]
+    assert len(stored.messages.to_table()) == 4 * 104
+    for row in outcomes:
+        assert row["latency_us"] >= 0
+        assert row["lag_us"] >= 0
+        assert row["queue_us"] >= 0
+
+
+def test_a_run_whose_own_lag_was_too_large_is_not_valid(tmp_path: Path) -> None:
+    with sinking() as port:
+        assert replayed(port, tmp_path / "a", 1.0, 1000.0, lag_limit_us=10**9).valid
+        assert not replayed(port, tmp_path / "b", 1.0, 1000.0, lag_limit_us=-1).valid
+
+
+def test_workers_write_one_run(tmp_path: Path) -> None:
+    with sinking() as port:
+        result = replayed(port, tmp_path / "run", processes=2)
+    assert result.counts.total == 104
+    stored = analyzer.open_dataset(tmp_path / "run")
+    outcomes = stored.outcomes.to_table().to_pylist()
+    assert sorted(row["step"] for row in outcomes) == list(range(104))
+    assert len(stored.messages.to_table()) == 4 * 104
+
+
+def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
+    """At a hundredth of the captured speed the replay lasts minutes; it is interrupted after its start."""
+    with sinking() as port:
+        process = subprocess.Popen(
+            [*KWIRE, "replay", str(SAMPLES / "client-kafkajs-3.9" / "capture.pcap"), "--to", f"127.0.0.1:{port}",
+             "-o", str(tmp_path / "run"), "--speed", "0.01"],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 90
+        while not list(tmp_path.glob(".run.*/messages")) and time.monotonic() < deadline:
+            time.sleep(0.05)  # the captured side is written when the sending begins
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert re.search(r"interrupted; what was done is in ", said)
+    outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()
+    assert len(outcomes) == 86
+    assert {row["rule"] for row in outcomes if row["verdict"] == "not_sent"} == {"aborted"}
