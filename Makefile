@@ -57,6 +57,8 @@ $(VENV)/installed: pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# As pip does for what is not editable: else each start compiles all of kwire where Python may not write beside it.
+	$(BIN)/python -m compileall -q captures analyzer replay reports
 	@touch $@
 
 clean:

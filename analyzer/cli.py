@@ -269,6 +269,8 @@ def command() -> NoReturn:
     """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second)
     only to see whether what it is given comes from there; as a library we leave that to whoever imports us."""
     sys.meta_path.insert(0, _WithoutPandas)
+    # NumPy's linear algebra is not used: its threads would only take memory and wait, busily, for work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = main()
     if code == EXIT_INTERRUPTED:
         # A thread may still wait for stdin: leave without it.

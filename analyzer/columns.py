@@ -267,7 +267,7 @@ class Columns:
             x[column] = _through(strings, x[column])
         for column, numbers, signed in ((s.X_TOPICS, known.topics, False), (s.X_ERRORS, known.errors, True)):
             used = x[column] != s.NULL
-            for symbol in np.unique(x[column][used]).tolist():
+            for symbol in distinct(x[column][used]).tolist():
                 if numbers[symbol] < 0:
                     content = np.frombuffer(known.lists[symbol], "<i4")
                     values = content.tolist() if signed else [known.strings[i] for i in content.tolist()]
@@ -322,7 +322,7 @@ class Columns:
             strings, born = np.array(known.strings, np.int64), self._engine.flows.born(rows[:, s.L_SLOT])
             for column in (s.L_TOPIC, s.L_TOPIC_ID):
                 rows[:, column] = _through(strings, rows[:, column])
-            for symbol in np.unique(rows[rows[:, s.L_ISR] != s.NULL, s.L_ISR]).tolist():
+            for symbol in distinct(rows[rows[:, s.L_ISR] != s.NULL, s.L_ISR]).tolist():
                 if known.errors[symbol] < 0:
                     content = np.frombuffer(known.lists[symbol], "<i4")
                     known.errors[symbol] = self._list_number(tuple(content.tolist()))
@@ -404,6 +404,16 @@ class Columns:
         from analyzer.filtering import Names
 
         return Names(self._strings.values, self._lists, self._names, self._ends, self.capture, self.topic_name)
+
+    @property
+    def strings(self) -> list[str]:
+        """The strings that `Rows` number; the list grows."""
+        return self._strings.values
+
+    @property
+    def connection_names(self) -> list[str]:
+        """The names of the connections that `Rows` number; the list grows."""
+        return self._names
 
     def connection_name(self, number: int) -> str:
         """`client_ip:port-broker_ip:port#n` of a connection's number."""
@@ -719,9 +729,9 @@ class Columns:
 
     def _error_names(self, codes: np.ndarray) -> pa.Array:
         bad = (codes != s.NULL) & (codes != 0)
-        distinct = np.unique(codes[bad])
-        where = np.where(bad, np.searchsorted(distinct, codes), s.NULL)
-        return _dictionary(where, [kafka_errors.name(code) for code in distinct.tolist()])
+        known = distinct(codes[bad])
+        where = np.where(bad, np.searchsorted(known, codes), s.NULL)
+        return _dictionary(where, [kafka_errors.name(code) for code in known.tolist()])
 
     def _topics(self, x: np.ndarray) -> pa.Array:
         """Lists of topics; empty where the messages name none, null where no message was decoded."""
@@ -825,6 +835,13 @@ def _without_repeats(facts: np.ndarray) -> np.ndarray:
     return kept
 
 
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Each value once, in order. (`np.unique` of this form loads NumPy's masked arrays.)"""
+    ordered = np.sort(values)
+    found: np.ndarray = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    return found
+
+
 def _merged(tables: list[np.ndarray], place: np.ndarray) -> np.ndarray:
     """The columns of some tables in one: row i of all of them in a row becomes row place[i]."""
     out = np.empty((len(tables[0]), len(place)), np.int64)
@@ -889,9 +906,8 @@ def _strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
 
 def _of_ends(local: np.ndarray, values: list[str]) -> pa.Array:
     """The same where values repeat, as connections share addresses: writing repeated ones takes three times as long."""
-    distinct = list(dict.fromkeys(values))
-    place = {value: i for i, value in enumerate(distinct)}
-    return _dictionary(np.array([place[value] for value in values], np.int32)[local], distinct)
+    place = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return _dictionary(np.array([place[value] for value in values], np.int32)[local], place)
 
 
 def _micros(nanos: np.ndarray) -> np.ndarray:

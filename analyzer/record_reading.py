@@ -114,12 +114,11 @@ class OpenedRecords:
 
     def _origins(self, rows: Rows | None) -> Origins:
         """Where the record sets of some exchanges come from, in their order."""
-        names = self._columns.names()
         if rows is None:
             parts, owner = np.zeros((s.P_COLUMNS, 0), np.int64), np.zeros(0, np.int64)
             x, connection = np.zeros((s.X_COLUMNS, 0), np.int64), owner
         else:
-            parts = rows.parts[:, rows.parts[s.P_SET] != NULL]
+            parts = rows.parts.compress(rows.parts[s.P_SET] != NULL, axis=1)
             x, connection, owner = rows.x, rows.connection, parts[s.P_OWNER]
         return Origins(
             number=parts[s.P_SET],
@@ -131,7 +130,7 @@ class OpenedRecords:
             topic_id=parts[s.P_TOPIC_ID],
             partition=parts[s.P_PARTITION],
             capture=self._columns.capture,
-            connections=names.connections,
-            strings=names.strings,
+            connections=self._columns.connection_names,
+            strings=self._columns.strings,
             topic_name=self._columns.topic_name,
         )

@@ -18,7 +18,7 @@ import pyarrow as pa
 from analyzer import errors as kafka_errors
 from analyzer import schema as definitions
 from analyzer import state as s
-from analyzer.columns import STATUSES, Columns, Coverage, Rows
+from analyzer.columns import STATUSES, Columns, Coverage, Rows, distinct
 from analyzer.engine import Engine
 from analyzer.log_reading import LogRead
 from analyzer.record_tables import RecordCounts
@@ -108,7 +108,7 @@ class Summary:
             -1,
             x[s.X_RESPONSE_FIRST_NS] // 1000 - x[s.X_REQUEST_LAST_NS] // 1000,
         )
-        for key in np.unique(keys).tolist():
+        for key in distinct(keys).tolist():
             here = keys == key
             api = self._apis.setdefault(key, _Api())
             api.exchanges += int(here.sum())
