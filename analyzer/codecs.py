@@ -16,12 +16,15 @@ import snappy
 import zstandard
 from isal import isal_zlib
 
-from analyzer.record_batches import GZIP, LZ4, SNAPPY, ZSTD, view
+from analyzer.record_batches import GZIP, LZ4, RATIO_FREE, SNAPPY, ZSTD, view
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = 16  # magic, int32 version, int32 compatible version
 LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 LZ4_RATIO: Final = 255  # no lz4 block grows by more
+_LZ4_SIZED: Final = 8  # flag: the frame says the size of its content
+_ZSTD_SMALL: Final = 8 << 10
+"""No more than 256 MiB can come of so few bytes: a block of four may become 128 KiB."""
 _STEP: Final = 4 << 20
 
 
@@ -34,10 +37,11 @@ class Bomb(Exception):
 
 
 class Scratch:
-    """Bytes that grow: `data[:used]` is in use. One thread's own."""
+    """Bytes that grow: `data[:used]` is in use, `view` is the same memory for the libraries. One thread's own."""
 
     def __init__(self, size: int = 1 << 16) -> None:
         self.data = np.empty(size, np.uint8)
+        self.view = view(self.data)
         self.used = 0
 
     def room(self, count: int) -> None:
@@ -45,13 +49,15 @@ class Scratch:
         if self.used + count > len(self.data):
             larger = np.empty(max(self.used + count, 2 * len(self.data)), np.uint8)
             larger[: self.used] = self.data[: self.used]
-            self.data = larger
+            self.data, self.view = larger, view(larger)
 
     def append(self, data: bytes) -> None:
         """Add bytes."""
-        self.room(len(data))
-        self.data[self.used : self.used + len(data)] = np.frombuffer(data, np.uint8)
-        self.used += len(data)
+        end = self.used + len(data)
+        if end > len(self.view):
+            self.room(len(data))
+        self.view[self.used : end] = data
+        self.used = end
 
 
 def decompress(codec: int, data: memoryview, most: int, out: Scratch) -> int:
@@ -106,13 +112,13 @@ def _snappy(data: memoryview, most: int, out: Scratch) -> None:
 
 
 def _snappy_block(block: memoryview, most: int, out: Scratch) -> int:
-    size = 0
-    for i, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << (7 * i)
+    """A block begins with its uncompressed size, a varint: the library makes room for what that says."""
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
         if byte < 0x80:
             break
-    else:
-        raise Broken("snappy length")
+        shift += 7
     if size > most:
         raise Bomb
     made = snappy.uncompress(block)
@@ -121,48 +127,53 @@ def _snappy_block(block: memoryview, most: int, out: Scratch) -> int:
 
 
 def _lz4(data: memoryview, most: int, out: Scratch) -> None:
-    """Frames (KIP-57). Where the header's checksum is the one that clients of 0.8 and 0.9 computed (over the magic
-    too, KAFKA-3160), it is put right first."""
+    """Frames (KIP-57), one or several."""
     left = most
-    rest: Any = data
+    rest = data
     while len(rest):
-        rest = _lz4_header(rest, left)
-        if len(rest) * LZ4_RATIO <= left:  # cannot be too much: in one go
-            made, used = lz4.frame.decompress(rest, return_bytes_read=True)
-            out.append(made)
-            left -= len(made)
-            rest = memoryview(rest)[used:]
-            continue
-        frame = lz4.frame.LZ4FrameDecompressor()
-        piece: Any = rest
-        while not frame.eof:
-            made = frame.decompress(piece, max_length=min(_STEP, left + 1))
-            if not made and not frame.eof:
-                raise Broken("lz4 ends early")
-            left -= len(made)
-            if left < 0:
+        if len(rest) > 14 and rest[4] & _LZ4_SIZED and int.from_bytes(rest[6:14], "little") > left:
+            raise Bomb
+        if len(rest) * LZ4_RATIO <= max(left, RATIO_FREE):  # cannot be much too much: in one go
+            try:
+                made, used = lz4.frame.decompress(rest, return_bytes_read=True)
+            except RuntimeError:
+                made, used = lz4.frame.decompress(_lz4_mended(rest), return_bytes_read=True)
+            if len(made) > left:
                 raise Bomb
             out.append(made)
-            piece = b""
-        rest = memoryview(frame.unused_data or b"")
+            left -= len(made)
+            rest = rest[used:]
+        else:
+            left, rest = _lz4_in_steps(_lz4_mended(rest), left, out)
 
 
-def _lz4_header(data: memoryview, most: int) -> memoryview:
-    """The frame with a right header checksum. Layout: magic 4, FLG, BD, [content size 8], [dictionary id 4], HC."""
+def _lz4_in_steps(data: memoryview, left: int, out: Scratch) -> tuple[int, memoryview]:
+    """A large frame: (what is left of the limit, bytes behind the frame)."""
+    frame = lz4.frame.LZ4FrameDecompressor()
+    piece: Any = data
+    while not frame.eof:
+        made = frame.decompress(piece, max_length=min(_STEP, left + 1))
+        if not made and not frame.eof:
+            raise Broken("lz4 ends early")
+        left -= len(made)
+        if left < 0:
+            raise Bomb
+        out.append(made)
+        piece = b""
+    return left, memoryview(frame.unused_data or b"")
+
+
+def _lz4_mended(data: memoryview) -> memoryview:
+    """The frame with a right header checksum, where it has the one that clients of 0.8 and 0.9 computed, over the magic
+    too (KAFKA-3160). Layout: magic 4, FLG, BD, [content size 8], [dictionary id 4], HC."""
     if len(data) < 7 or bytes(data[:4]) != LZ4_MAGIC:
         raise Broken("no lz4 frame")
-    flags = data[4]
-    end = 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
+    end = 6 + (8 if data[4] & _LZ4_SIZED else 0) + (4 if data[4] & 1 else 0)
     if len(data) <= end:
         raise Broken("lz4 header cut short")
-    if flags & 8 and int.from_bytes(data[6:14], "little") > most:
-        raise Bomb
-    right = xxh32(data[4:end]) >> 8 & 0xFF
-    if data[end] == right:
-        return data
     if data[end] != xxh32(data[:end]) >> 8 & 0xFF:
-        raise Broken("lz4 header checksum")
-    return memoryview(bytes(data[:end]) + bytes([right]) + bytes(data[end + 1 :]))
+        return data
+    return memoryview(bytes(data[:end]) + bytes([xxh32(data[4:end]) >> 8 & 0xFF]) + bytes(data[end + 1 :]))
 
 
 def xxh32(data: bytes | memoryview) -> int:
@@ -203,16 +214,26 @@ def _zstd(data: memoryview, most: int, out: Scratch) -> None:
     decompressor = getattr(_threads, "zstd", None)
     if decompressor is None:  # one a thread: sharing one crashes
         decompressor = _threads.zstd = zstandard.ZstdDecompressor()
+    if len(data) <= _ZSTD_SMALL:
+        stream = decompressor.decompressobj()
+        content = stream.decompress(data)
+        if not stream.unused_data:
+            if not stream.eof:
+                raise Broken("zstd ends early")
+            if len(content) > most:
+                raise Bomb
+            out.append(content)
+            return
     _zstd_whole(data)
     size = zstandard.frame_content_size(data)  # -1: not said
     if size > most:
         raise Bomb
     made = 0
-    with decompressor.stream_reader(data, read_across_frames=True, closefd=False) as stream:
+    with decompressor.stream_reader(data, read_across_frames=True, closefd=False) as reader:
         out.room(min(most + 1, size + 1 if size >= 0 else 8 * len(data)))
         while True:
             room = min(len(out.data) - out.used, most + 1 - made)
-            count = stream.readinto(view(out.data)[out.used : out.used + room])
+            count = reader.readinto(out.view[out.used : out.used + room])
             if count == 0:
                 break
             made += count

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ LAST_MS: Final = 253_402_300_799_999
 """The years 1 and 9999: what Python, and so most readers of the tables, can represent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Origins:
     """Where record sets come from: one row a set in every array, int64, NULL where absent.
 
@@ -71,6 +72,27 @@ class Origins:
     connections: Sequence[str]
     strings: Sequence[str]
     topic_name: Callable[[str], str] = field(default=str)
+
+    @cached_property
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns that tell where rows come from, a row a set."""
+        return {
+            "capture": _dictionary(np.zeros(len(self.number), np.int32), [self.capture]),
+            "connection": _strings(self.connection, list(self.connections)),
+            "exchange": _integers(self.exchange, pa.int64()),
+            "reply": _integers(self.reply, pa.int64()),
+            "topic": _strings(self.topic, list(self.strings)),
+            "topic_id": _strings(self.topic_id, list(self.strings)),
+            "partition": _integers(self.partition, pa.int32()),
+            "side": _dictionary(self.side, SIDES),
+        }
+
+    def of(self, which: np.ndarray) -> dict[str, pa.Array]:
+        """The same for rows of the sets `which` int64[n]."""
+        if len(which) == len(self.number) and (which == np.arange(len(which))).all():
+            return self.columns
+        index = pa.array(which)
+        return {name: column.take(index) for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,20 +324,6 @@ def in_order(pool: Executor, tasks: Sequence[Iterator[pa.Table]], ahead: int) ->
             step.cancel()
 
 
-def _of_sets(origins: Origins, which: np.ndarray) -> dict[str, pa.Array]:
-    """The columns that tell where rows come from; which: int64[n], the set of each."""
-    return {
-        "capture": _dictionary(np.zeros(len(which), np.int32), [origins.capture]),
-        "connection": _strings(origins.connection[which], list(origins.connections)),
-        "exchange": _integers(origins.exchange[which], pa.int64()),
-        "reply": _integers(origins.reply[which], pa.int64()),
-        "topic": _strings(origins.topic[which], list(origins.strings)),
-        "topic_id": _strings(origins.topic_id[which], list(origins.strings)),
-        "partition": _integers(origins.partition[which], pa.int32()),
-        "side": _dictionary(origins.side[which], SIDES),
-    }
-
-
 def batches_table(found: Batches, origins: Origins) -> pa.Table:
     """The table `batches`; strings come as dictionaries, as in `columns.py`."""
     t = found.table
@@ -323,7 +331,7 @@ def batches_table(found: Batches, origins: Origins) -> pa.Table:
     codec = b.codec(t)
     appended = np.where(known & (t[b.B_MAGIC] > 0), (t[b.B_ATTRIBUTES] & b.LOG_APPEND_TIME) >> 3, NULL)
     columns = {
-        **_of_sets(origins, t[b.B_SET]),
+        **origins.of(t[b.B_SET]),
         "base_offset": _integers(t[b.B_OFFSET], pa.int64()),
         "magic": _integers(t[b.B_MAGIC], pa.int8()),
         "codec": _dictionary(np.where(codec > b.ZSTD, NULL, codec), b.CODECS),
@@ -354,12 +362,13 @@ def records_table(piece: Any, found: Batches, origins: Origins, topics: list[str
     t = piece.table
     which = found.table[b.B_SET, t[r.R_BATCH]]
     columns = {
-        **_of_sets(origins, which),
+        **origins.of(which),
         "batch": _integers(found.table[b.B_OFFSET, t[r.R_BATCH]], pa.int64()),
-        "offset": _integers(t[r.R_OFFSET], pa.int64()),
+        # Copies: the next piece is written where this one is.
+        "offset": _integers(t[r.R_OFFSET].copy(), pa.int64()),
         "timestamp": _millis(t[r.R_TIMESTAMP]),
-        "key_bytes": _integers(t[r.R_KEY_LENGTH], pa.int64()),
-        "value_bytes": _integers(t[r.R_VALUE_LENGTH], pa.int64()),
+        "key_bytes": _integers(t[r.R_KEY_LENGTH].copy(), pa.int64()),
+        "value_bytes": _integers(t[r.R_VALUE_LENGTH].copy(), pa.int64()),
         "control_type": _control_types(t[r.R_CONTROL]),
     }
     if topics is not None:

@@ -82,8 +82,8 @@ CONTROL_TYPES: Final = (
 """Kafka's ControlRecordType, by number."""
 
 PIECE_ROWS: Final = 1 << 16
-PIECE_BYTES: Final = 16 << 20
-"""Decompressed bytes after which a piece ends, if the batch at hand allows."""
+PIECE_BYTES: Final = 4 << 20
+"""Decompressed bytes after which a piece ends, if the batch at hand allows: what is parsed is still in the cache."""
 DEPTH_LIMIT: Final = 4
 """How many times over a message set may be compressed: clients do it once, and each time more multiplies its size."""
 
