@@ -84,11 +84,14 @@ CONTROL_TYPES: Final = (
 PIECE_ROWS: Final = 1 << 16
 PIECE_BYTES: Final = 4 << 20
 """Decompressed bytes after which a piece ends, if the batch at hand allows: what is parsed is still in the cache."""
+HEADERS_LIMIT: Final = 1 << 20
+"""Headers of one record, and those after which a piece ends. Two bytes make one: a batch could hold 128 million of them,
+at 40 bytes each when they are taken apart."""
 DEPTH_LIMIT: Final = 4
 """How many times over a message set may be compressed: clients do it once, and each time more multiplies its size."""
 
 # Where the parser is: kept between pieces.
-P_BATCH, P_AT, P_RECORD, P_BASE, P_COLUMNS = range(5)
+P_BATCH, P_AT, P_RECORD, P_BASE, P_HEADERS, P_COLUMNS = range(6)
 
 
 @inline
@@ -140,7 +143,7 @@ def _record_v2(b: Any, at: Any, end: Any, out: Any, row: Any) -> Any:
     out[R_VALUE_LENGTH, row] = value if value >= 0 else NULL
     at += max(value, np.int64(0))
     headers, at = _varint(b, at, stop)
-    if at < 0 or headers < 0:
+    if at < 0 or headers < 0 or headers > HEADERS_LIMIT:
         return np.int64(-1)
     out[R_HEADERS_AT, row] = at
     out[R_HEADERS, row] = headers
@@ -220,7 +223,7 @@ def _batch_v2(b: Any, start: Any, end: Any, which: Any, table: Any, i: Any, out:
     number = p[P_RECORD]
     capacity = out.shape[1]
     while number < count:
-        if row >= capacity:
+        if row >= capacity or p[P_HEADERS] >= HEADERS_LIMIT:
             p[P_AT] = at
             p[P_RECORD] = number
             return row
@@ -235,6 +238,7 @@ def _batch_v2(b: Any, start: Any, end: Any, which: Any, table: Any, i: Any, out:
         out[R_OFFSET, row] += first
         out[R_TIMESTAMP, row] = table[B_LAST_TIMESTAMP, i] if appended else out[R_TIMESTAMP, row] + base
         out[R_CONTROL, row] = _control_type(b, out[R_KEY_AT, row], out[R_KEY_LENGTH, row]) if control else NULL
+        p[P_HEADERS] += out[R_HEADERS, row]
         row += 1
         number += 1
     if at < end:
@@ -292,6 +296,7 @@ def parse(heap: Any, scratch: Any, place: Any, first: Any, stop: Any, table: Any
     place: int64[2, n]: where the bytes of each compressed batch from number `first` on lie in `scratch`, and how many;
     length NULL: not to be read. Returns the rows; `p` says where it is: done when P_BATCH == stop."""
     row = np.int64(0)
+    p[P_HEADERS] = 0
     while p[P_BATCH] < stop:
         i = p[P_BATCH]
         if table[B_STATE, i] != WHOLE:

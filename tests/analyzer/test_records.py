@@ -159,6 +159,17 @@ def test_pieces_end_anywhere() -> None:
     assert whole.rows == [0] * 50 + [1] * 50 + [2] * 50 + list(range(3, 53))
 
 
+def test_a_piece_ends_where_it_has_many_headers() -> None:
+    """They are taken apart piece by piece: memory for them is bounded."""
+    rows: Any = [(i, None, b"", [("", None)] * (r.HEADERS_LIMIT // 2)) for i in range(3)]
+    batches = opened(_default(rows, 0))
+    heap = np.frombuffer(_default(rows, 0), np.uint8).copy()
+    pieces = [len(piece) for piece in r.Opener().open(b.batches(heap, np.zeros(1), np.full(1, len(heap))))]
+
+    assert [len(record.headers) for record in batches.records] == [r.HEADERS_LIMIT // 2] * 3
+    assert pieces == [2, 1]
+
+
 # --- checksums --------------------------------------------------------------------------------------------------------
 
 
