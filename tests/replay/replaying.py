@@ -37,13 +37,15 @@ class Replayed:
     notes: list[str]
 
 
-def replay_capture(folder: Path, cluster: Cluster, out: Path, **options: Any) -> Replayed:
-    """Replay a capture folder as fast as answers allow, topics seeded, and compare."""
+def replay_capture(
+    folder: Path, cluster: Cluster, out: Path, *, speed: float | None = None, **options: Any
+) -> Replayed:
+    """Replay a capture folder as fast as answers allow (or at a speed), topics seeded, and compare."""
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
     sessions = run.read(files, rotated=len(files) > 1, notes=notes)
-    chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=None), seed_topics=True), **options)
+    chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
     result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
     found = pairs.from_run(out)
     return Replayed(out, result, found, compare(found), notes)

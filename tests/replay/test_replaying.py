@@ -6,12 +6,14 @@ have different names, at one cluster a version.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from analyzer.dataset import open_dataset
 from replay import run, steps
@@ -83,3 +85,19 @@ def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     assert second.result.counts.duplicates == 0
     assert list(audit(second.pairs, cluster.bootstrap, times=2)) == []
     assert unexpected(second.comparison) == []
+
+
+def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
+    """Three nodes, so other leaders than in the capture; one is killed while the replay sends."""
+    cluster = fresh_brokers(Spec(jars.NEWEST, nodes=3))
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("grp", 6, 3)])["grp"].result(30)
+    killer = threading.Timer(2.0, cluster.kill, [3])
+    killer.start()
+    done = replay_capture(SAMPLES / "group-kip848-librdkafka-4.3", cluster, tmp_path / "run", speed=8.0)
+    killer.join()
+    check_outcomes(done)
+    assert done.result.counts.retries.keys() & {"reconnected", "leader_moved"}
+    assert unexpected(done.comparison) == []
+    problems = list(audit(done.pairs, cluster.bootstrap))
+    assert [one for one in problems if "missing" in one or "order" in one] == []
