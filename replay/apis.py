@@ -125,7 +125,7 @@ _LISTS: Final[dict[int, tuple[TopicField, ...]]] = {
     DESCRIBE_PRODUCERS: (TopicField(("topics",), "name", "", "partitionIndexes", ""),),
     OFFSET_COMMIT: (TopicField(("topics",), "name", "topicId", "partitions", "partitionIndex"),),
     OFFSET_FETCH: (
-        TopicField(("topics",), "name", "", "partitionIndexes", ""),
+        TopicField(("topics",), "name", "topicId", "partitionIndexes", ""),
         TopicField(("groups", "topics"), "name", "topicId", "partitionIndexes", ""),
     ),
     TXN_OFFSET_COMMIT: (TopicField(("topics",), "name", "topicId", "partitions", "partitionIndex"),),

@@ -185,6 +185,22 @@ def test_a_fetch_session_without_its_start_is_built_from_what_the_capture_names(
     assert said == [(0, 0), (1234, 1)]
 
 
+def test_offsets_asked_by_topic_id_are_asked_by_name_where_the_target_has_no_ids() -> None:
+    topic_id = "zizHtibnSdSFmiPSHtiLWA"
+    capture = Captured()
+    told = {"brokers": [], "topics": [{"name": "orders", "topicId": topic_id, "partitions": []}]}
+    capture.said(0.0, apis.METADATA, 12, {"topics": None}, told)
+    asked = {"groups": [{"groupId": "g", "topics": [{"topicId": topic_id, "partitionIndexes": [0, 1]}]}]}
+    capture.said(0.1, apis.OFFSET_FETCH, 10, asked, {"groups": []})
+    target = Target().on(apis.METADATA, _metadata()).on(apis.OFFSET_FETCH, {"topics": []})
+
+    replayed([capture], target, offers={apis.METADATA: (0, 9), apis.OFFSET_FETCH: (0, 7)})
+
+    (heard,) = target.said(apis.OFFSET_FETCH)
+    assert (heard.version, heard.body["groupId"]) == (7, "g")
+    assert heard.body["topics"] == [{"name": "orders", "partitionIndexes": [0, 1]}]
+
+
 def test_another_member_leads_on_the_target_and_gets_the_captured_assignment() -> None:
     first = _member("10.0.0.1:1-10.0.0.9:9092#1", "a", leader="a", at=0.0, assigns=[("a", b"A"), ("b", b"B")])
     second = _member("10.0.0.2:2-10.0.0.9:9092#1", "b", leader="a", at=0.01, assigns=[])
