@@ -5,8 +5,9 @@ next in its stream, and one for each gap, FIN, RST and end, in the order in whic
 
 Rules
 - The first captured copy of a byte counts; later copies are duplicates. While bytes wait for their turn, a copy of them
-  that differs and whose TCP checksum is right replaces one whose checksum is not. Bytes handed on are handed on: they
-  are not kept, so copies of them are not compared.
+  that differs and whose TCP checksum is right replaces one whose checksum is not. So bytes with a wrong checksum wait
+  until their receiver acknowledges them: a receiver drops what was damaged, and the right copy follows. Bytes handed on
+  are not kept; of a copy of them only the sum tells whether it differs.
 - A packet that the capture holds twice (two interfaces, both directions of a mirror) is counted as such, and is no
   retransmission.
 - Order is causal: a packet's payload is handed on only after all the bytes of the other direction that it
@@ -58,6 +59,10 @@ on both sides of a router or in a mirror milliseconds; TCP sends again after 200
 UNNAMED_COPY_NS = 1_000_000
 """The same where there is no identification (IPv6, or 0). The TCP checksum then tells, which covers the timestamps
 that most hosts send, or that it is another interface: so no longer than a retransmission can be quick."""
+
+LIES = 4
+"""Segments with a wrong checksum that the receiver acknowledged as they were: then the checksums of this direction say
+nothing (a network card joined segments and left the first one's checksum), and are not looked at any more."""
 
 JUMP = 1 << 24
 """A RST whose sequence number is further off than this is taken to mean "now"."""
@@ -128,12 +133,13 @@ LATE_RANGES = 4
     D_GAP_BYTES,
     D_SNAPLEN,
     D_DUPLICATE_PACKETS,  # sightings of a packet after its first
-    D_CONFLICTS,  # bytes that differ from the copy that waited
+    D_CONFLICTS,  # bytes that differ from the copy that waited; of bytes handed on, one for each copy that differs
+    D_LIES,  # segments with a wrong checksum that were acknowledged all the same
     D_COLUMNS,
-) = (*range(16), *range(16 + 2 * LATE_RANGES - 1, 29 + 2 * LATE_RANGES - 1))
+) = (*range(16), *range(16 + 2 * LATE_RANGES - 1, 30 + 2 * LATE_RANGES - 1))
 
 # Columns of the recent packets: of each direction a ring of RECENT.
-R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
+R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_SUM, R_COLUMNS = 0, 1, 2, 3, 4, 5
 
 # Columns of a waiting segment.
 (
@@ -149,8 +155,9 @@ R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
     W_RECORD_AT,
     W_ORDINAL,
     W_SUM,  # of its packet's headers for the TCP checksum (see `header_sum`), -1, or RIGHT
+    W_DOUBT,  # 1: its checksum is wrong, and its receiver has not acknowledged it
     W_COLUMNS,
-) = range(13)
+) = range(14)
 
 RIGHT = -2
 """W_SUM of a part of a packet whose checksum was right."""
@@ -260,6 +267,26 @@ def byte_sum(b: Any, at: Any, count: Any) -> Any:
 
 
 @inline
+def payload_sum(b: Any, words: Any, at: Any, count: Any) -> Any:
+    """`byte_sum` modulo 65,535, many times as fast: `words` are the bytes of b as uint16 of a little-endian host. Sums
+    of this kind do not mind the byte order until the end (RFC 1071, 2.B)."""
+    odd = at & 1
+    stop = at + count
+    begin = np.uint64((at + odd) >> 1)
+    total = np.uint32(0)
+    for i in range(np.uint64(max(np.int64(0), (stop >> 1) - ((at + odd) >> 1)))):
+        total = np.uint32(total + np.uint32(words[begin + i]))  # at most 32,768 of them: fits
+    folded = np.int64(total) % 0xFFFF
+    if odd == 0:
+        folded = (folded & 0xFF) << 8 | folded >> 8
+    if odd == 1 and count > 0:
+        folded += np.int64(b[at]) << 8
+    if stop & 1 and stop - 1 > at - 1 + odd:
+        folded += np.int64(b[stop - 1]) << (8 if odd == 0 else 0)
+    return folded % 0xFFFF
+
+
+@inline
 def _halves(number: Any) -> Any:
     """The sum of the four 16-bit parts of a uint64."""
     low = np.int64(number & np.uint64(0xFFFFFFFF))
@@ -304,13 +331,26 @@ def _same_packet(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, time_n
 
 
 @inline
-def _remember(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, time_ns: Any, identity: Any) -> None:
-    """Write a packet into the ring; before it is counted in D_PACKETS."""
+def _remember(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, time_ns: Any, identity: Any, total: Any) -> None:
+    """Write a packet into the ring; before it is counted in D_PACKETS. `total`: its `payload_sum`, or -1."""
     row = d[key, D_PACKETS] & (RECENT - 1)
     recent[key, row, R_NUMBERS] = numbers
     recent[key, row, R_SHAPE] = shape
     recent[key, row, R_TIME_NS] = time_ns
     recent[key, row, R_IDENTITY] = identity
+    recent[key, row, R_SUM] = total
+
+
+@inline
+def _differs(recent: Any, d: Any, key: Any, numbers: Any, shape: Any, total: Any) -> Any:
+    """Whether the last of the recent packets with the same bytes of the stream had another `payload_sum`."""
+    count = d[key, D_PACKETS]
+    for back in range(1, min(count, RECENT) + 1):
+        row = (count - back) & (RECENT - 1)
+        same = (recent[key, row, R_NUMBERS] ^ numbers) & 0xFFFFFFFF == 0
+        if same and recent[key, row, R_SHAPE] >> 9 == shape >> 9:
+            return total >= 0 and recent[key, row, R_SUM] >= 0 and recent[key, row, R_SUM] != total
+    return False
 
 
 @inline
@@ -380,11 +420,13 @@ def _compare(
 def _wait(
     d: Any, w: Any, waiting: Any, v: Any, key: Any, start: Any, stop: Any, captured_stop: Any, source: Any, at: Any,
     ack: Any, time_ns: Any, number: Any, file: Any, record_at: Any, ordinal: Any, skipped: Any, headers: Any,
+    doubt: Any,
 ) -> Any:  # fmt: skip
     """Keep bytes [start, stop) of a packet whose payload starts at source[at] until their turn: the parts not yet
-    waiting, in order of sequence number. `skipped` bytes of its payload are before that; `headers` is its `header_sum`.
-    Returns how many bytes were new. Invariants: waiting segments of a direction are disjoint and sorted; what they
-    acknowledge never falls, because what was sent before them cannot have acknowledged more."""
+    waiting, in order of sequence number. `skipped` bytes of its payload are before that; `headers` is its `header_sum`;
+    `doubt`: its checksum is wrong. Returns how many bytes were new. Invariants: waiting segments of a direction are
+    disjoint and sorted; what they acknowledge never falls, because what was sent before them cannot have acknowledged
+    more."""
     right = np.int64(-1)  # whether its checksum is right: not asked yet
     new = np.int64(0)
     before = np.int64(-1)
@@ -412,6 +454,7 @@ def _wait(
             w[row, W_FILE] = file
             w[row, W_RECORD_AT] = record_at
             w[row, W_ORDINAL] = ordinal
+            w[row, W_DOUBT] = 1 if doubt else 0
             # Only for a packet that is kept whole can the checksum be told later.
             w[row, W_SUM] = headers if skipped == 0 and position == start and captured == stop - start else -1
             origin = at + position - start
@@ -438,6 +481,8 @@ def _wait(
                         total = headers + byte_sum(source, at - skipped, stop - start + skipped)
                         right = np.int64(total % 0xFFFF == 0)
                 _compare(d, w, waiting, key, after, position, both, source, at + position - start, right == 1)
+                if right == 1 and position == w[after, W_SEQ] and both == position + w[after, W_LENGTH]:
+                    w[after, W_DOUBT] = 0
             _duplicate(d, key, position, overlap, captured_stop)
             if 0 <= ack < w[after, W_ACK]:
                 if overlap < w[after, W_SEQ] + w[after, W_LENGTH]:
@@ -475,6 +520,11 @@ def _drain(
                     break
                 start = max(w[row, W_SEQ], d[key, D_NEXT])
                 stop = w[row, W_SEQ] + w[row, W_LENGTH]
+                if w[row, W_DOUBT] != 0 and key != forced:
+                    if d[key, D_MAX_ACK] < stop:
+                        break
+                    w[row, W_DOUBT] = 0
+                    d[key, D_LIES] += 1
                 if key == forced:
                     forced = np.int64(-1)
                     answer = d[other, D_HEAD]
@@ -652,6 +702,12 @@ def _settle(c: Any, d: Any, w: Any, waiting: Any, out: Any, v: Any, slot: Any, t
         while _declare(d, w, out, v, slot, time_ns, trigger, False):
             _drain(d, w, waiting, out, v, slot, time_ns, trigger, np.int64(-1))
             moved = True
+        for side in range(2):
+            row = d[key + side, D_HEAD]
+            if row >= 0 and w[row, W_DOUBT] != 0 and w[row, W_SEQ] <= d[key + side, D_NEXT]:
+                w[row, W_DOUBT] = 0  # no better copy came
+                _drain(d, w, waiting, out, v, slot, time_ns, trigger, np.int64(-1))
+                moved = True
         if not moved and _mutual(d, w, slot):
             _drain(d, w, waiting, out, v, slot, time_ns, trigger, _stuck(d, w, slot))
         c[slot, C_BLOCKED] = 0
@@ -668,6 +724,7 @@ def advance(
     record_at: Any, seq: Any, ack: Any, window: Any, flags: Any, payload_at: Any, captured: Any, length: Any,
     slots: Any, sides: Any, ends: Any, c: Any, d: Any, w: Any, waiting: Any, v: Any, out: Any, limit: Any,
     interface: Any, identity: Any, tcp_at: Any, src_hi: Any, src_lo: Any, dst_hi: Any, dst_lo: Any, recent: Any,
+    words: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Packets [begin, n) of the connections whose slot is `shard` modulo `shards`. `base` is the ordinal of packet 0.
     Returns (status, next packet, next end); on a NEED_ status the caller grows that table and calls again."""
@@ -704,14 +761,23 @@ def advance(
         numbers = seq[i] | ack[i] << 32
         shape = length[i] << 9 | flag
         mark = identity[i] | np.int64(interface[i]) << 32
-        if plain and d[key, D_SYNCED] != 0 and c[slot, C_BLOCKED] == 0 and c[slot, C_HOLD] == 0:
+        total = np.int64(-1)
+        headers = np.int64(-1)
+        if length[i] > 0 and captured[i] == length[i] and length[i] <= 0xFFFF and d[key, D_LIES] < LIES:
+            total = payload_sum(buffer, words, payload_at[i], length[i])
+            headers = header_sum(
+                buffer, tcp_at[i], payload_at[i], length[i], src_hi[i], src_lo[i], dst_hi[i], dst_lo[i]
+            )
+        # Nobody can acknowledge where the other side was not captured.
+        doubt = headers >= 0 and (headers + total) % 0xFFFF != 0 and d[other, D_PACKETS] > 0
+        if plain and not doubt and d[key, D_SYNCED] != 0 and c[slot, C_BLOCKED] == 0 and c[slot, C_HOLD] == 0:
             here = _unwrap(d[key, D_NEXT], seq[i])
             acked = _unwrap(d[other, D_NEXT], ack[i])
             simple = here == d[key, D_NEXT] and d[other, D_SYNCED] != 0 and flag & ACK != 0
             # What brings neither a byte nor a new acknowledgement may be a copy.
             if simple and acked <= d[other, D_NEXT] and (length[i] > 0 or acked > d[other, D_MAX_ACK]):
                 # The ordinary case: next in its stream, and nothing of the other side missing.
-                _remember(recent, d, key, numbers, shape, time_ns[i], mark)
+                _remember(recent, d, key, numbers, shape, time_ns[i], mark, total)
                 d[key, D_PACKETS] += 1
                 c[slot, C_LAST_NS] = time_ns[i]
                 if acked > d[other, D_MAX_ACK]:
@@ -751,7 +817,8 @@ def advance(
         copy = _same_packet(recent, d, key, numbers, shape, time_ns[i], mark)
         if copy:
             d[key, D_DUPLICATE_PACKETS] += 1
-        _remember(recent, d, key, numbers, shape, time_ns[i], mark)
+        differs = length[i] > 0 and _differs(recent, d, key, numbers, shape, total)
+        _remember(recent, d, key, numbers, shape, time_ns[i], mark, total)
         d[key, D_PACKETS] += 1
         d[key, D_CAPTURED] += captured[i]
         c[slot, C_LAST_NS] = time_ns[i]
@@ -806,13 +873,12 @@ def advance(
             if d[key, D_SYNCED] != 0 and start < d[key, D_NEXT]:
                 start = min(stop, d[key, D_NEXT])
                 _duplicate(d, key, here, start, captured_stop)
+                if differs and start == stop:
+                    d[key, D_CONFLICTS] += 1
             if start < stop:
-                headers = header_sum(
-                    buffer, tcp_at[i], payload_at[i], length[i], src_hi[i], src_lo[i], dst_hi[i], dst_lo[i]
-                )
                 new = _wait(
                     d, w, waiting, v, key, start, stop, captured_stop, buffer, payload_at[i] + start - here, acked,
-                    time_ns[i], number[i], file[i], record_at[i], trigger, start - here, headers,
+                    time_ns[i], number[i], file[i], record_at[i], trigger, start - here, headers, doubt,
                 )  # fmt: skip
             if copy:
                 pass
@@ -896,6 +962,7 @@ class Streams:
             self.c, self.d, self._recent = _doubled(self.c), _doubled(self.d), _doubled(self._recent)
         self._compact()
         self._v[V_OUT] = 0
+        words = packets.buffer[: len(packets.buffer) & ~1].view(np.uint16)
         at = ends = 0
         while True:
             status, at, ends = advance(
@@ -904,7 +971,7 @@ class Streams:
                 packets.payload_at, packets.payload_captured, packets.payload_length, assigned.slot, assigned.side,
                 assigned.ends, self.c, self.d, self._w, self._waiting, self._v, self._out, self.waiting_bytes,
                 packets.interface, packets.identity, packets.tcp_at, packets.src_hi, packets.src_lo, packets.dst_hi,
-                packets.dst_lo, self._recent,
+                packets.dst_lo, self._recent, words,
             )  # fmt: skip
             if status == OK:
                 break

@@ -39,7 +39,7 @@ class Seen:
     rtt_ns: int = -1
 
 
-def see(folder: Path, data: bytes, window_bytes: int = 1 << 20) -> Seen:
+def see(folder: Path, data: bytes, window_bytes: int = 1 << 20, gaps: bool = False) -> Seen:
     path = folder / "forged"
     path.write_bytes(data)
     reader, flows, stage, seen, base = (
@@ -59,7 +59,7 @@ def see(folder: Path, data: bytes, window_bytes: int = 1 << 20) -> Seen:
                 part = segments.sources[int(row[streams.SEG_SOURCE])][at : at + length]
                 seen.bytes[int(row[streams.SEG_KEY]) & 1] += part.tobytes()
             else:
-                assert row[streams.SEG_KIND] not in (streams.GAP, streams.SNAPLEN)
+                assert gaps or row[streams.SEG_KIND] not in (streams.GAP, streams.SNAPLEN)
         base += len(packets)
     assert flows.slots == 1
     d = stage.d[:2].sum(axis=0)
@@ -266,6 +266,74 @@ def test_a_checksum_left_to_the_card_is_not_wrong_and_not_right(offloaded: str, 
     assert max(seen.bytes.values(), key=len)[1000:2000] == segments[at].payload
     seen = see(tmp_path, capture([*records[:at], unfinished(evil, 901), packet(segments[at], 902), *records[at + 1 :]]))
     assert max(seen.bytes.values(), key=len)[1000:2000] == segments[at].payload
+
+
+# ------------------------------------------------------------------------------------- damaged, in order, sent again
+
+
+def in_order() -> tuple[list[Segment], int]:
+    """A conversation, and the place of its first long request's first packet; nothing is out of order."""
+    segments = list(FOUR)
+    return segments, next(i for i, one in enumerate(segments) if len(one.payload) > 104)
+
+
+@pytest.mark.parametrize("window_bytes", [1 << 20, 1700])
+@pytest.mark.parametrize("between", [0, 1])
+def test_a_damaged_packet_gives_way_to_the_right_one_that_follows(
+    between: int, window_bytes: int, tmp_path: Path
+) -> None:
+    """The receiver drops it, and the sender sends it again: at once, or after what was already under way."""
+    segments, at = in_order()
+    records = forge.rendered(segments)
+    damaged = packet(changed(segments[at]), 901, wrong_checksum=True)
+    again = at + 1 + between
+    assert not any(one.target[1] != 9092 for one in segments[at:again]), "no acknowledgement before it is sent again"
+    whole = see(tmp_path, capture(records))
+    seen = see(
+        tmp_path,
+        capture([*records[:at], damaged, *records[at + 1 : again], records[at], *records[again:]]),
+        window_bytes,
+    )
+    assert seen.bytes == whole.bytes
+    assert seen.conflicts == 4
+
+
+def test_a_wrong_checksum_that_was_acknowledged_is_no_damage(tmp_path: Path) -> None:
+    """A network card that joins segments leaves the checksum of the first: the receiver saw nothing wrong."""
+    records = [packet(one, 900 + i, wrong_checksum=bool(one.payload)) for i, one in enumerate(FOUR)]
+    whole = see(tmp_path, capture(forge.rendered(FOUR)))
+    seen = see(tmp_path, capture(records))
+    assert seen.bytes == whole.bytes
+    assert (seen.conflicts, seen.retransmissions, seen.duplicate_bytes) == (0, 0, 0)
+
+
+def test_one_side_of_a_conversation_needs_nobody_to_vouch_for_it(tmp_path: Path) -> None:
+    asked = [one for one in FOUR if one.target[1] == 9092]
+    records = [packet(one, 900 + i, wrong_checksum=bool(one.payload)) for i, one in enumerate(asked)]
+    seen = see(tmp_path, capture(records), gaps=True)  # of the side that was not captured
+    assert max(seen.bytes.values(), key=len) == b"".join(one.payload for one in asked)
+
+
+def test_a_copy_that_differs_from_bytes_handed_on_is_a_conflict(tmp_path: Path) -> None:
+    """The first was right and went on; that the second is not the same is told by its sum."""
+    segments, at = in_order()
+    records = forge.rendered(segments)
+    later = replace(packet(changed(segments[at]), 901, wrong_checksum=True), time_ns=records[at + 2].time_ns)
+    seen = see(tmp_path, capture([*records[: at + 3], later, *records[at + 3 :]]))
+    assert seen.bytes == see(tmp_path, capture(records)).bytes
+    assert seen.conflicts == 1
+
+
+def test_the_quick_sum_is_the_plain_one() -> None:
+    def both(b: np.ndarray, words: np.ndarray, at: int, count: int) -> tuple[int, int]:
+        return streams.payload_sum(b, words, at, count), streams.byte_sum(b, at, count)
+
+    sums = with_numba().njit(both)
+    b = np.frombuffer(random.Random(5).randbytes(70_000), np.uint8)
+    for at in range(4):
+        for count in (0, 1, 2, 3, 4, 5, 1447, 1448, 65_534, 65_535):
+            quick, plain = sums(b, b.view(np.uint16), np.int64(at), np.int64(count))
+            assert (quick - plain) % 0xFFFF == 0, (at, count)
 
 
 # -------------------------------------------------------------------------------------------------------- the checksum
