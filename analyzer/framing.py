@@ -68,6 +68,10 @@ MAX_SEARCH: Final = 16 << 20
 SEARCHED_KEPT: Final = 256 << 10
 """Bytes searched in vain that are kept, in case they turn out to be answers."""
 
+MAX_SOUGHT: Final = 64 << 20
+"""The largest length believed where a frame is sought. Not more than the share of the limit of one of four threads, so
+that what is found does not depend on how many there are; brokers answer a fetch with 50 MiB at most by default."""
+
 MAX_ASIDE: Final = 4 << 20
 """Bytes kept of the other direction meanwhile."""
 
@@ -265,7 +269,7 @@ def _judge_request(st: Any, lay: Any, slot: Any, at: Any, end: Any, settled: Any
     if end - at < 4:
         return UNSURE
     size = read_int32(st.slab, at)
-    if size < 8 or size > st.v[s.V_FRAME_LIMIT]:
+    if size < 8 or size > min(st.v[s.V_FRAME_LIMIT], MAX_SOUGHT):
         return NOT
     if end - at < min(np.int64(14), 4 + size):
         if end - at >= 6:
@@ -329,7 +333,9 @@ def _followed(st: Any, lay: Any, at: Any, end: Any, boundary: Any) -> Any:
     size = read_int32(st.slab, after)
     pc = known_layout(lay, 0, read_int16(st.slab, after + 4), read_int16(st.slab, after + 6))
     next_id = read_int32(st.slab, at + 8) + 1
-    if size < 16 or size > st.v[s.V_FRAME_LIMIT] or pc < 0 or read_int32(st.slab, after + 8) != next_id:
+    if size < 16 or size > min(st.v[s.V_FRAME_LIMIT], MAX_SOUGHT) or pc < 0:
+        return NOT
+    if read_int32(st.slab, after + 8) != next_id:
         return NOT
     return PROVED if read_int16(st.slab, after + 12) == read_int16(st.slab, at + 12) else NOT
 
@@ -341,7 +347,7 @@ def _judge_response(st: Any, lay: Any, slot: Any, key: Any, at: Any, end: Any, b
     if end - at < 8:
         return UNSURE
     size = read_int32(st.slab, at)
-    if size < 4 or size > st.v[s.V_FRAME_LIMIT]:
+    if size < 4 or size > min(st.v[s.V_FRAME_LIMIT], MAX_SOUGHT):
         return NOT
     correlation = read_int32(st.slab, at + 4)
     stop = min(end, at + 4 + size)
