@@ -24,7 +24,8 @@ from captures.kernels import copy_bytes, kernel
 from captures.streams import Segments, Streams
 
 FRAME_LIMIT = 512 << 20
-"""Bytes of frames in progress; a larger frame, and beyond that the largest ones together, are counted, not kept."""
+"""Bytes of frames in progress; beyond that the largest ones are only counted, and so is a frame larger than `largest`,
+which does not depend on threads."""
 
 
 @kernel
@@ -110,6 +111,7 @@ class Conversations:
         ports: tuple[int, ...] = (),
         keep_messages: bool = False,
         limit: int = FRAME_LIMIT,
+        largest: int = FRAME_LIMIT,
         keep_records: bool = False,
     ) -> None:
         self._lay = lay
@@ -119,7 +121,7 @@ class Conversations:
         v[s.V_MARK_FREE] = v[s.V_PENDING_FREE] = v[s.V_PART_FREE] = -1
         v[s.V_RECORDS] = keep_records
         v[s.V_KEEP] = keep_messages
-        v[s.V_FRAME_LIMIT] = limit
+        v[s.V_FRAME_LIMIT] = largest
         self._state = s.State(
             f=np.zeros((512, s.F_COLUMNS), np.int64),
             k=np.zeros((256, s.K_COLUMNS), np.int64),

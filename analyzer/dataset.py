@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -228,12 +228,17 @@ class Writer:
             elif any(self.path.iterdir()):
                 raise DatasetError(f"{path}: not empty, and not a dataset", "give an empty or new folder to -o")
         parent = self.path.resolve().parent  # behind a link: moves must stay on one file system
+        self._run = secrets.token_hex(4)
+        self._folder = parent / f".{self.path.name}.{self._run}.new"
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".new", dir=parent))
+            self._folder.mkdir(mode=0o700)
         except OSError as failure:
             raise DatasetError(f"{parent}: {failure.strerror}", "give a folder to -o that you may write to") from None
-        self._run = self._folder.name.removesuffix(".new").rsplit(".", 1)[-1]
+        except BaseException:  # Ctrl-C just now: nobody has this writer yet, to abort it
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+            raise
         self._parts = Parts(self._folder, self._run)
 
     def _old_files(self) -> dict[str, Any]:

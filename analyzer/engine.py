@@ -43,6 +43,11 @@ class Settings:
     frame_limit: int = FRAME_LIMIT
 
 
+LARGEST_SHARE = 4
+"""A frame larger than this part of the frame limit is counted and not kept, however many threads share the limit: 128
+MiB of 512, more than the 100 MiB that brokers accept by default (socket.request.max.bytes)."""
+
+
 @dataclass(slots=True)
 class _Window:
     packets: Packets
@@ -81,7 +86,8 @@ class Engine:
                     lay,
                     settings.ports,
                     settings.keep_messages,
-                    settings.frame_limit // (2 * shards),
+                    max(settings.frame_limit // (2 * shards), settings.frame_limit // LARGEST_SHARE),
+                    settings.frame_limit // LARGEST_SHARE,
                     settings.keep_records,
                 ),
             )

@@ -42,7 +42,7 @@ from analyzer import tables
 from analyzer.columns import Columns, plain
 from analyzer.conversation import Batch, Conversations, layouts
 from analyzer.dataset import Parts
-from analyzer.engine import Settings
+from analyzer.engine import LARGEST_SHARE, Settings
 from analyzer.reading import Choice, PointRead, PointTables
 from analyzer.record_reading import OpenedRecords
 from analyzer.record_tables import NO_RECORDS
@@ -245,7 +245,8 @@ class Decoder:
             layouts(),
             settings.ports,
             settings.keep_messages,
-            settings.frame_limit // (2 * shards),
+            max(settings.frame_limit // (2 * shards), settings.frame_limit // LARGEST_SHARE),
+            settings.frame_limit // LARGEST_SHARE,
             settings.keep_records,
         )
         engine: Any = SimpleNamespace(
