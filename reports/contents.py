@@ -334,35 +334,35 @@ SECTIONS = (
     Section(
         "topics", "Topics", "", (),
         (
-            ("producers", "Who produces to which topic"), ("consumers", "Who consumes from which topic"),
-            ("produce_efficiency", "How well producers batch and compress"),
-            ("fetch_efficiency", "How much fetches bring"), ("partition_skew", "How evenly partitions are used"),
-            ("retries", "Batches that were produced again"), ("request_sizes", "Sizes of requests and responses"),
+            ("producers", "Producers"), ("consumers", "Consumers"),
+            ("produce_efficiency", "Batches and compression"),
+            ("fetch_efficiency", "Fetches"), ("partition_skew", "Balance of partitions"),
+            ("retries", "Retries"), ("request_sizes", "Sizes"),
         ),
         "No exchange names a topic.",
     ),
     Section(
         "clients", "Clients", "", (),
-        (("clients", "Clients, their software and what they use"), ("upgrade_check", "Upgrade check")),
+        (("clients", "Software and use"), ("upgrade_check", "Upgrade check")),
         "No request was seen.",
     ),
     Section(
         "groups", "Groups", "", (),
-        (("groups_seen", "What each group did"), ("group_lag", "How far groups are behind")),
+        (("groups_seen", "Activity"), ("group_lag", "Lag")),
         "No request names a group.",
     ),
     Section(
         "connections", "Connections", "", (),
         (
-            ("connection_health", "How well clients and brokers reach each other"), ("connections", "Connections"),
-            ("connection_churn", "Opened and closed"),
+            ("connection_health", "Network"), ("connections", "Busiest connections"),
+            ("connection_churn", "Churn"),
         ),
         "No connection spoke Kafka.",
     ),
     Section(
         "brokers", "Brokers", "", (),
         (
-            ("broker_addresses", "Brokers of the cluster"),
+            ("broker_addresses", "Cluster"),
             ("leader_changes", "Changes of leaders and in-sync replicas"),
             ("offered_versions", "API versions offered"),
         ),
@@ -371,7 +371,7 @@ SECTIONS = (
     Section(
         "coverage", "Coverage",
         "Every captured byte of a Kafka connection is accounted for; what was not captured is said apart.",
-        (), (("coverage", "Where the captured bytes went"), ("unrecognised", "Connections without Kafka")),
+        (), (("coverage", "Captured bytes"), ("unrecognised", "Other protocols")),
         "No byte of Kafka was captured.",
     ),
 )  # fmt: skip

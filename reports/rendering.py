@@ -12,6 +12,7 @@ import datetime
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,11 @@ class Cell:
     full: str = ""
 
 
-def is_number(column: str, value: Any) -> bool:
+_IDENTIFIER = re.compile(r"(_id|_key|_code|port|version|partition|leader|epoch|sequence|offset|exchange|^min|^max)$")
+"""Numbers that name something: they are not counted in thousands."""
+
+
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -74,13 +79,15 @@ def cell(column: str, value: Any, span: Span | None) -> Cell:
     if isinstance(value, datetime.datetime):
         when = utc(value)
         return Cell(clock(when, span), when.isoformat(), True, when.strftime("%Y-%m-%d %H:%M:%S.%f UTC"))
-    if is_number(column, value):
+    if is_number(value):
         if column.endswith("_us"):
             text = duration(int(value))
         elif column.endswith("_ms"):
             text = f"{value:,} ms"
-        elif column.endswith("_bytes") or column == "bytes":
+        elif column.endswith("_bytes") or column.startswith("bytes"):
             text = size(int(value))
+        elif _IDENTIFIER.search(column):
+            text = str(value)
         elif column.endswith("share"):
             text = share(value, 1)
         elif isinstance(value, float):
@@ -114,7 +121,8 @@ _LABELS = {
     "rtt_us": "handshake", "rtt_p50_us": "handshake median", "rtt_max_us": "handshake longest", "p50_us": "median",
     "max_us": "longest", "request_p50_bytes": "request median", "response_p50_bytes": "response median",
     "file_bytes": "size",
-    "request_bytes": "asked", "response_bytes": "answered", "client_bytes": "sent", "broker_bytes": "received",
+    "record_bytes": "bytes", "min_bytes": "min bytes", "request_bytes": "asked", "response_bytes": "answered",
+    "client_bytes": "sent", "broker_bytes": "received",
 }  # fmt: skip
 
 

@@ -127,7 +127,7 @@
         x: { time: true },
         y: stacked ? { range: (_, low, high) => [0, high > 0 ? high * 1.06 : 1] } : { distr: 3 },
       },
-      axes: [{ ...axis, space: 80, values: dates }, { ...axis, size: 64, values: (_, values) => values.map(value => value === null ? "" : show(value)) }],
+      axes: [{ ...axis, space: 80, values: dates }, { ...axis, size: 76, values: (_, values) => values.map(value => value === null ? "" : show(value)) }],
       series: [
         { label: "time", value: (_, at) => at === null ? "–" : new Date(at * 1e3).toISOString().slice(11, chart.step < 1 ? 23 : 19) },
         ...series.map((one, i) => {
