@@ -8,7 +8,7 @@ DEMO := out/demo
 .PHONY: help demo test lint types imports pytest bench lock clean
 
 help:
-	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges"
+	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
 	@echo "make test   install into .venv, then linters, types, import rules and tests"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
@@ -19,7 +19,9 @@ demo: $(VENV)/installed
 	$(BIN)/kwire analyze $(SAMPLE) -o $(DEMO)
 	@echo "== kwire show: the first exchanges"
 	$(BIN)/kwire show $(SAMPLE) | head -n 20
-	@echo "== done: the dataset (Parquet) is in $(DEMO); next: $(BIN)/kwire --help"
+	@echo "== kwire report: the same as a page"
+	$(BIN)/kwire report $(DEMO) -o $(DEMO).html
+	@echo "== done: the dataset (Parquet) is in $(DEMO), the page is $(DEMO).html; next: $(BIN)/kwire --help"
 
 test: lint types imports pytest
 	@echo "== all checks passed"
