@@ -85,8 +85,8 @@ PIECE_ROWS: Final = 1 << 16
 PIECE_BYTES: Final = 4 << 20
 """Decompressed bytes after which a piece ends, if the batch at hand allows: what is parsed is still in the cache."""
 HEADERS_LIMIT: Final = 1 << 20
-"""Headers of one record, and those after which a piece ends. Two bytes make one: a batch could hold 128 million of them,
-at 40 bytes each when they are taken apart."""
+"""Headers of one record, and those after which a piece ends. Two bytes make one, so a batch could hold 128 million of
+them, at 40 bytes each when they are taken apart."""
 DEPTH_LIMIT: Final = 4
 """How many times over a message set may be compressed: clients do it once, and each time more multiplies its size."""
 
