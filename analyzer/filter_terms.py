@@ -283,6 +283,10 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*column_types(), *SHORT, *ADDRESSES, "packet"}))
 
 
+_ERRORS: Final = (roles.ERROR, roles.PART_ERROR, roles.PART_ERROR_EARLY)
+"""Roles of error codes: all of them are in the column `errors`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Info:
     """A field as one API has it: `kind` of the values (an array's are its elements), its role for the tables."""
@@ -773,7 +777,7 @@ def _opaque(name: Word, operator: Word) -> Problem:
 def _implied(about: Path, infos: Sequence[_Info], test: Test) -> Comparison | None:
     """What the columns must show for the test of a field to pass: every error of a response other than 0 is in
     `errors`, every topic name in `topics`."""
-    if all(info.role == roles.ERROR for info in infos) and not test(kafka_errors.NONE):
+    if all(info.role in _ERRORS for info in infos) and not test(kafka_errors.NONE):
         return Comparison(Columns(("errors",), "errors"), None, "", test)
     if all(info.role == roles.TOPIC for info in infos) and isinstance(test, Text):
         return Comparison(Columns(("topics",), "topics"), None, "", test)
