@@ -38,9 +38,11 @@ ADD_OFFSETS_TO_TXN: Final = 25
 END_TXN: Final = 26
 TXN_OFFSET_COMMIT: Final = 28
 DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
 SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
 DELETE_GROUPS: Final = 42
+INCREMENTAL_ALTER_CONFIGS: Final = 44
 OFFSET_DELETE: Final = 47
 DESCRIBE_PRODUCERS: Final = 61
 DESCRIBE_TRANSACTIONS: Final = 65
@@ -74,18 +76,21 @@ class Api:
     route: Route = Route.ANY
 
 
-_SEND = (3, 10, 16, 29, 32, 35, 46, 48, 50, 55, 60, 66, 74, 75)
+_SEND = (3, 10, 16, 29, 35, 46, 48, 50, 55, 60, 66, 74, 75)
 _GROUP_SEND = (15, 69, 77, 89, 90)
 _GROUP_REMAP = (8, 9, 11, 12, 13, 14, 28, 68, 76)
 _LEADER_REMAP = (0, 1, 2, 23, 78, 79)
 _TRANSACTION_REMAP = (22, 24, 25, 26)
-_ALLOW = (19, 20, 30, 31, 33, 34, 37, 38, 39, 40, 41, 43, 44, 45, 49, 51, 57, 64, 71, 72, 80, 81, 88, 94)
+_ALLOW = (19, 20, 30, 31, 34, 37, 38, 39, 40, 41, 43, 45, 49, 51, 57, 64, 71, 72, 80, 81, 88, 94)
 _GROUP_ALLOW = (42, 47, 91, 92)
 _INTERNAL = (4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 83, 84, 85, 86, 87, 93)
 
 APIS: Final[dict[int, Api]] = {
     **{key: Api(Policy.SEND) for key in _SEND},
     **{key: Api(Policy.SEND, Route.GROUP) for key in _GROUP_SEND},
+    32: Api(Policy.SEND, Route.BROKER),
+    33: Api(Policy.ALLOW, Route.BROKER),
+    44: Api(Policy.ALLOW, Route.BROKER),
     61: Api(Policy.SEND, Route.LEADER),
     65: Api(Policy.SEND, Route.TRANSACTION),
     **{key: Api(Policy.REMAP, Route.GROUP) for key in _GROUP_REMAP},
@@ -169,6 +174,11 @@ def structs(body: dict[str, Any], path: tuple[str, ...]) -> Iterator[dict[str, A
             yield from structs(one, tuple(rest))
         else:
             yield one
+
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCES: Final = (4, 8)
+"""Resource types of the configuration APIs (`ConfigResource.Type`): a topic; a broker, and its loggers."""
 
 
 def topics(api_key: int, body: dict[str, Any]) -> Iterator[tuple[TopicField, dict[str, Any]]]:

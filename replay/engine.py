@@ -552,6 +552,9 @@ class Engine:
         home = self._home(state)
         if len(self.topology.nodes) <= 1 or route is Route.ANY:
             return [(home, body)]
+        if route is Route.BROKER:
+            broker = topology.named_broker(body)
+            return [(broker if broker in self.topology.nodes and broker is not None else home, body)]
         if route is Route.LEADER:
             by_leader: dict[int, set[tuple[str, int]]] = {}
             for topic, partition in topology.named(key, body):

@@ -309,7 +309,9 @@ def _convert(one: _Decoded, key: int, body: Body, offered: tuple[int, int], fact
         for group in body.get("groups", ()):
             group["memberId"], group["memberEpoch"] = None, -1
     unknown = name_topics(key, body, facts)
-    if unknown is not None and UNKNOWN_TOPIC_ID not in {code["code"] for code in row["errors"] or ()}:
+    known_to_fail = UNKNOWN_TOPIC_ID in {code["code"] for code in row["errors"] or ()}
+    # What a member says that it owns is replaced by what the target assigned to it.
+    if unknown is not None and not known_to_fail and key != apis.CONSUMER_GROUP_HEARTBEAT:
         return Skip(row, "unknown_topic_id", unknown)
     if key == apis.PRODUCE:
         failed = _retried(body, one.answer, facts)

@@ -347,9 +347,9 @@ class Remap:
     def _resources(self, step: Step, body: Body) -> None:
         """Configurations of a topic or a broker: by their name on the target."""
         for one in body["resources"]:
-            if one["resourceType"] == 2:
+            if one["resourceType"] == apis.TOPIC_RESOURCE:
                 one["resourceName"] = self.topic(one["resourceName"])
-            elif one["resourceType"] in (4, 8) and one["resourceName"].isdigit():
+            elif one["resourceType"] in apis.BROKER_RESOURCES and one["resourceName"].isdigit():
                 node = int(one["resourceName"])
                 one["resourceName"] = str(self.nodes.get(node, node))
 
@@ -650,6 +650,8 @@ _WRITERS: Final = {
     apis.SHARE_FETCH: Remap._share_session,
     apis.SHARE_ACKNOWLEDGE: Remap._share_session,
     apis.DESCRIBE_CONFIGS: Remap._resources,
+    apis.ALTER_CONFIGS: Remap._resources,
+    apis.INCREMENTAL_ALTER_CONFIGS: Remap._resources,
 }
 
 _READERS: Final = {

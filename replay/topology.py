@@ -73,6 +73,16 @@ def named(api_key: int, body: Body) -> list[Partition]:
     return list(dict.fromkeys((topic, partition) for topic, partition, _ in apis.partitions(api_key, body)))
 
 
+def named_broker(body: Body) -> int | None:
+    """The broker whose configuration a request is about: only it answers; None where it is about none, or several."""
+    found = {
+        int(one["resourceName"])
+        for one in body["resources"]
+        if one["resourceType"] in apis.BROKER_RESOURCES and one["resourceName"].isdigit()
+    }
+    return found.pop() if len(found) == 1 else None
+
+
 def subset(api_key: int, body: Body, wanted: set[Partition]) -> Body:
     """The request with these captured (topic, partition) only; topics that have none left are left out."""
     out = dict(body)

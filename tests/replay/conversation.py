@@ -235,6 +235,7 @@ def replayed(
     leaders: dict[tuple[str, int], int] | None = None,
     limits: retry.Limits | None = None,
     allow: frozenset[int] = frozenset(),
+    nodes: dict[int, int] | None = None,
 ) -> Played:
     """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more."""
 
@@ -248,6 +249,7 @@ def replayed(
         planned, facts = plan.make(sessions, offered, plan.PlanOptions(allow))
         outcomes: list[Outcome] = []
         learned = remap.Remap(options or remap.Options(), facts.assignments)
+        learned.nodes = nodes or {}
         engine = Engine(
             sessions, planned, facts, learned, known, offered, target.dial, target.nodes[first],
             Settings(speed=speed, limits=limits or retry.Limits()), outcomes.append,

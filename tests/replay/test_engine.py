@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replay import apis, offsets, remap, retry
+from replay import apis, batches, offsets, remap, retry
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.conversation import Captured, Target, replayed
 
@@ -105,6 +105,58 @@ def test_one_absolute_schedule_a_slow_answer_delays_only_what_waits_for_it() -> 
     moments = [one.at for one in target.said(apis.METADATA)]
     assert [round(moment - moments[0], 1) for moment in moments] == [0.0, 0.5, 1.0, 1.5]
     assert run.seconds < 2.1
+
+
+def test_topics_have_their_new_names_everywhere() -> None:
+    capture = Captured()
+    capture.said(0.0, apis.PRODUCE, 9, produced(batch()), produced_answer(0))
+    capture.said(0.1, apis.FETCH, 4, _fetch(0), _fetched(b""))
+    copied = produced_answer(50)
+    copied["responses"][0]["name"] = "copy"
+    target = Target().on(apis.PRODUCE, copied).on(apis.FETCH, _fetched(b""))
+
+    replayed([capture], target, topics={"copy": 1}, options=remap.Options(map_topic={"orders": "copy"}))
+
+    assert target.said(apis.PRODUCE)[0].body["topicData"][0]["name"] == "copy"
+    fetch = target.said(apis.FETCH)[0].body["topics"][0]
+    assert (fetch["topic"], fetch["partitions"][0]["fetchOffset"]) == ("copy", 50)
+
+
+def test_shifted_timestamps_move_the_records_and_keep_their_distances() -> None:
+    capture = Captured().said(0.0, apis.PRODUCE, 9, produced(batch((7, 0), 0)), produced_answer(0))
+    target = Target().on(apis.PRODUCE, produced_answer(0))
+    target.on(apis.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+
+    replayed([capture], target, topics={"orders": 1}, options=remap.Options(timestamps="shift", time_delta_ms=5000))
+
+    (heard,) = target.said(apis.PRODUCE)
+    assert producer_of(heard.body) == (900, 0, 0)  # which checks the checksum too
+    records = heard.body["topicData"][0]["partitionData"][0]["records"]
+    (found,) = batches.batches(records)
+    assert (found.base_timestamp, found.max_timestamp) == (6000, 6000)
+
+
+def test_a_kip_848_member_has_the_target_s_epoch_and_owns_what_the_target_assigned() -> None:
+    topic_id, there = "zizHtibnSdSFmiPSHtiLWA", "AAAAAAAAAAAAAAAAAAAAAQ"
+    theirs = [{"topicId": there, "partitions": [4]}]
+    capture = Captured()
+    beats = [(0, []), (3, [{"topicId": topic_id, "partitions": [0, 1]}]), (4, None), (-1, None)]
+    for number, (epoch, owned) in enumerate(beats):
+        asked = {"groupId": "g", "memberId": "m", "memberEpoch": epoch, "topicPartitions": owned}
+        given = {"topicPartitions": [{"topicId": topic_id, "partitions": [0, 1]}]} if number == 0 else None
+        answer = {"errorCode": 0, "memberId": "m", "memberEpoch": (3, 4, 4, -1)[number], "assignment": given}
+        capture.said(number * 0.1, apis.CONSUMER_GROUP_HEARTBEAT, 1, asked, answer)
+    target = Target()
+    target.on(
+        apis.CONSUMER_GROUP_HEARTBEAT,
+        {"errorCode": 0, "memberId": "m", "memberEpoch": 70, "assignment": {"topicPartitions": theirs}},
+        {"errorCode": 0, "memberId": "m", "memberEpoch": 71, "assignment": None},
+    )
+
+    replayed([capture], target)
+
+    said = [(one.body["memberEpoch"], one.body["topicPartitions"]) for one in target.heard]
+    assert said == [(0, []), (70, theirs), (71, None), (-1, None)]
 
 
 def test_acks_0_has_no_answer_and_nobody_waits_for_one() -> None:
@@ -293,6 +345,21 @@ def test_one_request_for_two_leaders_is_split_and_its_answers_are_merged() -> No
     assert outcome.answer is not None
     answer = apis_answer(apis.PRODUCE, 9, outcome.answer)
     assert [one["index"] for one in answer["responses"][0]["partitionResponses"]] == [0, 1]
+
+
+def test_a_broker_s_configuration_is_asked_of_the_broker_that_stands_for_it() -> None:
+    capture = Captured()
+    brokers = {11: ("a", 1), 12: ("b", 2)}
+    capture.said(0.0, apis.METADATA, 9, {"topics": None}, _metadata(brokers=brokers))
+    asked = {"resources": [{"resourceType": 4, "resourceName": "12", "configurationKeys": None}]}
+    capture.said(0.1, apis.DESCRIBE_CONFIGS, 2, asked, {"results": []})
+    target = Target(nodes={1: ("one", 1), 2: ("two", 2)})
+    target.on(apis.METADATA, _metadata(brokers=target.nodes)).on(apis.DESCRIBE_CONFIGS, {"results": []})
+
+    replayed([capture], target, nodes={11: 1, 12: 2})
+
+    (heard,) = target.said(apis.DESCRIBE_CONFIGS)
+    assert (heard.node, heard.body["resources"][0]["resourceName"]) == (2, "2")
 
 
 def test_only_the_partition_that_moved_is_sent_again_to_its_new_leader() -> None:
