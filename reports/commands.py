@@ -80,12 +80,12 @@ def _made(options: argparse.Namespace, datasets: list[str], target: str | None) 
             from reports import making
 
             with _doing("asking"):
-                return making.make(spark, datasets, tuple(map(_name, options.sources)), target, __version__)
+                return making.make(spark, datasets, tuple(map(name_of, options.sources)), target, __version__)
     except (session.SessionError, DatasetError) as failure:
         raise Failure(str(failure), failure.hint) from None
 
 
-def _name(source: str) -> str:
+def name_of(source: str) -> str:
     """What the report calls a source: never the path of somebody's machine."""
     return "standard input" if source == "-" else Path(source).name or source
 

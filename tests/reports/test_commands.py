@@ -1,0 +1,45 @@
+"""`kwire report` as a user types it: what is refused before Spark is started, and one report made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analyzer import cli
+from reports import commands, releases
+from tests.reports.forging import Forged
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What is said on stderr; the exit code is that of a usage error."""
+    with pytest.raises(SystemExit) as left:
+        cli.main(["report", *arguments])
+    assert left.value.code == cli.EXIT_USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "\nhint: " in said.err
+    return said.err
+
+
+def test_an_unknown_release_lists_the_known_ones(forged: Forged, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, str(forged.write()), "--format", "md", "--target", "5.0")
+    assert said.startswith("kwire: --target 5.0: not a Kafka release that this kwire knows\n")
+    assert all(release.name in said for release in releases.releases())
+
+
+def test_a_filter_goes_with_a_capture_not_with_a_dataset(forged: Forged, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "go with a CAPTURE" in refused(capsys, str(forged.write()), "--format", "md", "--filter", "api == Fetch")
+
+
+def test_a_source_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no-such" in refused(capsys, str(tmp_path / "no-such.pcap"), "-o", str(tmp_path / "report.html"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("-", "standard input"), ("some/where/orders.pcap", "orders.pcap"), ("day1/", "day1"), (".", ".")],
+)
+def test_a_report_names_no_folder_of_its_maker(source: str, name: str) -> None:
+    assert commands.name_of(source) == name
