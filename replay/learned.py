@@ -363,7 +363,8 @@ def _learn_sync(learned: Learned, pair: Pair, reader: Reader) -> None:
         answer, asked = _body(side, apis.SYNC_GROUP), side.asked()
         if answer is None or asked is None or answer["errorCode"]:
             continue
-        into.assign(asked["generationId"], asked["memberId"], _assignment(answer["assignment"]))
+        given = [(side.renamed.get(topic, topic), index) for topic, index in _assignment(answer["assignment"])]
+        into.assign(asked["generationId"], asked["memberId"], given)
         group.row = pair.row
 
 

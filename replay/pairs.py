@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from replay.outcome import REPLAYED
 class Side:
     """One side of an exchange. `state`: `answered`, `unanswered` (an answer was owed), or a word for why there is none
     to compare. `request` and `answer` are frames without their length; `rule` and `retries` are the replay's;
-    `captured`: what was captured, no replay."""
+    `captured`: what was captured, no replay; `renamed`: topics of the target (`--map-topic`) and what they were called
+    when captured, which is how `asked` and `said` call them."""
 
     state: str
     version: int | None = None
@@ -32,18 +33,36 @@ class Side:
     rule: str | None = None
     retries: tuple[str, ...] = ()
     captured: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def asked(self) -> dict[str, Any] | None:
         """The request's body."""
         if self.request is None:
             return None
-        return tree.decode_request(self.request, exact=True).body
+        return self._called(tree.decode_request(self.request, exact=True)).body
 
     def said(self, api_key: int) -> tree.Decoded | None:
         """The answer, with what could be read of it."""
         if self.answer is None or self.version is None:
             return None
-        return tree.decode_response(self.answer, api_key, self.version, exact=True)
+        return self._called(tree.decode_response(self.answer, api_key, self.version, exact=True))
+
+    def _called(self, decoded: tree.Decoded) -> tree.Decoded:
+        if not self.renamed or decoded.body is None:
+            return decoded
+        return dataclasses.replace(decoded, body=_renamed(decoded.body, self.renamed))
+
+
+_TOPIC_FIELDS: Final = frozenset(("topic", "name", "topicName", "resourceName"))
+
+
+def _renamed(value: Any, names: Mapping[str, str], field_name: str = "") -> Any:
+    """A body in which the topics have the names that they had when captured."""
+    if isinstance(value, dict):
+        return {name: _renamed(one, names, name) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_renamed(one, names) for one in value]
+    return names.get(value, value) if field_name in _TOPIC_FIELDS and isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,7 @@ class _Run:
     rows: dict[_Key, dict[str, Any]]
     asked: dict[_Key, bytes]
     answered: dict[_Key, bytes]
+    renamed: dict[str, str]
 
     def captured(self, key: _Key) -> Side:
         row, answer = self.rows[key], self.answered.get(key)
@@ -125,6 +145,7 @@ class _Run:
             outcome["latency_us"],
             outcome["rule"],
             tuple(outcome["retries"] or ()),
+            renamed=self.renamed,
         )
 
 
@@ -157,7 +178,10 @@ def _open(path: str | os.PathLike[str]) -> _Run:
         if row["exchange"] is not None and row["api_key"] is not None
     }
     in_order = sorted(outcomes, key=lambda key: (rows[key]["request_time"], key[1], key[2]))
-    return _Run({key: outcomes[key] for key in in_order}, rows, asked, answered)
+    about = stored.manifest.get("replay")
+    mapped = about.get("map_topic") if isinstance(about, dict) else None
+    renamed = {str(new): str(old) for old, new in mapped.items()} if isinstance(mapped, dict) else {}
+    return _Run({key: outcomes[key] for key in in_order}, rows, asked, answered, renamed)
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:

@@ -87,6 +87,17 @@ def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     assert unexpected(second.comparison) == []
 
 
+def test_under_another_name(shared_brokers: Start, tmp_path: Path) -> None:
+    """`--map-topic`: the comparison calls topics as they were called when captured."""
+    cluster = shared_brokers(Spec(jars.NEWEST, 1, AUTHORIZER))
+    names = {f"franz-{codec}": f"copy-of-{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
+    done = replay_capture(SAMPLES / "codecs-franzgo-4.3", cluster, tmp_path / "run", map_topic=names, yes=True)
+    assert unexpected(done.comparison) == []
+    assert done.comparison.same > 0
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    assert set(names.values()) <= set(admin.list_topics(timeout=30).topics)
+
+
 def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
     """Three nodes, so other leaders than in the capture; one is killed while the replay sends."""
     cluster = fresh_brokers(Spec(jars.NEWEST, nodes=3))
