@@ -313,7 +313,8 @@ def _learn_fetch(learned: Learned, pair: Pair, reader: Reader) -> None:
                 into = reading.left if left else reading.right
                 records = reader.read(one["records"])
                 for record in visible(records, aborted or ()):
-                    if record.offset >= starts.get(key, 0):
+                    # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
+                    if not left or record.offset >= starts.get(key, 0):
                         into[record.offset] = record.digest
                 if left:
                     reading.hidden.update(

@@ -39,7 +39,12 @@ class OffsetMap:
         if captured < 0 or not self.mixed:
             return here
         at = bisect.bisect_left(self.produced, (captured, -1, -1))
-        return min([here, *(there for _, there, _ in self.produced[at:])])
+        beside = [max(there + captured - near, 0) for near, there in self._nearest_hint(captured)]
+        return min([here, *beside, *(there for _, there, _ in self.produced[at:])])
+
+    def _nearest_hint(self, captured: int) -> list[tuple[int, int]]:
+        """The answer about this partition that is nearest, in a list; none where none is known."""
+        return [min(self.hints, key=lambda pair: abs(pair[0] - captured))] if self.hints else []
 
     def hint(self, captured: int, replayed: int) -> None:
         """The same question was answered with these offsets."""

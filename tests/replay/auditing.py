@@ -155,6 +155,15 @@ def _in_order(wanted: Iterable[bytes], have: Iterable[bytes]) -> bool:
     return all(any(one == other for other in rest) for one in wanted)
 
 
+def _accepted(answer: dict[str, Any], names: Names) -> set[Where]:
+    return {
+        (names.of(topic), one["partitionIndex"])
+        for topic in answer.get("topics", ())
+        for one in topic["partitions"]
+        if not one["errorCode"]
+    }
+
+
 def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> Iterator[str]:
     committed: dict[str, dict[Where, int]] = {}
     for pair in pairs:
@@ -163,21 +172,23 @@ def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> It
         asked, said = pair.left.asked(), pair.left.said(pair.api_key)
         if asked is None or said is None or said.body is None:
             continue
-        fine = {
-            (learned.left.of(topic), one["partitionIndex"])
-            for topic in said.body["topics"]
-            for one in topic["partitions"]
-            if not one["errorCode"]
-        }
+        fine = _accepted(said.body, learned.left)
+        answer = pair.right.said(pair.api_key)
+        taken = _accepted((answer.body or {}) if answer is not None else {}, learned.right)
         for topic in asked["topics"]:
             for one in topic["partitions"]:
                 where = learned.left.of(topic), one["partitionIndex"]
-                if where in fine:
-                    committed.setdefault(asked["groupId"], {})[where] = one["committedOffset"]
+                offsets = committed.setdefault(asked["groupId"], {})
+                if where in fine & taken:
+                    offsets[where] = one["committedOffset"]
+                elif where in fine:  # the target refused it, which the comparison tells
+                    offsets.pop(where, None)
     if not committed:
         return
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for group, offsets in sorted(committed.items()):
+        if not offsets:
+            continue
         asking = [TopicPartition(topic, index) for topic, index in offsets]
         future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asking)])[group]
         for one in future.result(SECONDS).topic_partitions:

@@ -22,6 +22,16 @@ def test_reading_starts_before_every_batch_that_is_wanted() -> None:
     assert [known.start(one) for one in (0, 10, 44, 50, 82, 131)] == [0, 0, 0, 6, 82, 131]
 
 
+def test_batches_that_no_answer_told_of_lie_among_the_others() -> None:
+    # 10 records more were produced with acks=0: captured behind the others, on the target before one of them.
+    known = OffsetMap()
+    known.learn(0, 5, 5)
+    known.learn(5, 0, 5)
+    known.learn(10, 20, 5)
+    known.hint(25, 25)
+    assert known.start(20) == 20
+
+
 def test_special_offsets_stay() -> None:
     known = OffsetMap()
     known.learn(0, 38, 1)
