@@ -473,8 +473,9 @@ class Remap:
             was = before.get((name, partition))
             if was is None or was["errorCode"] or now["errorCode"]:
                 continue
-            if was.get("offset", -1) >= 0 and now.get("offset", -1) >= 0:
-                self.offset_map(name, partition).hint(was["offset"], now["offset"])
+            there, here = _listed_offset(was), _listed_offset(now)
+            if there >= 0 and here >= 0:
+                self.offset_map(name, partition).hint(there, here)
 
     def captured_topic(self, name: str) -> str:
         """A target's topic by its name in the capture."""
@@ -595,6 +596,12 @@ def _end(partition: Body | None) -> int | None:
     except batches.BadRecords:
         return None
     return last
+
+
+def _listed_offset(partition: Body) -> int:
+    """The offset that ListOffsets answers, -1 for none; version 0 has a list of them, the one asked for first."""
+    listed = partition["offset"] if "offset" in partition else next(iter(partition.get("oldStyleOffsets") or ()), -1)
+    return int(listed)
 
 
 def _by_partition(api_key: int, body: Body | None, remap: Remap) -> dict[tuple[str, int], Body]:

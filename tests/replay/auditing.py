@@ -181,7 +181,7 @@ def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> It
                 offsets = committed.setdefault(asked["groupId"], {})
                 if where in fine & taken:
                     offsets[where] = one["committedOffset"]
-                elif where in fine:  # the target refused it, which the comparison tells
+                elif where in fine | taken:  # one side refused it, which the comparison tells
                     offsets.pop(where, None)
     if not committed:
         return
