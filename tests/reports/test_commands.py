@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import stat
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from analyzer import cli
 from reports import commands, releases
 from tests.reports.forging import Forged
+from tests.shared import KWIRE, SAMPLES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -43,3 +48,18 @@ def test_a_source_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Captu
 )
 def test_a_report_names_no_folder_of_its_maker(source: str, name: str) -> None:
     assert commands.name_of(source) == name
+
+
+def test_a_capture_becomes_a_report_in_a_file_for_its_owner(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    sample = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
+    subprocess.run([*KWIRE, "report", str(sample), "-o", str(out)], check=True, timeout=300)
+    whole = json.loads(out.read_text())
+    assert whole["sources"] == ["capture.pcap"]
+    assert whole["answers"]["totals"]["rows"][0]["exchanges"] == 188
+    requests: Counter[str] = Counter()
+    for row in whole["answers"]["producers"]["rows"]:  # one for each client
+        requests[row["topic"]] += row["requests"]
+    assert requests == {"tx-out": 19, "idem": 5, "tx-in": 5}
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
