@@ -220,7 +220,7 @@ def summary(result: run.Result, out: str) -> str:
     for rule, count in counts.skipped.most_common():
         lines.append(f"  skipped {count:>6}  {rule}: {steps.RULES.get(rule, '')}")
     for rule, count in counts.retries.most_common():
-        lines.append(f"  again   {count:>6}  {rule}: {steps.RULES.get(rule, '')}")
+        lines.append(f"  applied {count:>6}  {rule}: {steps.RULES.get(rule, '')}")
     if counts.duplicates:
         lines.append(f"  {counts.duplicates} batches were taken for duplicates and not written")
     for name, values in (("own lag", counts.lags_us), ("queue", counts.queues_us), ("latency", counts.latencies_us)):
