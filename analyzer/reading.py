@@ -517,15 +517,14 @@ def _chosen(columns: Columns, rows: Rows, bodies: _Bodies, chosen: Any, connecti
         rows = rows.where(np.isin(rows.connection, np.unique(rows.connection)[names]))
     if chosen is None or not rows.x.shape[1]:
         return rows
-    exchanges_table = columns.exchanges([rows])
     yes, no = chosen.rows_verdict(rows.x, rows.connection, columns.names())
     rows, yes = rows.where(~no), yes[~no]
     if yes.all():
         return rows
     keep = yes.copy()
-    exchanges_table = columns.exchanges([rows])
+    table = columns.exchanges([rows])
     for i in np.flatnonzero(~yes).tolist():
-        row = plain(exchanges_table.slice(i, 1), "exchanges").to_pylist()[0]
+        row = plain(table.slice(i, 1), "exchanges").to_pylist()[0]
         columns.resolve_topics(row)
         messages = bodies.peek(int(rows.connection[i]), int(rows.x[s.X_EXCHANGE, i]), int(rows.x[s.X_REPLY, i]))
         exchange = Exchange(row, *messages)
