@@ -270,7 +270,8 @@ class PointTables:
             self._bodies.take(batches)
         if not choice.everything:
             chosen = _chosen(columns, taken, self._bodies, choice.filter, choice.connection)
-            self._bodies.forget(taken, chosen)
+            if choice.keep:
+                self._bodies.forget(taken, chosen)
             taken = chosen
         self.summary.add(taken, columns)
         if self._opened is not None:

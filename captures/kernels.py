@@ -40,12 +40,17 @@ _PLAIN_PYTHON = _set("NUMBA_DISABLE_JIT")
 _BOUNDS_CHECKED = _set("NUMBA_BOUNDSCHECK")
 
 
+_CONSTANTS = ("state.py", "roles.py", "program.py")
+"""Files without kernels that kernels take names of columns, roles and operations from."""
+
+
 def _kernel_sources() -> list[Path]:
-    """The project's files that hold kernels (they import this module), in a fixed order."""
+    """The project's files that hold kernels (they import this module) and those whose constants are compiled into
+    them, in a fixed order."""
     found = []
     for package in _PACKAGES:
         for path in sorted((_ROOT / package).glob("*.py")):
-            if b"captures.kernels import" in path.read_bytes():
+            if path.name in _CONSTANTS or b"captures.kernels import" in path.read_bytes():
                 found.append(path)
     return found
 
