@@ -39,7 +39,7 @@ RULES: Final[dict[str, str]] = {
     "target_config": "a setting of the broker, or a default of its version",
     "not_stored": "the record was never stored on that side; its produce is a difference of its own",
     "interleaved": "several producers wrote the partition, and their order to each other is not reproducible",
-    "read_less": "the consumer was not as far when its last fetch was answered; what it had read was equal",
+    "read_less": "an answer had fewer records than the captured one, and no later fetch asked for the rest",
     "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join or transaction",
 }
 """Why a difference is expected."""
@@ -403,7 +403,10 @@ class _Comparing:
         row = reading.row
         for offset, (captured, digest) in sorted(mapped.items()):
             if offset not in right:
-                rule = "read_less" if offset > furthest else None
+                # Behind the end of an answer that had less than the captured one, and in no other.
+                inside = any(start <= offset <= last for start, last in reading.served)
+                behind = any(last < offset for _, last in reading.served)
+                rule = "read_less" if offset > furthest or (behind and not inside) else None
                 yield Difference(row, "(records)", "record missing", f"offset {captured}", "not read", key, rule)
             elif right[offset] != digest:
                 yield Difference(row, "(records)", "record changed", f"offset {captured}", f"offset {offset}", key)

@@ -72,12 +72,14 @@ class Stored:
 @dataclass(slots=True)
 class Reading:
     """What one connection has read of a partition, visible to it: digests by offset. `row`: its last fetch; `hidden`:
-    the left's offsets of records of transactions that did not commit."""
+    the left's offsets of records of transactions that did not commit; `served`: what each answer of the right covers,
+    from the offset asked for to its last record."""
 
     row: dict[str, Any] = field(repr=False)
     left: dict[int, bytes] = field(default_factory=dict)
     right: dict[int, bytes] = field(default_factory=dict)
     hidden: set[int] = field(default_factory=set)
+    served: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -316,6 +318,8 @@ def _learn_fetch(learned: Learned, pair: Pair, reader: Reader) -> None:
                     # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
                     if not left or record.offset >= starts.get(key, 0):
                         into[record.offset] = record.digest
+                if not left and records:
+                    reading.served.append((starts.get(key, records[0].offset), records[-1].offset))
                 if left:
                     reading.hidden.update(
                         record.offset for record in records if not record.control and record.offset not in into

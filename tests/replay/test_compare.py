@@ -371,6 +371,15 @@ def test_a_consumer_that_was_not_as_far_when_the_run_ended() -> None:
     assert found(*some) == [("read_less", "(records)", "record missing")] * 2
 
 
+def test_records_that_no_fetch_asked_for_after_a_shorter_answer() -> None:
+    log = [batch(value, base_offset=index) for index, value in enumerate("abc")]
+    stored = [produce(batch(value), index, index) for index, value in enumerate("abc")]
+    shorter = fetch(log[0] + log[1], log[0]), fetch(log[2], log[2], start=2)
+    assert found(*stored, *shorter) == [("read_less", "(records)", "record missing")]
+    begun_too_late = fetch(log[0] + log[1] + log[2], log[1] + log[2], right_start=1)
+    assert found(*stored, begun_too_late) == [(UNEXPECTED, "(records)", "record missing")]
+
+
 def test_a_record_that_nobody_produced() -> None:
     some = (
         produce(batch("a"), 0, 0),
