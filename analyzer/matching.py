@@ -43,6 +43,13 @@ MAX_TAPE: Final = 1 << 22
 """Rows of the tape (168 MB). A message with more fields that matter than that is not decoded, reason `limit`: hostile
 arrays could ask for a row each byte or four, and no real message comes near."""
 
+MAX_OPEN: Final = 1 << 16
+"""Requests without an answer of all connections of a shard. Beyond it a connection keeps KEPT_OPEN of its own: all that
+still wait when a capture ends become rows at once."""
+
+KEPT_OPEN: Final = 64
+"""More than clients have in flight: Java's and idempotent producers have five at most."""
+
 BAD_HEADER: Final = 64
 """A header that breaks a rule; beside the decoder's statuses."""
 
@@ -413,6 +420,7 @@ def take_first(st: Any, slot: Any) -> Any:
     k[slot, s.K_COUNT] -= 1
     st.pending[first, s.X_NEXT] = st.v[s.V_PENDING_FREE]
     st.v[s.V_PENDING_FREE] = first
+    st.v[s.V_PENDING_LIVE] -= 1
     return first
 
 
@@ -612,7 +620,9 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
     elif k[slot, s.K_CLOSED] != 0:
         put_out(st, row, s.UNANSWERED, trigger)
     else:
-        if k[slot, s.K_COUNT] >= MAX_PENDING or (k[slot, s.K_COUNT] > 0 and st.v[s.V_PARTS_LIVE] > MAX_WAITING):
+        open_here = k[slot, s.K_COUNT]
+        full = open_here >= KEPT_OPEN and st.v[s.V_PENDING_LIVE] >= MAX_OPEN
+        if open_here >= MAX_PENDING or full or (open_here > 0 and st.v[s.V_PARTS_LIVE] > MAX_WAITING):
             first = take_first(st, slot)
             st.pending[first, s.X_RESPONSE_REASON] = s.R_TOO_MANY
             put_out(st, st.pending[first], s.UNANSWERED, trigger)
@@ -622,6 +632,7 @@ def take_request(st: Any, lay: Any, buffer: Any, slot: Any, key: Any) -> Any:
         else:
             at = st.v[s.V_PENDINGS]
             st.v[s.V_PENDINGS] = at + 1
+        st.v[s.V_PENDING_LIVE] += 1
         for column in range(s.X_COLUMNS):
             st.pending[at, column] = row[column]
         st.pending[at, s.X_NEXT] = -1

@@ -210,7 +210,8 @@ CUT: Final = 3
 # --- the vector of counters -------------------------------------------------------------------------------------------
 (V_SLAB, V_SLAB_LIVE, V_MARK_FREE, V_MARKS, V_PENDING_FREE, V_PENDINGS, V_OUT, V_FACTS, V_MESSAGES, V_MESSAGE_BYTES,
  V_ENDED, V_POSITION, V_KEEP, V_FRAME_LIMIT, V_FINAL, V_STAGE, V_KEY_0, V_KEY_1, V_PART_FREE, V_PARTS, V_PARTS_LIVE,
- V_PARTS_OUT, V_LEADERS, V_RECORDS, V_SETS, V_SET_BYTES, V_SET_NUMBER, V_COLUMNS) = range(28)  # fmt: skip
+ V_PARTS_OUT, V_LEADERS, V_RECORDS, V_SETS, V_SET_BYTES, V_SET_NUMBER, V_PENDING_LIVE,
+ V_COLUMNS) = range(29)  # fmt: skip
 
 # --- what a kernel call may come back for -----------------------------------------------------------------------------
 OK, NEED_SLAB, NEED_MARKS, NEED_PENDING, NEED_OUT, NEED_FACTS, NEED_MESSAGES, NEED_STRINGS, NEED_LISTS, NEED_TAPE, \
