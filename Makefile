@@ -1,5 +1,7 @@
 # Two commands do everything on a machine with Python 3.11 or newer:  make demo   and   make test
 PYTHON ?= python3
+# Test processes; files are not split between them, because a file's tests share brokers and Spark sessions.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
@@ -40,7 +42,7 @@ imports: $(VENV)/installed
 
 pytest: $(VENV)/installed
 	@echo "== pytest: warnings are errors (arguments: make pytest ARGS='tests/captures -k gap')"
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 bench: $(VENV)/installed
 	@echo "== bench: kwire against tshark on generated captures"

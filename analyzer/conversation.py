@@ -19,9 +19,10 @@ from analyzer.program import STACK_DEPTH, load
 from analyzer.roles import roles
 from analyzer.symbols import content, fresh, grown
 from captures.cache import kept
-from captures.flows import Assigned, _doubled
+from captures.flows import Assigned, Flows, _doubled
 from captures.kernels import copy_bytes, kernel
-from captures.streams import Segments, Streams
+from captures.packets import no_packets
+from captures.streams import SEG_COLUMNS, Segments, Streams
 
 FRAME_LIMIT = 512 << 20
 """Bytes of frames in progress; beyond that the largest ones are only counted, and so is a frame larger than `largest`,
@@ -65,6 +66,13 @@ def _layouts() -> s.Layouts:
         program.code, program.tags, program.tag_entries, program.start, program.flexible,
         program.header_version, program.max_version, role, parent,
     )  # fmt: skip
+
+
+def compile_converse() -> None:
+    """Compile the largest kernel: work through a capture without packets."""
+    streams, nothing = Streams(), no_packets()
+    rows, waiting = np.zeros((1, SEG_COLUMNS), np.int64)[:0], np.zeros(1, np.uint8)
+    Conversations(layouts()).take(Segments(rows, (nothing.buffer, waiting)), streams, Flows().all_end(), True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import numpy as np
 from analyzer.conversation import FRAME_LIMIT, Batch, Conversations, layouts
 from captures.files import CapturePoint
 from captures.flows import Assigned, Flows
+from captures.kernels import compile_apart
 from captures.packets import Packets, Reader, no_packets
 from captures.streams import WAITING_BYTES, Streams
 
@@ -70,6 +71,8 @@ class Engine:
     how many packets the batches handed out so far cover."""
 
     def __init__(self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None) -> None:
+        # Half of what there is to compile is one kernel.
+        compile_apart("analyzer.framing.converse", "import analyzer.conversation as c; c.compile_converse()")
         self.settings = settings
         self.reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin)
         self._live = "-" in point.paths

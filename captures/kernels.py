@@ -12,13 +12,16 @@ module, and would run the stale one. `NUMBA_DISABLE_JIT=1` leaves plain Python f
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
+import gc
 import hashlib
 import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +112,43 @@ def with_numba() -> Any:
 
 
 _compiling = threading.RLock()
+_apart: dict[str, Any] = {}  # processes, by the kernel that they compile
+
+
+def compile_apart(kernel_name: str, statement: str) -> None:
+    """On the first run ever, compile one kernel in a process of its own: `statement` calls it, and this process goes on
+    with the others. Nothing is lost where that fails: a kernel that is not there when it is needed is compiled then."""
+    if warm() or kernel_name in _apart or (os.cpu_count() or 1) < 2:
+        return
+    import subprocess  # not at every start
+
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with contextlib.suppress(OSError):
+        process = subprocess.Popen(
+            [sys.executable, "-c", statement], env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        _apart[kernel_name] = process
+        atexit.register(_end, process)
+
+
+def _end(process: Any) -> None:
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """The compiler makes millions of small objects, and the collector looks at all of them again and again: a tenth of
+    its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Helper:
@@ -163,8 +203,12 @@ class Kernel(Helper):
                 return self._ready.get(kind)
             path = object_folder() / self._file_name(kind)
             code = _stored(path)
+            if code is None and (other := _apart.pop(f"{self.py_func.__module__}.{self.__name__}", None)) is not None:
+                other.wait()
+                code = _stored(path)
             if code is None:
-                code = native.compiled(self.dispatcher, arguments, values)
+                with _without_collection():
+                    code = native.compiled(self.dispatcher, arguments, values)
                 if code is None:
                     self._numba_only.add(kind)
                     return None

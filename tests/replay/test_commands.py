@@ -201,6 +201,8 @@ def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
             [*KWIRE, "replay", str(SAMPLES / "client-kafkajs-3.9" / "capture.pcap"), "--to", f"127.0.0.1:{port}",
              "-o", str(tmp_path / "run"), "--speed", "0.01"],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # Interruptible even where the tests run in the background, which makes children ignore SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         deadline = time.monotonic() + 90
         while not list(tmp_path.glob(".run.*/messages")) and time.monotonic() < deadline:
