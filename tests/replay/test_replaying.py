@@ -7,6 +7,7 @@ have different names, at one cluster a version.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,22 @@ def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
     cluster = fresh_brokers(Spec(jars.NEWEST, nodes=3))
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("grp", 6, 3)])["grp"].result(30)
-    killer = threading.Timer(2.0, cluster.kill, [3])
+
+    def kill_one() -> None:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".run.*/messages")) and time.monotonic() < deadline:
+            time.sleep(0.02)  # the captured side is written when the sending begins
+        time.sleep(1.0)
+        cluster.kill(3)
+
+    killer = threading.Thread(target=kill_one)
     killer.start()
     done = replay_capture(SAMPLES / "group-kip848-librdkafka-4.3", cluster, tmp_path / "run", speed=8.0)
     killer.join()
     check_outcomes(done)
     assert done.result.counts.retries.keys() & {"reconnected", "leader_moved"}
-    assert unexpected(done.comparison) == []
+    # How far consumers had read when the leader died, and so what they committed, is chance. What producers were told
+    # is not, and that nothing is lost is what the audit says.
+    assert [one for one in unexpected(done.comparison) if one[0] == 0] == []
     problems = list(audit(done.pairs, cluster.bootstrap))
     assert [one for one in problems if "missing" in one or "order" in one] == []
