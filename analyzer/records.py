@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer import codecs
+from analyzer import codecs, small_blocks
 from analyzer.checksums import CRC32_TABLES, crc
 from analyzer.record_batches import (
     B_ATTRIBUTES,
@@ -345,6 +345,20 @@ class Piece:
         return int(self.table.shape[1])
 
 
+class Packed:
+    """Compressed batches of `batches`, by their rows: which are `small`, and, once decompressed, their `place`
+    int64[2, n]: where in the scratch heap their bytes lie, and how many (NULL: they cannot be decompressed)."""
+
+    def __init__(self, batches: Batches, rows: np.ndarray) -> None:
+        self.batches = batches
+        self.rows = rows
+        self.small = small_blocks.are_small(batches.table[:, rows])
+        self.place = np.full((2, len(rows)), NULL, np.int64)
+        # As lists: an element of an array costs as much as decompressing a few hundred bytes.
+        self.each_small = self.small.tolist()
+        self.each = batches.table[[B_RECORDS_AT, B_RECORDS_LENGTH, B_ATTRIBUTES, B_MAGIC]][:, rows].T.tolist()
+
+
 class Opener:
     """Opens batches, with buffers that are used again. One thread's at a time."""
 
@@ -358,7 +372,6 @@ class Opener:
         in their table."""
         table = batches.table
         last = len(batches) if stop is None else stop
-        place = np.full((2, last - first), NULL, np.int64)
         p = np.zeros(P_COLUMNS, np.int64)
         p[P_BATCH], p[P_AT] = first, -1
         here = slice(first, last)
@@ -366,15 +379,13 @@ class Opener:
         plain = table[B_ATTRIBUTES, here] & CODEC_MASK == NONE
         table[B_UNCOMPRESSED, here][whole & plain] = table[B_RECORDS_LENGTH, here][whole & plain]
         known = table[B_RECORDS_LENGTH, here] != NULL
-        packed = (np.flatnonzero(whole & ~plain & known) + first).tolist()
-        data = view(batches.heap)
+        packed = Packed(batches, np.flatnonzero(whole & ~plain & known) + first)
+        place = np.full((2, last - first), NULL, np.int64)
         done = 0
         while True:
-            self._scratch.used = 0
-            while done < len(packed) and self._scratch.used < PIECE_BYTES:
-                place[:, packed[done] - first] = self._decompress(table, data, packed[done])
-                done += 1
-            until = packed[done] if done < len(packed) else last
+            before, done = done, self.decompress(packed, done)
+            place[:, packed.rows[before:done] - first] = packed.place[:, before:done]
+            until = int(packed.rows[done]) if done < len(packed.rows) else last
             while p[P_BATCH] < until:
                 rows = parse(
                     batches.heap, self._scratch.data, place, first, until, table, self._out, p, CRC32_TABLES
@@ -384,14 +395,35 @@ class Opener:
             if until == last:
                 return
 
-    def _decompress(self, table: np.ndarray, data: memoryview, i: int) -> tuple[int, int]:
-        """Decompress one batch behind what the scratch heap holds: where, and how many bytes (NULL: it cannot be)."""
-        start, length = int(table[B_RECORDS_AT, i]), int(table[B_RECORDS_LENGTH, i])
+    def decompress(self, packed: Packed, done: int) -> int:
+        """Decompress batches from number `done` on, until they fill a piece; the scratch heap then holds no others.
+        Returns the number of the first that is left."""
+        table, heap, scratch = packed.batches.table, packed.batches.heap, self._scratch
+        data = view(heap)
+        most = self._limits.allowed(0)
+        scratch.used = 0
+        while done < len(packed.rows) and scratch.used < PIECE_BYTES:
+            if packed.each_small[done]:
+                before = done
+                done, scratch.used = small_blocks.decompress(
+                    heap, table, packed.rows, packed.small, done, most, scratch.data, scratch.used, PIECE_BYTES,
+                    packed.place,
+                )  # fmt: skip
+                if done > before:
+                    continue
+            self._decompress(packed, done, data)
+            done += 1
+        return done
+
+    def _decompress(self, packed: Packed, n: int, data: memoryview) -> None:
+        """Decompress batch number `n` of `packed` behind what the scratch heap holds."""
+        start, length, attributes, magic = packed.each[n]
+        table, i = packed.batches.table, packed.rows[n]
         most = self._limits.allowed(length)
         out, at = self._scratch, self._scratch.used
         try:
-            size = codecs.decompress(int(table[B_ATTRIBUTES, i]) & CODEC_MASK, data[start : start + length], most, out)
-            if table[B_MAGIC, i] < 2 and _nested(out.data, at, at + size):
+            size = codecs.decompress(attributes & CODEC_MASK, data[start : start + length], most, out)
+            if magic < 2 and _nested(out.data, at, at + size):
                 flat = _flattened(out.data[at : at + size].tobytes(), most, DEPTH_LIMIT)
                 out.used = at
                 out.append(flat)
@@ -405,8 +437,7 @@ class Opener:
             table[B_REASON, i] = REASON_DATA
         else:
             table[B_UNCOMPRESSED, i] = size
-            return at, size
-        return NULL, NULL
+            packed.place[0, n], packed.place[1, n] = at, size
 
 
 class _TooDeep(Exception):

@@ -21,7 +21,7 @@ import snappy
 import zstandard
 from isal import isal_zlib
 
-from analyzer import checksums, codecs
+from analyzer import checksums
 from analyzer import record_batches as b
 from analyzer import records as r
 
@@ -75,9 +75,11 @@ def walked(data: bytes, copies: int) -> b.Batches:
 
 def parsing(count: int, size: int) -> float:
     """Records a second."""
-    found = walked(batch(records_of(count, size, random.Random(1)), b.NONE, count), BATCHES)
+    data = batch(records_of(count, size, random.Random(1)), b.NONE, count)
+    copies = max(BATCHES, HEAP_BYTES // len(data))
+    found = walked(data, copies)
     opener = r.Opener()
-    return BATCHES * count / best(lambda: [len(piece) for piece in opener.open(found)])
+    return copies * count / best(lambda: [len(piece) for piece in opener.open(found)])
 
 
 def libraries_alone(codec: int, packed: bytes, plain: int) -> Callable[[], object]:
@@ -107,16 +109,14 @@ def share(codec: int, count: int, size: int) -> tuple[float, float]:
     data = batch(packed, codec, count)
     copies = max(BATCHES, HEAP_BYTES // len(data))
     found = walked(data, copies)
-    heap, scratch = b.view(found.heap), codecs.Scratch()
-    places = found.table[b.B_RECORDS_AT : b.B_RECORDS_LENGTH + 1].T.tolist()
+    opener = r.Opener()
 
     def ours() -> None:
         checksums.check(found.table, found.heap)
-        scratch.used = 0
-        for at, length in places:
-            if scratch.used >= r.PIECE_BYTES:
-                scratch.used = 0
-            codecs.decompress(codec, heap[at : at + length], 1 << 28, scratch)
+        packed = r.Packed(found, np.arange(copies))
+        done = 0
+        while done < copies:
+            done = opener.decompress(packed, done)
 
     alone = libraries_alone(codec, packed, len(plain))
 
