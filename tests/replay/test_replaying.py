@@ -108,8 +108,7 @@ def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
     cluster = fresh_brokers(Spec(jars.NEWEST, nodes=3))
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("grp", 6, 3)])["grp"].result(30)
-    coordinator = _patiently(lambda: admin.describe_consumer_groups(["grp-1"])["grp-1"].result(30).coordinator.id)
-    doomed = 3 if coordinator != 3 else 2  # the group goes on: what its members wait for when theirs dies is chance
+    doomed = 3
     wrote: list[int] = []
 
     def kill_one() -> None:
@@ -142,8 +141,8 @@ def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
-    """What a cluster answers once it can: a new topic, a new coordinator and a new leader take their time."""
-    deadline = time.monotonic() + 60
+    """What a cluster answers once it can: a new topic and a new leader take their time."""
+    deadline = time.monotonic() + 120
     while True:
         try:
             return ask()
