@@ -31,8 +31,9 @@ from tests.shared import ROOT, SAMPLES
 KWIRE = str(Path(sysconfig.get_path("scripts")) / "kwire")
 CAPTURE = SAMPLES / "client-kafkajs-3.9" / "capture.pcap"
 OTHER = SAMPLES / "admin-kafkapython-3.9" / "capture.pcap"
-SECONDS = 120
-"""How long a command may take before a test gives up on it: kernels may have to be compiled."""
+SECONDS = 600
+"""How long a command may take before a test gives up on it. A hang is meant: kernels may have to be compiled, on a
+machine that does much else."""
 
 COMPILING = re.compile(r"^kwire: compiling kernels.*\n", re.MULTILINE)
 

@@ -523,20 +523,26 @@ def test_a_kill_in_the_middle_of_a_real_run(old: Path, tmp_path: Path, expected:
     _enlarged(capture, 60)
     analyzer.analyze(capture, tmp_path / "whole")
     after = contents(tmp_path / "whole")
-    killed = 0
-    for wait in (0.0, 0.05, 0.15, 0.4):
+    data, left = capture.read_bytes(), set[Path]()
+    for part in (0.1, 0.4, 0.7, 1.0):
         process = subprocess.Popen(
-            [*KWIRE, "analyze", str(capture), "-o", str(old), "--window-bytes", "20000"],
-            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            [*KWIRE, "analyze", "-", "-o", str(old), "--window-bytes", "20000"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        # Counted from when it has begun to write: before that there is nothing to break.
-        while process.poll() is None and not list(tmp_path.glob(".data.*")):
+        assert process.stdin is not None
+        process.stdin.write(data[: int(len(data) * part)])  # its end is not said: it cannot be done before the kill
+        process.stdin.flush()
+        # Before it has begun to write there is nothing to break. (What earlier ones left is still there.)
+        while not set(tmp_path.glob(".data.*")) - left:
+            assert process.poll() is None, "it ended before that"
             time.sleep(0.005)
-        time.sleep(wait)
         process.kill()
-        killed += process.wait() == -signal.SIGKILL
-        assert contents(old) in (expected[SMALL.parent.name], after)
-    assert killed
+        with process:
+            assert process.wait() == -signal.SIGKILL
+        left = set(tmp_path.glob(".data.*"))
+        assert contents(old) == expected[SMALL.parent.name]
+    analyzer.analyze(capture, old)
+    assert contents(old) == after
 
 
 def _enlarged(path: Path, times: int) -> None:

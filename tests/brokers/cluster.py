@@ -7,6 +7,7 @@ the brokers, before.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import random
@@ -14,11 +15,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from tests.brokers import jars
 from tests.brokers.jars import Java
@@ -73,22 +75,30 @@ def _number(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-_taken: set[int] = set()
+_taken: dict[int, IO[bytes]] = {}
+"""Ports that this process has given out, each with a file whose lock says so to other test processes."""
 
 
 def free_port() -> int:
-    """A port nobody listens on and this process has not given out yet. Below the ports that the kernel gives to
-    outgoing connections, any of which could take it before the broker does."""
+    """A port nobody listens on and no test process has given out, this one or another, as long as that one runs: a
+    broker that was killed comes back to its port. Below the ports that the kernel gives to outgoing connections, any of
+    which could take it before the broker does."""
+    folder = Path(tempfile.gettempdir(), f"kwire-test-ports-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
     while True:
         port = random.randrange(15000, 32000)
-        with socket.socket() as probe:
-            try:
+        if port in _taken:
+            continue
+        mark = open(folder / str(port), "wb")  # noqa: SIM115  (for as long as this process runs)
+        try:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
                 probe.bind((HOST, port))
-            except OSError:
-                continue
-        if port not in _taken:
-            _taken.add(port)
-            return port
+        except OSError:
+            mark.close()
+            continue
+        _taken[port] = mark
+        return port
 
 
 @dataclass(slots=True)
@@ -345,7 +355,7 @@ def scram_users(cluster: Cluster) -> None:
         info = ScramCredentialInfo(mechanism, 4096)
         change = UserScramCredentialUpsertion(user, info, password.encode())
         for future in admin.alter_user_scram_credentials([change]).values():
-            future.result(30)
+            future.result(START_SECONDS)
 
 
 def _spawn(command: list[str], folder: Path) -> subprocess.Popen[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import uuid
 
 import pytest
@@ -10,14 +11,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.brokers import jars
-from tests.brokers.cluster import SECRETS, Cluster, Spec, scram_users
+from tests.brokers.cluster import SECRETS, START_SECONDS, Cluster, Spec, scram_users
 from tests.brokers.fixtures import Start
 
 
 def _make_topic(cluster: Cluster, copies: int = 1) -> str:
     topic = f"brokers-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(START_SECONDS)
     return topic
 
 
@@ -26,12 +27,17 @@ def _write_and_read(cluster: Cluster, topic: str, **settings: str) -> list[bytes
     producer = Producer(client)
     for number in range(3):
         producer.produce(topic, value=b"%d" % number)
-    assert producer.flush(60) == 0
+    assert producer.flush(START_SECONDS) == 0
     consumer = Consumer({**client, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    messages = [message for message in consumer.consume(3, timeout=60) if message.error() is None]
+    values: list[bytes] = []
+    deadline = time.monotonic() + START_SECONDS
+    while len(values) < 3 and time.monotonic() < deadline:
+        message = consumer.poll(1)
+        if message is not None and message.error() is None:  # a node may not know the new topic yet, and says so
+            values.append(message.value() or b"")
     consumer.close()
-    return [message.value() or b"" for message in messages]
+    return values
 
 
 @pytest.mark.parametrize("version", jars.VERSIONS)

@@ -23,6 +23,8 @@ from tests.brokers.fixtures import Start
 PASSWORD = "correct horse battery staple"
 PLAIN = Credentials("PLAIN", "alice", PASSWORD)
 METADATA, API_VERSIONS = 3, 18
+PATIENCE = 60
+"""Seconds that a broker gets on a machine that does much else."""
 
 
 class Heard:
@@ -127,7 +129,8 @@ def test_a_session_with_a_lifetime_logs_in_again_and_holds_back_what_is_sent_mea
         assert broker.seen == [login.HANDSHAKE, login.AUTHENTICATE, login.HANDSHAKE]
         assert link.backlog() == len(_frame(8))
         assert (await heard.frames.get())[:4] == (8).to_bytes(4, "big")
-        assert broker.seen == [login.HANDSHAKE, login.AUTHENTICATE] * 2 + [METADATA]
+        # On a slow machine a third login may have begun.
+        assert broker.seen[:5] == [login.HANDSHAKE, login.AUTHENTICATE] * 2 + [METADATA]
         link.close()
         await asyncio.sleep(0)
 
@@ -229,14 +232,16 @@ async def _metadata(
     address: str, who: Credentials | None = None, context: ssl.SSLContext | None = None
 ) -> dict[str, Any]:
     heard = Heard()
-    dial = tcp(context, timeout=10)
+    dial = tcp(context, timeout=PATIENCE)
     try:
-        link = await (login.sasl(dial, who, timeout=10) if who else dial)(*_place(address), heard)
+        link = await (login.sasl(dial, who, timeout=PATIENCE) if who else dial)(*_place(address), heard)
         link.send(_frame(1))
-        answer = decode_response(await asyncio.wait_for(heard.frames.get(), 10), METADATA, 1, exact=True)
+        answer = decode_response(await asyncio.wait_for(heard.frames.get(), PATIENCE), METADATA, 1, exact=True)
         link.close()
+        while not heard.ends:
+            await asyncio.sleep(0.01)
     finally:
-        await asyncio.sleep(0.05)  # let the loop close what was opened
+        await asyncio.sleep(0.05)  # where it was refused: let the loop close what was opened
     assert answer.body is not None
     return answer.body
 

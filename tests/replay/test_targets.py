@@ -30,7 +30,8 @@ def refused(address: str, tmp_path: Path, *options: str, password: str = "") -> 
     """The line and the hint of a `kwire replay` that cannot work; that there is nothing else is checked here."""
     environment = {**os.environ, login.USER_VARIABLE: "alice", login.PASSWORD_VARIABLE: password}
     command = [*KWIRE, "replay", str(CAPTURE / "capture.pcap"), "--to", address, "-o", str(tmp_path / "run"), *options]
-    said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    # Kernels may have to be compiled.
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     assert said.returncode == 2, said.stderr
     assert said.stdout == ""
     assert not (tmp_path / "run").exists()
