@@ -56,6 +56,9 @@ SHARE_ACKNOWLEDGE: Final = 79
 STREAMS_GROUP_DESCRIBE: Final = 89
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
 
+GROUP_HEARTBEATS: Final = (CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBEAT)
+"""By which members join, stay and leave where the broker assigns (KIP-848, KIP-932)."""
+
 
 class Policy(Enum):
     """May a request of this API be sent? Values are the rule's name where it may not."""

@@ -110,7 +110,8 @@ class Engine:
         self._brokers = sorted({session.broker for session in sessions})
         self._done = bytearray(len(planned.steps))
         self._sent = bytearray(len(planned.steps))
-        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._awaiting = bytearray(len(planned.steps))  # answered, and sent again until the group rebalances
+        self._waiters: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
         self._blocked: dict[int, asyncio.Future[None]] = {}
         self._busy = 0
         self._control: Channel | None = None
@@ -212,9 +213,22 @@ class Engine:
     def _mark(self, table: bytearray, number: int) -> None:
         if not table[number]:
             table[number] = 1
-            for waiter in self._waiters.pop(number if table is self._done else -1 - number, ()):
+            for _, waiter in self._waiters.pop(number if table is self._done else -1 - number, ()):
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def _let_others_go_on(self, step: Step) -> None:
+        """A member awaits its group's rebalance, which needs the other members' next requests: only its own connection
+        still waits."""
+        self._awaiting[step.number] = 1
+        for session, waiter in self._waiters.get(step.number, ()):
+            if session != step.session and not waiter.done():
+                waiter.set_result(None)
+
+    def _is_there(self, number: int, session: int) -> bool:
+        """Is an answer there, for a step of this session?"""
+        awaiting = self._awaiting[number] and self.plan.steps[number].session != session
+        return bool(self._done[number] or awaiting)
 
     # --- waiting ---
 
@@ -224,15 +238,15 @@ class Engine:
         now = self._loop.time()
         if due > now:
             await asyncio.sleep(due - now)
-        missing = [number for number in step.waits if not self._done[number]]
+        missing = [number for number in step.waits if not self._is_there(number, step.session)]
         missing += [-1 - number for number in step.after if not self._sent[number]]
         for key in missing:
             if outcome.rule == "wait_released":
                 break
-            if self._done[key] if key >= 0 else self._sent[-1 - key]:
+            if self._is_there(key, step.session) if key >= 0 else self._sent[-1 - key]:
                 continue
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.setdefault(key, []).append(waiter)
+            self._waiters.setdefault(key, []).append((step.session, waiter))
             self._blocked[step.number] = waiter
             self._busy -= 1
             self._check_stall()
@@ -617,10 +631,16 @@ class Engine:
                     rule = retry.rule(step.request.api_key, captured, replayed, state.retried)
                     if rule == "records_awaited" and (state.waited_in_vain or not step.expects):
                         rule = None
+                    if rule == "rejoined" and not self.remap.can_rejoin(step, captured):
+                        rule = None
                 if rule is None or self._loop.time() - started > self._bound(rule):
                     state.waited_in_vain |= rule == "records_awaited"
                     break
-                if replayed is not None and rule not in ("records_awaited", "rebalance_awaited"):
+                if replayed is not None and rule == "rebalance_awaited":
+                    # Its epoch and its partitions are new all the same.
+                    self._learn(job, captured, replayed)
+                    self._let_others_go_on(step)
+                elif replayed is not None and rule != "records_awaited":
                     kept += self._keep_good(job, replayed, captured)
                 outcome.retries.append(rule)
                 self._note(rule)
@@ -717,6 +737,10 @@ class Engine:
                     self.topology.coordinators.pop((key_type, name), None)
         if rule == "member_id_given" and replayed is not None:
             job.body["memberId"] = replayed["memberId"]
+        if key in apis.GROUP_HEARTBEATS and rule in ("rebalance_awaited", "rejoined"):
+            self.remap.heartbeat_again(job.step, job.body, self._captured(job.step), rule == "rejoined")
+        if rule == "member_epoch_moved":
+            job.body = self.remap.request(job.step)
         if key == apis.FETCH:
             self.remap.fetch_again(job.step, job.body, rule, replayed)
             self.remap.name_topics(key, job.body)

@@ -92,8 +92,6 @@ def offers_of(answer: Body) -> Offers:
     return offers
 
 
-_GROUP_HEARTBEATS: Final = (apis.CONSUMER_GROUP_HEARTBEAT, apis.SHARE_GROUP_HEARTBEAT)
-
 # --- facts ----------------------------------------------------------------------------------------------------------
 
 
@@ -103,7 +101,7 @@ def _facts(decoded: Iterable[_Decoded]) -> Facts:
         if one.body is None:
             continue
         key = one.request.api_key
-        if key in _GROUP_HEARTBEATS and one.body["memberEpoch"] == 0:
+        if key in apis.GROUP_HEARTBEATS and one.body["memberEpoch"] == 0:
             facts.members.add((one.body["groupId"], one.body["memberId"]))
             facts.members.add((one.body["groupId"], (one.answer or {}).get("memberId") or ""))
         if key == apis.JOIN_GROUP:
@@ -246,7 +244,7 @@ def _judge(one: _Decoded, offers: Offers, options: PlanOptions, facts: Facts) ->
 def _joined(key: int, body: Body, facts: Facts) -> bool:
     """Did whoever speaks as a member of a group join it while the capture ran? True where nobody does."""
     group = body.get("groupId")
-    if key in (apis.SHARE_FETCH, apis.SHARE_ACKNOWLEDGE, *_GROUP_HEARTBEATS):
+    if key in (apis.SHARE_FETCH, apis.SHARE_ACKNOWLEDGE, *apis.GROUP_HEARTBEATS):
         return body.get("memberEpoch") == 0 or (group or "", body["memberId"] or "") in facts.members
     if key in (apis.HEARTBEAT, apis.SYNC_GROUP):
         return (group, body["memberId"]) in facts.members

@@ -27,6 +27,11 @@ _SEQUENCES: Final = 1 << 31
 _UNSUPPORTED_VERSION: Final = 35
 """What a broker answers whose configuration does not serve an API that it offers (3.9: KIP-848 groups)."""
 
+_SUBSCRIPTION: Final = (
+    "instanceId", "rackId", "rebalanceTimeoutMs", "subscribedTopicNames", "subscribedTopicRegex", "serverAssignor",
+)  # fmt: skip
+"""What a member says of itself when it joins, and later only where it changes (KIP-848)."""
+
 KEEP: Final = "keep"
 SHIFT: Final = "shift"
 
@@ -64,9 +69,10 @@ class FetchSession:
 @dataclass(slots=True)
 class Member:
     """A member of a KIP-848 or share group on the target. `assignment` is the target's last one, `owned` what the
-    member has confirmed."""
+    member has confirmed, `subscription` what it has said of itself, as it was sent."""
 
     epoch: int = 0
+    subscription: Body = field(default_factory=dict)
     assignment: list[Body] | None = None
     owned: list[Body] | None = None
 
@@ -312,6 +318,11 @@ class Remap:
     def _group_heartbeat(self, step: Step, body: Body) -> None:
         """KIP-848: the member has its epoch and its partitions from the target, not from the capture."""
         group, member = body["groupId"], body["memberId"]
+        if body.get("subscribedTopicNames") is not None:
+            body["subscribedTopicNames"] = [self.topic(name) for name in body["subscribedTopicNames"]]
+        if not member:  # version 0 joins without an id: whose state it is, the answer says
+            body["topicPartitions"] = []
+            return
         state = self.epochs.setdefault((group, member), Member())
         joins = body["memberEpoch"] <= 0
         if joins:
@@ -325,8 +336,32 @@ class Remap:
             body["topicPartitions"] = copy.deepcopy(state.assignment or [])
             state.owned = state.assignment
 
+    def can_rejoin(self, step: Step, captured: Body | None) -> bool:
+        """May the member of a group heartbeat join again? Not where it leaves, nor where it never joined."""
+        assert step.body is not None
+        state = self.epochs.get(_beating(step, captured))
+        return step.body["memberEpoch"] >= 0 and state is not None and bool(state.subscription)
+
+    def heartbeat_again(self, step: Step, body: Body, captured: Body | None, rejoins: bool) -> None:
+        """Make a group heartbeat that was answered fit to be sent again: the member is where its last answer put it
+        (an older epoch is fenced), or it joins with all that it has said of itself, and owns nothing."""
+        group, member = _beating(step, captured)
+        state = self.epochs.setdefault((group, member), Member())
+        body["memberId"] = self.member(group, member)
+        owned: list[Body] | None = None
+        if rejoins:
+            body.update(copy.deepcopy(state.subscription))
+            state.epoch, state.assignment, state.owned, owned = 0, None, None, []
+        elif state.assignment != state.owned:
+            owned, state.owned = copy.deepcopy(state.assignment or []), state.assignment
+        body["memberEpoch"] = state.epoch
+        if "topicPartitions" in body:
+            body["topicPartitions"] = owned
+
     def _share_heartbeat(self, step: Step, body: Body) -> None:
         group, member = body["groupId"], body["memberId"]
+        if body.get("subscribedTopicNames") is not None:
+            body["subscribedTopicNames"] = [self.topic(name) for name in body["subscribedTopicNames"]]
         state = self.epochs.setdefault((group, member), Member())
         if body["memberEpoch"] > 0:
             body["memberEpoch"] = state.epoch
@@ -526,14 +561,14 @@ class Remap:
             self.leads[key] = replayed["leader"] == replayed["memberId"]
 
     def _learn_group_heartbeat(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        assert step.body is not None
-        group, member = step.body["groupId"], step.body["memberId"]
+        group, was = _beating(step, captured)
+        state = self.epochs.setdefault((group, was), Member())
+        said = {name: sent.get(name) for name in _SUBSCRIPTION}
+        state.subscription |= {name: value for name, value in said.items() if value not in (None, -1)}
         if replayed["errorCode"]:
             if replayed["errorCode"] == _UNSUPPORTED_VERSION:
                 self.refused_groups.add(group)
             return
-        was = (captured or {}).get("memberId") or member
-        state = self.epochs.setdefault((group, was), self.epochs.get((group, member), Member()))
         state.epoch = replayed["memberEpoch"]
         if replayed.get("memberId"):
             self.members[group, was] = replayed["memberId"]
@@ -596,6 +631,12 @@ def _end(partition: Body | None) -> int | None:
     except batches.BadRecords:
         return None
     return last
+
+
+def _beating(step: Step, captured: Body | None) -> tuple[str, str]:
+    """The group of a group heartbeat, and its member by the captured id; version 0 is given it by the answer."""
+    assert step.body is not None
+    return step.body["groupId"], step.body["memberId"] or (captured or {}).get("memberId") or ""
 
 
 def _listed_offset(partition: Body) -> int:

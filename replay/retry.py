@@ -23,7 +23,9 @@ CONCURRENT_TRANSACTIONS: Final = 51
 MEMBER_ID_REQUIRED: Final = 79
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 INVALID_FETCH_SESSION_EPOCH: Final = 71
+UNKNOWN_MEMBER_ID: Final = 25
 REBALANCE_IN_PROGRESS: Final = 27
+FENCED_MEMBER_EPOCH: Final = 110
 
 _BY_CODE: Final = {
     3: "topic_appears",
@@ -41,6 +43,7 @@ _BY_CODE: Final = {
     56: "leader_moved",
     74: "leader_moved",
     75: "leader_moved",
+    113: "member_epoch_moved",
     51: "transaction_ends",
     70: "session_remade",
     71: "session_remade",
@@ -78,6 +81,8 @@ def rule(api_key: int, captured: Body | None, replayed: Body, after_retry: bool)
             return found
         if code == OUT_OF_ORDER_SEQUENCE and after_retry:
             return "leader_moved"
+        if code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH) and api_key in apis.GROUP_HEARTBEATS:
+            return "rejoined"
         if code == MEMBER_ID_REQUIRED and captured is not None and not expected:
             return "member_id_given"
     if captured is None:
@@ -86,7 +91,7 @@ def rule(api_key: int, captured: Body | None, replayed: Body, after_retry: bool)
         return "records_awaited"
     if api_key == apis.HEARTBEAT and captured["errorCode"] == REBALANCE_IN_PROGRESS and not replayed["errorCode"]:
         return "rebalance_awaited"
-    if api_key in (apis.CONSUMER_GROUP_HEARTBEAT, apis.SHARE_GROUP_HEARTBEAT) and not codes(replayed):
+    if api_key in apis.GROUP_HEARTBEATS and not codes(replayed):
         if _assigned(captured) and not _assigned(replayed):
             return "rebalance_awaited"
     return None

@@ -51,6 +51,8 @@ RULES: Final[dict[str, str]] = {
     "transaction_ends": "sent again until the last transaction has ended (51)",
     "member_id_given": "joined again with the id that the target gave (79)",
     "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",
+    "rejoined": "a member that the target fenced or forgot joined again, as its client would (25, 110)",
+    "member_epoch_moved": "sent again with the epoch that the member has by now (113)",
     "long_poll_scaled": "a fetch that found nothing waits shorter, as the speed demands",
     "sessionless": "a fetch session became full fetches, because its partitions have several leaders",
     "transaction_v1": "partitions were added to the transaction first, as the target demands (KIP-890)",
