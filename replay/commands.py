@@ -132,6 +132,14 @@ def replay(options: argparse.Namespace) -> int:
             f"hint: table outcomes of {options.out}, rule tool_error, says how; please report it\n"
         )
         return EXIT_NOT_VALID
+    if result.failure is not None:
+        lost = result.counts.actions["not_sent"]
+        also = f"; {lost} request{'s' * (lost != 1)} not sent" if lost else ""
+        sys.stderr.write(
+            f"kwire: not valid: {result.failure}{also}\n"
+            f"hint: {result.failure.hint}; what was done is in {options.out}\n"
+        )
+        return EXIT_NOT_VALID
     if not result.valid:
         lag = outcome.quantiles(result.counts.lags_us)["p99"]
         sys.stderr.write(
@@ -217,10 +225,9 @@ def summary(result: run.Result, out: str) -> str:
         f"{'of them':<10} "
         + ", ".join(f"{counts.verdicts[name]} {name.replace('_', ' ')}" for name in _VERDICTS if counts.verdicts[name]),
     ]
-    for rule, count in counts.skipped.most_common():
-        lines.append(f"  skipped {count:>6}  {rule}: {steps.RULES.get(rule, '')}")
-    for rule, count in counts.retries.most_common():
-        lines.append(f"  applied {count:>6}  {rule}: {steps.RULES.get(rule, '')}")
+    for done, rules in (("skipped", counts.skipped), ("not sent", counts.not_sent), ("applied", counts.retries)):
+        for rule, count in rules.most_common():
+            lines.append(f"  {done:<8} {count:>6}  {rule}: {steps.RULES.get(rule, '')}")
     if counts.duplicates:
         lines.append(f"  {counts.duplicates} batches were taken for duplicates and not written")
     for name, values in (("own lag", counts.lags_us), ("queue", counts.queues_us), ("latency", counts.latencies_us)):
@@ -231,5 +238,5 @@ def summary(result: run.Result, out: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-_ACTIONS: Final = ("sent", "converted", "skipped", "not_sent")
+_ACTIONS: Final = ("sent", "converted", "skipped", "not_sent", "unknown")
 _VERDICTS: Final = ("answered", "not_comparable", "unanswered", "skipped", "not_sent")

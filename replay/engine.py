@@ -39,13 +39,17 @@ _V2_COMMIT: Final = 5
 class Settings:
     """speed: 1 is as captured, None as fast as answers allow. Seconds: how long an answer is waited for (a join waits
     for others), how long a broker is dialled again, how long after the end answers that the capture lacks too are
-    waited for. backlog_bytes: what a connection may have unsent before its session waits."""
+    waited for, and after what silence of the whole target the run ends (longer than an answer is waited for, so that a
+    connection that went dead is first opened again). backlog_bytes, in_flight: what a connection may have unsent, and a
+    session unanswered, before the session waits; no client pipelines as much as that."""
 
     speed: float | None = 1.0
     answer_timeout: float = 90.0
     reconnect: float = 30.0
     grace: float = 1.0
+    silence: float = 120.0
     backlog_bytes: int = 4 << 20
+    in_flight: int = 1000
     limits: retry.Limits = field(default_factory=retry.Limits)
 
 
@@ -71,11 +75,24 @@ class _SessionState:
         self.retried = False
         self.waited_in_vain = False
         self.quick: dict[int, tuple[Step, Outcome]] = {}  # sent the short way and not answered yet
-        self.landed: asyncio.Future[None] | None = None
-        self.jobs: set[asyncio.Task[None]] = set()
+        self.landed: asyncio.Future[None] | None = None  # told of each answer, while somebody waits for one
+        self.jobs: dict[asyncio.Task[None], _Job] = {}
         self.owed: set[asyncio.Task[None]] = set()  # of the jobs, those that were answered in the capture
         self.lost = ""
         self.dialled: dict[int, asyncio.Lock] = {}
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.quick) + len(self.jobs)
+
+    async def landing(self) -> None:
+        """Wait until one more of the steps that were sent has its answer, or none will come."""
+        self.landed = asyncio.get_running_loop().create_future()
+        await self.landed
+
+    def has_landed(self) -> None:
+        if self.landed is not None and not self.landed.done():
+            self.landed.set_result(None)
 
 
 class Engine:
@@ -102,6 +119,8 @@ class Engine:
         self.settings = settings
         self.own_requests: dict[str, int] = {}
         self.notes: dict[str, int] = {}
+        self.failure: LinkError | None = None
+        """What the target did that kept something from being sent."""
         self._dial = dial
         self._bootstrap = bootstrap
         self._record = record
@@ -122,38 +141,50 @@ class Engine:
         self._down: dict[int, float] = {}
         self._started = 0.0
         self._epoch_ns = 0
+        self._heard = 0
 
     # --- the run ---
 
     async def run(self, start_ns: int | None = None) -> None:
-        """Send everything, from now or from that time on. Cancelling it ends the run: what was not sent is recorded as
-        that."""
+        """Send everything, from now or from that time on. Cancelling it ends the run, as a target does that is silent
+        for too long (`failure`): what was not sent is recorded as that."""
         self._epoch_ns = start_ns or time.time_ns()
         self._started = self._loop.time() + (self._epoch_ns - time.time_ns() if start_ns else 0) / 1e9
         runners = [
             self._loop.create_task(self._run_session(state, self.plan.sessions[index]))
             for index, state in enumerate(self._states)
         ]
+        sending = asyncio.gather(*runners)
         watch = self._loop.create_task(self._watch())
         try:
-            await asyncio.gather(*runners)
+            done, _ = await asyncio.wait((sending, watch), return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
             jobs = [job for state in self._states for job in state.jobs]
-            if jobs:
+            if jobs and not watch.done():
                 await asyncio.wait(jobs, timeout=self.settings.grace)
         finally:
-            for runner in (watch, *runners):
-                runner.cancel()
+            following = {task: job for state in self._states for task, job in state.jobs.items()}
+            owed = [(job.step, job.outcome) for job in following.values()]
             for state in self._states:
-                for step, outcome in list(state.quick.values()):
-                    outcome.verdict, outcome.rule = "unanswered", "aborted"
-                    self._finish(step, outcome)
+                owed += state.quick.values()
                 state.quick.clear()
-                for job in state.jobs:
-                    job.cancel()
-            everything = [watch, *runners, *(job for state in self._states for job in state.jobs)]
-            await asyncio.gather(*everything, return_exceptions=True)
+            for task in (watch, *runners, *following):
+                task.cancel()
+            await asyncio.gather(sending, watch, *runners, *following, return_exceptions=True)
+            for step, outcome in owed:
+                if not self._done[step.number]:
+                    _abort(step, outcome)
+                    self._finish(step, outcome)
+            self.give_up_rest()
             self.close()
             await asyncio.sleep(0)
+
+    def give_up_rest(self) -> None:
+        """Record what was not sent as that."""
+        for step in self.plan.steps:
+            if not self._done[step.number]:
+                self._give_up(step, "aborted", None)
 
     def close(self) -> None:
         """End all connections."""
@@ -172,25 +203,19 @@ class Engine:
         return self._started + step.at_ns / 1e9 / self.settings.speed
 
     async def _run_session(self, state: _SessionState, numbers: Sequence[int]) -> None:
-        begun = 0
         self._busy += 1
         try:
             for number in numbers:
                 step = self.plan.steps[number]
+                if state.in_flight >= self.settings.in_flight:
+                    self._note("back_pressure")
+                    await state.landing()
                 if not (step.quick is not None and self._is_ready(step) and self._send_quick(state, step, None)):
                     await self._run_step(state, step)
-                begun += 1
             while state.owed or state.quick:
-                if state.quick:
-                    state.landed = self._loop.create_future()
-                    await state.landed
-                else:
-                    await asyncio.wait(state.owed)
+                await state.landing()
         finally:
             self._busy -= 1
-            for number in numbers[begun:]:
-                if not self._sent[number]:
-                    self._give_up(self.plan.steps[number], "aborted", None)
             self._check_stall()
 
     def _give_up(self, step: Step, rule: str, reason: str | None) -> None:
@@ -289,6 +314,7 @@ class Engine:
             return self._finish(step, outcome)
         except LinkError as failure:
             state.lost = str(failure)
+            self.failure = self.failure or failure
             return self._give_up(step, "unreachable", str(failure))
         except Exception as failure:
             # One step must not take the run down; the run is not valid, and says why.
@@ -304,15 +330,16 @@ class Engine:
         """Wait for the answer of what was sent, beside the session."""
         self._busy += 1
         task = self._loop.create_task(self._await_answer(state, job))
-        state.jobs.add(task)
+        state.jobs[task] = job
         if job.step.request.answer is not None:
             state.owed.add(task)
         task.add_done_callback(lambda done: self._job_done(state, done))
 
     def _job_done(self, state: _SessionState, task: asyncio.Task[None]) -> None:
         self._busy -= 1
-        state.jobs.discard(task)
+        del state.jobs[task]
         state.owed.discard(task)
+        state.has_landed()
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "a step failed", "exception": task.exception()})
         self._check_stall()
@@ -376,21 +403,35 @@ class Engine:
             node = next(iter(self.topology.nodes))
             self._follow(state, _Job(step, outcome, body, [(node, body)], [waiter], [channel]))
         else:
+            self._heard += 1
             outcome.answered_ns = self._now_ns()
             outcome.answer = answer if isinstance(answer, bytes) else None
             if short.base >= 0:
                 self.remap.offset_map(short.topic, short.partition).learn(short.base, good[0], short.count)
             self._finish(step, outcome)
         self._busy -= 1
-        if not state.quick and state.landed is not None and not state.landed.done():
-            state.landed.set_result(None)
+        state.has_landed()
         if not self._busy:
             self._check_stall()
 
     async def _watch(self) -> None:
-        """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue."""
+        """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue. Returns
+        when the target has been silent for too long, while answers were owed."""
+        tick = min(self.settings.answer_timeout / 4, 5.0)
+        heard, silent = 0, 0.0
         while True:
-            await asyncio.sleep(min(self.settings.answer_timeout / 4, 5.0))
+            await asyncio.sleep(tick)
+            if self._heard != heard:
+                heard, silent = self._heard, 0.0
+            elif any(state.in_flight for state in self._states):
+                silent += tick
+            if silent > self.settings.silence:
+                host, port = self._bootstrap
+                self.failure = LinkError(
+                    f"{host}:{port}: no answer to anything for {self.settings.silence:g} s",
+                    "see the broker's log; a lower --speed",
+                )
+                return
             overdue = self._now_ns() - round(self.settings.answer_timeout * 1e9)
             for state in self._states:
                 oldest = next(iter(state.quick.values()), None)
@@ -627,6 +668,7 @@ class Engine:
                     closed_before = True
                 else:
                     outcome.reason = None
+                    self._heard += 1
                     outcome.answered_ns = self._now_ns()
                     rule = retry.rule(step.request.api_key, captured, replayed, state.retried)
                     if rule == "records_awaited" and (state.waited_in_vain or not step.expects):
@@ -651,8 +693,7 @@ class Engine:
                     await self._again(state, job, rule, replayed)
             self._conclude(job, captured, replayed, kept)
         except asyncio.CancelledError:
-            outcome.verdict = "unanswered" if step.request.answer is not None else "not_comparable"
-            outcome.rule = "aborted" if step.request.answer is not None else "not_captured"
+            _abort(step, outcome)
             raise
         except (LinkError, _Skipped) as failure:
             outcome.verdict, outcome.reason = "unanswered", str(failure)
@@ -911,6 +952,14 @@ class _Skipped(Exception):
         super().__init__(reason)
         self.rule = rule
         self.reason = reason
+
+
+def _abort(step: Step, outcome: Outcome) -> None:
+    """The run ends before the answer of what was sent."""
+    if step.request.answer is None:
+        outcome.verdict, outcome.rule = "not_comparable", "not_captured"
+    else:
+        outcome.verdict, outcome.rule = "unanswered", "aborted"
 
 
 def _without_names(body: Any) -> Any:

@@ -29,7 +29,7 @@ from analyzer.dataset import Writer, open_dataset
 from analyzer.decoding import OK
 from analyzer.reading import masked
 from replay.sessions import Session
-from replay.steps import Skip
+from replay.steps import Skip, Step
 
 REPLAYED: Final = "replay:"
 KEPT: Final = 500_000
@@ -73,11 +73,13 @@ def moment(nanoseconds: int | None) -> datetime.datetime | None:
 
 @dataclass(slots=True)
 class Counts:
-    """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`."""
+    """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`. `skipped`,
+    `not_sent`: by rule."""
 
     actions: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
+    not_sent: Counter[str] = field(default_factory=Counter)
     retries: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     tool_errors: int = 0
@@ -93,7 +95,7 @@ class Counts:
         """Take what another counted."""
         for mine, theirs in (
             (self.actions, other.actions), (self.verdicts, other.verdicts), (self.skipped, other.skipped),
-            (self.retries, other.retries),
+            (self.not_sent, other.not_sent), (self.retries, other.retries),
         ):  # fmt: skip
             mine.update(theirs)
         self.duplicates += other.duplicates
@@ -109,6 +111,7 @@ class Counts:
             "actions": dict(sorted(self.actions.items())),
             "verdicts": dict(sorted(self.verdicts.items())),
             "skipped": dict(sorted(self.skipped.items())),
+            "not_sent": dict(sorted(self.not_sent.items())),
             "retries": dict(sorted(self.retries.items())),
             "duplicates": self.duplicates,
             "tool_errors": self.tool_errors,
@@ -153,6 +156,10 @@ class Recorder:
         """An exchange that the plan does not send."""
         self.add(Outcome(skip.row, None, "skipped", "skipped", skip.rule, skip.reason or None))
 
+    def lost(self, step: Step, reason: str) -> None:
+        """A step of a process that died: whether it was sent, and what came, is not known."""
+        self.add(Outcome(step.request.row, step.number, "unknown", "not_comparable", "worker_lost", reason))
+
     def add(self, outcome: Outcome) -> None:
         """An exchange's end. Rows are made later: that takes longer than sending did."""
         self._waiting.append(outcome)
@@ -170,6 +177,8 @@ class Recorder:
         counts.verdicts[outcome.verdict] += 1
         if outcome.action == "skipped":
             counts.skipped[outcome.rule or ""] += 1
+        elif outcome.action == "not_sent":
+            counts.not_sent[outcome.rule or ""] += 1
         counts.retries.update(outcome.retries)
         counts.tool_errors += outcome.rule == "tool_error"
         row = outcome.row

@@ -7,10 +7,10 @@ LinkError, those of the input as the reading's own.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +109,8 @@ class Target:
 
 @dataclass(slots=True)
 class Result:
-    """How a run went. `valid`: its own lag was small enough for its times to mean something."""
+    """How a run went. `valid`: all was sent that should be, and its own lag was small enough for its times to mean
+    something. `failure`: what kept something from being sent."""
 
     counts: Counts
     plan: Plan
@@ -118,6 +119,7 @@ class Result:
     engine_notes: dict[str, int]
     valid: bool
     interrupted: bool
+    failure: link.LinkError | None
     seconds: float
     sending_seconds: float
     sending_cpu_seconds: float
@@ -188,7 +190,8 @@ async def replay(
         sending, cpu = time.monotonic() - sending, time.process_time() - cpu
         recorder.settle()
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
-        valid = not recorder.counts.tool_errors and (options.settings.speed is None or lag <= options.lag_limit_us)
+        in_time = options.settings.speed is None or lag <= options.lag_limit_us
+        valid = in_time and not recorder.counts.tool_errors and not done.failure
         seconds = time.monotonic() - started
         captures = [{"name": name, "files": []} for name in dict.fromkeys(session.capture for session in found)]
         about = {
@@ -203,6 +206,7 @@ async def replay(
             "allow": sorted(apis.name(key) for key in options.allow),
             "valid": valid,
             "interrupted": done.interrupted,
+            "failure": str(done.failure or ""),
             "seconds": round(seconds, 3),
             "own_requests": done.own_requests,
             "engine": done.notes,
@@ -220,6 +224,7 @@ async def replay(
             done.notes,
             valid,
             done.interrupted,
+            done.failure,
             seconds,
             sending,
             cpu,
@@ -245,7 +250,7 @@ async def _one_process(
         await engine.run()
     except asyncio.CancelledError:
         interrupted = True
-    return workers.Done(recorder.counts, engine.own_requests, engine.notes, interrupted)
+    return workers.Done(recorder.counts, engine.own_requests, engine.notes, interrupted, engine.failure)
 
 
 async def _workers(
@@ -256,16 +261,24 @@ async def _workers(
     known = workers.Surroundings(
         facts, target.offers, target.topology, learned, (options.host, options.port), options.settings, options.access
     )
-    total = workers.Done(recorder.counts, {}, {}, False)
+    own_requests: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="kwire-replay-") as folder:
         parts = workers.shares(found, planned, options.processes)
-        some, _ = await workers.send(parts, known, Path(folder), recorder.take)
-    for one in some:
+        done, dead = await workers.send(parts, known, Path(folder), recorder.take)
+    for one in done:
         recorder.counts.add(one.counts)
-        for mine, theirs in ((total.own_requests, one.own_requests), (total.notes, one.notes)):
-            for name, count in theirs.items():
-                mine[name] = mine.get(name, 0) + count
-    return dataclasses.replace(total, interrupted=any(one.interrupted for one in some))
+        own_requests.update(one.own_requests)
+        notes.update(one.notes)
+    failures = [one.failure for one in done if one.failure]
+    for lost in dead:
+        for number in parts[lost.number].numbers:
+            recorder.lost(planned.steps[number], lost.reason)
+        what = f"worker {lost.number + 1} of {len(parts)} {lost.reason}"
+        told = f"{what}: what became of its {len(parts[lost.number].numbers)} requests is not known"
+        failures.insert(0, link.LinkError(told, "was memory short? fewer --workers need less"))
+    interrupted = any(one.interrupted for one in done)
+    return workers.Done(recorder.counts, dict(own_requests), dict(notes), interrupted, next(iter(failures), None))
 
 
 def _remap_options(options: Options, found: Sequence[Session]) -> remap.Options:

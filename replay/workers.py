@@ -4,7 +4,9 @@ In: a plan. Out: shares of it, and what each worker's engine did. Together stay 
 (client id and address), of one group, of one transactional or producer id (`plan` names their states), and whatever
 waits for another's answers: a reader goes with the writers of its records, because what one worker learns another does
 not know.
-Rules: a worker writes a dataset of its own, which the parent takes over; an interrupted worker writes what it did.
+Rules: a worker writes a dataset of its own, which the parent takes over. Ctrl-C is the parent's: it tells the workers,
+which then write what they did; so does a worker whose parent is gone. A worker that dies takes its own outcomes with it
+and nobody else's: the others go on to their end.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +33,8 @@ from replay.steps import Plan
 
 _LEAD: Final = 0.2
 """Seconds between telling the workers when to start, and that."""
+_PATIENCE: Final = 10.0
+"""Seconds for a worker to end after its last word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +78,21 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a worker says in the end."""
+    """What a worker says in the end. `failure`: what kept something from being sent."""
 
     counts: Counts
     own_requests: dict[str, int]
     notes: dict[str, int]
     interrupted: bool
+    failure: link.LinkError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A worker that ended without a word: its place among the shares, and how it ended."""
+
+    number: int
+    reason: str
 
 
 def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
@@ -138,7 +154,8 @@ def _share(sessions: Sequence[Session], planned: Plan, chosen: list[int]) -> Sha
 
 
 def _work(share: Share, known: Surroundings, out: str, pipe: Connection) -> None:
-    """A worker's process: say that it is ready, get the start, send, write, say what was done."""
+    """A worker's process: say that it is ready, get the start (None: there is none), send until all is sent or the
+    parent speaks again, write, say what was done."""
     recorder = Recorder(dataset.Writer(out))
 
     def record(outcome: Outcome) -> None:
@@ -151,58 +168,114 @@ def _work(share: Share, known: Surroundings, out: str, pipe: Connection) -> None
             share.sessions, share.plan, known.facts, known.learned, known.topology, known.offers,
             known.access.dial(), known.bootstrap, known.settings, record,
         )  # fmt: skip
+        loop = asyncio.get_running_loop()
         pipe.send("ready")
-        start_ns = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
+        start_ns = await loop.run_in_executor(None, _received, pipe)
+        if start_ns is None:
+            engine.give_up_rest()
+            return engine, True
+        sending = loop.create_task(engine.run(start_ns))
+
+        def stop() -> None:
+            loop.remove_reader(pipe)  # once: a second time it would end the recording of what was done
+            sending.cancel()
+
+        loop.add_reader(pipe, stop)
         try:
-            await engine.run(start_ns)
+            await sending
         except asyncio.CancelledError:
             return engine, True
         return engine, False
 
     engine, interrupted = asyncio.run(send())
     recorder.finish(list(known.learned.rows(share.sessions[0].capture)), [], {})
-    pipe.send(Done(recorder.counts, engine.own_requests, engine.notes, interrupted))
+    with contextlib.suppress(BrokenPipeError):
+        pipe.send(Done(recorder.counts, engine.own_requests, engine.notes, interrupted, engine.failure))
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started in here do not hear Ctrl-C, from their first instruction on."""
+    resource_tracker.ensure_running()  # starting it, as the first of these processes would, undoes the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def send(
     parts: Sequence[Share], known: Surroundings, folder: Path, take: Callable[[Path], None]
-) -> tuple[list[Done], int]:
-    """Run the workers and `take` their datasets; (what they did, when they started). Raises LinkError if one dies."""
+) -> tuple[list[Done], list[Dead]]:
+    """Run the workers and `take` the datasets of those that end well; (what these did, the others). Cancelling it makes
+    them write what they did, and goes no further."""
     context = multiprocessing.get_context("spawn")
-    loop = asyncio.get_running_loop()
-    running = []
+    running: list[tuple[SpawnProcess, Connection, Path]] = []
+    stopped = False
+
+    async def said(pipe: Connection) -> Any:
+        """What a worker says next; None where it is dead."""
+        nonlocal stopped
+        waiting = asyncio.get_running_loop().run_in_executor(None, _received, pipe)
+        while True:
+            try:
+                return await asyncio.shield(waiting)
+            except asyncio.CancelledError:
+                stopped = True
+                for _, other, _ in running:
+                    _tell(other, None)
+
+    done: list[Done] = []
+    dead: list[Dead] = []
     try:
-        for number, share in enumerate(parts):
-            mine, theirs = context.Pipe()
-            out = folder / f"worker-{number}"
-            process = context.Process(target=_work, args=(share, known, str(out), theirs))
-            process.start()
-            theirs.close()
-            running.append((process, mine, out))
+        with _deaf():
+            for number, share in enumerate(parts):
+                mine, theirs = context.Pipe()
+                out = folder / f"worker-{number}"
+                process = context.Process(target=_work, args=(share, known, str(out), theirs))
+                process.start()
+                theirs.close()
+                running.append((process, mine, out))
         for _, pipe, _ in running:
-            await loop.run_in_executor(None, _receive, pipe)
+            await said(pipe)
         start_ns = time.time_ns() + round(_LEAD * 1e9)
         for _, pipe, _ in running:
-            pipe.send(start_ns)
-        done: list[Done] = []
-        for _, pipe, out in running:
-            waiting = loop.run_in_executor(None, _receive, pipe)
-            while True:
-                # Ctrl-C reaches the workers too: they write what they did, and this waits for it.
-                with contextlib.suppress(asyncio.CancelledError):
-                    done.append(await asyncio.shield(waiting))
-                    break
-            take(out)
-        return done, start_ns
+            if not stopped:
+                _tell(pipe, start_ns)
+        for number, (process, pipe, out) in enumerate(running):
+            last = await said(pipe)
+            if isinstance(last, Done):
+                take(out)
+                done.append(last)
+            else:
+                process.join(_PATIENCE)
+                dead.append(Dead(number, _ending(process.exitcode)))
+        return done, dead
     finally:
         for process, _, _ in running:
-            process.join(10)
+            if len(done) + len(dead) == len(parts):
+                process.join(_PATIENCE)
             if process.is_alive():
                 process.terminate()
+            process.join()
 
 
-def _receive(pipe: Connection) -> Any:
+def _received(pipe: Connection) -> Any:
+    """What comes next; None where nothing will."""
     try:
         return pipe.recv()
-    except EOFError:
-        raise link.LinkError("a worker ended before its work", "see what it wrote above; fewer --workers") from None
+    except (EOFError, OSError):
+        return None
+
+
+def _tell(pipe: Connection, what: int | None) -> None:
+    """Say something to a worker, if it still lives."""
+    with contextlib.suppress(OSError):
+        pipe.send(what)
+
+
+def _ending(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

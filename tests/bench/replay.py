@@ -101,13 +101,14 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
         name = f"10.0.0.1:{10000 + number}-10.0.0.9:9092#1"
 
         def request(
-            ordinal: int, key: int, version: int, body: Any, answer: Any, sent: int, took: int, name: str = name
-        ) -> Request:
+            ordinal: int, key: int, version: int, body: Any, answer: Any, sent: int, took: int,
+            name: str = name, client: str = f"bench-{number}",
+        ) -> Request:  # fmt: skip
             row = columns | {
                 "capture": "bench", "connection": name, "exchange": ordinal, "reply": ordinal, "api_key": key,
-                "api": apis.name(key), "api_version": version, "client_id": "bench", "request_state": "decoded",
+                "api": apis.name(key), "api_version": version, "client_id": client, "request_state": "decoded",
             }  # fmt: skip
-            asked = encode_request(key, version, ordinal, "bench", body)
+            asked = encode_request(key, version, ordinal, client, body)
             return Request(row, sent, sent + took, asked, encode_response(key, version, ordinal, answer))
 
         producer = (1000 + number, 0)

@@ -4,6 +4,7 @@ and a clock that only moves while everybody waits. No network, no real time."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import selectors
 from collections.abc import Callable, Sequence
@@ -236,8 +237,11 @@ def replayed(
     limits: retry.Limits | None = None,
     allow: frozenset[int] = frozenset(),
     nodes: dict[int, int] | None = None,
+    in_flight: int = 1000,
+    interrupted_after: float | None = None,
 ) -> Played:
-    """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more."""
+    """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more;
+    `interrupted_after`: seconds of it until Ctrl-C."""
 
     async def run() -> Played:
         known = topology.Topology(nodes=dict(target.nodes), partitions=dict(topics or {}))
@@ -252,10 +256,14 @@ def replayed(
         learned.nodes = nodes or {}
         engine = Engine(
             sessions, planned, facts, learned, known, offered, target.dial, target.nodes[first],
-            Settings(speed=speed, limits=limits or retry.Limits()), outcomes.append,
+            Settings(speed=speed, limits=limits or retry.Limits(), in_flight=in_flight), outcomes.append,
         )  # fmt: skip
         begun = asyncio.get_running_loop().time()
-        await engine.run()
+        if interrupted_after is None:
+            await engine.run()
+        else:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(engine.run(), interrupted_after or 1e-9)
         return Played(outcomes, engine, asyncio.get_running_loop().time() - begun)
 
     played: Played = play(run())

@@ -5,19 +5,29 @@ The target is a server in the test process: the benchmark's sink, or one that mi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import multiprocessing
+import os
 import re
 import signal
 import subprocess
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 import analyzer
-from replay import link, run
+from analyzer import cli
+from replay import commands, link, pairs, run
+from replay.compare import compare
 from replay.engine import Settings
 from tests.bench.replay import Sink, sessions
 from tests.shared import KWIRE, ROOT, SAMPLES
@@ -195,31 +205,130 @@ def test_workers_write_one_run(tmp_path: Path) -> None:
     assert len(stored.messages.to_table()) == 4 * 104
 
 
-def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
-    """At a hundredth of the captured speed the replay lasts minutes; it is interrupted after its first request."""
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("while_", ["it starts", "it sends"])
+def test_ctrl_c_leaves_a_readable_run(processes: int, while_: str, tmp_path: Path) -> None:
+    """At a hundredth of the captured speed the replay lasts an hour; like a terminal, the test interrupts the whole
+    process group, workers included."""
     sending = threading.Event()
 
     class Hearing(Sink):
         def data_received(self, data: bytes) -> None:
-            if b"kafkajs-lab" in data:  # a captured client, not the replayer asking for itself
+            if b"lab-admin" in data or b"sasl-alice" in data:  # captured clients, not the replayer asking for itself
                 sending.set()
             super().data_received(data)
 
     with serving(Hearing) as port:
         Hearing.port = port
         process = subprocess.Popen(
-            [*KWIRE, "replay", str(SAMPLES / "client-kafkajs-3.9" / "capture.pcap"), "--to", f"127.0.0.1:{port}",
-             "-o", str(tmp_path / "run"), "--speed", "0.01"],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*KWIRE, "replay", str(SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"), "--to", f"127.0.0.1:{port}",
+             "-o", str(tmp_path / "run"), "--speed", "0.01", "--workers", str(processes)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             # Interruptible even where the tests run in the background, which makes children ignore SIGINT.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
-        begun = sending.wait(SECONDS)
-        process.send_signal(signal.SIGINT)
+        # The captured side is written when the sending, or the starting of the workers, begins.
+        begun = sending.wait(SECONDS) if while_ == "it sends" else until(lambda: list(tmp_path.glob(".run.*/messages")))
+        os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=SECONDS)
     assert begun, said
     assert process.returncode == 130, said
-    assert re.search(r"interrupted; what was done is in ", said)
+    assert said.splitlines()[-1] == f"kwire: interrupted; what was done is in {tmp_path / 'run'}"
+    assert "Traceback" not in said
+    assert until(lambda: not alive(process.pid))  # Python's own helper of processes ends when it sees that they did
+    stored = analyzer.open_dataset(tmp_path / "run")
+    outcomes = stored.outcomes.to_table().to_pylist()
+    captured = stored.exchanges.to_table(filter=pc.field("capture") == "capture.pcap")
+    assert len(outcomes) == captured.num_rows == stored.manifest["replay"]["counts"]["total"]
+    assert len({(row["connection"], row["exchange"], row["reply"]) for row in outcomes}) == len(outcomes)
+    assert stored.manifest["replay"]["interrupted"]
+    not_sent = {row["rule"] for row in outcomes if row["verdict"] == "not_sent"}
+    assert not_sent == {"aborted"}
+
+
+def until(happened: Callable[[], object]) -> bool:
+    """Wait until something has happened that nobody tells about; False where it does not."""
+    deadline = time.monotonic() + SECONDS
+    while not happened():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def alive(session: int) -> list[str]:
+    """The processes of a terminal session that run; those that are dead and not asked about yet do not."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = stat.read_text().rpartition(")")
+            state, _, _, whose = rest.split()[:4]
+            if whose == str(session) and state != "Z":
+                found.append(name)
+    return found
+
+
+def test_a_worker_that_dies_takes_no_outcomes_but_its_own(tmp_path: Path) -> None:
+    class Killing(Sink):
+        victim: BaseProcess | None = None
+
+        def data_received(self, data: bytes) -> None:
+            if Killing.victim is None and b"bench" in data:  # the first that was captured
+                Killing.victim = multiprocessing.active_children()[0]
+                Killing.victim.kill()
+            super().data_received(data)
+
+    with serving(Killing) as port:
+        Sink.port = port
+        result = replayed(port, tmp_path / "run", speed=1.0, rate=50.0, processes=2)
+
+    assert not result.valid
+    assert re.fullmatch(
+        r"worker [12] of 2 was killed by SIGKILL: what became of its 52 requests is not known", str(result.failure)
+    )
+    assert result.counts.actions == {"sent": 52, "unknown": 52}
     outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()
-    assert len(outcomes) == 86
-    assert {row["rule"] for row in outcomes if row["verdict"] == "not_sent"} == {"aborted"}
+    assert sorted(row["step"] for row in outcomes) == list(range(104))
+    told = Counter((row["action"], row["verdict"], row["rule"]) for row in outcomes)
+    assert told == {("sent", "answered", None): 52, ("unknown", "not_comparable", "worker_lost"): 52}
+    assert not multiprocessing.active_children()
+    assert compare(pairs.from_run(tmp_path / "run")).skipped["worker_lost"] == 52
+
+
+class _Fading(Sink):
+    """Answers the first twenty requests to produce, each later than the one before, and then nothing any more."""
+
+    asked = 0
+
+    def data_received(self, data: bytes) -> None:
+        if data[4:6] != b"\0\0":
+            super().data_received(data)
+            return
+        _Fading.asked += data.count(b"orders")
+        if _Fading.asked < 20:
+            asyncio.get_running_loop().call_later(0.005 * _Fading.asked, super().data_received, data)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
+    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The patience of minutes is one of a second here."""
+    monkeypatch.setattr(commands, "Settings", partial(Settings, answer_timeout=0.4, silence=1.0))
+    monkeypatch.setattr(run, "read", lambda *_, **__: sessions(4, 25, None))
+    monkeypatch.setattr(_Fading, "asked", 0)
+    with serving(_Fading) as port:
+        Sink.port = port
+        code = cli.main(["replay", "bench", "--to", f"127.0.0.1:{port}", "-o", str(tmp_path / "run"), "--speed", "max",
+                         "--workers", processes])  # fmt: skip
+    assert code == 3
+    line, hint = capsys.readouterr().err.splitlines()[-2:]
+    told = analyzer.open_dataset(tmp_path / "run").manifest["replay"]
+    lost = told["counts"]["actions"]["not_sent"]
+    assert line == f"kwire: not valid: 127.0.0.1:{port}: no answer to anything for 1 s; {lost} requests not sent"
+    assert hint.startswith("hint: ")
+    assert not told["valid"]
+    outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()
+    assert len(outcomes) == told["counts"]["total"] == 4 * 26
+    assert lost > 30
+    assert {row["verdict"] for row in outcomes} == {"answered", "unanswered", "not_sent"}

@@ -412,6 +412,98 @@ def test_a_target_that_goes_away_leaves_every_step_with_an_outcome() -> None:
     assert {one.rule for one in run.outcomes} == {"unreachable", "session_lost"}
 
 
+def test_no_more_is_in_flight_than_the_bound_where_the_capture_lacks_the_answers() -> None:
+    """Seen from one side only, nothing in the capture says when to wait."""
+    capture = Captured()
+    for number in range(30):
+        capture.said(number * 0.001, apis.METADATA, 9, {"topics": None})
+    target = Target().on(apis.METADATA, _metadata(), delay=1.0)
+
+    run = replayed([capture], target, in_flight=10)
+
+    moments = [one.at for one in target.said(apis.METADATA)]
+    assert max(sum(sent <= other < sent + 1.0 for other in moments) for sent in moments) <= 10
+    assert run.engine.notes["back_pressure"] == 20
+    assert len(run.outcomes) == 30
+
+
+def test_a_target_that_is_slower_with_each_answer_slows_the_run_and_then_ends_it() -> None:
+    """Four requests a second, pipelined by two; each answer takes twice as long as the one before."""
+    capture = Captured()
+    for number in range(40):
+        capture.said(number * 0.25, apis.METADATA, 9, {"topics": None}, _metadata(), took=0.4)
+    target = Target()
+
+    def slower(body: Body) -> Body:
+        target.delay[apis.METADATA] *= 2
+        return _metadata()
+
+    target.on(apis.METADATA, slower, delay=0.1)
+
+    run = replayed([capture], target, speed=1.0)
+
+    assert str(run.engine.failure) == "target:9092: no answer to anything for 120 s"
+    told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
+    # The tenth answer would take 102 s: its connection ends after 90 s, and what was sent on the next goes unanswered.
+    assert told == (
+        [("answered", None)] * 9 + [("unanswered", None)] * 2 + [("unanswered", "aborted")] * 2
+        + [("not_sent", "aborted")] * 27
+    )  # fmt: skip
+    lateness = [(one.sent_ns or 0) - (one.scheduled_ns or 0) for one in run.of(apis.METADATA)[1:10]]
+    assert lateness == sorted(lateness)
+    assert lateness[-1] > 40e9
+    assert 220 < run.seconds < 240
+
+
+def test_a_target_that_never_answers_ends_the_run() -> None:
+    capture = Captured()
+    for number in range(3):
+        capture.said(number * 0.1, apis.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(apis.METADATA, _metadata(), delay=1e9)
+
+    run = replayed([capture], target)
+
+    told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
+    assert told == [("unanswered", None), ("unanswered", "aborted"), ("not_sent", "aborted")]
+    assert [one.link for one in target.heard] == [1, 2]  # the first answer was waited for, then its connection ended
+    assert 120 < run.seconds < 130
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.00005, 0.00015, 0.0005, 0.0205, 0.2, 0.5, 1.5, 5.5])
+def test_every_step_has_one_outcome_whenever_the_run_is_interrupted(moment: float) -> None:
+    """Before the first turn, while dialling, asking, sending, waiting for a time, an answer or another connection."""
+    records = batch()
+    writer = Captured("10.0.0.1:1-10.0.0.9:9092#1")
+    for number in range(5):
+        writer.said(number * 0.02, apis.PRODUCE, 9, produced(records), produced_answer(number * 3))
+    reader = Captured("10.0.0.2:1-10.0.0.9:9092#1")
+    for number in range(5):
+        reader.said(number * 1.0, apis.METADATA, 9, {"topics": None}, _metadata(), took=2.0)
+    silent = Captured("10.0.0.3:1-10.0.0.9:9092#1").said(0.0, apis.METADATA, 9, {"topics": None})
+    target = Target().on(apis.METADATA, _metadata(), delay=0.4).on(apis.PRODUCE, produced_answer(0), delay=0.1)
+
+    run = replayed([writer, reader, silent], target, topics={"orders": 1}, speed=1.0, interrupted_after=moment)
+
+    assert sorted(one.step or 0 for one in run.outcomes) == list(range(11))
+    assert {(one.verdict, one.rule) for one in run.outcomes} <= {
+        ("answered", None), ("not_comparable", "not_captured"), ("unanswered", "aborted"), ("not_sent", "aborted")
+    }  # fmt: skip
+    assert {one.verdict for one in run.outcomes if one.action == "not_sent"} <= {"not_sent"}
+    answered = [one for one in run.outcomes if one.verdict == "answered"]
+    assert bool(answered) == (moment > 0.1)
+
+
+def test_silence_counts_only_while_an_answer_is_owed() -> None:
+    capture = Captured()
+    for number in range(3):
+        capture.said(number * 1000.0, apis.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(apis.METADATA, _metadata())
+
+    run = replayed([capture], target, speed=1.0)
+
+    assert [one.verdict for one in run.outcomes] == ["answered"] * 3
+
+
 def test_who_waits_for_what_never_comes_is_released_and_nothing_hangs() -> None:
     """The second connection's heartbeat waits for the first one's join, which the target cannot take."""
     first = Captured("10.0.0.1:1-10.0.0.8:9092#1", broker=("10.0.0.8", 9092))
