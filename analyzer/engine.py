@@ -4,20 +4,23 @@ In: a `CapturePoint`. Out: for each window a list of `Batch`, one a shard. Readi
 the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
 comes out depends on the packets alone: each batch is in order of the packet that completed its rows, and windows follow
 one another.
+
+Several engines, in processes that know nothing of one another, may share a capture point: each reads all of it and
+works on every n-th connection. All see the same windows, and count packets and connections alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import numpy as np
 
 from analyzer.conversation import FRAME_LIMIT, Batch, Conversations, layouts
 from captures.files import CapturePoint
-from captures.flows import Assigned, Flows
+from captures.flows import CONN_BORN, Assigned, Flows
 from captures.kernels import compile_apart
 from captures.packets import Packets, Reader, no_packets
 from captures.streams import WAITING_BYTES, Streams
@@ -42,6 +45,21 @@ class Settings:
     keep_messages: bool = False
     keep_records: bool = False
     frame_limit: int = FRAME_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which connections an engine works on: those whose place in order of creation is `number` modulo `of`."""
+
+    number: int = 0
+    of: int = 1
+
+    def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
+        """What concerns these connections, and the slots of others that ended. Packets of others become strays."""
+        mine = assigned.conn[:, CONN_BORN] % self.of == self.number
+        slots = np.where(np.append(mine, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
+        kept = mine[assigned.ends[:, 1]]
+        return replace(assigned, slot=slots.astype(np.int32), ends=assigned.ends[kept]), assigned.ends[~kept, 1]
 
 
 LARGEST_SHARE = 4
@@ -70,7 +88,9 @@ class Engine:
     """One capture point being read. `flows` names connections, `reader` knows the files and notes; `done_packets` is
     how many packets the batches handed out so far cover."""
 
-    def __init__(self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None) -> None:
+    def __init__(
+        self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None, share: Share | None = None
+    ) -> None:
         # Half of what there is to compile is one kernel.
         compile_apart("analyzer.framing.converse", "import analyzer.conversation as c; c.compile_converse()")
         self.settings = settings
@@ -96,6 +116,7 @@ class Engine:
             )
             for i in range(shards)
         ]
+        self._share = share
         self._recycled: list[np.ndarray] = []
 
     def batches(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[list[Batch]]:
@@ -127,7 +148,7 @@ class Engine:
                 self.done_packets = until
                 yield done
                 self._recycle(done)
-            last = _Window(no_packets(), self.flows.all_end(), self.packets)
+            last = _Window(no_packets(), self._mine(self.flows.all_end()), self.packets)
             final = [pool.submit(shard.process, last, self.flows.slots, True) for shard in self._shards]
             yield [part.result() for part in final]
         finally:
@@ -139,10 +160,17 @@ class Engine:
         for packets in self.reader:
             while self._recycled:
                 self.flows.recycle(self._recycled.pop())
-            assigned = self.flows.assign(packets)
+            assigned = self._mine(self.flows.assign(packets))
             base = self.packets
             self.packets += len(packets)
             yield _Window(packets, assigned, base)
+
+    def _mine(self, assigned: Assigned) -> Assigned:
+        if self._share is None:
+            return assigned
+        mine, ended = self._share.divide(assigned)
+        self._recycled.append(ended)  # no stage of this engine knows of them
+        return mine
 
     def _recycle(self, batches: list[Batch]) -> None:
         """The connections that ended in these batches have been written: their slots may be used again."""

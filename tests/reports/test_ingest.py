@@ -23,7 +23,7 @@ CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 @pytest.fixture
 def crumbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits so small that a sample has many of each: some connections a task, some hundred packets a range."""
-    monkeypatch.setattr(splitting, "BUCKET_BYTES", 200_000)
+    monkeypatch.setattr(splitting, "share_count", lambda _: 5)
     monkeypatch.setattr(splitting, "RANGE_PACKETS", 300)
 
 
@@ -52,8 +52,9 @@ def test_by_connection_every_capture_is_equal(
     spark: Any, every_capture: list[str], local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(splitting, "RANGE_PACKETS", 20_000)
-    monkeypatch.setattr(splitting, "BUCKET_BYTES", 1_000_000)
-    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, keep_bytes=True, records="meta", split_bytes=0)
+    monkeypatch.setattr(splitting, "share_count", lambda _: 3)
+    options: dict[str, Any] = {"keep_bytes": True, "records": "meta", "window_bytes": 1 << 20}
+    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, split_bytes=0, **options)
     assert_same_dataset(local, tmp_path / "dataset")
 
 
@@ -63,14 +64,14 @@ def test_a_capture_rotated_into_twenty_files_is_equal(spark: Any, tmp_path: Path
     capture = shared_folder("net-lossy-4.3") / "capture.pcap.gz"
     rotated(capture, tmp_path / "rotated", 20)
     analyzer.analyze(tmp_path / "rotated", tmp_path / "local")
-    ingest.analyze(tmp_path / "rotated", tmp_path / "spark", spark=spark, split_bytes=split_bytes)
+    ingest.analyze(tmp_path / "rotated", tmp_path / "spark", spark=spark, split_bytes=split_bytes, window_bytes=50_000)
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
 
 
 @pytest.mark.usefixtures("crumbs")
 def test_by_connection_the_summary_is_equal_too(spark: Any, tmp_path: Path) -> None:
     mine = analyzer.analyze(CAPTURE, tmp_path / "local")
-    theirs = ingest.analyze(CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0)
+    theirs = ingest.analyze(CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, window_bytes=50_000)
     assert theirs.summary == mine.summary
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
 
@@ -79,7 +80,7 @@ def test_by_connection_the_summary_is_equal_too(spark: Any, tmp_path: Path) -> N
 def test_ip_packets_whose_fragments_lie_in_two_files_are_whole(spark: Any, tmp_path: Path) -> None:
     fragmented(CAPTURE, tmp_path / "fragmented", 5)
     analyzer.analyze(tmp_path / "fragmented", tmp_path / "local")
-    ingest.analyze(tmp_path / "fragmented", tmp_path / "spark", spark=spark, split_bytes=0)
+    ingest.analyze(tmp_path / "fragmented", tmp_path / "spark", spark=spark, split_bytes=0, window_bytes=50_000)
     counts = analyzer.open_dataset(tmp_path / "local").captures[0]["packets"]
     assert counts["reassembled"] > 5
     assert counts["fragment"] == 0
