@@ -81,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kwire",
         description="Analyze Kafka traffic in captures: what was asked, what was answered, how long it took.",
-        epilog="CAPTURE: a pcap or pcapng file (also .gz, .zst), a folder of them, a quoted glob, or - for stdin.",
+        epilog="CAPTURE: a pcap or pcapng file (also .gz, .zst), a folder of them, a quoted glob, a URL of "
+        "any of these (s3://bucket/day1, zip://a.pcap::https://host/day.zip), or - for stdin.",
     )
     parser.add_argument("--version", action="version", version=f"kwire {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

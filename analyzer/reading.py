@@ -33,7 +33,7 @@ from analyzer.record_tables import BATCHES, NO_RECORDS, WITHOUT, empty_table
 from analyzer.schema import REQUEST, RESPONSE
 from analyzer.segment_names import LogPoint, SegmentError
 from analyzer.summary import Summary
-from captures.files import CapturePoint, capture_points
+from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 
 Progress = Callable[[str, int, int], None]
 """Called with the capture point's name, the bytes read so far, and their number where it is known (else 0)."""
@@ -62,8 +62,8 @@ def reading_settings(
 def _size(point: CapturePoint) -> int:
     """Bytes of a capture point's files, 0 where that cannot be known."""
     try:
-        return sum(os.path.getsize(path) for path in point.paths)
-    except OSError:
+        return stored_bytes(point)
+    except (OSError, CaptureError):
         return 0
 
 

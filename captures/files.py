@@ -9,6 +9,7 @@ The rule: a file is what its first bytes say, never what its name says. What can
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import importlib
 import os
@@ -18,12 +19,16 @@ import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import crc32c
 import zstandard
 
-from captures import records
+from captures import records, urls
+from captures.errors import CaptureError as CaptureError
+
+if TYPE_CHECKING:
+    from captures.stores import Place
 
 inflater: Any
 try:
@@ -50,20 +55,13 @@ LIVE_WAIT_SECONDS = 0.05
 """A pipe that was silent for so long has its window handed on half full, so that live traffic shows up at once."""
 
 
-class CaptureError(Exception):
-    """A capture that cannot be read: the message says what and where, `hint` what to try."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
 @dataclass(frozen=True, slots=True)
 class CapturePoint:
     """One place where traffic was captured: its name (the `capture` column) and its files in reading order.
 
-    `paths` are as the user typed them (`-` is stdin); `notes` tell what was left out while they were looked up.
-    `folder` is where relative paths start, empty for the current folder: another process may read the point.
+    `paths` are as the user typed them (`-` is stdin), URLs among them: `urls.shown` before anybody sees one. `notes`
+    tell what was left out while they were looked up. `folder` is where relative paths start, empty for the current
+    folder: another process may read the point.
     """
 
     name: str
@@ -242,19 +240,22 @@ class _Zstd:
 
 
 class Source:
-    """One capture file, open for reading: `readinto` gives its decompressed bytes. A relative path starts at `folder`.
+    """One capture file, open for reading: `readinto` gives its decompressed bytes. A relative path starts at `folder`;
+    `path` is how the file may be called to anybody.
 
     Raises CaptureError where the file cannot be opened or read. Use as a context manager, or `close` it.
     """
 
     def __init__(self, path: str, stdin: BinaryIO | None = None, folder: str = "") -> None:
-        self.path = path
-        self.name = "stdin" if path == "-" else os.path.basename(path)
+        self.path = urls.shown(path)
+        self.name = "stdin" if path == "-" else _base_name(path)
         self._live: int | None = None
         if path == "-":
             self._handle: BinaryIO = sys.stdin.buffer if stdin is None else stdin
             self.size = self.mtime_ns = 0
             self._find_pipe()
+        elif urls.is_url(path):
+            self._handle, self.size, self.mtime_ns = _open_url(path)
         else:
             self._handle = _open(path, folder)
             status = os.fstat(self._handle.fileno())
@@ -353,8 +354,38 @@ def _open(path: str, folder: str) -> BinaryIO:
         raise _unreadable(path, failure) from failure
 
 
+def _place(url: str) -> Place:
+    from captures import stores  # few need it
+
+    return stores.place(url)
+
+
+def _open_url(url: str) -> tuple[BinaryIO, int, int]:
+    """The file's bytes, how many there are, and when it was changed."""
+    place = _place(url)
+    try:
+        return cast(BinaryIO, place.open()), place.size(), place.mtime_ns()
+    except OSError as failure:
+        raise _unreadable(url, failure) from failure
+
+
+def _base_name(path: str) -> str:
+    return urls.base_name(path) if urls.is_url(path) else os.path.basename(path)
+
+
+def stored_bytes(point: CapturePoint) -> int:
+    """Bytes of a capture point's files, as stored. Raises CaptureError and OSError."""
+    return sum(
+        _place(path).size() if urls.is_url(path) else os.path.getsize(os.path.join(point.folder, path))
+        for path in point.paths
+    )
+
+
 def _unreadable(path: str, failure: OSError) -> CaptureError:
     reason = failure.strerror or str(failure)
+    if urls.is_url(path):
+        what = "no such file" if isinstance(failure, FileNotFoundError) else f"cannot be read: {reason}"
+        return CaptureError(f"{urls.shown(path)}: {what}", "check the URL, and how one logs in there")
     return CaptureError(f"{path}: cannot be read: {reason}", "check its permissions and the disk it lies on")
 
 
@@ -396,7 +427,7 @@ def in_time_order(paths: Sequence[str]) -> tuple[str, ...]:
     for path in paths:
         seen = _glimpse(path)
         if not seen.is_capture:
-            raise not_a_capture(path, b"")
+            raise not_a_capture(urls.shown(path), b"")
         keys.append((seen.first_ns is None, seen.first_ns or 0, path))
     return tuple(path for _, _, path in sorted(keys))
 
@@ -415,7 +446,7 @@ def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], 
     keys: list[tuple[bool, int, str]] = []
     notes: list[str] = []
     for path in paths:
-        if not os.path.isfile(path):
+        if not urls.is_url(path) and not os.path.isfile(path):
             continue  # folders in a folder: captures are not looked for further down
         try:
             seen = _glimpse(path)
@@ -425,7 +456,7 @@ def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], 
         if seen.is_capture:
             keys.append((seen.first_ns is None, seen.first_ns or 0, path))
         else:
-            notes.append(f"ignored: {path} is not a capture")
+            notes.append(f"ignored: {urls.shown(path)} is not a capture")
     return keys, notes
 
 
@@ -433,6 +464,9 @@ def _resolve(argument: str) -> CapturePoint:
     """The capture point that one argument names."""
     if argument == "-":
         return CapturePoint("stdin", ("-",))
+    argument = urls.local_path(argument)
+    if urls.is_url(argument):
+        return _resolve_url(argument)
     if os.path.isdir(argument):
         name = os.path.basename(os.path.realpath(argument)) or argument
         found = sorted(os.path.join(argument, entry) for entry in _listed(argument))
@@ -447,10 +481,36 @@ def _resolve(argument: str) -> CapturePoint:
                 f"{argument}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
             )
         return CapturePoint(os.path.basename(argument), (argument,))
+    return _point_of(name, found, what)
+
+
+def _point_of(name: str, found: Sequence[str], what: str) -> CapturePoint:
+    """The captures among some files as a capture point; `what` is the matter where there is none."""
     keys, notes = _captures_among(found)
     if not keys:
         raise CaptureError(what, "name a pcap or pcapng file, or a folder that holds some")
     return CapturePoint(name, tuple(path for _, _, path in sorted(keys)), tuple(notes))
+
+
+def _resolve_url(url: str) -> CapturePoint:
+    """The same for a URL: a file, a folder, or a pattern with `*` in its last part."""
+    place = _place(url)
+    shown, name = urls.shown(url), urls.base_name(url)
+    folder, pattern = urls.split_pattern(url)
+    try:
+        kind = place.kind()
+        if kind == "file":
+            return CapturePoint(name, (url,))
+        if kind == "folder":
+            names, folder, what = place.names(), url, f"{shown}: no capture in this folder"
+        elif pattern:
+            names = fnmatch.filter(_place(folder).names(), pattern)
+            name, what = shown, f"{shown}: no capture matches this pattern"
+        else:
+            raise FileNotFoundError
+    except OSError as failure:
+        raise _unreadable(url, failure) from failure
+    return _point_of(name, [urls.child(folder, one) for one in sorted(names)], what)
 
 
 def _listed(folder: str) -> list[str]:
@@ -463,10 +523,10 @@ def _listed(folder: str) -> list[str]:
 def capture_points(arguments: Sequence[str], rotated: bool = False) -> list[CapturePoint]:
     """The capture points that CAPTURE arguments name, in the order of the arguments.
 
-    A file, a folder (its captures, not recursive), a glob, or `-` for stdin is one capture point, named by its
-    basename (a glob by its pattern); arguments whose names would be equal are named as typed, and numbered if they are
-    equal even so. `rotated` joins all arguments into one point, named like the first. The files of a point are in
-    order of their first packet.
+    A file, a folder (its captures, not recursive), a glob, a URL of any of these, or `-` for stdin is one capture
+    point, named by its basename (a glob by its pattern); arguments whose names would be equal are named as typed, and
+    numbered if they are equal even so. `rotated` joins all arguments into one point, named like the first. The files
+    of a point are in order of their first packet.
 
     Raises CaptureError for a missing file, a folder or pattern without captures, and a second `-`.
     """
@@ -484,7 +544,7 @@ def capture_points(arguments: Sequence[str], rotated: bool = False) -> list[Capt
     names = [point.name for point in points]
     chosen: list[str] = []
     for argument, name in zip(arguments, names, strict=True):
-        wanted = argument if names.count(name) > 1 else name
+        wanted = urls.shown(argument) if names.count(name) > 1 else name
         unique, copy = wanted, 1
         while unique in chosen:
             copy += 1

@@ -17,6 +17,7 @@ from typing import Any
 
 from analyzer import __version__
 from analyzer.cli import Failure
+from captures import urls
 
 FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
@@ -87,6 +88,8 @@ def _made(options: argparse.Namespace, datasets: list[str], target: str | None) 
 
 def name_of(source: str) -> str:
     """What the report calls a source: never the path of somebody's machine."""
+    if urls.is_url(source):
+        return urls.base_name(source)
     return "standard input" if source == "-" else Path(source).name or source
 
 

@@ -27,7 +27,7 @@ from analyzer.engine import Settings
 from analyzer.reading import Choice, check_names, joined, manifest, read_point, reading_settings
 from analyzer.record_batches import Limits
 from analyzer.record_tables import BATCHES, FULL
-from captures.files import CaptureError, CapturePoint, capture_points
+from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from reports.splitting import split_point
 from reports.tasks import Done, Refused, attempt
 
@@ -101,7 +101,7 @@ def _decoded(
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
     # Filters and the records of internal topics may ask for names that another connection says: those are not split.
     divisible = choice.everything and choice.records != FULL
-    large = [i for i, point in enumerate(points) if divisible and size_of(point) > most]
+    large = [i for i, point in enumerate(points) if divisible and stored_bytes(point) > most]
     small = [i for i in range(len(points)) if i not in set(large)]
 
     def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:
@@ -119,11 +119,6 @@ def _decoded(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results.update(zip(large, pool.map(split, large)))
     return accepted([results[i] for i in range(len(points))])
-
-
-def size_of(point: CapturePoint) -> int:
-    """Bytes of a capture point's files, as stored."""
-    return sum(os.path.getsize(os.path.join(point.folder, path)) for path in point.paths)
 
 
 def decode_point(point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str) -> Done | Refused:

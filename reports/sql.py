@@ -61,9 +61,11 @@ def _dataset(path: str) -> Iterator[str]:
     from analyzer import dataset as datasets
     from analyzer import reading
     from captures.files import CaptureError
+    from captures.urls import is_url
 
     try:
-        if datasets.is_dataset(path) or not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path)):
+        empty = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))
+        if datasets.is_dataset(path) or (empty and not is_url(path)):
             datasets.read_manifest(path)
             yield path
             return

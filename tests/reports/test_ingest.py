@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,16 @@ def test_relative_paths_start_where_the_driver_stands(
     monkeypatch.chdir(CAPTURE.parent)
     ingest.analyze("capture.pcap", tmp_path / "spark", spark=spark)
     analyzer.analyze("capture.pcap", tmp_path / "local")
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "by connection"])
+def test_captures_behind_urls_are_read_by_tasks(spark: Any, tmp_path: Path, split_bytes: int) -> None:
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.write(CAPTURE, "capture.pcap")
+    captures = [f"zip://capture.pcap::{tmp_path}/archive.zip", CAPTURE.as_uri()]
+    ingest.analyze(captures, tmp_path / "spark", spark=spark, split_bytes=split_bytes)
+    analyzer.analyze(captures, tmp_path / "local")
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +33,14 @@ def test_rows_are_those_of_analyze(session: Any) -> None:
     for name in local.tables:
         found = session.read.format("kafka-capture").option("table", name).load(CAPTURES).toArrow()
         assert found.cast(tables.schema(name)).equals(local.tables[name]), name
+
+
+def test_captures_behind_urls_are_loaded(session: Any, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.write(CAPTURES[0], "day/capture.pcap")
+    urls = [f"zip://day::{tmp_path}/archive.zip", Path(CAPTURES[0]).as_uri()]
+    for url in urls:
+        assert session.read.format("kafka-capture").load(url).count() == analyzer.analyze(url).exchanges.num_rows
 
 
 def test_a_condition_gives_the_same_rows_whoever_applies_it(session: Any) -> None:
