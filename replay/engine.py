@@ -19,7 +19,7 @@ from typing import Any, Final
 from analyzer import tree
 from analyzer.decoding import OK
 from analyzer.encoding import EncodeError, encode_request, encode_response
-from replay import apis, convert, plan, quick, retry, topology
+from replay import apis, convert, joining, plan, quick, retry, topology
 from replay.apis import NAME
 from replay.channel import Channel, ChannelClosed, connect, introduce
 from replay.link import Dial, LinkError
@@ -136,6 +136,7 @@ class Engine:
         self._control: Channel | None = None
         self._control_lock = asyncio.Lock()
         self._added: dict[str, set[tuple[str, int] | str]] = {}
+        self._early: dict[str, asyncio.Task[None]] = {}
         self._plain = not remap.options.map_topic and remap.options.timestamps == KEEP
         self._refused: set[int] = set()
         self._down: dict[int, float] = {}
@@ -150,6 +151,9 @@ class Engine:
         for too long (`failure`): what was not sent is recorded as that."""
         self._epoch_ns = start_ns or time.time_ns()
         self._started = self._loop.time() + (self._epoch_ns - time.time_ns() if start_ns else 0) / 1e9
+        mine = {(step.body or {}).get("groupId") for step in self.plan.steps}
+        for group in self.facts.early.keys() & mine:
+            self._early[group] = self._loop.create_task(self._join_early(group))
         runners = [
             self._loop.create_task(self._run_session(state, self.plan.sessions[index]))
             for index, state in enumerate(self._states)
@@ -169,9 +173,10 @@ class Engine:
             for state in self._states:
                 owed += state.quick.values()
                 state.quick.clear()
-            for task in (watch, *runners, *following):
+            joins = self._early.values()
+            for task in (watch, *runners, *joins, *following):
                 task.cancel()
-            await asyncio.gather(sending, watch, *runners, *following, return_exceptions=True)
+            await asyncio.gather(sending, watch, *runners, *joins, *following, return_exceptions=True)
             for step, outcome in owed:
                 if not self._done[step.number]:
                     _abort(step, outcome)
@@ -244,7 +249,7 @@ class Engine:
 
     def _let_others_go_on(self, step: Step) -> None:
         """A member awaits its group's rebalance, which needs the other members' next requests: only its own connection
-        still waits."""
+        still waits. (A member that joins again makes such a rebalance.)"""
         self._awaiting[step.number] = 1
         for session, waiter in self._waiters.get(step.number, ()):
             if session != step.session and not waiter.done():
@@ -457,6 +462,9 @@ class Engine:
                 await self._ask_producer(*unknown)
                 job.outcome.retries.append("producer_asked")
         await self._know(key, step.body)
+        early = self._early.get(step.body.get("groupId") or "")
+        if early is not None:
+            await asyncio.shield(early)
         job.body = self.remap.request(step)
         if key == apis.FETCH:
             self._fetch_session(step, job)
@@ -673,7 +681,7 @@ class Engine:
                     rule = retry.rule(step.request.api_key, captured, replayed, state.retried)
                     if rule == "records_awaited" and (state.waited_in_vain or not step.expects):
                         rule = None
-                    if rule == "rejoined" and not self.remap.can_rejoin(step, captured):
+                    if rule == "rejoined" and not self.remap.can_rejoin(step, captured, retry.codes(replayed)):
                         rule = None
                 if rule is None or self._loop.time() - started > self._bound(rule):
                     state.waited_in_vain |= rule == "records_awaited"
@@ -681,9 +689,10 @@ class Engine:
                 if replayed is not None and rule == "rebalance_awaited":
                     # Its epoch and its partitions are new all the same.
                     self._learn(job, captured, replayed)
-                    self._let_others_go_on(step)
                 elif replayed is not None and rule != "records_awaited":
                     kept += self._keep_good(job, replayed, captured)
+                if rule in ("rebalance_awaited", "rejoined"):
+                    self._let_others_go_on(step)
                 outcome.retries.append(rule)
                 self._note(rule)
                 await asyncio.sleep(pause)
@@ -776,10 +785,17 @@ class Engine:
             for key_type, name in list(self.topology.coordinators):
                 if name in (job.body.get("groupId"), job.body.get("transactionalId")):
                     self.topology.coordinators.pop((key_type, name), None)
+        if rule == "coordinator_loads":
+            group = apis.api(key).route is Route.GROUP
+            asked = job.body.get("groupId" if group else "transactionalId")
+            if asked:
+                await self._find_coordinator(topology.GROUP if group else topology.TRANSACTION, asked)
         if rule == "member_id_given" and replayed is not None:
             job.body["memberId"] = replayed["memberId"]
         if key in apis.GROUP_HEARTBEATS and rule in ("rebalance_awaited", "rejoined"):
             self.remap.heartbeat_again(job.step, job.body, self._captured(job.step), rule == "rejoined")
+        elif rule == "rejoined":
+            await self._join_again(job)
         if rule == "member_epoch_moved":
             job.body = self.remap.request(job.step)
         if key == apis.FETCH:
@@ -908,7 +924,9 @@ class Engine:
                 rule = retry.rule(api_key, {"errorCode": 0}, answer, False)
                 if rule is None or late:
                     return answer
-            if transaction:
+            if transaction and rule == "coordinator_loads":
+                await self._find_coordinator(topology.TRANSACTION, transaction)
+            elif transaction:
                 self.topology.coordinators.pop((topology.TRANSACTION, transaction), None)
             assert rule is not None
             self._note(rule)
@@ -926,8 +944,12 @@ class Engine:
         if len(self.topology.nodes) <= 1:
             return next(iter(self.topology.nodes))
         known = self.topology.coordinators.get((key_type, key))
-        if known is not None:
-            return known
+        return known if known is not None else await self._find_coordinator(key_type, key)
+
+    async def _find_coordinator(self, key_type: int, key: str) -> int:
+        """Ask for a coordinator. A cluster that was never asked has none: the question makes the topic that it keeps
+        its state in, and a capture may begin after its clients had asked."""
+        self.topology.coordinators.pop((key_type, key), None)
         version = min(self.offers[apis.FIND_COORDINATOR][1], 3)
         body = convert.fit(apis.FIND_COORDINATOR, version, {"key": key, "keyType": key_type})
         answer = await self._ask_until(apis.FIND_COORDINATOR, version, body)
@@ -935,6 +957,49 @@ class Engine:
             return next(iter(self.topology.nodes))
         self.topology.learn_coordinator(key_type, key, answer["nodeId"], answer["host"], answer["port"])
         return int(answer["nodeId"])
+
+    async def _join_early(self, group: str) -> None:
+        """Join the members that had joined before the capture began. Raises _Skipped, for each of their steps."""
+        some = self.facts.early[group]
+        self.notes["joined_early"] = self.notes.get("joined_early", 0) + len(some)
+        try:
+            async with asyncio.timeout(self.settings.answer_timeout):
+                await joining.early(some, self.remap, functools.partial(self._ask_group, group))
+        except (joining.JoinRefused, TimeoutError, LinkError, ChannelClosed) as failure:
+            raise _Skipped("no_member", str(failure) or f"group {group}: its members could not join in time") from None
+
+    async def _join_again(self, job: _Job) -> None:
+        """Join the group of a step's member again; what keeps it from that the step's next answer says."""
+        body = job.step.body
+        assert body is not None
+        if job.step.request.api_key == apis.JOIN_GROUP:
+            job.body["memberId"] = ""
+            return
+        group, member = body["groupId"], body["memberId"]
+        generation = body.get("generationId", body.get("generationIdOrMemberEpoch", -1))
+        ask = functools.partial(self._ask_group, group)
+        if self.remap.subscription(group, member) or not self.remap.moved_on(job.step, job.body):
+            with contextlib.suppress(joining.JoinRefused, TimeoutError, LinkError, ChannelClosed):
+                async with asyncio.timeout(self.settings.limits.errors):
+                    await joining.again(group, member, generation, self.remap, ask)
+        job.body = self.remap.request(job.step)
+
+    async def _ask_group(self, group: str, api_key: int, version: int, body: Body) -> Body:
+        """Ask a group's coordinator as one of its members, on a connection of its own: a join holds up the others."""
+        low, high = self.offers[api_key]
+        version = max(low, min(high, version))
+        node = await self._coordinator(topology.GROUP, group)
+        self.own_requests[apis.name(api_key)] = self.own_requests.get(apis.name(api_key), 0) + 1
+        channel = await self._dialled(node)
+        try:
+            answer = await channel.ask(
+                api_key, version, convert.fit(api_key, version, body), self.settings.answer_timeout
+            )
+        finally:
+            channel.close()
+        if answer["errorCode"] in retry.NO_COORDINATOR:
+            await self._find_coordinator(topology.GROUP, group)
+        return answer
 
     async def _ask_producer(self, captured: Producer, transactional_id: str | None) -> None:
         """Get a producer id that the capture does not show how its client got."""

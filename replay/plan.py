@@ -19,6 +19,8 @@ from analyzer.decoding import OK
 from analyzer.schema import REQUEST, ZERO_UUID
 from replay import apis, batches, convert, quick, topology
 from replay.apis import NAME, Policy
+from replay.members import Early, Said, early_members, speakers
+from replay.outcome import error_codes
 from replay.sessions import Request, Session
 from replay.steps import Plan, Skip, Step
 
@@ -49,7 +51,8 @@ class Topic:
 
 @dataclass(slots=True)
 class Facts:
-    """What the answers of a capture say about its cluster."""
+    """What the answers of a capture say about its cluster. `early`: members that had joined before it began, by group;
+    `members`: those, and who joined while it ran."""
 
     topic_names: dict[str, str] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -57,6 +60,7 @@ class Facts:
     assignments: dict[tuple[str, int], list[Body]] = field(default_factory=dict)
     produced: set[str] = field(default_factory=set)
     members: set[tuple[str, str]] = field(default_factory=set)
+    early: dict[str, tuple[Early, ...]] = field(default_factory=dict)
 
 
 class _Decoded:
@@ -145,6 +149,24 @@ def _facts(decoded: Iterable[_Decoded]) -> Facts:
                         _note(facts, topic[where.name], partition[where.number] + 1, 1, None, False)
     facts.produced = {facts.topic_names.get(name, name) for name in facts.produced}
     return facts
+
+
+_OF_GROUPS: Final = frozenset(
+    (apis.FETCH, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.HEARTBEAT,
+     apis.LEAVE_GROUP, apis.TXN_OFFSET_COMMIT, *apis.GROUP_HEARTBEATS)
+)  # fmt: skip
+
+
+def _said(decoded: Iterable[_Decoded], facts: Facts) -> Iterator[Said]:
+    """What tells who is a member of what."""
+    for one in decoded:
+        key = one.request.api_key
+        if one.body is not None and key in _OF_GROUPS:
+            body = convert.canonical(key, one.version, one.body)
+            name_topics(key, body, facts)
+            row = one.request.row
+            found = frozenset(error_codes(one.answer))
+            yield Said(key, body, one.answer, found, (row["client_ip"], row["client_id"]))
 
 
 def _match_ids(facts: Facts, decoded: Iterable[_Decoded]) -> None:
@@ -567,6 +589,9 @@ def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> t
         ((one.request.sent_ns, index, one.request.exchange, one) for index, some in enumerate(decoded) for one in some),
         key=lambda entry: entry[:3],
     )
+    facts.early = early_members(_said((one for *_, one in merged), facts))
+    waiting = {(one.group, one.member) for some in facts.early.values() for one in some}
+    facts.members |= waiting
     start = merged[0][0] if merged else 0
     steps: list[Step] = []
     skips = [Skip(row, "no_request") for session in sessions for row in session.orphans]
@@ -579,6 +604,11 @@ def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> t
             continue
         if one.answer is not None:
             name_answer(one.request.api_key, one.answer, facts.topic_names)
+        rules = found.rules
+        first = waiting & set(speakers(one.request.api_key, found.body))
+        if first:
+            waiting -= first
+            rules = (*rules, "joined_early")
         number = len(steps)
         waits, after = order.waits(number, index, one, found.body)
         route = apis.api(one.request.api_key).route
@@ -595,7 +625,7 @@ def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> t
                 route,
                 waits,
                 after,
-                found.rules,
+                rules,
                 found.body,
                 order.expects,
                 short,

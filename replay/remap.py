@@ -27,6 +27,9 @@ _SEQUENCES: Final = 1 << 31
 _UNSUPPORTED_VERSION: Final = 35
 """What a broker answers whose configuration does not serve an API that it offers (3.9: KIP-848 groups)."""
 
+_LOST: Final = frozenset((22, 25))
+"""ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID: the target has no such member, or not in this generation."""
+
 _SUBSCRIPTION: Final = (
     "instanceId", "rackId", "rebalanceTimeoutMs", "subscribedTopicNames", "subscribedTopicRegex", "serverAssignor",
 )  # fmt: skip
@@ -79,7 +82,9 @@ class Member:
 
 @dataclass(slots=True)
 class Remap:
-    """All that was learned. `assignments`: of the captured leaders' SyncGroup, by group and generation."""
+    """All that was learned. `assignments`: of the captured leaders' SyncGroup, by group and generation. Of members of
+    classic groups: `joins`, the last JoinGroup that was sent; `current`, their generation. `rejoins`: how often members
+    of a group had to join again."""
 
     options: Options = field(default_factory=Options)
     assignments: dict[tuple[str, int], list[Body]] = field(default_factory=dict)
@@ -91,6 +96,9 @@ class Remap:
     members: dict[tuple[str, str], str] = field(default_factory=dict)
     generations: dict[tuple[str, str, int], int] = field(default_factory=dict)
     leads: dict[tuple[str, str, int], bool] = field(default_factory=dict)
+    joins: dict[tuple[str, str], Body] = field(default_factory=dict)
+    current: dict[tuple[str, str], int] = field(default_factory=dict)
+    rejoins: dict[str, int] = field(default_factory=dict)
     epochs: dict[tuple[str, str], Member] = field(default_factory=dict)
     sessions: dict[tuple[str, int], FetchSession] = field(default_factory=dict)
     share_epochs: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -100,6 +108,7 @@ class Remap:
     _next_sequence: dict[tuple[Producer, str, int], int] = field(default_factory=dict)
     _sequence_delta: dict[tuple[Producer, Producer, str, int], int] = field(default_factory=dict)
     _asked: set[Producer] = field(default_factory=set)
+    _settled: dict[tuple[str, str], int] = field(default_factory=dict)
 
     # --- small values ---
 
@@ -336,11 +345,62 @@ class Remap:
             body["topicPartitions"] = copy.deepcopy(state.assignment or [])
             state.owned = state.assignment
 
-    def can_rejoin(self, step: Step, captured: Body | None) -> bool:
-        """May the member of a group heartbeat join again? Not where it leaves, nor where it never joined."""
+    def can_rejoin(self, step: Step, captured: Body | None, errors: set[int]) -> bool:
+        """May the member that got these errors join again? Not where it leaves, nor where it never joined; because of a
+        rebalance only if that comes from another member's joining again: others are the capture's, with joins of its
+        own."""
         assert step.body is not None
-        state = self.epochs.get(_beating(step, captured))
-        return step.body["memberEpoch"] >= 0 and state is not None and bool(state.subscription)
+        group, member = _beating(step, captured)
+        if step.request.api_key == apis.JOIN_GROUP:
+            return bool(step.body["memberId"])
+        if step.request.api_key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] < 0:
+            return False
+        if self.subscription(group, member):
+            return True
+        if (group, member) not in self.joins:
+            return False
+        return self.behind(group, member) or bool(errors & _LOST)
+
+    def behind(self, group: str, member: str) -> bool:
+        """Did another member have to join again after this one did?"""
+        return self.rejoins.get(group, 0) > self._settled.get((group, member), 0)
+
+    def subscription(self, group: str, member: str) -> Body:
+        """What a member of a KIP-848 or share group has said of itself; nothing where it is none."""
+        state = self.epochs.get((group, member))
+        return copy.deepcopy(state.subscription) if state is not None else {}
+
+    def moved_on(self, step: Step, sent: Body) -> bool:
+        """Is a member of a classic group in another generation by now than a request of it that was sent? Then the
+        captured generation stands for that."""
+        assert step.body is not None
+        group, member = step.body["groupId"], step.body["memberId"]
+        now = self.current.get((group, member))
+        name = "generationId" if "generationId" in sent else "generationIdOrMemberEpoch"
+        if now is None or now == sent[name]:
+            return False
+        self.generations[group, member, step.body[name]] = now
+        return True
+
+    def joined(self, group: str, member: str, generation: int, body: Body, answer: Body) -> None:
+        """The replayer joined a classic group for a member: `member` and `generation` are the captured ones (-1: not
+        said), `body` is what it joined with."""
+        self.members[group, member] = answer["memberId"]
+        self._settle(group, member, body, answer)
+        if generation >= 0:
+            key = group, member, generation
+            self.generations[key] = answer["generationId"]
+            self.leads[key] = answer["leader"] == answer["memberId"]
+
+    def _settle(self, group: str, member: str, body: Body, answer: Body) -> None:
+        self.joins[group, member] = body
+        self.current[group, member] = answer["generationId"]
+        self._settled[group, member] = self.rejoins.get(group, 0)
+
+    def joined_assigned(self, group: str, member: str, body: Body, answer: Body) -> None:
+        """The replayer joined a KIP-848 group for a member: the same for its epoch and its partitions."""
+        state = self.epochs[group, member] = Member()
+        self._take_heartbeat(group, member, state, body, answer)
 
     def heartbeat_again(self, step: Step, body: Body, captured: Body | None, rejoins: bool) -> None:
         """Make a group heartbeat that was answered fit to be sent again: the member is where its last answer put it
@@ -559,10 +619,14 @@ class Remap:
             key = group, was, captured["generationId"]
             self.generations[key] = replayed["generationId"]
             self.leads[key] = replayed["leader"] == replayed["memberId"]
+            self._settle(group, was, sent, replayed)
 
     def _learn_group_heartbeat(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         group, was = _beating(step, captured)
         state = self.epochs.setdefault((group, was), Member())
+        self._take_heartbeat(group, was, state, sent, replayed)
+
+    def _take_heartbeat(self, group: str, was: str, state: Member, sent: Body, replayed: Body) -> None:
         said = {name: sent.get(name) for name in _SUBSCRIPTION}
         state.subscription |= {name: value for name, value in said.items() if value not in (None, -1)}
         if replayed["errorCode"]:
@@ -634,9 +698,10 @@ def _end(partition: Body | None) -> int | None:
 
 
 def _beating(step: Step, captured: Body | None) -> tuple[str, str]:
-    """The group of a group heartbeat, and its member by the captured id; version 0 is given it by the answer."""
+    """The group and the member, by its captured id, that a request speaks for; version 0 of a group heartbeat is given
+    it by the answer."""
     assert step.body is not None
-    return step.body["groupId"], step.body["memberId"] or (captured or {}).get("memberId") or ""
+    return step.body["groupId"], step.body.get("memberId") or (captured or {}).get("memberId") or ""
 
 
 def _listed_offset(partition: Body) -> int:

@@ -24,8 +24,11 @@ MEMBER_ID_REQUIRED: Final = 79
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 INVALID_FETCH_SESSION_EPOCH: Final = 71
 UNKNOWN_MEMBER_ID: Final = 25
+ILLEGAL_GENERATION: Final = 22
 REBALANCE_IN_PROGRESS: Final = 27
 FENCED_MEMBER_EPOCH: Final = 110
+
+NO_COORDINATOR: Final = (14, 15, 16)
 
 _BY_CODE: Final = {
     3: "topic_appears",
@@ -48,6 +51,15 @@ _BY_CODE: Final = {
     70: "session_remade",
     71: "session_remade",
 }
+_REJOINS: Final = {
+    **dict.fromkeys(apis.GROUP_HEARTBEATS, (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH)),
+    **dict.fromkeys(
+        (apis.HEARTBEAT, apis.SYNC_GROUP, apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT),
+        (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS),
+    ),
+    apis.JOIN_GROUP: (UNKNOWN_MEMBER_ID,),
+}
+"""Errors after which a client joins its group again, by API."""
 _NOT_FOR: Final = frozenset((apis.METADATA, apis.DESCRIBE_CONFIGS, apis.DELETE_TOPICS))
 """APIs that ask about a topic: that it is not there is an answer."""
 
@@ -81,7 +93,7 @@ def rule(api_key: int, captured: Body | None, replayed: Body, after_retry: bool)
             return found
         if code == OUT_OF_ORDER_SEQUENCE and after_retry:
             return "leader_moved"
-        if code in (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH) and api_key in apis.GROUP_HEARTBEATS:
+        if code in _REJOINS.get(api_key, ()):
             return "rejoined"
         if code == MEMBER_ID_REQUIRED and captured is not None and not expected:
             return "member_id_given"

@@ -32,7 +32,7 @@ RULES: Final[dict[str, str]] = {
     "null_records": "a broker never answers a produce request without records",
     "bad_records": "the records cannot be converted to batches, which the target demands",
     "client_retried": "failed in the capture with an error that its client retries; what it sent then is sent",
-    "no_member": "the member joined its group before the capture began",
+    "no_member": "its member joined before the capture began, and nothing says what it subscribed to",
     # skipped during the run
     "no_session": "the fetch session that it names was not made in the replay",
     "unknown_topic_id": "neither the capture nor the target says the name for this topic id",
@@ -40,7 +40,8 @@ RULES: Final[dict[str, str]] = {
     # converted
     "version": "sent in a version that the target offers",
     "zookeeper_offsets": "offsets in ZooKeeper (version 0) became offsets in Kafka (version 1 or newer)",
-    "committed_alone": "offsets of a member that joined before the capture began, committed without membership",
+    "committed_alone": "offsets of a member that cannot be joined (`no_member`), committed without membership",
+    "joined_early": "the replayer joined its group for it first: the member had joined before the capture began",
     "batches": "old message sets were made record batches (KIP-98)",
     "split": "sent in parts to several leaders or coordinators",
     "no_auto_create": "raised to a version that can say that topics are not to be created",
@@ -51,7 +52,7 @@ RULES: Final[dict[str, str]] = {
     "transaction_ends": "sent again until the last transaction has ended (51)",
     "member_id_given": "joined again with the id that the target gave (79)",
     "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",
-    "rejoined": "a member that the target fenced or forgot joined again, as its client would (25, 110)",
+    "rejoined": "a member that the target fenced or forgot joined again, as its client would (22, 25, 27, 110)",
     "member_epoch_moved": "sent again with the epoch that the member has by now (113)",
     "long_poll_scaled": "a fetch that found nothing waits shorter, as the speed demands",
     "sessionless": "a fetch session became full fetches, because its partitions have several leaders",

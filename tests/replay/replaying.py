@@ -22,6 +22,12 @@ AUTHORIZER = (
 )
 """Settings of a KRaft target on which requests about ACLs are answered, as they were in the captures."""
 
+AUTHORIZER_OF_ZOOKEEPER = (
+    ("authorizer.class.name", "kafka.security.authorizer.AclAuthorizer"),
+    ("allow.everyone.if.no.acl.found", "true"),
+)
+"""The same of a target with ZooKeeper."""
+
 LIKE_CAPTURED = {"errors-librdkafka-4.3": (("message.max.bytes", "100000"),)}
 """Settings of the captured brokers that their answers show and no request tells."""
 

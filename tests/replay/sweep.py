@@ -19,14 +19,21 @@ from replay.compare import grouped
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.replay.auditing import audit
-from tests.replay.replaying import AUTHORIZER, LIKE_CAPTURED, replay_capture, replayable
+from tests.replay.replaying import (
+    AUTHORIZER,
+    AUTHORIZER_OF_ZOOKEEPER,
+    LIKE_CAPTURED,
+    replay_capture,
+    replayable,
+)
 from tests.shared import SHARED
 
 
 def sweep(name: str, version: str, nodes: int) -> bool:
     """One capture at one fresh cluster; whether all is well."""
     with tempfile.TemporaryDirectory(prefix="kwire-sweep-") as folder:
-        spec = Spec(version, nodes, (*AUTHORIZER, *LIKE_CAPTURED.get(name, ())))
+        authorizer = AUTHORIZER_OF_ZOOKEEPER if version == jars.WITH_ZOOKEEPER else AUTHORIZER
+        spec = Spec(version, nodes, (*authorizer, *LIKE_CAPTURED.get(name, ())))
         cluster = Cluster(spec, Path(folder, "cluster"), jars.find_java(), jars.fetch(version))
         started = time.monotonic()
         try:

@@ -103,13 +103,15 @@ def test_metadata_never_makes_topics() -> None:
     assert (step.version, step.rules) == (4, ("no_auto_create",))
 
 
-def test_a_member_that_joined_before_the_capture_is_no_member_of_the_target_s_group() -> None:
-    capture = Captured().said(0.0, apis.HEARTBEAT, 1, {"groupId": "g", "generationId": 5, "memberId": "m"})
+def test_a_member_of_a_share_group_that_joined_before_the_capture_cannot_be_joined() -> None:
+    """Nothing says what it subscribed to: its heartbeats do not, and nobody commits for a share group."""
+    capture = Captured().said(0.0, apis.SHARE_GROUP_HEARTBEAT, 1, {"groupId": "g", "memberId": "m", "memberEpoch": 5})
+    assert rules(planned(capture)) == ["no_member"]
+
+
+def test_a_commit_in_a_group_of_which_nothing_else_is_known_is_made_without_membership() -> None:
     commit: Body = {"groupId": "g", "generationIdOrMemberEpoch": 5, "memberId": "m", "topics": []}
-    capture.said(0.1, apis.OFFSET_COMMIT, 7, commit)
-    found = planned(capture)
-    assert rules(found) == ["no_member"]
-    (step,) = found.steps
+    (step,) = planned(Captured().said(0.1, apis.OFFSET_COMMIT, 9, commit)).steps
     assert step.rules == ("committed_alone",)
     assert step.body is not None
     assert (step.body["memberId"], step.body["generationIdOrMemberEpoch"]) == ("", -1)
