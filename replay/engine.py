@@ -30,6 +30,7 @@ from replay.steps import Plan, Route, Step
 
 Body = dict[str, Any]
 TRANSACTION_TIMEOUT_MS: Final = 60_000
+_LEAST_BACKLOG: Final = 64 << 10
 _V2_PRODUCE: Final = 12
 _V2_COMMIT: Final = 5
 """From these versions on a broker adds partitions and groups to transactions by itself (KIP-890)."""
@@ -41,7 +42,8 @@ class Settings:
     for others), how long a broker is dialled again, how long after the end answers that the capture lacks too are
     waited for, and after what silence of the whole target the run ends (longer than an answer is waited for, so that a
     connection that went dead is first opened again). backlog_bytes, in_flight: what a connection may have unsent, and a
-    session unanswered, before the session waits; no client pipelines as much as that."""
+    session unanswered, before the session waits; no client pipelines as much as that. unsent_bytes: what all sessions
+    together may have unsent; each may have its part of it, and never less than 64 KiB."""
 
     speed: float | None = 1.0
     answer_timeout: float = 90.0
@@ -49,6 +51,7 @@ class Settings:
     grace: float = 1.0
     silence: float = 120.0
     backlog_bytes: int = 4 << 20
+    unsent_bytes: int = 256 << 20
     in_flight: int = 1000
     limits: retry.Limits = field(default_factory=retry.Limits)
 
@@ -137,6 +140,8 @@ class Engine:
         self._control_lock = asyncio.Lock()
         self._added: dict[str, set[tuple[str, int] | str]] = {}
         self._early: dict[str, asyncio.Task[None]] = {}
+        part = max(settings.unsent_bytes // max(len(sessions), 1), _LEAST_BACKLOG)
+        self._most_unsent = min(settings.backlog_bytes, part)
         self._plain = not remap.options.map_topic and remap.options.timestamps == KEEP
         self._refused: set[int] = set()
         self._down: dict[int, float] = {}
@@ -165,8 +170,10 @@ class Engine:
             for one in done:
                 one.result()
             jobs = [job for state in self._states for job in state.jobs]
-            if jobs and not watch.done():
-                await asyncio.wait(jobs, timeout=self.settings.grace)
+            if not watch.done():
+                await self._all_taken()
+                if jobs:
+                    await asyncio.wait(jobs, timeout=self.settings.grace)
         finally:
             following = {task: job for state in self._states for task, job in state.jobs.items()}
             owed = [(job.step, job.outcome) for job in following.values()]
@@ -368,7 +375,7 @@ class Engine:
         if len(self.topology.nodes) != 1 or not self._plain or state.again.locked() or state.lost:
             return False
         channel = state.channels.get(next(iter(self.topology.nodes)))
-        if channel is None or not channel.open or channel.backlog() > self.settings.backlog_bytes:
+        if channel is None or not channel.open or channel.backlog() > self._most_unsent:
             return False
         outcome = outcome or self._outcome(step)
         outcome.ready_ns = self._now_ns()
@@ -565,17 +572,28 @@ class Engine:
 
     async def _drained(self, channel: Channel) -> None:
         """Back-pressure: wait until a connection has taken what was queued. Raises LinkError where it does not move."""
-        if channel.backlog() <= self.settings.backlog_bytes:
-            return
-        self._note("back_pressure")
+        if channel.backlog() > self._most_unsent:
+            self._note("back_pressure")
+            await self._taken(channel, self._most_unsent)
+
+    async def _taken(self, channel: Channel, most: int) -> None:
+        """Wait until a connection has at most that many bytes unsent, or ends. Raises LinkError where it does not
+        move."""
         least, since = channel.backlog(), self._loop.time()
-        while channel.open and channel.backlog() > self.settings.backlog_bytes:
+        while channel.open and channel.backlog() > most:
             await asyncio.sleep(0.001)
             if channel.backlog() < least:
                 least, since = channel.backlog(), self._loop.time()
             elif self._loop.time() - since > self.settings.answer_timeout:
                 channel.close()
                 raise LinkError(f"{channel.address}: takes no more data", "see the broker's log; a lower --speed")
+
+    async def _all_taken(self) -> None:
+        """What expects no answer may still be unsent when everything else is answered."""
+        channels = [channel for state in self._states for channel in state.channels.values() if channel.backlog()]
+        for failed in await asyncio.gather(*(self._taken(one, 0) for one in channels), return_exceptions=True):
+            if isinstance(failed, LinkError):
+                self.failure = self.failure or failed
 
     async def _reach(self, state: _SessionState, job: _Job) -> list[Channel]:
         """Split a request by who serves it now, and open what it needs. A broker that is gone is asked about until

@@ -50,7 +50,7 @@ class Link(Protocol):
         """Bytes that were queued and are not sent yet."""
 
     def close(self) -> None:
-        """End it; `Receiver.closed` follows."""
+        """End it; `Receiver.closed` follows. What is not sent by now is lost."""
 
 
 class Dial(Protocol):
@@ -121,7 +121,10 @@ class _TcpLink(asyncio.Protocol):
         self._reason = self._reason or "closed by the replayer"
         if self._transport is not None:
             self._flush()
-            self._transport.close()
+            if self._transport.get_write_buffer_size():
+                self._transport.abort()  # closing would wait for a target that may never take the rest
+            else:
+                self._transport.close()
 
 
 def tcp(context: ssl.SSLContext | None = None, server_name: str | None = None, timeout: float = 10.0) -> Dial:

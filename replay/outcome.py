@@ -34,8 +34,11 @@ from replay.steps import Skip, Step
 REPLAYED: Final = "replay:"
 KEPT: Final = 500_000
 """Outcomes that wait for the end of the sending to become rows; with more, the oldest become rows while it goes on."""
+KEPT_BYTES: Final = 256 << 20
+"""The same for the bytes of their requests and answers: a capture of large batches has few outcomes."""
 _ROWS: Final = 20_000
-"""Outcomes kept in memory before they are written as a row group."""
+_ROWS_BYTES: Final = 64 << 20
+"""Rows, and bytes of messages, that are kept in memory before they are written as a row group."""
 
 
 @dataclass(slots=True)
@@ -136,9 +139,11 @@ class Recorder:
         self.counts = Counts()
         self._writer = writer
         self._waiting: deque[Outcome] = deque()
+        self._waiting_bytes = 0
         self._outcomes: list[dict[str, Any]] = []
         self._exchanges: list[dict[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
+        self._messages_bytes = 0
 
     def captured(self, sessions: Iterable[Session]) -> None:
         """Write the captured side: every exchange with its messages."""
@@ -149,7 +154,7 @@ class Recorder:
                 self._exchanges.append(request.row)
                 self._message(request.row, "request", request.data, request.sent_ns, None)
                 self._message(request.row, "response", request.answer, request.answered_ns, request.answered_ns)
-            self._flush(_ROWS)
+                self._flush(_ROWS)
         self._flush(0)
 
     def skip(self, skip: Skip) -> None:
@@ -163,7 +168,8 @@ class Recorder:
     def add(self, outcome: Outcome) -> None:
         """An exchange's end. Rows are made later: that takes longer than sending did."""
         self._waiting.append(outcome)
-        if len(self._waiting) > KEPT:
+        self._waiting_bytes += _size(outcome)
+        while len(self._waiting) > KEPT or self._waiting_bytes > KEPT_BYTES:
             self._add(self._waiting.popleft())
 
     def settle(self) -> None:
@@ -172,6 +178,7 @@ class Recorder:
             self._add(self._waiting.popleft())
 
     def _add(self, outcome: Outcome) -> None:
+        self._waiting_bytes -= _size(outcome)
         counts = self.counts
         counts.actions[outcome.action] += 1
         counts.verdicts[outcome.verdict] += 1
@@ -287,6 +294,7 @@ class Recorder:
         frame = len(data).to_bytes(4, "big") + data
         if schema.has_secrets(row["api_key"], 0 if request else 1):
             frame = masked(frame, row["api_key"], row["api_version"], request)
+        self._messages_bytes += len(frame)
         self._messages.append(
             {
                 "capture": row["capture"],
@@ -310,10 +318,13 @@ class Recorder:
                     self._writer.write(name, pa.Table.from_batches([batch]))
 
     def _flush(self, limit: int) -> None:
+        """Write the rows of tables that have more than `limit`; messages also when they are large."""
         for name, rows in (("outcomes", self._outcomes), ("exchanges", self._exchanges), ("messages", self._messages)):
-            if len(rows) > limit:
+            if len(rows) > limit or (name == "messages" and self._messages_bytes > _ROWS_BYTES):
                 self._writer.write(name, pa.Table.from_pylist(rows, schema=tables.schema(name)))
                 rows.clear()
+                if name == "messages":
+                    self._messages_bytes = 0
 
     def finish(self, remaps: list[dict[str, Any]], captures: list[dict[str, Any]], about: dict[str, Any]) -> None:
         """Write what is left and the manifest. `about`: what `_kwire.json` has under `replay`."""
@@ -334,6 +345,11 @@ class Recorder:
                 "replay": {**about, "counts": self.counts.as_dict()},
             }
         )
+
+
+def _size(outcome: Outcome) -> int:
+    """Bytes that an outcome keeps in memory beside the capture's."""
+    return len(outcome.request or b"") + len(outcome.answer or b"")
 
 
 def error_codes(value: Any) -> Iterable[int]:

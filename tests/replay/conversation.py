@@ -126,7 +126,8 @@ class Heard:
 @dataclass
 class Target:
     """A cluster that answers from a script. `answers`: by API, bodies in order (the last one again and again) or
-    functions of the request's body; None: the connection is closed. `delay`: seconds until an answer comes."""
+    functions of the request's body; None: the connection is closed. `delay`: seconds until an answer comes. `deaf`:
+    after the greeting nothing is taken; `most_unsent`: the most bytes that waited on one connection."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=lambda: {1: ("target", 9092)})
     answers: dict[int, list[Body | Answer | None]] = field(default_factory=dict)
@@ -134,6 +135,8 @@ class Target:
     heard: list[Heard] = field(default_factory=list)
     down: set[int] = field(default_factory=set)
     links: int = 0
+    deaf: bool = False
+    most_unsent: int = 0
 
     def on(self, api_key: int, *answers: Body | Answer | None, delay: float = 0.001) -> Target:
         self.answers[api_key] = list(answers)
@@ -168,6 +171,7 @@ class _FakeLink:
         self._loop = asyncio.get_running_loop()
         self._free = 0.0
         self._closed = False
+        self._unsent = 0
 
     def send(self, frame: bytes) -> None:
         if self._closed:
@@ -179,6 +183,10 @@ class _FakeLink:
         correlation = decoded.header["correlationId"]
         if key == apis.API_VERSIONS:
             self._later(0.0001, encode_response(key, version, correlation, {"errorCode": 0, "apiKeys": []}))
+            return
+        if self.target.deaf:
+            self._unsent += len(frame)
+            self.target.most_unsent = max(self.target.most_unsent, self._unsent)
             return
         now = self._loop.time()
         self.target.heard.append(
@@ -198,7 +206,7 @@ class _FakeLink:
         self._loop.call_at(self._free, lambda: None if self._closed else self.receiver.frame(frame))
 
     def backlog(self) -> int:
-        return 0
+        return self._unsent
 
     def close(self) -> None:
         self._loop.call_soon(self._close, "closed by the replayer")
@@ -237,11 +245,11 @@ def replayed(
     limits: retry.Limits | None = None,
     allow: frozenset[int] = frozenset(),
     nodes: dict[int, int] | None = None,
-    in_flight: int = 1000,
     interrupted_after: float | None = None,
+    **settings: Any,
 ) -> Played:
     """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more;
-    `interrupted_after`: seconds of it until Ctrl-C."""
+    `interrupted_after`: seconds of it until Ctrl-C; `settings`: others of the engine's."""
 
     async def run() -> Played:
         known = topology.Topology(nodes=dict(target.nodes), partitions=dict(topics or {}))
@@ -256,7 +264,7 @@ def replayed(
         learned.nodes = nodes or {}
         engine = Engine(
             sessions, planned, facts, learned, known, offered, target.dial, target.nodes[first],
-            Settings(speed=speed, limits=limits or retry.Limits(), in_flight=in_flight), outcomes.append,
+            Settings(speed=speed, limits=limits or retry.Limits(), **settings), outcomes.append,
         )  # fmt: skip
         begun = asyncio.get_running_loop().time()
         if interrupted_after is None:

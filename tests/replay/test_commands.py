@@ -26,10 +26,14 @@ import pytest
 
 import analyzer
 from analyzer import cli
-from replay import commands, link, pairs, run
+from replay import apis, commands, link, pairs, run
+from replay.channel import Channel
 from replay.compare import compare
 from replay.engine import Settings
-from tests.bench.replay import Sink, sessions
+from replay.sessions import Session
+from tests.bench.replay import VERSION, Sink, sessions
+from tests.replay.batching import batch, produced
+from tests.replay.conversation import Captured
 from tests.shared import KWIRE, ROOT, SAMPLES
 
 CAPTURE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
@@ -307,6 +311,92 @@ class _Fading(Sink):
         _Fading.asked += data.count(b"orders")
         if _Fading.asked < 20:
             asyncio.get_running_loop().call_later(0.005 * _Fading.asked, super().data_received, data)
+
+
+def unanswered() -> tuple[Session, int]:
+    """24 MB of requests with acks=0, which the buffers of a socket do not hold; and the size of one."""
+    capture = Captured()
+    for number in range(200):
+        capture.said(number * 0.001, apis.PRODUCE, VERSION, produced(batch() * 1_400, acks=0))
+    size = len(capture.requests[0].data or b"") + 4
+    assert 200 * size > 24_000_000
+    return capture.session(), size
+
+
+def test_what_expects_no_answer_is_sent_before_the_run_ends(tmp_path: Path) -> None:
+    """The target stops reading when the first comes, and goes on after a while."""
+    got = 0
+
+    class Slow(Sink):
+        def data_received(self, data: bytes) -> None:
+            nonlocal got
+            if got:
+                got += len(data)
+            elif data[4:6] == b"\0\0":
+                got = len(data)
+                self.transport.pause_reading()
+                asyncio.get_running_loop().call_later(0.3, self.transport.resume_reading)
+            else:
+                super().data_received(data)
+
+    session, size = unanswered()
+    with serving(Slow) as port:
+        Sink.port = port
+        chosen = run.Options("127.0.0.1", port, settings=Settings(speed=None, backlog_bytes=64 << 20), yes=True)
+        result = asyncio.run(run.replay([session], chosen, link.tcp(), tmp_path / "run", []))
+        assert until(lambda: got == 200 * size)
+    assert result.valid
+    assert result.counts.verdicts == {"not_comparable": 200}
+
+
+def test_a_target_that_stops_reading_ends_the_run_and_little_is_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 MB of acks=0, which a socket's buffers do not hold: unsent stays what one connection may have."""
+
+    closed = threading.Event()
+
+    class Deaf(Sink):
+        deaf: Deaf
+
+        def data_received(self, data: bytes) -> None:
+            if data[4:6] == b"\0\0":
+                Deaf.deaf, self.loop = self, asyncio.get_running_loop()
+                self.transport.pause_reading()
+            else:
+                super().data_received(data)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if getattr(Deaf, "deaf", None) is self:
+                closed.set()
+
+    capture, frame = unanswered()
+    unsent = 0
+    backlog = Channel.backlog
+
+    def watched(channel: Channel) -> int:
+        nonlocal unsent
+        unsent = max(unsent, backlog(channel))
+        return backlog(channel)
+
+    monkeypatch.setattr(Channel, "backlog", watched)
+    settings = Settings(speed=None, answer_timeout=1.0, backlog_bytes=1 << 20)
+    with serving(Deaf) as port:
+        Sink.port = port
+        chosen = run.Options("127.0.0.1", port, settings=settings, yes=True)
+        result = asyncio.run(run.replay([capture], chosen, link.tcp(), tmp_path / "run", []))
+        Deaf.deaf.loop.call_soon_threadsafe(Deaf.deaf.transport.abort)
+        assert closed.wait(SECONDS)
+
+    assert str(result.failure) == f"127.0.0.1:{port}: takes no more data"
+    assert 1 << 20 < unsent < (1 << 20) + 2 * frame
+    assert not result.valid
+    outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()
+    told = Counter((row["verdict"], row["rule"]) for row in outcomes)
+    assert told.total() == 200
+    assert told["not_sent", "unreachable"] == 1
+    assert told["not_comparable", "no_answer_expected"] + told["not_sent", "session_lost"] == 199
+    assert told["not_sent", "session_lost"] > 100
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -4,6 +4,7 @@ Each test reads top to bottom. There is no network and no real time (`conversati
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -425,6 +426,26 @@ def test_no_more_is_in_flight_than_the_bound_where_the_capture_lacks_the_answers
     assert max(sum(sent <= other < sent + 1.0 for other in moments) for sent in moments) <= 10
     assert run.engine.notes["back_pressure"] == 20
     assert len(run.outcomes) == 30
+
+
+def test_a_connection_that_takes_nothing_holds_back_what_expects_no_answer_and_then_ends() -> None:
+    """acks=0: no answer ever says that the target is behind."""
+    capture = Captured()
+    for number in range(100):
+        capture.said(number * 0.001, apis.PRODUCE, 9, produced(batch(), acks=0))
+    other = Captured("10.0.0.2:1-10.0.0.9:9092#1").said(0.0, apis.PRODUCE, 9, produced(batch(), acks=0))
+    target = Target(deaf=True)
+    size = len(capture.requests[0].data or b"") + 4
+
+    run = replayed([capture, other], target, topics={"orders": 1}, backlog_bytes=10 * size)
+
+    assert target.most_unsent == 11 * size
+    told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
+    assert Counter(told) == {
+        ("not_comparable", "no_answer_expected"): 12, ("not_sent", "unreachable"): 1, ("not_sent", "session_lost"): 88
+    }  # fmt: skip
+    assert str(run.engine.failure) == "target:9092: takes no more data"
+    assert 180 < run.seconds < 182  # once for the first, and in the end once more for the other
 
 
 def test_a_target_that_is_slower_with_each_answer_slows_the_run_and_then_ends_it() -> None:
