@@ -69,6 +69,7 @@ class Policy(Enum):
     INTERNAL = "internal"
     REPLAYER = "replayer"
     LOGIN = "login"
+    STREAMS = "streams_group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ _GROUP_SEND = (15, 69, 77, 89, 90)
 _GROUP_REMAP = (8, 9, 11, 12, 13, 14, 28, 68, 76)
 _LEADER_REMAP = (0, 1, 2, 23, 78, 79)
 _TRANSACTION_REMAP = (22, 24, 25, 26)
-_ALLOW = (19, 20, 30, 31, 34, 37, 38, 39, 40, 41, 43, 45, 49, 51, 57, 64, 71, 72, 80, 81, 88, 94)
+_ALLOW = (19, 20, 30, 31, 34, 37, 38, 39, 40, 41, 43, 45, 49, 51, 57, 64, 71, 72, 80, 81, 94)
 _GROUP_ALLOW = (42, 47, 91, 92)
 _INTERNAL = (4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 83, 84, 85, 86, 87, 93)
 
@@ -103,6 +104,7 @@ APIS: Final[dict[int, Api]] = {
     **{key: Api(Policy.ALLOW, Route.GROUP) for key in _GROUP_ALLOW},
     21: Api(Policy.ALLOW, Route.LEADER),
     **{key: Api(Policy.INTERNAL) for key in _INTERNAL},
+    88: Api(Policy.STREAMS, Route.GROUP),
     18: Api(Policy.REPLAYER),
     17: Api(Policy.LOGIN),
     36: Api(Policy.LOGIN),

@@ -157,7 +157,8 @@ def _dry_run(options: argparse.Namespace, found: Any, wanted: run.Options, dial:
         return target
 
     target = asyncio.run(asked())
-    planned, facts = plan.make(found, target.offers, plan.PlanOptions(wanted.allow))
+    names = run.topic_names(wanted, found, target.topology)
+    planned, facts = plan.make(found, target.offers, plan.PlanOptions(wanted.allow, names))
     rows = table(planned)
     if options.json:
         json.dump({"apis": rows, "missing": run.missing(wanted, facts, target.topology, planned)}, sys.stdout, indent=1)

@@ -217,6 +217,9 @@ def _number(row: dict[str, Any]) -> tuple[str, str, int]:
 def learn(pairs: Sequence[Pair]) -> Learned:
     """One pass for names, because a topic id may be used before it is told; one for the rest."""
     learned = Learned()
+    for pair in pairs[:1]:
+        learned.left.by_id.update(pair.left.named)
+        learned.right.by_id.update(pair.right.named)
     for pair in pairs:
         if pair.api_key in (apis.METADATA, apis.CREATE_TOPICS):
             for side, names in ((pair.left, learned.left), (pair.right, learned.right)):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from analyzer import tree
 from analyzer.dataset import DatasetError, open_dataset
+from analyzer.schema import ZERO_UUID
 from replay.outcome import REPLAYED
 
 
@@ -23,7 +24,8 @@ class Side:
     """One side of an exchange. `state`: `answered`, `unanswered` (an answer was owed), or a word for why there is none
     to compare. `request` and `answer` are frames without their length; `rule` and `retries` are the replay's;
     `captured`: what was captured, no replay; `renamed`: topics of the target (`--map-topic`) and what they were called
-    when captured, which is how `asked` and `said` call them."""
+    when captured, which is how `asked` and `said` call them; `named`: what this side calls topics by id, where the RUN
+    says it (a capture that began later does not)."""
 
     state: str
     version: int | None = None
@@ -34,6 +36,7 @@ class Side:
     retries: tuple[str, ...] = ()
     captured: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict, repr=False)
+    named: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def asked(self) -> dict[str, Any] | None:
         """The request's body."""
@@ -124,13 +127,18 @@ class _Run:
     asked: dict[_Key, bytes]
     answered: dict[_Key, bytes]
     renamed: dict[str, str]
+    captured_names: dict[str, str]
+    replayed_names: dict[str, str]
 
     def captured(self, key: _Key) -> Side:
         row, answer = self.rows[key], self.answered.get(key)
         state = str(row["status"])
         if state == "unanswered" or (state == "answered" and answer is None):
             state = "not_captured"
-        return Side(state, row["api_version"], self.asked.get(key), answer, row["latency_us"], captured=True)
+        asked = self.asked.get(key)
+        return Side(
+            state, row["api_version"], asked, answer, row["latency_us"], captured=True, named=self.captured_names
+        )
 
     def replayed(self, key: _Key, outcome: dict[str, Any]) -> Side:
         own = REPLAYED + key[0], key[1], key[2]
@@ -146,6 +154,7 @@ class _Run:
             outcome["rule"],
             tuple(outcome["retries"] or ()),
             renamed=self.renamed,
+            named=self.replayed_names,
         )
 
 
@@ -181,7 +190,10 @@ def _open(path: str | os.PathLike[str]) -> _Run:
     about = stored.manifest.get("replay")
     mapped = about.get("map_topic") if isinstance(about, dict) else None
     renamed = {str(new): str(old) for old, new in mapped.items()} if isinstance(mapped, dict) else {}
-    return _Run({key: outcomes[key] for key in in_order}, rows, asked, answered, renamed)
+    ids = [row for row in _rows(stored.remaps) if row["kind"] == "topic_id"]
+    before = {row["captured"]: row["scope"] for row in ids}
+    now = {row["replayed"]: row["scope"] for row in ids if row["replayed"] != ZERO_UUID}
+    return _Run({key: outcomes[key] for key in in_order}, rows, asked, answered, renamed, before, now)
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ What shares no state is not ordered across connections.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,9 +31,11 @@ Offers = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """allow: API keys that change the cluster and may be sent all the same."""
+    """allow: API keys that change the cluster and may be sent all the same. topic_ids: names of topic ids that the
+    capture may lack, from elsewhere; what it says itself comes first."""
 
     allow: frozenset[int] = frozenset()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,20 @@ def _match_ids(facts: Facts, decoded: Iterable[_Decoded]) -> None:
             facts.topic_names[topic_id] = produced[partition, checksum]
 
 
+def _name_ids(facts: Facts, decoded: Iterable[_Decoded], elsewhere: Mapping[str, str]) -> None:
+    """Names from elsewhere for the topic ids that are used and that the capture does not name."""
+    captured = set(facts.topic_names)
+    for one in decoded:
+        for where, topic in apis.topics(one.request.api_key, one.body or {}):
+            topic_id = topic.get(where.id) if where.id else None
+            if topic_id is None or topic_id in captured or topic_id not in elsewhere:
+                continue
+            name = facts.topic_names[topic_id] = elsewhere[topic_id]
+            some = topic.get(where.partitions) or () if where.partitions else ()
+            last = max((part[where.number] if where.number else part for part in some), default=0)
+            _note(facts, name, last + 1, 1, None, False)
+
+
 def _checksum(records: bytes, batch: batches.Batch) -> bytes:
     return bytes(records[batch.at + 17 : batch.at + 21])
 
@@ -237,7 +253,7 @@ def _judge(one: _Decoded, offers: Offers, options: PlanOptions, facts: Facts) ->
         return Skip(row, "raw_token" if "sasl" in (row["reason"] or "") else "incomplete", row["reason"] or "")
     key = one.request.api_key
     policy = apis.api(key).policy
-    if policy in (Policy.INTERNAL, Policy.REPLAYER, Policy.LOGIN):
+    if policy in (Policy.INTERNAL, Policy.REPLAYER, Policy.LOGIN, Policy.STREAMS):
         return Skip(row, policy.value)
     if one.body is None:
         return Skip(row, "incomplete", one.reason)
@@ -332,7 +348,7 @@ def _convert(one: _Decoded, key: int, body: Body, offered: tuple[int, int], fact
     known_to_fail = UNKNOWN_TOPIC_ID in {code["code"] for code in row["errors"] or ()}
     # What a member says that it owns is replaced by what the target assigned to it.
     if unknown is not None and not known_to_fail and key != apis.CONSUMER_GROUP_HEARTBEAT:
-        return Skip(row, "unknown_topic_id", unknown)
+        return Skip(row, "unknown_topic_id", f"{unknown}: --map-topic {unknown}=NAME names it")
     if key == apis.PRODUCE:
         failed = _retried(body, one.answer, facts)
         if failed:
@@ -585,6 +601,7 @@ def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> t
     every = [one for some in decoded for one in some]
     facts = _facts(every)
     _match_ids(facts, every)
+    _name_ids(facts, every, options.topic_ids)
     merged = sorted(
         ((one.request.sent_ns, index, one.request.exchange, one) for index, some in enumerate(decoded) for one in some),
         key=lambda entry: entry[:3],

@@ -7,6 +7,7 @@ LinkError, those of the input as the reading's own.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import tempfile
 import time
@@ -170,7 +171,10 @@ async def replay(
     target: Target | None = None
     try:
         target = await ask_target(options, dial)
-        planned, facts = plan.make(found, target.offers, plan.PlanOptions(options.allow))
+        names = topic_names(options, found, target.topology)
+        planned, facts = plan.make(found, target.offers, plan.PlanOptions(options.allow, names))
+        mapped = {old: new for old, new in options.map_topic.items() if old not in facts.topic_names}
+        options = dataclasses.replace(options, map_topic=mapped)  # an id that it named is no name any more
         learned = remap.Remap(_remap_options(options, found), facts.assignments)
         learned.nodes = _nodes(facts, target.topology)
         await _check_empty(options, facts, target)
@@ -285,6 +289,16 @@ def _remap_options(options: Options, found: Sequence[Session]) -> remap.Options:
     first = min((session.requests[0].sent_ns for session in found if session.requests), default=0)
     delta = (time.time_ns() - first) // 1_000_000 if options.timestamps == remap.SHIFT else 0
     return remap.Options(options.offsets, options.timestamps, delta, options.map_topic)
+
+
+def topic_names(options: Options, found: Sequence[Session], known: topology.Topology) -> dict[str, str]:
+    """Captured names of topic ids, from elsewhere than the capture: the user (`--map-topic ID=NAME`), the dataset's own
+    table, and the target, if it is the captured cluster or a copy with its ids."""
+    captured = {new: old for old, new in options.map_topic.items()}
+    names = {topic_id: captured.get(name, name) for name, topic_id in known.topic_ids.items()}
+    for session in found:
+        names.update(session.topic_ids)
+    return names | options.map_topic
 
 
 def _nodes(facts: plan.Facts, known: topology.Topology) -> dict[int, int]:

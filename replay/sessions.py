@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Session:
     """One captured client connection. `requests` are in the order in which they were sent; `orphans` are the rows of
-    responses whose request was not seen. `opened`: its start was seen, so no state is missing."""
+    responses whose request was not seen. `opened`: its start was seen, so no state is missing. `topic_ids`: names by
+    topic id, which a dataset has also of messages that it has not kept."""
 
     capture: str
     connection: str
@@ -76,6 +77,7 @@ class Session:
     opened: bool
     requests: tuple[Request, ...]
     orphans: tuple[dict[str, Any], ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 def _nanoseconds(moment: datetime.datetime | None) -> int | None:
@@ -88,7 +90,11 @@ def _request(row: dict[str, Any], data: bytes | None, answer: bytes | None) -> R
     return Request(row, sent, _nanoseconds(row["response_end"]), data, answer)
 
 
-def _sessions(found: Iterable[tuple[dict[str, Any], bytes | None, bytes | None]], opened: set[Any]) -> list[Session]:
+def _sessions(
+    found: Iterable[tuple[dict[str, Any], bytes | None, bytes | None]],
+    opened: set[Any],
+    topic_ids: Mapping[str, str] | None = None,
+) -> list[Session]:
     """Rows with their frames, in any order -> sessions in order of their first request."""
     requests: dict[tuple[str, str], list[Request]] = {}
     orphans: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -104,7 +110,8 @@ def _sessions(found: Iterable[tuple[dict[str, Any], bytes | None, bytes | None]]
     sessions = []
     for key, some in requests.items():
         some.sort(key=lambda one: one.exchange)
-        sessions.append(Session(*key, brokers[key], key in opened, tuple(some), tuple(orphans.get(key, ()))))
+        orphaned = tuple(orphans.get(key, ()))
+        sessions.append(Session(*key, brokers[key], key in opened, tuple(some), orphaned, topic_ids or {}))
     return sorted(sessions, key=lambda one: (one.requests[0].sent_ns if one.requests else 0, one.connection))
 
 
@@ -163,7 +170,8 @@ def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
         for row in batch.to_pylist()
         if row["opened"]
     }
-    return _sessions(found, opened)
+    names = {row["topic_id"]: row["topic"] for row in stored.topic_ids.to_table().to_pylist()}
+    return _sessions(found, opened, names)
 
 
 def encoded(api_key: int, version: int, body: dict[str, Any], request: bool) -> bytes:

@@ -23,6 +23,7 @@ RULES: Final[dict[str, str]] = {
     "login": "the replayer logs in with its own credentials",
     "mutating": "changes the cluster; sent only with --allow API",
     "follower": "a fetch by a follower (replica id of a broker)",
+    "streams_group": "a heartbeat in a Streams group: tasks are not mapped to those that the target assigns (KIP-1071)",
     "raw_token": "a token of SASL handshake v0, which has no header",
     "secret": "holds a secret, which is never replayed",
     "incomplete": "bytes are missing in the capture, or cannot be decoded",
@@ -35,7 +36,7 @@ RULES: Final[dict[str, str]] = {
     "no_member": "its member joined before the capture began, and nothing says what it subscribed to",
     # skipped during the run
     "no_session": "the fetch session that it names was not made in the replay",
-    "unknown_topic_id": "neither the capture nor the target says the name for this topic id",
+    "unknown_topic_id": "nothing says the name for this topic id: no capture, no dataset, not the target",
     "target_refuses": "the target answered that it does not serve this API",
     # converted
     "version": "sent in a version that the target offers",

@@ -11,6 +11,7 @@ from tests.replay.conversation import EVERYTHING, Captured
 from tests.replay.test_batches import old
 
 Body = dict[str, Any]
+STREAMS_GROUP_HEARTBEAT = 88
 
 
 def planned(*captured: Captured, offers: plan.Offers | None = None, allow: tuple[int, ...] = ()) -> Plan:
@@ -115,6 +116,29 @@ def test_a_commit_in_a_group_of_which_nothing_else_is_known_is_made_without_memb
     assert step.rules == ("committed_alone",)
     assert step.body is not None
     assert (step.body["memberId"], step.body["generationIdOrMemberEpoch"]) == ("", -1)
+
+
+def test_a_heartbeat_in_a_streams_group_is_not_sent_and_says_so() -> None:
+    """Its tasks are its own kind of assignment, which nothing here maps (KIP-1071)."""
+    beats = {"groupId": "g", "memberId": "m", "memberEpoch": 1}
+    capture = Captured().said(0.0, STREAMS_GROUP_HEARTBEAT, 0, beats)
+    assert rules(planned(capture)) == rules(planned(capture, allow=(STREAMS_GROUP_HEARTBEAT,))) == ["streams_group"]
+
+
+def test_a_topic_id_that_nobody_names_is_named_by_the_user_the_dataset_or_the_target() -> None:
+    asked = {"replicaState": {}, "maxWaitMs": 1, "minBytes": 1, "topics": [
+        {"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 3, "fetchOffset": 7}]}]}  # fmt: skip
+    capture = Captured().said(0.0, apis.FETCH, 16, asked)
+    (skip,) = planned(capture).skips
+    assert (skip.rule, skip.reason) == (
+        "unknown_topic_id", "zizHtibnSdSFmiPSHtiLWA: --map-topic zizHtibnSdSFmiPSHtiLWA=NAME names it",
+    )  # fmt: skip
+
+    elsewhere = {"zizHtibnSdSFmiPSHtiLWA": "orders", "AAAAAAAAAAAAAAAAAAAAAQ": "not in the capture"}
+    found, facts = plan.make([capture.session()], EVERYTHING, plan.PlanOptions(topic_ids=elsewhere))
+    assert (found.steps[0].body or {})["topics"][0][apis.NAME] == "orders"
+    assert facts.topic_names == {"zizHtibnSdSFmiPSHtiLWA": "orders"}
+    assert facts.topics["orders"].partitions == 4
 
 
 def test_a_topic_id_is_named_by_the_records_that_were_produced_by_name() -> None:
