@@ -139,6 +139,7 @@ class Engine:
         self._control: Channel | None = None
         self._control_lock = asyncio.Lock()
         self._added: dict[str, set[tuple[str, int] | str]] = {}
+        self._absent: set[str] = set()  # the target's names of topics that were waited for, and did not appear
         self._early: dict[str, asyncio.Task[None]] = {}
         part = max(settings.unsent_bytes // max(len(sessions), 1), _LEAST_BACKLOG)
         self._most_unsent = min(settings.backlog_bytes, part)
@@ -481,7 +482,7 @@ class Engine:
     async def _know(self, key: int, body: Body) -> None:
         """Ask for the leaders and ids of topics that were never asked for."""
         names = {self.remap.topic(topic[NAME]) for _, topic in apis.topics(key, body) if topic.get(NAME)}
-        unknown = [name for name in names if name not in self.topology.partitions]
+        unknown = [name for name in names if name not in self.topology.partitions and name not in self._absent]
         if unknown and apis.api(key).route is Route.LEADER:
             await self.refresh(unknown)
 
@@ -697,12 +698,18 @@ class Engine:
                     self._heard += 1
                     outcome.answered_ns = self._now_ns()
                     rule = retry.rule(step.request.api_key, captured, replayed, state.retried)
+                    if rule == "topic_appears" and self._is_absent(self._not_there(job, captured, replayed)):
+                        rule = retry.rule(step.request.api_key, captured, replayed, state.retried, retry.NO_TOPIC)
+                        outcome.retries.append("topic_absent")
+                        self._note("topic_absent")
                     if rule == "records_awaited" and (state.waited_in_vain or not step.expects):
                         rule = None
                     if rule == "rejoined" and not self.remap.can_rejoin(step, captured, retry.codes(replayed)):
                         rule = None
                 if rule is None or self._loop.time() - started > self._bound(rule):
                     state.waited_in_vain |= rule == "records_awaited"
+                    if replayed is not None and rule == "topic_appears":
+                        self._absent |= self._not_there(job, captured, replayed)
                     break
                 if replayed is not None and rule == "rebalance_awaited":
                     # Its epoch and its partitions are new all the same.
@@ -733,6 +740,18 @@ class Engine:
     def _bound(self, rule: str) -> float:
         limits = self.settings.limits
         return {"records_awaited": limits.records, "rebalance_awaited": limits.rebalance}.get(rule, limits.errors)
+
+    def _not_there(self, job: _Job, captured: Body | None, replayed: Body) -> set[str]:
+        """The target's names of the topics that an answer says are not there."""
+        key = job.step.request.api_key
+        told = retry.absent_topics(key, replayed, captured)
+        if told and "" not in told:
+            return told
+        asked = {self.remap.topic(topic[NAME]) for _, topic in apis.topics(key, job.body) if topic.get(NAME)}
+        return {name for name in asked if name not in self.topology.partitions} or asked
+
+    def _is_absent(self, topics: set[str]) -> bool:
+        return bool(topics) and topics <= self._absent
 
     async def _answers(self, job: _Job) -> Body:
         """The answer of all parts, merged, its topics named. Raises ChannelClosed."""
@@ -850,10 +869,13 @@ class Engine:
             self.remap.fetch_answered(job.step, job.body, captured, replayed)
         elif key == apis.END_TXN:
             self._added.pop(job.body["transactionalId"], None)
+        elif key == apis.CREATE_TOPICS:
+            self._absent -= {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
         self.remap.learn(job.step, job.body, captured, replayed)
 
     def _learn_metadata(self, answer: Body) -> None:
         self.topology.learn_metadata(answer)
+        self._absent -= {topic["name"] for topic in answer["topics"] if not topic["errorCode"]}
         self.remap.topic_ids.update(self.topology.topic_ids)
         self.remap.leader_epochs.update(self.topology.leader_epochs)
 

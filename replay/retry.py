@@ -7,6 +7,7 @@ the answer.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ REBALANCE_IN_PROGRESS: Final = 27
 FENCED_MEMBER_EPOCH: Final = 110
 
 NO_COORDINATOR: Final = (14, 15, 16)
+NO_TOPIC: Final = (3, 100)
 
 _BY_CODE: Final = {
     3: "topic_appears",
@@ -81,13 +83,16 @@ def codes(body: Body | None) -> set[int]:
     return set(error_codes(body))
 
 
-def rule(api_key: int, captured: Body | None, replayed: Body, after_retry: bool) -> str | None:
+def rule(
+    api_key: int, captured: Body | None, replayed: Body, after_retry: bool, given_up: Collection[int] = ()
+) -> str | None:
     """The rule by which a request with this answer is sent again; None: it is the answer. `after_retry`: an earlier
-    request of the connection was sent again, so that this one came before it."""
-    expected = codes(captured)
+    request of the connection was sent again, so that this one came before it. `given_up`: errors that are waited for no
+    more."""
+    expected = codes(captured).union(given_up)
     for code in sorted(codes(replayed) - expected):
         found = _BY_CODE.get(code)
-        if code in (3, 100) and api_key in _NOT_FOR:
+        if code in NO_TOPIC and api_key in _NOT_FOR:
             continue
         if found is not None:
             return found
@@ -117,6 +122,20 @@ def _assigned(answer: Body) -> bool:
 def has_records(answer: Body) -> bool:
     """Does a Fetch answer carry records?"""
     return any(partition.get("records") for topic in answer.get("responses", ()) for partition in topic["partitions"])
+
+
+def absent_topics(api_key: int, answer: Body, captured: Body | None) -> set[str]:
+    """The topics of a named answer (`apis.NAME`) that are not there, and were in the capture; "" for one that the
+    target knows no id of. Nothing where the API's answer does not tell topics apart."""
+    where = apis.RESPONSE_LISTS.get(api_key)
+    if where is None:
+        return set()
+    missing = set(NO_TOPIC) - codes(captured)
+    return {
+        topic.get(apis.NAME) or topic.get(where.name) or ""
+        for topic in apis.structs(answer, where.path)
+        if missing & codes({where.partitions: topic[where.partitions]})
+    }
 
 
 def failed_partitions(api_key: int, answer: Body, captured: Body | None) -> set[tuple[str, int]] | None:

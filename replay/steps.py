@@ -48,6 +48,7 @@ RULES: Final[dict[str, str]] = {
     "no_auto_create": "raised to a version that can say that topics are not to be created",
     # waits and retries
     "topic_appears": "sent again until the new topic is everywhere (3, 6, 100 after CreateTopics)",
+    "topic_absent": "not sent again: an earlier request has waited for this topic, and it did not appear",
     "coordinator_loads": "sent again until the coordinator is there (14, 15, 16)",
     "leader_moved": "sent again to the new leader (5, 6, 74, 75)",
     "transaction_ends": "sent again until the last transaction has ended (51)",

@@ -413,6 +413,84 @@ def test_a_target_that_goes_away_leaves_every_step_with_an_outcome() -> None:
     assert {one.rule for one in run.outcomes} == {"unreachable", "session_lost"}
 
 
+_MISSING, _DENIED = 3, 29
+
+
+@pytest.mark.parametrize(("version", "error"), [(9, _MISSING), (13, 100)])
+def test_a_topic_that_does_not_appear_is_waited_for_once(version: int, error: int) -> None:
+    """By the two requests that were on their way; not by those behind, on this connection and another."""
+    topic_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+    def by_id(body: Body, where: str) -> Body:
+        """As version 13 has it."""
+        return body if version < 13 else {**body, where: [{**_without(body[where][0], "name"), "topicId": topic_id}]}
+
+    captured = [Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.2:1-10.0.0.9:9092#1")]
+    known = _metadata(orders=1)
+    known["topics"][0]["topicId"] = topic_id
+    for capture in captured:
+        capture.said(0.0, apis.METADATA, 12, {"topics": None}, known)
+        for number in range(5):
+            capture.said(1 + number * 0.01, apis.PRODUCE, version, by_id(produced(batch()), "topicData"),
+                         by_id(produced_answer(0), "responses"), took=0.015)  # fmt: skip
+    target = Target().on(apis.PRODUCE, by_id(produced_answer(-1, error=error), "responses"))
+    target.on(apis.METADATA, _metadata())
+
+    run = replayed(captured, target, limits=retry.Limits(errors=10.0))
+
+    assert 10 < run.seconds < 13
+    outcomes = run.of(apis.PRODUCE)
+    assert {one.verdict for one in outcomes} == {"answered"}
+    waited = [one for one in outcomes if len(one.retries) > 1]
+    assert {one.retries[0] for one in waited} == {"topic_appears"}
+    assert len(waited) == 4
+    assert [one.retries for one in outcomes if one not in waited] == [["topic_absent"]] * 6
+
+
+def _without(body: Body, name: str) -> Body:
+    return {key: value for key, value in body.items() if key != name}
+
+
+def test_a_topic_that_is_created_after_all_is_waited_for_again() -> None:
+    created: Body = {"topics": [{"name": "orders", "numPartitions": 1, "replicationFactor": 1, "assignments": [],
+                                 "configs": []}], "timeoutMs": 1, "validateOnly": False}  # fmt: skip
+    capture = Captured()
+    capture.said(0.0, apis.PRODUCE, 9, produced(batch()), produced_answer(0))
+    capture.said(1.0, apis.CREATE_TOPICS, 4, created, {"topics": [{"name": "orders", "errorCode": 0}]})
+    capture.said(2.0, apis.PRODUCE, 9, produced(batch()), produced_answer(3))
+    missing = produced_answer(-1, error=_MISSING)
+    target = Target().on(apis.METADATA, _metadata())
+    target.on(apis.CREATE_TOPICS, {"topics": [{"name": "orders", "errorCode": 0}]})
+
+    since = 0
+
+    def late(body: Body) -> Body:
+        nonlocal since
+        since += bool(target.said(apis.CREATE_TOPICS))
+        return produced_answer(0) if since > 1 else missing
+
+    target.on(apis.PRODUCE, late)
+
+    run = replayed([capture], target, limits=retry.Limits(errors=10.0), allow=frozenset((apis.CREATE_TOPICS,)))
+
+    assert "topic_absent" not in run.engine.notes
+    assert since == 2
+    assert run.of(apis.PRODUCE)[1].retries == ["topic_appears"]
+
+
+def test_a_topic_that_the_target_denies_is_not_waited_for() -> None:
+    capture = Captured()
+    for number in range(5):
+        capture.said(number * 0.01, apis.PRODUCE, 9, produced(batch()), produced_answer(number * 3))
+    target = Target().on(apis.PRODUCE, produced_answer(-1, error=_DENIED))
+    target.on(apis.METADATA, {**_metadata(), "topics": [{"errorCode": _DENIED, "name": "orders", "partitions": []}]})
+
+    run = replayed([capture], target)
+
+    assert run.seconds < 1
+    assert [(one.verdict, one.retries) for one in run.outcomes] == [("answered", [])] * 5
+
+
 def test_no_more_is_in_flight_than_the_bound_where_the_capture_lacks_the_answers() -> None:
     """Seen from one side only, nothing in the capture says when to wait."""
     capture = Captured()
