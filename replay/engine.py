@@ -30,6 +30,8 @@ from replay.steps import Plan, Route, Step
 
 Body = dict[str, Any]
 TRANSACTION_TIMEOUT_MS: Final = 60_000
+_LATEST: Final = -1
+"""The timestamp by which ListOffsets is asked for the end."""
 _LEAST_BACKLOG: Final = 64 << 10
 _V2_PRODUCE: Final = 12
 _V2_COMMIT: Final = 5
@@ -704,6 +706,8 @@ class Engine:
                         self._note("topic_absent")
                     if rule == "records_awaited" and (state.waited_in_vain or not step.expects):
                         rule = None
+                    if rule == "position_asked" and not any(self.remap.lost_places(captured, replayed)):
+                        rule = None
                     if rule == "rejoined" and not self.remap.can_rejoin(step, captured, retry.codes(replayed)):
                         rule = None
                 if rule is None or self._loop.time() - started > self._bound(rule):
@@ -835,7 +839,14 @@ class Engine:
             await self._join_again(job)
         if rule == "member_epoch_moved":
             job.body = self.remap.request(job.step)
-        if key == apis.FETCH:
+        if rule == "position_asked" and replayed is not None:
+            ends = {
+                (topic, partition): (end, await self._end(self.remap.topic(topic), partition))
+                for topic, partition, end in self.remap.lost_places(self._captured(job.step), replayed)
+            }
+            self.remap.found_places(job.step, job.body, ends)
+            self.remap.name_topics(key, job.body)
+        elif key == apis.FETCH:
             self.remap.fetch_again(job.step, job.body, rule, replayed)
             self.remap.name_topics(key, job.body)
         await self._send(state, job)
@@ -979,6 +990,16 @@ class Engine:
         version = max(low, min(high, 12))
         body: Body = {"topics": [{"name": name} for name in names], "allowAutoTopicCreation": False}
         self._learn_metadata(await self._ask(apis.METADATA, version, convert.fit(apis.METADATA, version, body)))
+
+    async def _end(self, topic: str, partition: int) -> int:
+        """Where a partition of the target ends; 0 where it does not say."""
+        version = min(self.offers[apis.LIST_OFFSETS][1], 5)
+        asked = {"partitionIndex": partition, "timestamp": _LATEST, "maxNumOffsets": 1}
+        body: Body = {"replicaId": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+        body = convert.fit(apis.LIST_OFFSETS, version, body)
+        answer = await self._ask(apis.LIST_OFFSETS, version, body, self.topology.leaders.get((topic, partition)))
+        one = answer["topics"][0]["partitions"][0]
+        return max(one["offset"] if "offset" in one else max(one["oldStyleOffsets"], default=0), 0)
 
     async def _coordinator(self, key_type: int, key: str) -> int:
         if len(self.topology.nodes) <= 1:

@@ -27,6 +27,8 @@ _SEQUENCES: Final = 1 << 31
 _UNSUPPORTED_VERSION: Final = 35
 """What a broker answers whose configuration does not serve an API that it offers (3.9: KIP-848 groups)."""
 
+_OFFSET_OUT_OF_RANGE: Final = 1
+
 _LOST: Final = frozenset((22, 25))
 """ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID: the target has no such member, or not in this generation."""
 
@@ -522,6 +524,33 @@ class Remap:
             body["sessionId"], body["sessionEpoch"] = 0, 0
         else:
             body["sessionId"], body["sessionEpoch"] = replayed["sessionId"], body["sessionEpoch"] + 1
+
+    def lost_places(self, captured: Body | None, replayed: Body) -> Iterator[tuple[str, int, int]]:
+        """(captured topic, partition, captured high watermark) where a fetch is out of range on the target, and was not
+        when captured, because nothing has said yet how offsets here and there belong together."""
+        before = _by_partition(apis.FETCH, captured, self)
+        for (topic, partition), now in _by_partition(apis.FETCH, replayed, self).items():
+            where = self.captured_topic(topic), partition
+            was = before.get(where)
+            known = self.offset_maps.get(where)
+            if now["errorCode"] != _OFFSET_OUT_OF_RANGE or was is None:
+                continue
+            if not was["errorCode"] and was["highWatermark"] >= 0:
+                if self.options.offsets != offsets.AS_IS and (known is None or not (known.produced or known.hints)):
+                    yield *where, was["highWatermark"]
+
+    def found_places(self, step: Step, body: Body, ends: dict[tuple[str, int], tuple[int, int]]) -> None:
+        """The captured high watermark and the target's of each such partition: read from the place that is as far from
+        them."""
+        for where, (captured, replayed) in ends.items():
+            self.offset_map(*where).hint(captured, replayed)
+        session = self.sessions.get((step.request.connection, (step.body or {}).get("sessionId", 0)))
+        places = dict(session.partitions) if session is not None else {}
+        places |= {(name, index): one for name, index, one in apis.partitions(apis.FETCH, body) if one is not None}
+        for where, one in places.items():
+            if where in ends:
+                one["fetchOffset"] = self.offset_maps[where].start(one["fetchOffset"])
+        self.fetch_again(step, body, "session_remade", None)
 
     def fetch_answered(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         """Take the target's session id, and count its epoch."""

@@ -16,6 +16,7 @@ from replay.outcome import error_codes
 
 Body = dict[str, Any]
 
+OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NOT_LEADER_OR_FOLLOWER: Final = 6
 UNSUPPORTED_VERSION: Final = 35
@@ -98,6 +99,8 @@ def rule(
             return found
         if code == OUT_OF_ORDER_SEQUENCE and after_retry:
             return "leader_moved"
+        if code == OFFSET_OUT_OF_RANGE and api_key == apis.FETCH:
+            return "position_asked"
         if code in _REJOINS.get(api_key, ()):
             return "rejoined"
         if code == MEMBER_ID_REQUIRED and captured is not None and not expected:

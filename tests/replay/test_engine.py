@@ -238,6 +238,27 @@ def test_a_fetch_session_without_its_start_is_built_from_what_the_capture_names(
     assert said == [(0, 0), (1234, 1)]
 
 
+def test_a_reader_that_had_found_its_place_before_the_capture_reads_as_far_from_the_end_of_the_target() -> None:
+    """Offset 500 of 520 is out of range on a target that ends at 30."""
+
+    def answer(error: int, end: int) -> Body:
+        return {**_session_answer(1234), "responses": [{"topic": "orders", "partitions": [
+            {"partitionIndex": 0, "errorCode": error, "highWatermark": end, "records": b""}]}]}  # fmt: skip
+
+    capture = Captured().said(0.0, apis.FETCH, 11, _session_fetch(77, 15, 500), answer(0, 520))
+    capture.said(0.1, apis.FETCH, 11, _session_fetch(77, 16), _session_answer(77))
+    ends = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0, "offset": 30}]}]}
+    target = Target().on(apis.FETCH, answer(1, -1), answer(0, 30), _session_answer(1234)).on(apis.LIST_OFFSETS, ends)
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    fetches = [one.body for one in target.said(apis.FETCH)]
+    assert [(one["sessionId"], one["sessionEpoch"]) for one in fetches] == [(0, 0), (0, 0), (1234, 1)]
+    places = [one["topics"][0]["partitions"][0]["fetchOffset"] for one in fetches[:2]]
+    assert places == [500, 10]
+    assert run.of(apis.FETCH)[0].retries == ["session_remade", "position_asked"]
+
+
 def test_offsets_asked_by_topic_id_are_asked_by_name_where_the_target_has_no_ids() -> None:
     topic_id = "zizHtibnSdSFmiPSHtiLWA"
     capture = Captured()
