@@ -706,7 +706,7 @@ class Engine:
                         self._note("topic_absent")
                     if rule == "records_awaited" and (state.waited_in_vain or not step.expects):
                         rule = None
-                    if rule == "position_asked" and not any(self.remap.lost_places(captured, replayed)):
+                    if rule == "position_asked" and not any(self.remap.lost_places(step, job.body, captured, replayed)):
                         rule = None
                     if rule == "rejoined" and not self.remap.can_rejoin(step, captured, retry.codes(replayed)):
                         rule = None
@@ -840,9 +840,10 @@ class Engine:
         if rule == "member_epoch_moved":
             job.body = self.remap.request(job.step)
         if rule == "position_asked" and replayed is not None:
+            captured = self._captured(job.step)
             ends = {
                 (topic, partition): (end, await self._end(self.remap.topic(topic), partition))
-                for topic, partition, end in self.remap.lost_places(self._captured(job.step), replayed)
+                for topic, partition, end in self.remap.lost_places(job.step, job.body, captured, replayed)
             }
             self.remap.found_places(job.step, job.body, ends)
             self.remap.name_topics(key, job.body)

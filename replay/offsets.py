@@ -19,10 +19,12 @@ MODES: Final = (SHIFT, AS_IS, POSITION)
 @dataclass(slots=True)
 class OffsetMap:
     """One partition. `produced`: (captured base, replayed base, offsets) of batches, sorted; `hints`: pairs from
-    ListOffsets, used where no batch was produced before; `mixed`: batches are in another order on the target."""
+    ListOffsets, used where no batch was produced before; `guess`: where the log ended there and here when nothing else
+    was known; `mixed`: batches are in another order on the target."""
 
     produced: list[tuple[int, int, int]] = field(default_factory=list)
     hints: list[tuple[int, int]] = field(default_factory=list)
+    guess: tuple[int, int] | None = None
     mixed: bool = False
 
     def learn(self, captured: int, replayed: int, count: int) -> None:
@@ -62,7 +64,7 @@ class OffsetMap:
         if at:
             base, there, _ = self.produced[at - 1]
             return there + captured - base
-        near: tuple[int, int] | None = None
+        near = self.guess
         if self.hints:
             # Nothing was produced before it: the nearest answer about this partition is the best that is known.
             near = min(self.hints, key=lambda pair: abs(pair[0] - captured))

@@ -339,7 +339,7 @@ def _convert(one: _Decoded, key: int, body: Body, offered: tuple[int, int], fact
         return Skip(row, "target_lacks_version", f"{apis.name(key)} v{one.version} as v{version}: {problem}")
     if not _joined(key, body, facts):
         if key not in (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT, apis.OFFSET_FETCH):
-            return Skip(row, "no_member", f"group {body['groupId']}")
+            return Skip(row, "no_member", f"group {body['groupId']}: nothing says what it subscribed to")
         rules.append("committed_alone")
         body["memberId"], body["generationIdOrMemberEpoch"] = "", -1
         for group in body.get("groups", ()):

@@ -525,31 +525,37 @@ class Remap:
         else:
             body["sessionId"], body["sessionEpoch"] = replayed["sessionId"], body["sessionEpoch"] + 1
 
-    def lost_places(self, captured: Body | None, replayed: Body) -> Iterator[tuple[str, int, int]]:
+    def lost_places(
+        self, step: Step, sent: Body, captured: Body | None, replayed: Body
+    ) -> Iterator[tuple[str, int, int]]:
         """(captured topic, partition, captured high watermark) where a fetch is out of range on the target, and was not
-        when captured, because nothing has said yet how offsets here and there belong together."""
+        when captured, because nothing had said yet how offsets here and there belong together when it was sent."""
+        if self.options.offsets == offsets.AS_IS:
+            return
         before = _by_partition(apis.FETCH, captured, self)
+        asked, had = _places(step.body or {}), _places(sent)
         for (topic, partition), now in _by_partition(apis.FETCH, replayed, self).items():
             where = self.captured_topic(topic), partition
             was = before.get(where)
-            known = self.offset_maps.get(where)
-            if now["errorCode"] != _OFFSET_OUT_OF_RANGE or was is None:
+            if now["errorCode"] != _OFFSET_OUT_OF_RANGE or was is None or was["errorCode"] or was["highWatermark"] < 0:
                 continue
-            if not was["errorCode"] and was["highWatermark"] >= 0:
-                if self.options.offsets != offsets.AS_IS and (known is None or not (known.produced or known.hints)):
-                    yield *where, was["highWatermark"]
+            known = self.offset_maps.get(where)
+            unknown = known is None or not (known.produced or known.hints)
+            if unknown or (known and where in asked and known.start(asked[where]) != had.get(where)):
+                yield *where, was["highWatermark"]
 
     def found_places(self, step: Step, body: Body, ends: dict[tuple[str, int], tuple[int, int]]) -> None:
         """The captured high watermark and the target's of each such partition: read from the place that is as far from
         them."""
-        for where, (captured, replayed) in ends.items():
-            self.offset_map(*where).hint(captured, replayed)
         session = self.sessions.get((step.request.connection, (step.body or {}).get("sessionId", 0)))
         places = dict(session.partitions) if session is not None else {}
         places |= {(name, index): one for name, index, one in apis.partitions(apis.FETCH, body) if one is not None}
         for where, one in places.items():
             if where in ends:
-                one["fetchOffset"] = self.offset_maps[where].start(one["fetchOffset"])
+                known = self.offset_map(*where)
+                captured, replayed = known.guess or (0, 0)
+                known.guess = ends[where]
+                one["fetchOffset"] = known.start(one["fetchOffset"] + captured - replayed)
         self.fetch_again(step, body, "session_remade", None)
 
     def fetch_answered(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
@@ -731,6 +737,15 @@ def _beating(step: Step, captured: Body | None) -> tuple[str, str]:
     it by the answer."""
     assert step.body is not None
     return step.body["groupId"], step.body.get("memberId") or (captured or {}).get("memberId") or ""
+
+
+def _places(fetch: Body) -> dict[tuple[str, int], int]:
+    """The offsets that a fetch asks for."""
+    return {
+        (topic, partition): one["fetchOffset"]
+        for topic, partition, one in apis.partitions(apis.FETCH, fetch)
+        if one is not None and "fetchOffset" in one
+    }
 
 
 def _listed_offset(partition: Body) -> int:

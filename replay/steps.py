@@ -33,7 +33,7 @@ RULES: Final[dict[str, str]] = {
     "null_records": "a broker never answers a produce request without records",
     "bad_records": "the records cannot be converted to batches, which the target demands",
     "client_retried": "failed in the capture with an error that its client retries; what it sent then is sent",
-    "no_member": "its member joined before the capture began, and nothing says what it subscribed to",
+    "no_member": "its member joined before the capture began, and could not be joined here",
     # skipped during the run
     "no_session": "the fetch session that it names was not made in the replay",
     "unknown_topic_id": "nothing says the name for this topic id: no capture, no dataset, not the target",

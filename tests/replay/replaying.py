@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from replay import link, pairs, run
 from replay.compare import Comparison, compare
 from replay.engine import Settings
 from replay.run import Options, Result
+from replay.sessions import Session
 from tests.brokers.cluster import Cluster
 from tests.shared import SHARED, capture_files
 
@@ -44,17 +46,27 @@ class Replayed:
 
 
 def replay_capture(
-    folder: Path, cluster: Cluster, out: Path, *, speed: float | None = None, **options: Any
+    folder: Path, cluster: Cluster, out: Path, *, speed: float | None = None, since: float = 0.0, **options: Any
 ) -> Replayed:
-    """Replay a capture folder as fast as answers allow (or at a speed), topics seeded, and compare."""
+    """Replay a capture folder as fast as answers allow (or at a speed), topics seeded, and compare. `since`: as if the
+    capture had begun so many seconds later."""
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
-    sessions = run.read(files, rotated=len(files) > 1, notes=notes)
+    sessions = _later(run.read(files, rotated=len(files) > 1, notes=notes), since)
     chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
     result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
     found = pairs.from_run(out)
     return Replayed(out, result, found, compare(found), notes)
+
+
+def _later(sessions: Sequence[Session], seconds: float) -> list[Session]:
+    start = min(one.sent_ns for session in sessions for one in session.requests) + round(seconds * 1e9)
+    kept = [
+        dataclasses.replace(session, requests=tuple(one for one in session.requests if one.sent_ns >= start))
+        for session in sessions
+    ]
+    return [session for session in kept if session.requests or session.orphans]
 
 
 def replayable() -> dict[str, str]:

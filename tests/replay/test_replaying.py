@@ -78,6 +78,18 @@ def test_a_shared_capture_of_a_classic_group(fresh_brokers: Start, tmp_path: Pat
     assert list(audit(done.pairs, cluster.bootstrap)) == []
 
 
+@pytest.mark.parametrize("name", ["group-classic-librdkafka-4.3", "group-kip848-librdkafka-4.3"])
+def test_a_capture_that_begins_when_its_groups_are_full(fresh_brokers: Start, tmp_path: Path, name: str) -> None:
+    """At 10 s all three members have joined; then one leaves, one dies, and the group goes on without them."""
+    cluster = fresh_brokers(Spec(jars.NEWEST))
+    done = replay_capture(shared_folder(name), cluster, tmp_path / "run", since=10.0)
+    check_outcomes(done)
+    assert done.result.engine_notes["joined_early"] == 3
+    assert "no_member" not in done.result.counts.skipped
+    assert unexpected(done.comparison) == []
+    assert list(audit(done.pairs, cluster.bootstrap)) == []
+
+
 def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     """Idempotent producers are mapped: their batches, sent again as they are, would be taken for duplicates."""
     cluster = shared_brokers(Spec(jars.WITH_ZOOKEEPER))
