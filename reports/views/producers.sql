@@ -29,20 +29,22 @@ WITH asked AS (
   FROM asked AS a LEFT JOIN connections AS c ON c.capture = a.capture AND c.connection = a.connection
   GROUP BY a.topic, a.client_id, a.client_ip, c.software_name, c.software_version
 ), owners AS (
-  SELECT DISTINCT a.capture, a.connection, a.topic, a.client_id, a.client_ip, c.software_name, c.software_version
-  FROM asked AS a LEFT JOIN connections AS c ON c.capture = a.capture AND c.connection = a.connection
+  -- Of a connection's owners only those matter that asked for the topic: the last join sees to it.
+  SELECT x.capture, x.connection, x.client_id, x.client_ip, c.software_name, c.software_version
+  FROM (SELECT DISTINCT capture, connection, client_id, client_ip FROM exchanges WHERE api_key = 0) AS x
+    LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
 ), sent AS (
-  SELECT o.topic, o.client_id, o.client_ip, o.software_name, o.software_version,
+  SELECT p.topic, o.client_id, o.client_ip, o.software_name, o.software_version,
     count(DISTINCT p.partition) AS partitions, sum(p.record_bytes) AS record_bytes, sum(p.records) AS records
   FROM owners AS o JOIN partition_bytes AS p ON p.capture = o.capture AND p.connection = o.connection
-    AND p.topic = o.topic AND p.side = 'produce'
+    AND p.side = 'produce'
   GROUP BY ALL
 ), packed AS (
-  SELECT o.topic, o.client_id, o.client_ip, o.software_name, o.software_version,
+  SELECT b.topic, o.client_id, o.client_ip, o.software_name, o.software_version,
     array_join(array_sort(collect_set(b.codec)), ', ') AS codecs,
     sum(if(b.idempotent, b.batches, 0)) / sum(b.batches) AS idempotent
   FROM owners AS o JOIN batch_use AS b ON b.capture = o.capture AND b.connection = o.connection
-    AND b.topic = o.topic AND b.side = 'produce'
+    AND b.side = 'produce'
   GROUP BY ALL
 )
 SELECT a.topic, a.client_id, a.client_ip, a.software_name, a.software_version, a.requests, a.errors,

@@ -21,15 +21,13 @@ WITH slowest AS (
   WHERE latency_us IS NOT NULL
   ORDER BY latency_us DESC, capture, connection, exchange
   LIMIT 1000
-), named AS (
-  SELECT capture, connection, exchange, array_join(collect_set(coalesce(n.topic, t.said)), ', ') AS topics
-  FROM (SELECT capture, connection, exchange, explode(topics) AS said FROM slowest) AS t
-    LEFT JOIN named_topics AS n ON n.topic_id = t.said
-  GROUP BY capture, connection, exchange
+), names AS (
+  SELECT map_from_entries(collect_list(struct(topic_id, topic))) AS known FROM named_topics
 )
-SELECT s.capture, s.connection, s.exchange, s.request_time, s.api, s.api_version, s.client_id, s.latency_us,
-  CASE WHEN s.api_key IN (1, 78) THEN 'data' WHEN s.api_key IN (11, 14) THEN 'members' END AS waits,
-  s.max_wait_ms, s.request_bytes, s.response_bytes, s.error, named.topics
-FROM slowest AS s LEFT JOIN named
-  ON named.capture = s.capture AND named.connection = s.connection AND named.exchange = s.exchange
-ORDER BY s.latency_us DESC, s.capture, s.connection, s.exchange
+SELECT capture, connection, exchange, request_time, api, api_version, client_id, latency_us,
+  CASE WHEN api_key IN (1, 78) THEN 'data' WHEN api_key IN (11, 14) THEN 'members' END AS waits,
+  max_wait_ms, request_bytes, response_bytes, error,
+  -- One row of names for all: a join would read the exchanges a second time.
+  nullif(array_join(array_distinct(transform(topics, said -> coalesce(known[said], said))), ', '), '') AS topics
+FROM slowest CROSS JOIN names
+ORDER BY latency_us DESC, capture, connection, exchange
