@@ -88,7 +88,7 @@ class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
     `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us."""
 
-    differences: list[Difference] = field(default_factory=list)
+    differences: Differences = field(default_factory=lambda: Differences())
     compared: int = 0
     same: int = 0
     expected: int = 0
@@ -121,12 +121,11 @@ class _Comparing:
     def run(self) -> Comparison:
         for pair in self.pairs:
             self._pair(pair)
-        whole = [
-            *self._produced(),
-            *(one for partition in self.learned.partitions.values() for one in self._read(partition)),
-            *(one for group in self.learned.groups.values() for one in self._group(group)),
-        ]
-        self.result.differences += whole
+        self.result.differences.take(self._produced())
+        for partition in self.learned.partitions.values():
+            self.result.differences.take(self._read(partition))
+        for group in self.learned.groups.values():
+            self.result.differences.take(self._group(group))
         return self.result
 
     # --- one exchange
@@ -140,7 +139,7 @@ class _Comparing:
             return
         result.compared += 1
         found = list(self._differences(pair))
-        result.differences += found
+        result.differences.take(found)
         if any(one.unexpected for one in found):
             result.unexpected += 1
         elif found:
@@ -167,8 +166,8 @@ class _Comparing:
         members = self.learned.members
         naming_left = Naming(self.learned.left.topic, lambda member: member)
         naming_right = Naming(self.learned.right.topic, lambda member: members.of_right(scope, member))
-        facts_left = facts(api_key, left.version, left.body, pair.left.asked(), naming_left)
-        facts_right = facts(api_key, right.version, right.body, pair.right.asked(), naming_right)
+        facts_left = facts(api_key, left.version, left.body, pair.left.asked, naming_left)
+        facts_right = facts(api_key, right.version, right.body, pair.right.asked, naming_right)
         self._latency(pair, facts_left, facts_right)
         common = paths(api_key, left.version) & paths(api_key, right.version)
         yield from self._facts(pair, facts_left, facts_right, common)
@@ -353,7 +352,7 @@ class _Comparing:
         if transaction in self.failed_transactions and pair.api_key in _TRANSACTION_APIS:
             return error is None or error in _TRANSACTION_ERRORS
         if pair.api_key == apis.PRODUCE and (error is None or error in _LOST_BATCH_ERRORS | _TRANSACTION_ERRORS):
-            return any(one in self.lost_batches for one in self.learned.batches_of(pair.row))
+            return any(one in self.lost_batches for one in self.learned.batches_of(pair))
         return False
 
     def _note(self, pair: Pair, difference: Difference) -> None:
@@ -366,7 +365,7 @@ class _Comparing:
         if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):
             self.failed_transactions.add(row["transactional_id"])
         if pair.api_key == apis.PRODUCE:
-            self.lost_batches.update(self.learned.batches_of(row))
+            self.lost_batches.update(self.learned.batches_of(pair))
 
     # --- over many exchanges
 
@@ -379,14 +378,16 @@ class _Comparing:
                 key = (partition.topic, str(partition.index))
                 if one.right in seen and seen[one.right] != one.left:
                     yield Difference(
-                        one.row, "(records)", "batch stored once for two", str(one.left), str(one.right), key
-                    )
+                        self.pairs[one.place].row, "(records)", "batch stored once for two", str(one.left),
+                        str(one.right), key,
+                    )  # fmt: skip
                 seen[one.right] = one.left
                 before = last.get(one.producer)
                 if before is not None and (before[0] < one.left) != (before[1] < one.right) and before[0] != one.left:
                     yield Difference(
-                        one.row, "(records)", "batch out of its producer's order", str(one.left), str(one.right), key
-                    )
+                        self.pairs[one.place].row, "(records)", "batch out of its producer's order", str(one.left),
+                        str(one.right), key,
+                    )  # fmt: skip
                 last[one.producer] = one.left, one.right
 
     def _read(self, partition: Partition) -> Iterator[Difference]:
@@ -488,14 +489,35 @@ class Grouped:
         return self.rule is None
 
 
-def grouped(differences: Iterable[Difference]) -> list[Grouped]:
+class Differences:
+    """Differences in the order in which they were found; of each group only the first `EXAMPLES`, and how many."""
+
+    def __init__(self) -> None:
+        self._kept: list[Difference] = []
+        self._groups: dict[tuple[Any, ...], list[Difference]] = {}
+        self._counts: Counter[tuple[Any, ...]] = Counter()
+
+    def take(self, some: Iterable[Difference]) -> None:
+        for one in some:
+            values = (one.left, one.right) if one.kind.startswith(("error", "state", "version")) else ("", "")
+            key = (one.row["api_key"], one.row["api_version"], one.path, one.kind, *values, one.rule)
+            self._counts[key] += 1
+            if self._counts[key] <= EXAMPLES:
+                self._groups.setdefault(key, []).append(one)
+                self._kept.append(one)
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self._kept)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def groups(self) -> Iterator[Grouped]:
+        for key, some in self._groups.items():
+            api_key, version, path, kind, left, right, rule = key
+            yield Grouped(api_key, version, path, kind, left, right, rule, self._counts[key], tuple(some))
+
+
+def grouped(differences: Differences) -> list[Grouped]:
     """Unexpected ones first, then by count."""
-    groups: dict[tuple[Any, ...], list[Difference]] = {}
-    for one in differences:
-        values = (one.left, one.right) if one.kind.startswith(("error", "state", "version")) else ("", "")
-        key = (one.row["api_key"], one.row["api_version"], one.path, one.kind, *values, one.rule)
-        groups.setdefault(key, []).append(one)
-    found = []
-    for (api_key, version, path, kind, left, right, rule), some in groups.items():
-        found.append(Grouped(api_key, version, path, kind, left, right, rule, len(some), tuple(some[:EXAMPLES])))
-    return sorted(found, key=lambda one: (not one.unexpected, -one.count, one.api_key, one.path))
+    return sorted(differences.groups(), key=lambda one: (not one.unexpected, -one.count, one.api_key, one.path))

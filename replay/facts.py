@@ -149,8 +149,8 @@ _NAMES: Final = (
 )  # fmt: skip
 
 
-def facts(api_key: int, version: int, answer: Body, request: Body | None, naming: Naming) -> Facts:
-    """The facts of an answer in this version."""
+def facts(api_key: int, version: int, answer: Body, request: Callable[[], Body | None], naming: Naming) -> Facts:
+    """The facts of an answer in this version. `request`: gives its request's body, where that is needed."""
     layout = schema.layout(api_key, version, RESPONSE)
     if layout is None:
         return {}
@@ -166,7 +166,7 @@ def paths(api_key: int, version: int) -> frozenset[str]:
     layout = schema.layout(api_key, version, RESPONSE)
     if layout is None:
         return frozenset()
-    fields, _ = _lifted(api_key, version, layout.fields, {}, None)
+    fields, _ = _lifted(api_key, version, layout.fields, {}, lambda: None)
     return frozenset(_paths(fields, ""))
 
 
@@ -181,13 +181,14 @@ def _list_of(name: str, fields: tuple[Field, ...]) -> Field:
 
 
 def _lifted(
-    api_key: int, version: int, fields: tuple[Field, ...], answer: Body, request: Body | None
+    api_key: int, version: int, fields: tuple[Field, ...], answer: Body, request: Callable[[], Body | None]
 ) -> tuple[tuple[Field, ...], Body]:
     """One group, or one coordinator, as the lists that newer versions have (KIP-709, KIP-699)."""
-    asked = request or {}
     if api_key == apis.OFFSET_FETCH and version < 8:
+        asked = request() or {}
         name, key, value = "groups", "groupId", asked.get("groupId", "")
     elif api_key == apis.FIND_COORDINATOR and version < 4:
+        asked = request() or {}
         name, key, value = "coordinators", "key", asked.get("key", asked.get("groupId", ""))
     else:
         return fields, answer

@@ -8,9 +8,12 @@ replayer's own remapping, which is one of the things that a comparison is there 
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from analyzer import tree
 from analyzer.schema import ZERO_UUID
@@ -58,15 +61,55 @@ class Twins:
         return self._back.get((scope, right), right)
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A batch that both sides have stored: its base offset on each, and for how many records."""
+class Stored(NamedTuple):
+    """A batch that both sides have stored: its base offset on each, and for how many records. `producer`: a number for
+    whoever produced it; `place`: of its exchange among the pairs."""
 
     left: int
     right: int
-    count: int
-    producer: Any
-    row: dict[str, Any] = field(repr=False)
+    records: int
+    producer: int
+    place: int
+
+
+class Batches:
+    """`Stored`s in the order in which they were produced, 40 bytes each."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+
+    def append(self, one: Stored) -> None:
+        self._numbers.extend(one)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // len(Stored._fields)
+
+    def __iter__(self) -> Iterator[Stored]:
+        numbers = iter(self._numbers)
+        return map(Stored._make, zip(*[numbers] * len(Stored._fields), strict=True))
+
+    def segments(self, by: int, other: int) -> Segments:
+        """(offset on one side, on the other, count) in order of the first. `by`, `other`: fields of `Stored`."""
+        table = np.array(self._numbers, np.int64).reshape(-1, len(Stored._fields))
+        order = np.lexsort((table[:, 2], table[:, other], table[:, by]))
+        return Segments(*(array("q", table[order, column].tobytes()) for column in (by, other, 2)))
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Offsets of batches on one side, in order; on the other; records of each."""
+
+    here: array[int] = field(default_factory=lambda: array("q"))
+    there: array[int] = field(default_factory=lambda: array("q"))
+    counts: array[int] = field(default_factory=lambda: array("q"))
+
+    def translated(self, offset: int) -> int | None:
+        """The other side's offset of the record at `offset`; None where no batch has it."""
+        at = bisect.bisect_right(self.here, offset) - 1
+        if at < 0:
+            return None
+        inside = offset - self.here[at]
+        return self.there[at] + inside if inside < self.counts[at] else None
 
 
 @dataclass(slots=True)
@@ -85,27 +128,22 @@ class Reading:
 @dataclass(slots=True)
 class Partition:
     """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `unseen`: something
-    was produced whose offset no answer tells (acks=0)."""
+    was produced whose offset no answer tells (acks=0); `interleaved`: batches are in another order on the right."""
 
     topic: str
     index: int
-    batches: list[Stored] = field(default_factory=list)
+    batches: Batches = field(default_factory=Batches)
     failed: bool = False
     unseen: bool = False
     transactional: bool = False
     _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
-    _by_left: list[tuple[int, int, int]] = field(default_factory=list)
-    _by_right: list[tuple[int, int, int]] = field(default_factory=list)
+    interleaved: bool = False
+    _by_left: Segments = field(default_factory=Segments)
+    _by_right: Segments = field(default_factory=Segments)
 
     @property
     def readings(self) -> Iterable[Reading]:
         return self._readings.values()
-
-    @property
-    def interleaved(self) -> bool:
-        """Are batches in another order on the right?"""
-        rights = [right for _, right, _ in self._by_left]
-        return rights != sorted(rights)
 
     def reading(self, row: dict[str, Any]) -> Reading:
         found = self._readings.setdefault((row["capture"], row["connection"]), Reading(row))
@@ -114,31 +152,33 @@ class Partition:
 
     def index_batches(self) -> None:
         """To be called when all batches are there."""
-        self._by_left = sorted((one.left, one.right, one.count) for one in self.batches)
-        self._by_right = sorted((one.right, one.left, one.count) for one in self.batches)
+        self._by_left = self.batches.segments(0, 1)
+        self._by_right = self.batches.segments(1, 0)
+        self.interleaved = bool((np.diff(np.array(self._by_left.there, np.int64)) < 0).any())
 
     def to_right(self, offset: int) -> int | None:
         """The right side's offset of the record that the left has at `offset`."""
-        return _translated(self._by_left, offset)
+        return self._by_left.translated(offset)
 
     def to_left(self, offset: int) -> int | None:
-        return _translated(self._by_right, offset)
+        return self._by_right.translated(offset)
 
     def position(self, left: int, right: int) -> str | None:
         """Are two positions between the same records? `same`, the rule why not, or None."""
-        if not self._by_left:
+        here, there, counts = self._by_left.here, self._by_left.there, self._by_left.counts
+        if not here:
             return "same" if left == right else "before_capture"
-        at = bisect.bisect_left(self._by_left, (left, -1, -1))
-        before = self._by_left[at - 1] if at else None
-        if before is not None and before[0] + before[2] > left:
-            least = most = before[1] + left - before[0]  # inside a batch
+        at = bisect.bisect_left(here, left)
+        before = at - 1 if at else None
+        if before is not None and here[before] + counts[before] > left:
+            least = most = there[before] + left - here[before]  # inside a batch
         else:
-            least = before[1] + before[2] if before is not None else 0
-            if at < len(self._by_left):
-                most = self._by_left[at][1]
+            least = there[before] + counts[before] if before is not None else 0
+            if at < len(here):
+                most = there[at]
             else:
                 # Behind the last batch only markers can follow, at most one a batch, and what only one side has.
-                beyond = left - (before[0] + before[2]) if before is not None else left
+                beyond = left - (here[before] + counts[before]) if before is not None else left
                 most = least + beyond + (len(self.batches) if self.transactional else 0)
         if least <= right <= max(most, least):
             return "same"
@@ -147,14 +187,6 @@ class Partition:
         if self.failed:
             return "not_stored"
         return "before_capture" if self.unseen or before is None else None
-
-
-def _translated(segments: list[tuple[int, int, int]], offset: int) -> int | None:
-    at = bisect.bisect_right(segments, (offset, 1 << 62, 0)) - 1
-    if at < 0:
-        return None
-    start, other, count = segments[at]
-    return other + offset - start if offset < start + count else None
 
 
 @dataclass(slots=True)
@@ -194,7 +226,8 @@ class Learned:
     groups: dict[str, Group] = field(default_factory=dict)
     named_topics: set[str] = field(default_factory=set)
     committed: set[tuple[str, str, int]] = field(default_factory=set)
-    _batches: dict[tuple[str, str, int], list[tuple[str, int, int]]] = field(default_factory=dict)
+    reader: Reader = field(default_factory=Reader, repr=False)
+    _producers: dict[Any, int] = field(default_factory=dict)
 
     def partition(self, topic: str, index: int) -> Partition:
         return self.partitions.setdefault((topic, index), Partition(topic, index))
@@ -205,13 +238,19 @@ class Learned:
     def position(self, topic: str, index: int, left: int, right: int) -> str | None:
         return self.partition(topic, index).position(left, right)
 
-    def batches_of(self, row: dict[str, Any]) -> list[tuple[str, int, int]]:
+    def producer(self, who: int | str) -> int:
+        """A number for a producer id, or for a connection that produces without one."""
+        return who if isinstance(who, int) else -1 - self._producers.setdefault(who, len(self._producers) + 1)
+
+    def batches_of(self, pair: Pair) -> list[tuple[str, int, int]]:
         """(topic, partition, producer id) of the idempotent batches of a produce request."""
-        return self._batches.get(_number(row), [])
-
-
-def _number(row: dict[str, Any]) -> tuple[str, str, int]:
-    return row["capture"], row["connection"], row["exchange"]
+        found = []
+        for topic in (pair.left.asked() or {}).get("topicData", ()):
+            for one in topic["partitionData"]:
+                records = self.reader.read(one["records"] or b"")
+                if records and records[0].producer_id >= 0:
+                    found.append((self.left.of(topic), one["index"], records[0].producer_id))
+        return found
 
 
 def learn(pairs: Sequence[Pair]) -> Learned:
@@ -224,13 +263,12 @@ def learn(pairs: Sequence[Pair]) -> Learned:
         if pair.api_key in (apis.METADATA, apis.CREATE_TOPICS):
             for side, names in ((pair.left, learned.left), (pair.right, learned.right)):
                 _learn_names(pair.api_key, side, names)
-    reader = Reader()
-    for pair in pairs:
+    for place, pair in enumerate(pairs):
         if pair.api_key in _STEPS:
             asked = pair.left.asked()
             if asked is not None:
                 learned.named_topics.update(learned.left.of(topic) for _, topic in apis.topics(pair.api_key, asked))
-            _STEPS[pair.api_key](learned, pair, reader)
+            _STEPS[pair.api_key](learned, pair, place)
     for partition in learned.partitions.values():
         partition.index_batches()
     return learned
@@ -247,7 +285,7 @@ def _learn_names(api_key: int, side: Side, names: Names) -> None:
             names.by_id[topic["topicId"]] = topic["name"]
 
 
-def _nothing(learned: Learned, pair: Pair, reader: Reader) -> None:
+def _nothing(learned: Learned, pair: Pair, place: int) -> None:
     """Only its topics are of interest."""
 
 
@@ -264,7 +302,7 @@ def _produced(body: dict[str, Any] | None, names: Names) -> dict[tuple[str, int]
     }
 
 
-def _learn_produce(learned: Learned, pair: Pair, reader: Reader) -> None:
+def _learn_produce(learned: Learned, pair: Pair, place: int) -> None:
     asked = pair.left.asked()
     if asked is None:
         return
@@ -274,14 +312,12 @@ def _learn_produce(learned: Learned, pair: Pair, reader: Reader) -> None:
         for one in topic["partitionData"]:
             key = learned.left.of(topic), one["index"]
             partition = learned.partition(*key)
-            records = reader.read(one["records"] or b"")
+            records = learned.reader.read(one["records"] or b"")
             producer = records[0].producer_id if records else -1
-            if producer >= 0:
-                learned._batches.setdefault(_number(pair.row), []).append((*key, producer))
             partition.transactional |= any(record.transactional for record in records)
             if key in left and key in right:
-                by = producer if producer >= 0 else pair.row["connection"]
-                stored = Stored(left[key]["baseOffset"], right[key]["baseOffset"], len(records), by, pair.row)
+                by = learned.producer(producer if producer >= 0 else pair.row["connection"])
+                stored = Stored(left[key]["baseOffset"], right[key]["baseOffset"], len(records), by, place)
                 if right[key].get("logAppendTimeMs", -1) == left[key].get("logAppendTimeMs", -1) or (
                     right[key].get("logAppendTimeMs", -1) < 0
                 ):
@@ -297,7 +333,7 @@ def _learn_produce(learned: Learned, pair: Pair, reader: Reader) -> None:
 # --- what is read ---
 
 
-def _learn_fetch(learned: Learned, pair: Pair, reader: Reader) -> None:
+def _learn_fetch(learned: Learned, pair: Pair, place: int) -> None:
     for side, names, left in ((pair.left, learned.left, True), (pair.right, learned.right, False)):
         answer, asked = _body(side, apis.FETCH), side.asked()
         if answer is None or asked is None:
@@ -316,7 +352,7 @@ def _learn_fetch(learned: Learned, pair: Pair, reader: Reader) -> None:
                 aborted = one.get("abortedTransactions") if committed else None
                 reading = learned.partition(*key).reading(pair.row)
                 into = reading.left if left else reading.right
-                records = reader.read(one["records"])
+                records = learned.reader.read(one["records"])
                 for record in visible(records, aborted or ()):
                     # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
                     if not left or record.offset >= starts.get(key, 0):
@@ -346,7 +382,7 @@ def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Ite
 # --- groups ---
 
 
-def _learn_join(learned: Learned, pair: Pair, reader: Reader) -> None:
+def _learn_join(learned: Learned, pair: Pair, place: int) -> None:
     left, right = _body(pair.left, apis.JOIN_GROUP), _body(pair.right, apis.JOIN_GROUP)
     name = pair.row.get("group_id")
     if left is None or right is None or not name:
@@ -355,14 +391,14 @@ def _learn_join(learned: Learned, pair: Pair, reader: Reader) -> None:
         learned.members.same(name, left["memberId"], right["memberId"])
 
 
-def _learn_commit(learned: Learned, pair: Pair, reader: Reader) -> None:
+def _learn_commit(learned: Learned, pair: Pair, place: int) -> None:
     asked = pair.left.asked() or {}
     for topic in asked.get("topics", ()):
         for one in topic["partitions"]:
             learned.committed.add((asked["groupId"], learned.left.of(topic), one["partitionIndex"]))
 
 
-def _learn_sync(learned: Learned, pair: Pair, reader: Reader) -> None:
+def _learn_sync(learned: Learned, pair: Pair, place: int) -> None:
     name = pair.row.get("group_id")
     if not name:
         return
@@ -385,7 +421,7 @@ def _assignment(data: bytes) -> list[tuple[str, int]]:
     return [(topic["topic"], one) for topic in decoded.body["assignedPartitions"] for one in topic["partitions"]]
 
 
-def _learn_heartbeat(learned: Learned, pair: Pair, reader: Reader) -> None:
+def _learn_heartbeat(learned: Learned, pair: Pair, place: int) -> None:
     name = pair.row.get("group_id")
     left, right = _body(pair.left, pair.api_key), _body(pair.right, pair.api_key)
     if not name or left is None or right is None:

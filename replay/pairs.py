@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, overload
+
+import numpy as np
 
 from analyzer import tree
-from analyzer.dataset import DatasetError, open_dataset
-from analyzer.schema import ZERO_UUID
-from replay.outcome import REPLAYED
+from analyzer.dataset import DatasetError
+from replay.stored import Names, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,25 @@ class Side:
     captured: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict, repr=False)
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
+    _decoded: dict[str, tree.Decoded] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def asked(self) -> dict[str, Any] | None:
         """The request's body."""
         if self.request is None:
             return None
-        return self._called(tree.decode_request(self.request, exact=True)).body
+        if "request" not in self._decoded:
+            self._decoded["request"] = self._called(tree.decode_request(self.request, exact=True))
+        return self._decoded["request"].body
 
     def said(self, api_key: int) -> tree.Decoded | None:
         """The answer, with what could be read of it."""
         if self.answer is None or self.version is None:
             return None
-        return self._called(tree.decode_response(self.answer, api_key, self.version, exact=True))
+        if "answer" not in self._decoded:
+            self._decoded["answer"] = self._called(
+                tree.decode_response(self.answer, api_key, self.version, exact=True)
+            )
+        return self._decoded["answer"]
 
     def _called(self, decoded: tree.Decoded) -> tree.Decoded:
         if not self.renamed or decoded.body is None:
@@ -70,7 +78,7 @@ def _renamed(value: Any, names: Mapping[str, str], field_name: str = "") -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One captured exchange on both sides. `row` has the columns of the table `exchanges` as captured."""
+    """One captured exchange on both sides. `row` has columns of the table `exchanges` (`stored.ROW`) as captured."""
 
     row: dict[str, Any]
     left: Side
@@ -84,118 +92,83 @@ class Pair:
 COMPARABLE: Final = frozenset(("answered", "unanswered", "not_sent", "skipped"))
 """States that say something about the target. The others say why there is nothing to compare."""
 
-_Key = tuple[str, str, int]
 
 
-def from_run(path: str | os.PathLike[str]) -> list[Pair]:
+class Pairs(Sequence[Pair]):
+    """Pairs that are read when they are asked for, so that not all are in memory."""
+
+    def __init__(self, count: int, make: Callable[[int], Pair]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Pair]: ...
+    def __getitem__(self, place: int | slice) -> Pair | Sequence[Pair]:
+        places = range(self._count)[place]
+        return self._make(places) if isinstance(places, int) else [self._make(one) for one in places]
+
+
+def from_run(path: str | os.PathLike[str]) -> Pairs:
     """What was captured (left) against what the replay got (right). Raises DatasetError."""
-    run = _open(path)
-    pairs = []
-    for key, outcome in run.outcomes.items():
-        right = run.replayed(key, outcome)
+    run = Run(path, Names())
+
+    def pair(place: int) -> Pair:
+        row, right = run.row(place), _replayed(run, place)
         if right.state == "skipped":
             right = dataclasses.replace(right, state="not_planned")
-        pairs.append(Pair(run.rows[key], run.captured(key), right))
-    return pairs
+        return Pair(row, _captured(run, place, row), right)
+
+    return Pairs(len(run), pair)
 
 
-def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> list[Pair]:
+def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pairs:
     """Two replays of the same capture. Raises DatasetError, also where they are not of the same."""
-    runs = _open(left), _open(right)
-    if runs[0].outcomes.keys() != runs[1].outcomes.keys():
-        only = runs[0].outcomes.keys() ^ runs[1].outcomes.keys()
+    names = Names()
+    runs = Run(left, names), Run(right, names)
+    only = np.setxor1d(runs[0].keys, runs[1].keys)
+    if len(only):
         raise DatasetError(
             f"{left} and {right}: not replays of the same capture ({len(only)} of their exchanges are in one only)",
             "replay one capture twice, with the same --filter",
         )
-    pairs = []
-    for key, outcome in runs[0].outcomes.items():
-        sides = [run.replayed(key, one) for run, one in zip(runs, (outcome, runs[1].outcomes[key]))]
+    places = runs[1].place_of(runs[0].keys)
+
+    def pair(place: int) -> Pair:
+        sides = [_replayed(runs[0], place), _replayed(runs[1], int(places[place]))]
         for at, side in enumerate(sides):
             if side.rule == "not_captured" and side.answer is not None:
                 sides[at] = dataclasses.replace(side, state="answered", rule=None)
-        pairs.append(Pair(runs[0].rows[key], *sides))
-    return pairs
+        return Pair(runs[0].row(place), *sides)
+
+    return Pairs(len(runs[0]), pair)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A RUN in memory. Frames are without their length; all are by (capture, connection, exchange)."""
-
-    outcomes: dict[_Key, dict[str, Any]]
-    rows: dict[_Key, dict[str, Any]]
-    asked: dict[_Key, bytes]
-    answered: dict[_Key, bytes]
-    renamed: dict[str, str]
-    captured_names: dict[str, str]
-    replayed_names: dict[str, str]
-
-    def captured(self, key: _Key) -> Side:
-        row, answer = self.rows[key], self.answered.get(key)
-        state = str(row["status"])
-        if state == "unanswered" or (state == "answered" and answer is None):
-            state = "not_captured"
-        asked = self.asked.get(key)
-        return Side(
-            state, row["api_version"], asked, answer, row["latency_us"], captured=True, named=self.captured_names
-        )
-
-    def replayed(self, key: _Key, outcome: dict[str, Any]) -> Side:
-        own = REPLAYED + key[0], key[1], key[2]
-        state = outcome["verdict"]
-        if state == "not_comparable":
-            state = outcome["rule"] or state
-        return Side(
-            state,
-            outcome["sent_version"],
-            self.asked.get(own),
-            self.answered.get(own),
-            outcome["latency_us"],
-            outcome["rule"],
-            tuple(outcome["retries"] or ()),
-            renamed=self.renamed,
-            named=self.replayed_names,
-        )
+def _captured(run: Run, place: int, row: dict[str, Any]) -> Side:
+    asked, answer = run.captured(place)
+    state = str(row["status"])
+    if state == "unanswered" or (state == "answered" and answer is None):
+        state = "not_captured"
+    return Side(state, row["api_version"], asked, answer, row["latency_us"], captured=True, named=run.captured_names)
 
 
-def _open(path: str | os.PathLike[str]) -> _Run:
-    stored = open_dataset(path)
-    if not any(entry["table"] == "outcomes" for entry in stored.manifest["files"]):
-        raise DatasetError(f"{path}: not a RUN (no outcomes)", "kwire replay CAPTURE --to HOST:PORT -o RUN makes one")
-    rows: dict[_Key, dict[str, Any]] = {}
-    replies: dict[_Key, _Key] = {}
-    for row in _rows(stored.exchanges):
-        if row["exchange"] is not None:
-            key = row["capture"], row["connection"], row["exchange"]
-            rows[key] = row
-            if row["reply"] is not None:
-                replies[row["capture"], row["connection"], row["reply"]] = key
-    asked: dict[_Key, bytes] = {}
-    answered: dict[_Key, bytes] = {}
-    for row in _rows(stored.messages):
-        if not row["complete"]:
-            continue
-        if row["direction"] == "request":
-            asked[row["capture"], row["connection"], row["exchange"]] = row["bytes"][4:]
-        else:
-            answer_of = replies.get((row["capture"], row["connection"], row["reply"]))
-            if answer_of is not None:
-                answered[answer_of] = row["bytes"][4:]
-    outcomes = {
-        (row["capture"], row["connection"], row["exchange"]): row
-        for row in _rows(stored.outcomes)
-        if row["exchange"] is not None and row["api_key"] is not None
-    }
-    in_order = sorted(outcomes, key=lambda key: (rows[key]["request_time"], key[1], key[2]))
-    about = stored.manifest.get("replay")
-    mapped = about.get("map_topic") if isinstance(about, dict) else None
-    renamed = {str(new): str(old) for old, new in mapped.items()} if isinstance(mapped, dict) else {}
-    ids = [row for row in _rows(stored.remaps) if row["kind"] == "topic_id"]
-    before = {row["captured"]: row["scope"] for row in ids}
-    now = {row["replayed"]: row["scope"] for row in ids if row["replayed"] != ZERO_UUID}
-    return _Run({key: outcomes[key] for key in in_order}, rows, asked, answered, renamed, before, now)
-
-
-def _rows(table: Any) -> Iterator[dict[str, Any]]:
-    for batch in table.to_batches():
-        yield from batch.to_pylist()
+def _replayed(run: Run, place: int) -> Side:
+    outcome = run.outcome(place)
+    state = outcome.verdict
+    if state == "not_comparable":
+        state = outcome.rule or state
+    return Side(
+        state,
+        outcome.sent_version,
+        outcome.request,
+        outcome.answer,
+        outcome.latency_us,
+        outcome.rule,
+        outcome.retries,
+        renamed=run.renamed,
+        named=run.replayed_names,
+    )

@@ -40,7 +40,7 @@ class Replayed:
 
     out: Path
     result: Result
-    pairs: list[pairs.Pair]
+    pairs: Sequence[pairs.Pair]
     comparison: Comparison
     notes: list[str]
 

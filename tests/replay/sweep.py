@@ -47,7 +47,10 @@ def sweep(name: str, version: str, nodes: int) -> bool:
         finally:
             cluster.stop()
     bad = [one for one in grouped(found.differences) if one.unexpected]
-    rules = Counter(one.rule for one in found.differences if one.rule)
+    rules: Counter[str] = Counter()
+    for one in grouped(found.differences):
+        if one.rule:
+            rules[one.rule] += one.count
     print(
         f"{name:<34} {version}  {found.total:>6} exchanges  {found.compared:>6} compared  {found.same:>6} same"
         f"  {found.expected:>4} expected  {found.unexpected:>4} unexpected  {len(problems):>3} in the audit"

@@ -528,7 +528,7 @@ def test_noise_is_counted_and_no_difference() -> None:
     right = {"throttleTimeMs": 900, "clusterId": "there", "controllerId": 4,
              "brokers": [{"nodeId": 4, "host": "b", "port": 9093}], "topics": []}  # fmt: skip
     result = compare([pair("Metadata", 12, {"topics": []}, left, right)])
-    assert result.differences == []
+    assert not result.differences
     assert result.same == 1
     assert dict(result.noise) == {"throttle": 1, "place": 3}
 
