@@ -114,8 +114,8 @@ SELECT count(*) AS exchanges, count(exchange) AS requests, count_if(status = 'an
   count_if(error_code <> 0 AND NOT coalesce(known.retriable, false) AND NOT {_ORDINARY}) AS hard_errors,
   count_if(request_state <> 'decoded' OR response_state <> 'decoded') AS undecoded,
   count(if(api_key NOT IN ({_WAITING}), latency_us, NULL)) AS prompt,
-  CAST(percentile(if(api_key NOT IN ({_WAITING}), latency_us, NULL), 0.5) AS BIGINT) AS p50_us,
-  CAST(percentile(if(api_key NOT IN ({_WAITING}), latency_us, NULL), 0.99) AS BIGINT) AS p99_us,
+  CAST(percentile(if(api_key NOT IN ({_WAITING}), bucketed(latency_us), NULL), 0.5) AS BIGINT) AS p50_us,
+  CAST(percentile(if(api_key NOT IN ({_WAITING}), bucketed(latency_us), NULL), 0.99) AS BIGINT) AS p99_us,
   max(if(api_key NOT IN ({_WAITING}), latency_us, NULL)) AS max_us,
   count_if(throttle_us > 0) AS throttled, sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes
 FROM exchanges LEFT JOIN (SELECT error_code AS code, retriable FROM kafka_errors) AS known
@@ -206,7 +206,7 @@ def _over_time(span: Span) -> str:
 WITH measured AS (
   SELECT (unix_micros(coalesce(request_time, response_time)) - {begin}) DIV {span.width_us} AS interval, api,
     count(*) AS exchanges, sum(coalesce(request_bytes, 0) + coalesce(response_bytes, 0)) AS bytes,
-    percentile(latency_us, array(0.5, 0.95)) AS quantiles, max(latency_us) AS max_us
+    percentile(bucketed(latency_us), array(0.5, 0.95)) AS quantiles, max(latency_us) AS max_us
   FROM exchanges
   GROUP BY ALL
 )
@@ -312,7 +312,8 @@ SECTIONS = (
     Section(
         "latency", "Latency",
         "From a request's last byte to its response's first, as the capture saw it. Fetch waits on purpose until there "
-        "is data, JoinGroup and SyncGroup wait for the other members: there, long is not slow. Quantiles are exact.",
+        "is data, JoinGroup and SyncGroup wait for the other members: there, long is not slow. Quantiles are exact up "
+        "to two million exchanges, and within 0.4 % above.",
         (CHARTS["latency"],),
         (
             ("latency_by_api", "By API"), ("latency_by_broker", "By broker"), ("latency_by_client", "By client"),

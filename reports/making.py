@@ -25,13 +25,23 @@ def make(
 ) -> rendering.Report:
     """The report on these datasets. `sources`: what they are called in it. Raises DatasetError."""
     own = spark.newSession()  # our views do not stand in the way of the caller's
-    own.conf.set("spark.sql.session.timeZone", "UTC")
+    for name, value in _CONF.items():
+        own.conf.set(name, value)
     reports.register(own, datasets)
     span = _span(own)
     asked = contents.questions(span or contents.Span(_EPOCH, _EPOCH), target)
     found = answers.ask(own, asked)
     return rendering.Report(sources, version, span, target, found, tuple(health.findings(found, target)))
 
+
+_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    # Beyond so many groups Spark sorts all rows rather than keep a map of the groups. Ours hold little (`bucketed`);
+    # at the usual 128, sorting is what a report on ten million exchanges does most of its time.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",
+    # Few large pieces (one a core, up to this): what is aggregated in a piece need not be merged again.
+    "spark.sql.files.maxPartitionBytes": "256m",
+}
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

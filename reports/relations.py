@@ -35,6 +35,16 @@ KAFKA_ERRORS = "error_code SMALLINT, error STRING, retriable BOOLEAN, message ST
 KAFKA_RELEASES = "release STRING, position INT, api_key SMALLINT, api STRING, min SMALLINT, max SMALLINT"
 
 
+EXACT_EXCHANGES = 2_000_000
+"""Up to so many exchanges quantiles are exact. Above, each value counts as the middle of its bucket, 128 to each power
+of two, which puts quantiles at most 0.4 % off: a `percentile` holds every distinct value of every group in memory, and
+of ten million latencies most are distinct."""
+
+_BUCKET = "value - value % shiftleft(1L, {bits}) + shiftleft(1L, {bits}) DIV 2".format(
+    bits="greatest(0, CAST(log2(value) AS INT) - 7)"
+)
+
+
 def spark_type(kind: pa.DataType) -> str:
     """A type of `analyzer/tables.py` as Spark SQL writes it."""
     if pa.types.is_list(kind):
@@ -58,6 +68,7 @@ def register(spark: Any, paths: Sequence[str | os.PathLike[str]]) -> tuple[str, 
     ):
         _literal(spark, schema, rows).createOrReplaceTempView(name)
         names.append(name)
+    _function(spark, opened)
     for view in catalog.views():
         spark.sql(view.sql).createOrReplaceTempView(view.name)
         names.append(view.name)
@@ -82,13 +93,18 @@ def _tables(spark: Any, opened: Sequence[datasets.StoredDataset]) -> list[str]:
     return list(tables.TABLES)
 
 
+def _function(spark: Any, opened: Sequence[datasets.StoredDataset]) -> None:
+    """`bucketed(value)`: what a number of microseconds or bytes counts as in quantiles."""
+    exchanges = sum(file["rows"] for one in opened for file in one.manifest["files"] if file["table"] == "exchanges")
+    value = "value" if exchanges <= EXACT_EXCHANGES else _BUCKET
+    spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION bucketed(value BIGINT) RETURNS BIGINT RETURN {value}")
+
+
 def _renamed_captures(opened: Sequence[datasets.StoredDataset]) -> list[dict[str, str]]:
     """For each dataset, its capture points whose name another dataset has too, with the name they get."""
     names = [[entry["name"] for entry in one.captures] for one in opened]
     shared = Counter(name for own in names for name in set(own))
-    return [
-        {name: f"{label}/{name}" for name in own if shared[name] > 1} for label, own in zip(_labels(opened), names)
-    ]
+    return [{name: f"{label}/{name}" for name in own if shared[name] > 1} for label, own in zip(_labels(opened), names)]
 
 
 def _labels(opened: Sequence[datasets.StoredDataset]) -> list[str]:

@@ -30,7 +30,7 @@ WITH brought AS (
   SELECT client_id, client_ip, count(*) AS fetches, count_if(coalesce(record_bytes, 0) = 0) AS empty,
     count_if(known) AS known, count_if(error_code <> 0) AS errors, sum(response_bytes) AS response_bytes,
     sum(record_bytes) AS record_bytes, sum(records) AS records, max(max_wait_ms) AS max_wait_ms,
-    min(min_bytes) AS min_bytes, percentile(latency_us, array(0.5, 0.99)) AS quantiles, max(latency_us) AS max_us
+    min(min_bytes) AS min_bytes, percentile(bucketed(latency_us), array(0.5, 0.99)) AS quantiles, max(latency_us) AS max_us
   FROM fetched
   GROUP BY client_id, client_ip
 )

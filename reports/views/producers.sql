@@ -25,7 +25,7 @@ WITH asked AS (
   SELECT a.topic, a.client_id, a.client_ip, c.software_name, c.software_version, count(*) AS requests,
     count_if(a.error_code <> 0) AS errors, collect_set(if(a.acks = -1, 'all', CAST(a.acks AS STRING))) AS acks,
     array_join(slice(array_sort(collect_set(a.transactional_id)), 1, 5), ', ') AS transactional_id,
-    percentile(a.latency_us, array(0.5, 0.99)) AS quantiles, max(a.latency_us) AS max_us
+    percentile(bucketed(a.latency_us), array(0.5, 0.99)) AS quantiles, max(a.latency_us) AS max_us
   FROM asked AS a LEFT JOIN connections AS c ON c.capture = a.capture AND c.connection = a.connection
   GROUP BY a.topic, a.client_id, a.client_ip, c.software_name, c.software_version
 ), owners AS (

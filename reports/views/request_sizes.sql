@@ -11,9 +11,9 @@
 -- response_max_bytes: the largest.
 -- response_bytes: all together.
 WITH measured AS (
-  SELECT api_key, api, count(request_bytes) AS requests, percentile(request_bytes, array(0.5, 0.99)) AS asked,
+  SELECT api_key, api, count(request_bytes) AS requests, percentile(bucketed(request_bytes), array(0.5, 0.99)) AS asked,
     max(request_bytes) AS request_max_bytes, sum(request_bytes) AS request_bytes, count(response_bytes) AS responses,
-    percentile(response_bytes, array(0.5, 0.99)) AS answered, max(response_bytes) AS response_max_bytes,
+    percentile(bucketed(response_bytes), array(0.5, 0.99)) AS answered, max(response_bytes) AS response_max_bytes,
     sum(response_bytes) AS response_bytes
   FROM exchanges
   GROUP BY api_key, api

@@ -10,7 +10,7 @@ import pytest
 import reports
 from analyzer import tables
 from analyzer.dataset import DatasetError
-from reports import catalog
+from reports import catalog, relations
 from tests.reports.forging import Forged, at
 
 GREEN, RED = "10.0.0.1:5000-10.0.0.9:9092#1", "10.0.0.2:6000-10.0.0.9:9092#1"
@@ -96,6 +96,25 @@ def asked(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     forged = Forged(tmp_path_factory.mktemp("views") / "day [1]*{a,b}")  # a folder's name is no pattern
     conversation(forged)
     return Asked(spark, forged.write())
+
+
+def test_quantiles_of_many_exchanges_are_a_little_off(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relations, "EXACT_EXCHANGES", 100)
+    forged = Forged(tmp_path / "many")
+    for number in range(1, 202):
+        forged.exchange("Produce", latency_ms=number / 1000 if number <= 100 else number)
+    forged.exchange("Metadata", latency_ms=-0.007)
+    forged.write()
+    asked = Asked(spark, forged.path)
+    produce = asked.only("SELECT * FROM latency_by_api WHERE api = 'Produce'")
+    assert (produce["timed"], produce["max_us"]) == (201, 201_000)
+    assert produce["p50_us"] == pytest.approx(101_000, rel=0.004)
+    assert produce["p95_us"] == pytest.approx(191_000, rel=0.004)
+    # Small ones, and those that are none, keep their value.
+    kept = asked("SELECT bucketed(n) AS v FROM VALUES (-7), (0), (1), (99), (255), (NULL) AS t(n)")
+    assert [row["v"] for row in kept] == [-7, 0, 1, 99, 255, None]
 
 
 def test_every_view_has_the_columns_that_it_explains(asked: Asked) -> None:
