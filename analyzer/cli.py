@@ -189,7 +189,7 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--allow", action="append", default=[], metavar="API",
                         help="also send this API, which changes the cluster (repeatable)")
     replay.add_argument("--map-topic", action="append", default=[], metavar="A=B",
-                        help="captured topic A is B on the target (repeatable)")
+                        help="captured topic A (or an id that has no name there) is B on the target (repeatable)")
     replay.add_argument("--offsets", choices=("shift", "as-is", "position"), default="shift",
                         help="how captured offsets become the target's (default: shift, as answers teach)")
     replay.add_argument("--timestamps", choices=("keep", "shift"), default="keep",

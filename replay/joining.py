@@ -109,6 +109,8 @@ async def _sync(
     given: list[Body] = []
     if joined["leader"] == joined["memberId"]:
         given = copy.deepcopy(remap.assignments.get((group, generation), []))
+        if given:
+            await asyncio.sleep(_PAUSE)  # the others' ids come with their answers to the same rebalance
         for one in given:
             one["memberId"] = remap.member(group, one["memberId"])
     request = {

@@ -84,6 +84,21 @@ def test_members_that_were_together_are_together_again() -> None:
     assert run.engine.notes == {"joined_early": 2}
 
 
+def test_the_assignment_is_for_the_ids_that_all_of_them_have_now() -> None:
+    """The capture begins between the answers to JoinGroup and SyncGroup."""
+    given = [{"memberId": "a", "assignment": b"some"}, {"memberId": "b", "assignment": b"others"}]
+    capture = Captured().said(0.0, apis.SYNC_GROUP, 3, {**_beats("a", 5), "assignments": given}, _synced())
+    capture.said(0.1, apis.SYNC_GROUP, 3, {**_beats("b", 5), "assignments": []}, _synced())
+    joined = [_joined("new-a", 1), {**_joined("new-b", 1), "leader": "new-a"}]
+    target = _coordinator().on(apis.JOIN_GROUP, *joined).on(apis.SYNC_GROUP, _synced())
+
+    replayed([capture], target)
+
+    assert [one.body["assignments"] for one in target.said(apis.SYNC_GROUP) if one.body["memberId"] == "new-a"] == [
+        [{"memberId": "new-a", "assignment": b"some"}, {"memberId": "new-b", "assignment": b"others"}]
+    ] * 2
+
+
 def test_in_a_group_whose_broker_assigns_it_joins_with_epoch_0() -> None:
     """KIP-848: a commit with the epoch of the capture would be refused."""
     capture = Captured().said(0.0, apis.OFFSET_COMMIT, 9, _commits("m", 7), _committed())
