@@ -28,6 +28,7 @@ from analyzer.reading import Choice, check_names, joined, manifest, read_point, 
 from analyzer.record_batches import Limits
 from analyzer.record_tables import BATCHES, FULL
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
+from reports.session import cancel
 from reports.splitting import split_point
 from reports.tasks import Done, Refused, attempt
 
@@ -117,7 +118,12 @@ def _decoded(
         return split_point(context, points[i], settings, choice, folder, labels[i])
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        results.update(zip(large, pool.map(split, large)))
+        splits = [pool.submit(split, i) for i in large]
+        try:
+            results.update((i, one.result()) for i, one in zip(large, splits, strict=True))
+        except BaseException:
+            cancel(spark, [one for one in splits if not one.cancel()])
+            raise
     return accepted([results[i] for i in range(len(points))])
 
 

@@ -19,20 +19,23 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from captures.cache import cache_root
 
@@ -50,6 +53,9 @@ ARCHIVE_SECONDS = 90
 
 END_SECONDS = 10
 """How long it may take otherwise, before it is killed."""
+
+_FOLDER = "kwire-spark-"
+"""How a session's folder in that for temporary files begins: Java's log, and what Spark puts away."""
 
 _OPENED = (
     "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
@@ -194,6 +200,7 @@ class _Jvm:
     secret: str
     archive: _Archive
     log: Path
+    held: BinaryIO
     ended: bool = field(default=False)
 
     def end(self, at_once: bool = False) -> None:
@@ -216,6 +223,7 @@ class _Jvm:
         finally:
             self.archive.forget()
             shutil.rmtree(self.log.parent, ignore_errors=True)
+            self.held.close()
 
 
 _jvm: _Jvm | None = None
@@ -246,8 +254,13 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool) -> _Jvm
         f"-Dkwire.log.level={'warn' if verbose else 'error'}",
     ]
     archive = _Archive() if settings else _archive(java, class_path, flags)
-    folder = Path(tempfile.mkdtemp(prefix="kwire-spark-"))
+    _clear_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
     log, greeting = folder / "log", folder / "gateway"
+    held = open(folder / "held", "wb")  # noqa: SIM115 - for as long as this process lives
+    fcntl.flock(held, fcntl.LOCK_EX)
+    if conf["spark.master"].startswith("local"):
+        conf = {"spark.local.dir": str(folder), **conf}  # so that it goes with the folder, also where Java is killed
     command = [
         str(java.executable), *archive.flags, *flags, "-cp", class_path, "org.apache.spark.deploy.SparkSubmit",
         *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")), "pyspark-shell",
@@ -271,8 +284,9 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool) -> _Jvm
             )
         except OSError as failure:
             shutil.rmtree(folder, ignore_errors=True)
+            held.close()
             raise SessionError(f"{java.executable}: cannot be started: {failure.strerror}", "set JAVA_HOME") from None
-    jvm = _Jvm(process, 0, "", archive, log)
+    jvm = _Jvm(process, 0, "", archive, log, held)
     try:
         until = time.monotonic() + START_SECONDS
         while not greeting.is_file():  # it is renamed into place when whole
@@ -286,6 +300,18 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool) -> _Jvm
     jvm.port = int.from_bytes(said[:4], "big")
     jvm.secret = said[8 : 8 + int.from_bytes(said[4:8], "big")].decode()
     return jvm
+
+
+def _clear_leftovers() -> None:
+    """Take away the folders of processes that were killed: nobody holds their locks. What is a minute old may be one
+    that somebody is about to lock."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            if left.is_symlink() or left.stat().st_uid != os.getuid() or time.time() - left.stat().st_mtime < 60:
+                continue
+            with open(left / "held", "rb") as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _last_words(log: Path, code: int | None) -> str:
@@ -364,7 +390,7 @@ def session(
             )
         return active
     if not verbose:
-        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors that are raised all the same
     settings = _settings(master or "local[*]") | dict(conf or {})
     jvm = _start(find_java(), settings, _memory(), verbose)
@@ -387,6 +413,15 @@ def session(
         end(at_once=True)
         first = (str(failure).strip() or type(failure).__name__).splitlines()[0]
         raise SessionError(f"{master or 'Spark'}: no session: {first}", "is the master there?") from None
+
+
+def cancel(spark: SparkSession, asked: Iterable[Future[Any]]) -> None:
+    """Cancel all jobs until these threads, which ask for them, have ended. Once is not enough: one of them may only be
+    about to ask."""
+    waiting = set(asked)
+    while waiting:
+        spark.sparkContext.cancelAllJobs()
+        _, waiting = wait(waiting, 0.2)
 
 
 def end(at_once: bool = False) -> None:
@@ -426,7 +461,8 @@ def opened(
         end()
 
 
-def of_command(options: argparse.Namespace) -> contextlib.AbstractContextManager[SparkSession]:
+@contextlib.contextmanager
+def of_command(options: argparse.Namespace) -> Iterator[SparkSession]:
     """`opened` as a command line asks for it: `master`, `verbose`, and `conf`, a list of NAME=VALUE. Raises
     SessionError."""
     conf = {}
@@ -434,4 +470,13 @@ def of_command(options: argparse.Namespace) -> contextlib.AbstractContextManager
         name, equals, conf[name] = option.partition("=")
         if not equals:
             raise SessionError(f"--conf {option}: not NAME=VALUE", "for instance --conf spark.executor.memory=4g")
-    return opened(options.master, verbose=options.verbose, conf=conf)
+    logging.getLogger().addFilter(_no_interrupt)  # py4j tells of it there
+    with opened(options.master, verbose=options.verbose, conf=conf) as spark:
+        # PySpark's handler asks the JVM to cancel jobs, in the middle of another question to it, and prints what comes
+        # of that. Here the JVM is going to end.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield spark
+
+
+def _no_interrupt(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt

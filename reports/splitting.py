@@ -45,7 +45,7 @@ from analyzer.dataset import DatasetError, Parts
 from analyzer.engine import Engine, Settings, Share
 from analyzer.reading import Choice, PointRead, PointTables
 from analyzer.record_reading import OpenedRecords
-from analyzer.record_tables import NO_RECORDS
+from analyzer.record_tables import META, NO_RECORDS
 from analyzer.summary import Summary
 from captures.files import CaptureError, CapturePoint, FileInfo
 from reports.tasks import Done, Refused, attempt
@@ -58,7 +58,7 @@ MOST_SHARES = 16
 on the whole, sixteen take a seventh to a third of the time, and twice as many would hardly take less."""
 
 RANGE_PACKETS = 1 << 20
-"""Packets whose rows one merging task holds in memory."""
+"""Packets whose rows one merging task holds in memory; a quarter of it where there is a row a record."""
 
 _TRIGGER, _BORN = "_trigger", "_born"
 
@@ -252,18 +252,22 @@ def _owners(
 ) -> np.ndarray:
     """int64[rows of table]: which exchange each row belongs to; the three arrays have a row an exchange, `numbers` has
     the connections by name."""
+
+    def packed(connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray) -> np.ndarray:
+        """What tells exchanges of one range apart, as one integer: under 2**39 exchanges a connection (which would take
+        22 TB of it), under 2**23 connections a range (which are more than it has packets)."""
+        orphan = exchange == s.NULL
+        key: np.ndarray = connection << 40 | orphan.astype(np.int64) << 39 | np.where(orphan, reply, exchange)
+        return key
+
     column = table["connection"].unify_dictionaries().combine_chunks()
     names = np.array([numbers[name] for name in column.dictionary.to_pylist()], np.int64)
-    keys = [names[column.indices.to_numpy()]]
-    keys += [table[name].fill_null(s.NULL).to_numpy() for name in ("exchange", "reply")]
-    wanted = np.column_stack(keys)
-    change = np.ones(len(wanted), bool)  # rows of one exchange follow one another
-    change[1:] = (wanted[1:] != wanted[:-1]).any(axis=1)
-    known = np.column_stack([connection, exchange, reply])
-    _, which = np.unique(np.concatenate([known, wanted[change]]), axis=0, return_inverse=True)
-    place = np.zeros(len(which), np.int64)
-    place[which[: len(known)]] = np.arange(len(known))
-    owner: np.ndarray = place[which[len(known) :]][np.cumsum(change) - 1]
+    ordinals = [table[name].fill_null(s.NULL).to_numpy() for name in ("exchange", "reply")]
+    wanted = packed(names[column.indices.to_numpy()], *ordinals)
+    change = np.append(True, wanted[1:] != wanted[:-1])  # rows of one exchange follow one another
+    known = packed(connection, exchange, reply)
+    order = np.argsort(known)
+    owner: np.ndarray = order[np.searchsorted(known[order], wanted[change])][np.cumsum(change) - 1]
     return owner
 
 
@@ -368,7 +372,8 @@ def split_point(
 ) -> Done | Refused:
     """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
     settings = replace(settings, keep_records=choice.records != NO_RECORDS)
-    count, range_packets = share_count(context.defaultParallelism), RANGE_PACKETS
+    count = share_count(context.defaultParallelism)
+    range_packets = RANGE_PACKETS // 4 if choice.records == META else RANGE_PACKETS
 
     def decode(number: int) -> Shared | Refused:
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"

@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -194,11 +195,25 @@ def _prompt(spark: SparkSession, names: tuple[str, ...], form: str) -> int:
             if typed.lower() in ("exit", "quit"):
                 return 0
             try:
-                _answer(spark, typed, form, None)
+                _answer_or_cancel(spark, typed, form)
             except Failure as failure:
                 sys.stderr.write(f"{failure}\nhint: {failure.hint}\n")
             except KeyboardInterrupt:
                 sys.stderr.write("interrupted\n")
+
+
+def _answer_or_cancel(spark: SparkSession, query: str, form: str) -> None:
+    """The same in a thread of its own, so that Ctrl-C finds us free to tell the JVM: its connection to this thread does
+    not wait for an answer then."""
+    from reports import session
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_answer, spark, query, form, None)
+        try:
+            asked.result()
+        except KeyboardInterrupt:
+            session.cancel(spark, [asked])
+            raise
 
 
 def _typed() -> Iterator[str]:

@@ -6,6 +6,9 @@ import argparse
 import csv
 import io
 import json
+import os
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import analyzer
 from analyzer.cli import Failure
 from reports import sql
 from reports.results import as_csv, as_json, as_text
+from tests.reports.terminal import terminal
 from tests.shared import SAMPLES
 
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
@@ -113,3 +117,34 @@ def test_values_in_text(spark: Any) -> None:
     row = json.loads("".join(as_json(table)))
     assert row == {"t": cells[0], "b": "AP8=", "l": [1, 2], "n": None, "d": 1.5, "yes": True, "s": "a\nb"}
     assert len(as_text(table).splitlines()) == 2  # what would break a line is escaped
+
+
+def test_a_prompt_completes_remembers_and_survives_ctrl_c(dataset: str, tmp_path: Path) -> None:
+    # With settings of a cluster no class archive is made, which would take the end of the session some seconds.
+    environment = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path / "cache"), "SPARK_CONF_DIR": str(tmp_path)}
+    (tmp_path / "cache").mkdir()
+    command = [sys.executable, "-c", "from analyzer.cli import command; command()", "sql", dataset]
+    with terminal(command, environment) as screen:
+        screen.wait_for("kwire> ")
+        screen.type("SELECT api FROM latency_by_a\t WHERE api = 'Produce';\n")
+        assert "latency_by_api" in screen.wait_for(r"\n *Produce *\r\n")
+        screen.wait_for("kwire> ")
+        screen.type("\x1b[A\n")  # the line before
+        screen.wait_for(r"\n *Produce *\r\n")
+        screen.wait_for("kwire> ")
+        screen.type("SELECT max(a.id * b.id % 7) FROM range(1000000) a CROSS JOIN range(100000000) b;\n")
+        time.sleep(2)  # it would take hours
+        screen.type("\x03")
+        screen.wait_for("interrupted")
+        screen.wait_for("kwire> ")
+        screen.type("SELECT 40 +\n2 AS answer;\n")
+        screen.wait_for(r"answer *\r\n *42")
+        screen.wait_for("kwire> ")
+        screen.type("SELECT nothing FROM exchanges;\n")
+        screen.wait_for("hint: ")
+        screen.wait_for("kwire> ")
+        screen.type("exit\n")
+        assert screen.process.wait(60) == 0
+    history = tmp_path / "cache" / "sql_history"
+    assert "latency_by_api" in history.read_text()
+    assert history.stat().st_mode & 0o777 == 0o600
