@@ -39,8 +39,8 @@ RULES: Final[dict[str, str]] = {
     "target_config": "a setting of the broker, or a default of its version",
     "not_stored": "the record was never stored on that side; its produce is a difference of its own",
     "interleaved": "several producers wrote the partition, and their order to each other is not reproducible",
-    "read_less": "an answer had fewer records than the captured one, and no later fetch asked for the rest",
-    "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join or transaction",
+    "read_less": "an answer had fewer records than the captured one, and the run ended before the rest was asked for",
+    "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join, a reader's end",
 }
 """Why a difference is expected."""
 
@@ -402,8 +402,20 @@ class _Comparing:
         mapped = {offset: one for offset, one in wanted.items() if offset is not None}
         furthest = max(right, default=-1)
         row = reading.row
+        end, (captured_end, _) = max(mapped.items(), default=(-1, (-1, b"")))
+        # In an open transaction a consumer waits for its end.
+        starved = [at for at in reading.starved if furthest < at[0] <= end and not partition.transactional]
+        if starved:
+            read = f"to offset {furthest}" if right else "nothing"
+            yield Difference(
+                starved[0][1], "(records)", "reading ended early", f"to offset {captured_end}", read, key
+            )
         for offset, (captured, digest) in sorted(mapped.items()):
-            if offset not in right:
+            if offset not in right and starved and offset > furthest:
+                yield Difference(
+                    row, "(records)", "record missing", f"offset {captured}", "not read", key, "consequence"
+                )
+            elif offset not in right:
                 # Behind the end of an answer that had less than the captured one, and in no other.
                 inside = any(start <= offset <= last for start, last in reading.served)
                 behind = any(last < offset for _, last in reading.served)

@@ -23,6 +23,8 @@ from replay.pairs import Pair, Side
 
 _ABORT = "abort"
 _READ_COMMITTED = 1
+_AWAITED, _RELEASED = "records_awaited", "wait_released"
+"""Rules of the replay: it fetched again and again; it did not wait for what the records come from."""
 
 
 @dataclass(slots=True)
@@ -116,13 +118,15 @@ class Segments:
 class Reading:
     """What one connection has read of a partition, visible to it: digests by offset. `row`: its last fetch; `hidden`:
     the left's offsets of records of transactions that did not commit; `served`: what each answer of the right covers,
-    from the offset asked for to its last record."""
+    from the offset asked for to its last record; `starved`: where the right asked for records that the left got, was
+    given time for them (`records_awaited`) and got none, each with its row."""
 
     row: dict[str, Any] = field(repr=False)
     left: dict[int, bytes] = field(default_factory=dict)
     right: dict[int, bytes] = field(default_factory=dict)
     hidden: set[int] = field(default_factory=set)
     served: list[tuple[int, int]] = field(default_factory=list)
+    starved: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -363,6 +367,30 @@ def _learn_fetch(learned: Learned, pair: Pair, place: int) -> None:
                     reading.hidden.update(
                         record.offset for record in records if not record.control and record.offset not in into
                     )
+
+
+    _learn_starved(learned, pair)
+
+
+def _learn_starved(learned: Learned, pair: Pair) -> None:
+    if _AWAITED not in pair.right.retries or _RELEASED in pair.right.retries:
+        return
+    got = {
+        (learned.left.of(topic), one["partitionIndex"])
+        for topic in (_body(pair.left, apis.FETCH) or {}).get("responses", ())
+        for one in topic["partitions"]
+        if one.get("records")
+    }
+    answered = {
+        (learned.right.of(topic), one["partitionIndex"]): bool(one.get("records") or one["errorCode"])
+        for topic in (_body(pair.right, apis.FETCH) or {}).get("responses", ())
+        for one in topic["partitions"]
+    }
+    for topic in (pair.right.asked() or {}).get("topics", ()):
+        for one in topic["partitions"]:
+            key = learned.right.of(topic), one["partition"]
+            if key in got and not answered.get(key, False):
+                learned.partition(*key).reading(pair.row).starved.append((one["fetchOffset"], pair.row))
 
 
 def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Iterator[Record]:

@@ -29,10 +29,15 @@ class OffsetMap:
 
     def learn(self, captured: int, replayed: int, count: int) -> None:
         """A batch was appended on both sides."""
-        at = bisect.bisect_left(self.produced, (captured, replayed, count))
+        one = captured, replayed, count
+        if self.produced and self.produced[-1] <= one:
+            self.mixed |= self.produced[-1][1] > replayed  # by far the most: a batch behind all others
+            self.produced.append(one)
+            return
+        at = bisect.bisect_left(self.produced, one)
         self.mixed |= at > 0 and self.produced[at - 1][1] > replayed
         self.mixed |= at < len(self.produced) and self.produced[at][1] < replayed
-        self.produced.insert(at, (captured, replayed, count))
+        self.produced.insert(at, one)
 
     def start(self, captured: int) -> int:
         """Where to read on the target from, so that no record from `captured` on is missed: the order of batches of

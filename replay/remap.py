@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from analyzer.schema import ZERO_UUID
 from replay import apis, batches, offsets
@@ -52,9 +52,8 @@ class Options:
     map_topic: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """A producer id with its epoch."""
+class Producer(NamedTuple):
+    """A producer id with its epoch. (A tuple, because it is looked up several times a request.)"""
 
     id: int
     epoch: int

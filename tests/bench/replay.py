@@ -2,26 +2,34 @@
 
 Sessions are made in memory: 50 connections, small idempotent Produce requests (acks=1), five in flight as clients
 have them; ids are remapped, each batch's CRC computed again, every outcome recorded in a RUN. The sink is a process of
-its own. `--rate N` sends on a schedule instead and reports the send lag.
+its own, and each keeps to a core of its own where there are two. A second run sends on a schedule and reports the send
+lag. Measure on an idle machine: the JSON notes its load.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
 import multiprocessing
+import os
+import pstats
 import struct
+import sys
 import tempfile
-import time
+from datetime import UTC, datetime
 from typing import Any
+
+import pytest
 
 from analyzer import tables
 from analyzer.encoding import encode_request, encode_response
 from replay import apis, link, run
-from replay.engine import Settings
+from replay.engine import Engine, Settings
 from replay.outcome import quantiles
 from replay.sessions import Request, Session
+from tests.bench.__main__ import RESULTS, machine, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 
 VERSION = 7
@@ -81,7 +89,8 @@ class Sink(asyncio.Protocol):
 
 
 def sink(ready: Any) -> None:
-    """The sink's process."""
+    """The sink's process, on a core that is not the replayer's."""
+    alone(-1)
 
     async def serve() -> None:
         server = await asyncio.get_running_loop().create_server(Sink, "127.0.0.1", 0)
@@ -129,54 +138,92 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.replay", description=__doc__)
-    parser.add_argument("--connections", type=int, default=50)
-    parser.add_argument("--requests", type=int, default=4000, help="of each connection")
-    parser.add_argument("--rate", type=float, help="requests a second by schedule, instead of --speed max")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
-    options = parser.parse_args()
+def alone(core: int) -> None:
+    """Keep to one core, where there are several to choose from: then the two processes do not take turns on one."""
+    if hasattr(os, "sched_setaffinity") and len(os.sched_getaffinity(0)) > 1:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
 
+
+def measure(connections: int, requests: int, rate: float | None, profiled: bool) -> dict[str, Any]:
+    """One replay at a sink of its own; what it came to. Wall-clock figures are of the sending alone."""
     context = multiprocessing.get_context("spawn")
     ready = context.Queue()
     process = context.Process(target=sink, args=(ready,), daemon=True)
     process.start()
     port = ready.get(timeout=60)
-    began = time.perf_counter()
-    found = sessions(options.connections, options.requests, options.rate)
-    print(f"made {options.connections * options.requests} requests in {time.perf_counter() - began:.1f} s", flush=True)
-    chosen = run.Options("127.0.0.1", port, settings=Settings(speed=1.0 if options.rate else None), yes=True)
-    profile = None
-    if options.profile:
-        import cProfile
+    found = sessions(connections, requests, rate)
+    chosen = run.Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True)
+    profile = cProfile.Profile()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        if profiled:
+            sending = Engine.run
 
-        profile = cProfile.Profile()
-        profile.enable()
-    with tempfile.TemporaryDirectory() as folder:
+            async def watched(engine: Engine, start_ns: int | None = None) -> None:
+                profile.enable()
+                try:
+                    await sending(engine, start_ns)
+                finally:
+                    profile.disable()
+
+            patch.setattr(Engine, "run", watched)
         result = asyncio.run(run.replay(found, chosen, link.tcp(), f"{folder}/run", []))
-    if profile is not None:
-        import pstats
-
-        profile.disable()
-        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
     process.terminate()
+    process.join()
+    if profiled:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
     sent = result.counts.actions["sent"]
-    print(
-        json.dumps(
-            {
-                "requests": sent,
-                "verdicts": dict(result.counts.verdicts),
-                "retries": dict(result.counts.retries),
-                "whole_seconds": round(result.seconds, 2),
-                "sending_seconds": round(result.sending_seconds, 2),
-                "requests_per_second": round(sent / result.sending_seconds),
-                "sending_cpu_seconds": round(result.sending_cpu_seconds, 2),
-                "requests_per_cpu_second": round(sent / result.sending_cpu_seconds),
-                "lag_us": quantiles(result.counts.lags_us),
-            }
-        )
+    if result.counts.verdicts != {"answered": connections * (requests + 1)}:
+        raise RuntimeError(f"not everything was answered: {result.counts.verdicts}")
+    return {
+        "rate": rate,
+        "connections": connections,
+        "requests": sent,
+        "retries": dict(result.counts.retries),
+        "whole_seconds": round(result.seconds, 2),
+        "sending_seconds": round(result.sending_seconds, 2),
+        "requests_per_second": round(sent / result.sending_seconds),
+        "sending_cpu_seconds": round(result.sending_cpu_seconds, 2),
+        "requests_per_cpu_second": round(sent / result.sending_cpu_seconds),
+        "lag_us": quantiles(result.counts.lags_us),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.replay", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--connections", type=int, default=50)
+    parser.add_argument("--requests", type=int, default=4000, help="of each connection, at --speed max")
+    parser.add_argument("--seconds", type=int, default=20, help="of the run on a schedule")
+    parser.add_argument("--rate", type=float, default=5000, help="requests a second of the run on a schedule; 0: none")
+    parser.add_argument("--profile", action="store_true", help="print where the time of the sending goes")
+    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    options = parser.parse_args()
+    result: dict[str, Any] = {
+        "what": "replay",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "machine": machine(),
+        "bars": {"requests_per_second": 30_000, "lag_p99_us": 5_000},
+    }
+    alone(0)
+    result["max"] = measure(options.connections, options.requests, None, options.profile)
+    say(
+        f"== --speed max: {result['max']['requests_per_second']:,} requests a second (bar 30,000), "
+        f"{result['max']['requests_per_cpu_second']:,} a processor second"
     )
+    if options.rate:
+        requests = round(options.rate * options.seconds / options.connections)
+        result["scheduled"] = measure(options.connections, requests, options.rate, options.profile)
+        lag = result["scheduled"]["lag_us"]["p99"] / 1000
+        say(f"== {options.rate:,.0f} requests a second by schedule: send lag p99 {lag:.2f} ms (bar 5 ms)")
+    if options.save:
+        RESULTS.mkdir(exist_ok=True)
+        file = RESULTS / f"replay-{result['time'].replace(':', '')[:15]}.json"
+        file.write_text(json.dumps(result, indent=1) + "\n")
+        say(f"== written to {os.path.relpath(file)}")
+    else:
+        print(json.dumps(result, indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

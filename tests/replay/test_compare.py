@@ -6,6 +6,7 @@ kind). A case without any must be all the same.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -369,6 +370,46 @@ def test_a_consumer_that_was_not_as_far_when_the_run_ended() -> None:
         fetch(b"".join(batch(value, base_offset=index) for index, value in enumerate("abc")), batch("a")),
     )
     assert found(*some) == [("read_less", "(records)", "record missing")] * 2
+
+
+def awaited(one: Pair, *rules: str) -> Pair:
+    """The replay fetched it again until its time was up."""
+    return Pair(one.row, one.left, dataclasses.replace(one.right, retries=("records_awaited", *rules)))
+
+
+def test_a_consumer_that_asked_for_stored_records_and_did_not_get_them() -> None:
+    log = [batch(value, base_offset=index) for index, value in enumerate("abc")]
+    stored = [produce(batch(value), index, index) for index, value in enumerate("abc")]
+    first, second = fetch(log[0], log[0]), fetch(log[1] + log[2], b"", start=1)
+    assert found(*stored, first, second) == [("read_less", "(records)", "record missing")] * 2
+
+    some = compare([*stored, first, awaited(second)])
+
+    ended, missing = grouped(some.differences)
+    assert (ended.rule, ended.kind, ended.count) == (UNEXPECTED, "reading ended early", 1)
+    assert (ended.examples[0].left, ended.examples[0].right) == ("to offset 2", "to offset 0")
+    assert ended.examples[0].row == second.row
+    assert (missing.rule, missing.kind, missing.count) == ("consequence", "record missing", 2)
+
+
+def test_a_consumer_that_got_nothing_at_all() -> None:
+    some = compare([produce(batch("a"), 0, 5), awaited(fetch(batch("a"), b"", right_start=5))])
+    ended, _ = grouped(some.differences)
+    assert (ended.examples[0].left, ended.examples[0].right) == ("to offset 0", "nothing")
+
+
+def test_a_consumer_whose_records_came_later_has_not_ended_early() -> None:
+    """It did not wait for their producer; or it got them by another fetch."""
+    stored = produce(batch("a"), 0, 0)
+    released = awaited(fetch(batch("a"), b""), "wait_released")
+    assert found(stored, released) == [("read_less", "(records)", "record missing")]
+    assert found(stored, awaited(fetch(batch("a"), b"")), fetch(batch("a"), batch("a"))) == []
+
+
+def test_a_consumer_of_transactions_may_wait_for_their_end() -> None:
+    stored = produce(batch("a", producer=7, transactional=True), 0, 0)
+    log = batch("a", producer=7, transactional=True)
+    assert found(stored, awaited(fetch(log, b"", committed=True))) == [("read_less", "(records)", "record missing")]
 
 
 def test_records_that_no_fetch_asked_for_after_a_shorter_answer() -> None:
