@@ -57,8 +57,12 @@ MOST_SHARES = 16
 """Tasks that a capture point is decoded by. Each reads all of it: where that is a tenth to a third of one task's work
 on the whole, sixteen take a seventh to a third of the time, and twice as many would hardly take less."""
 
-RANGE_PACKETS = 1 << 20
-"""Packets whose rows one merging task holds in memory; a quarter of it where there is a row a record."""
+RANGE_PACKETS = 1 << 18
+"""Packets whose rows are merged at once; a quarter of it where there is a row a record. Not more: fresh memory is dear,
+and what a range has used serves the next one."""
+
+RANGES_A_TASK = 4
+"""Ranges that a merging task takes, one after the other, into one file a table."""
 
 _TRIGGER, _BORN = "_trigger", "_born"
 
@@ -293,17 +297,18 @@ def _with_keys(table: pa.Table, trigger: np.ndarray, born: np.ndarray) -> pa.Tab
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 
-def merge(pieces: Iterable[Piece], parts: Parts) -> list[dict[str, Any]]:
-    """One range's rows of all shares, in the order of the capture point; what the manifest says of the files."""
-    found: dict[str, list[pa.Table]] = defaultdict(list)
-    for piece in pieces:
-        found[piece.name].append(pa.ipc.open_stream(_bytes_of(piece)).read_all())
-    for name in tables.TABLES:
-        if name in found:
-            rows = pa.concat_tables(found.pop(name)).unify_dictionaries().combine_chunks()
-            # Stable: rows of one exchange stay as they are.
-            order = np.lexsort((rows[_BORN].to_numpy(), rows[_TRIGGER].to_numpy()))
-            parts.write(name, rows.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
+def merge(ranges: Iterable[Sequence[Piece]], parts: Parts) -> list[dict[str, Any]]:
+    """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files."""
+    for pieces in ranges:
+        found: dict[str, list[pa.Table]] = defaultdict(list)
+        for piece in pieces:
+            found[piece.name].append(pa.ipc.open_stream(_bytes_of(piece)).read_all())
+        for name in tables.TABLES:
+            if name in found:
+                rows = pa.concat_tables(found.pop(name)).unify_dictionaries().combine_chunks()
+                # Stable: rows of one exchange stay as they are.
+                order = np.lexsort((rows[_BORN].to_numpy(), rows[_TRIGGER].to_numpy()))
+                parts.write(name, rows.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
     return parts.close()
 
 
@@ -390,21 +395,22 @@ def split_point(
     for one in shares:
         for piece in one.pieces:
             pieces[piece.range, piece.name != ""].append(piece)
-    ranges = [place for place in range(shares[0].ranges) if pieces[place, True]]
+    ranges = [pieces[place, True] for place in range(shares[0].ranges) if pieces[place, True]]
+    merging = [ranges[at : at + RANGES_A_TASK] for at in range(0, len(ranges), RANGES_A_TASK)]
     facts = [piece for place in range(shares[0].ranges) for piece in pieces[place, False]]
 
-    def write(place: int) -> Any:
-        parts = Parts(folder, f"{label}-{place + 1:05d}-{attempt()}")
+    def write(number: int) -> Any:
+        parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
         try:
-            if place < 0:
+            if number == len(merging):
                 return take_facts(facts, shares, point, settings, choice, parts)
-            return merge(pieces[place, True], parts)
+            return merge(merging[number], parts)
         except BaseException:
             parts.abandon()
             raise
 
-    tasks = [-1, *ranges]
-    (read, names, small), *merged = context.parallelize(tasks, len(tasks)).map(write).collect()
+    tasks = len(merging) + 1
+    *merged, (read, names, small) = context.parallelize(range(tasks), tasks).map(write).collect()
     for path in {piece.path for one in shares for piece in one.pieces}:
         os.unlink(path)
     return Done(read, names, [*(entry for files in merged for entry in files), *small])
