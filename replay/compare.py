@@ -397,7 +397,7 @@ class _Comparing:
             yield from self._reading(partition, reading, key)
 
     def _reading(self, partition: Partition, reading: Reading, key: tuple[str, ...]) -> Iterator[Difference]:
-        left, right = reading.left, reading.right
+        left, right = reading.left.by_offset(), reading.right.by_offset()
         wanted = {partition.to_right(offset): (offset, digest) for offset, digest in left.items()}
         mapped = {offset: one for offset, one in wanted.items() if offset is not None}
         furthest = max(right, default=-1)

@@ -114,16 +114,33 @@ class Segments:
         return self.there[at] + inside if inside < self.counts[at] else None
 
 
+class Seen:
+    """Records by offset, 24 bytes each."""
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._digests = bytearray()
+
+    def add(self, record: Record) -> None:
+        self._offsets.append(record.offset)
+        self._digests += record.digest
+
+    def by_offset(self) -> dict[int, bytes]:
+        """The digest of each; the last one counts."""
+        size = len(self._digests) // max(len(self._offsets), 1)
+        return {at: bytes(self._digests[n * size : n * size + size]) for n, at in enumerate(self._offsets)}
+
+
 @dataclass(slots=True)
 class Reading:
-    """What one connection has read of a partition, visible to it: digests by offset. `row`: its last fetch; `hidden`:
+    """What one connection has read of a partition, visible to it. `row`: its last fetch; `hidden`:
     the left's offsets of records of transactions that did not commit; `served`: what each answer of the right covers,
     from the offset asked for to its last record; `starved`: where the right asked for records that the left got, was
     given time for them (`records_awaited`) and got none, each with its row."""
 
     row: dict[str, Any] = field(repr=False)
-    left: dict[int, bytes] = field(default_factory=dict)
-    right: dict[int, bytes] = field(default_factory=dict)
+    left: Seen = field(default_factory=Seen)
+    right: Seen = field(default_factory=Seen)
     hidden: set[int] = field(default_factory=set)
     served: list[tuple[int, int]] = field(default_factory=list)
     starved: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
@@ -357,16 +374,16 @@ def _learn_fetch(learned: Learned, pair: Pair, place: int) -> None:
                 reading = learned.partition(*key).reading(pair.row)
                 into = reading.left if left else reading.right
                 records = learned.reader.read(one["records"])
-                for record in visible(records, aborted or ()):
+                shown = list(visible(records, aborted or ()))
+                for record in shown:
                     # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
                     if not left or record.offset >= starts.get(key, 0):
-                        into[record.offset] = record.digest
+                        into.add(record)
                 if not left and records:
                     reading.served.append((starts.get(key, records[0].offset), records[-1].offset))
                 if left:
-                    reading.hidden.update(
-                        record.offset for record in records if not record.control and record.offset not in into
-                    )
+                    hidden = {record.offset for record in records if not record.control}
+                    reading.hidden |= hidden - {record.offset for record in shown}
 
 
     _learn_starved(learned, pair)
