@@ -71,6 +71,18 @@ class Channel:
         """Bytes that the connection has not taken yet."""
         return self._link.backlog() if self._link is not None else 0
 
+    async def taken(self, most: int, timeout: float) -> None:
+        """Wait until at most that many bytes are not taken, or the connection ends. Raises LinkError where it takes
+        nothing for `timeout` seconds."""
+        least, since = self.backlog(), self._loop.time()
+        while self.open and self.backlog() > most:
+            await asyncio.sleep(0.001)
+            if self.backlog() < least:
+                least, since = self.backlog(), self._loop.time()
+            elif self._loop.time() - since > timeout:
+                self.close()
+                raise LinkError(f"{self.address}: takes no more data", "see the broker's log; a lower --speed")
+
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
         """A request of the replayer's own. Raises ChannelClosed, also where nothing (or nothing that is Kafka's)
         comes in time."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from analyzer.cli import EXIT_INTERRUPTED, Failure
 from replay import apis, link, login, outcome, plan, run, steps, workers
-from replay.engine import Settings
+from replay.settings import Settings
 
 EXIT_NOT_VALID: Final = 3
 

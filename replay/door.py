@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from replay import apis, offsets, remap, run
-from replay.engine import Settings
+from replay.settings import Settings
 from replay.workers import Access
 
 

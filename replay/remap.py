@@ -16,6 +16,7 @@ from analyzer.schema import ZERO_UUID
 from replay import apis, batches, offsets
 from replay.apis import NAME
 from replay.steps import Step
+from replay.topology import Topology
 
 Body = dict[str, Any]
 _BY_NAME_OR_ID: Final = (apis.METADATA, apis.DELETE_TOPICS)
@@ -43,8 +44,8 @@ SHIFT: Final = "shift"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """offsets: a mode of `offsets`; timestamps: `keep`, or `shift` by `time_delta_ms`; map_topic: new names of topics;
-    prefix: none."""
+    """offsets: a mode of `offsets`; timestamps: `keep`, or `shift` by `time_delta_ms`; map_topic: new names of
+    topics."""
 
     offsets: str = offsets.SHIFT
     timestamps: str = KEEP
@@ -161,6 +162,11 @@ class Remap:
         self._asked.add(captured)
         if transactional_id:
             self.transactions[transactional_id] = given
+
+    def learn_topics(self, known: Topology) -> None:
+        """The target's topic ids and leader epochs, as its Metadata says them."""
+        self.topic_ids.update(known.topic_ids)
+        self.leader_epochs.update(known.leader_epochs)
 
     # --- requests ---
 
@@ -602,7 +608,7 @@ class Remap:
             was = before.get((name, partition))
             if was is None or was["errorCode"] or now["errorCode"]:
                 continue
-            there, here = _listed_offset(was), _listed_offset(now)
+            there, here = listed_offset(was), listed_offset(now)
             if there >= 0 and here >= 0:
                 self.offset_map(name, partition).hint(there, here)
 
@@ -747,7 +753,7 @@ def _places(fetch: Body) -> dict[tuple[str, int], int]:
     }
 
 
-def _listed_offset(partition: Body) -> int:
+def listed_offset(partition: Body) -> int:
     """The offset that ListOffsets answers, -1 for none; version 0 has a list of them, the one asked for first."""
     listed = partition["offset"] if "offset" in partition else next(iter(partition.get("oldStyleOffsets") or ()), -1)
     return int(listed)

@@ -20,10 +20,12 @@ from typing import Any, Final
 from analyzer import dataset
 from analyzer.schema import ZERO_UUID
 from replay import apis, convert, link, offsets, plan, remap, sessions, topology, workers
+from replay.asking import END, START, list_offsets
 from replay.channel import Channel, ChannelClosed, connect, introduce
-from replay.engine import Engine, Settings
+from replay.engine import Engine
 from replay.outcome import Counts, Recorder, quantiles
 from replay.sessions import Session
+from replay.settings import Settings
 from replay.steps import Plan
 
 Body = dict[str, Any]
@@ -77,7 +79,8 @@ class Target:
         return self.others[node]
 
     async def ends(self, topics: list[str], timestamp: int) -> list[int | None]:
-        """The first (-2) or next (-1) offset of each partition, asked of its leader; None where it has none yet."""
+        """The first (`START`) or next (`END`) offset of each partition, asked of its leader; None where it has no
+        leader yet."""
         version = min(self.offers[apis.LIST_OFFSETS][1], 5)
         found: list[int | None] = []
         for topic in topics:
@@ -86,20 +89,16 @@ class Target:
                 if leader is None:
                     found.append(None)
                     continue
-                asked = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
-                body = {"replicaId": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+                body = convert.fit(apis.LIST_OFFSETS, version, list_offsets(topic, partition, timestamp))
                 try:
                     channel = await self.at(leader)
-                    answer = await channel.ask(
-                        apis.LIST_OFFSETS, version, convert.fit(apis.LIST_OFFSETS, version, body), 10.0
-                    )
+                    answer = await channel.ask(apis.LIST_OFFSETS, version, body, 10.0)
                 except (link.LinkError, ChannelClosed):
                     self.others.pop(leader, None)  # it went away; another will lead
                     found.append(None)
                     continue
                 one = answer["topics"][0]["partitions"][0]
-                offset = one["offset"] if "offset" in one else max(one["oldStyleOffsets"], default=0)
-                found.append(None if one["errorCode"] else offset)
+                found.append(None if one["errorCode"] else remap.listed_offset(one))
         return found
 
     def close(self) -> None:
@@ -181,8 +180,7 @@ async def replay(
         if options.seed_topics:
             notes += await seed(options, facts, target)
         notes += missing(options, facts, target.topology, planned)
-        learned.topic_ids.update(target.topology.topic_ids)
-        learned.leader_epochs.update(target.topology.leader_epochs)
+        learned.learn_topics(target.topology)
         target.close()
         recorder = Recorder(writer)
         recorder.captured(found)
@@ -343,7 +341,7 @@ async def _check_empty(options: Options, facts: plan.Facts, target: Target) -> N
     full = []
     for name in sorted(facts.produced):
         there = options.map_topic.get(name, name)
-        if await target.ends([there], -2) != await target.ends([there], -1):
+        if await target.ends([there], START) != await target.ends([there], END):
             full.append(there)
     if full:
         raise NotEmpty(full)
@@ -405,6 +403,6 @@ async def _settle(options: Options, facts: plan.Facts, target: Target) -> None:
         answer = await target.channel.ask(apis.METADATA, version, convert.fit(apis.METADATA, version, body), 10.0)
         target.topology.learn_metadata(answer)
         made = {topic["name"] for topic in answer["topics"] if not topic["errorCode"]}
-        if made >= set(names) and None not in await target.ends(names, -1):
+        if made >= set(names) and None not in await target.ends(names, END):
             return
         await asyncio.sleep(0.1)

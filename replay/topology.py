@@ -1,6 +1,6 @@
 """The target's brokers, and which of them serves what. Learned from its Metadata and FindCoordinator answers.
 
-Pure: the engine asks, this remembers. A request for several leaders is split here, and its answers are merged.
+Pure: others ask, this remembers. A request for several leaders is split here, and its answers are merged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRANSACTION: Final = 1
 @dataclass(slots=True)
 class Topology:
     """nodes: address by node id; leaders, partitions, ids and leader epochs of topics by their names on the target;
-    coordinators by (key type, key)."""
+    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
     leaders: dict[Partition, int] = field(default_factory=dict)
@@ -32,6 +32,7 @@ class Topology:
     topic_ids: dict[str, str] = field(default_factory=dict)
     leader_epochs: dict[Partition, int] = field(default_factory=dict)
     coordinators: dict[tuple[int, str], int] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
 
     def learn_metadata(self, answer: Body) -> None:
         """Take what a Metadata answer says; a partition without a leader has none here either."""
@@ -40,6 +41,7 @@ class Topology:
             name = topic["name"]
             if name is None or topic["errorCode"]:
                 continue
+            self.absent.discard(name)
             self.partitions[name] = len(topic["partitions"])
             if topic.get("topicId", ZERO_UUID) != ZERO_UUID:
                 self.topic_ids[name] = topic["topicId"]
@@ -100,6 +102,18 @@ def subset(api_key: int, body: Body, wanted: set[Partition]) -> Body:
                 kept.append({**topic, where.partitions: some})
         out[where.path[0]] = kept
     return out
+
+
+def without(api_key: int, answer: Body, failed: set[Partition]) -> Body:
+    """The answer without these partitions, by their names on the target; topics that have none left are left out."""
+    where = apis.RESPONSE_LISTS[api_key]
+    good = []
+    for topic in apis.structs(answer, where.path):
+        name = topic.get(NAME) or topic.get(where.name) or ""
+        some = [one for one in topic[where.partitions] if (name, one[where.number]) not in failed]
+        if some:
+            good.append({**topic, where.partitions: some})
+    return {**answer, where.path[0]: good}
 
 
 def merged(api_key: int, answers: Iterable[Body]) -> Body:

@@ -26,9 +26,10 @@ from typing import Any, Final
 
 from analyzer import dataset
 from replay import link, login, plan, remap, topology
-from replay.engine import Engine, Settings
+from replay.engine import Engine
 from replay.outcome import Counts, Outcome, Recorder
 from replay.sessions import Session
+from replay.settings import Settings
 from replay.steps import Plan
 
 _LEAD: Final = 0.2

@@ -26,9 +26,10 @@ import pytest
 from analyzer import tables
 from analyzer.encoding import encode_request, encode_response
 from replay import apis, link, run
-from replay.engine import Engine, Settings
+from replay.engine import Engine
 from replay.outcome import quantiles
 from replay.sessions import Request, Session
+from replay.settings import Settings
 from tests.bench.__main__ import RESULTS, machine, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 

@@ -14,10 +14,11 @@ from typing import Any
 from analyzer import schema, tables, tree
 from analyzer.encoding import encode_request, encode_response
 from replay import apis, plan, remap, retry, topology
-from replay.engine import Engine, Settings
+from replay.engine import Engine
 from replay.link import LinkError, Receiver
 from replay.outcome import Outcome
 from replay.sessions import Request, Session
+from replay.settings import Settings
 
 Body = dict[str, Any]
 START_NS = 1_700_000_000 * 10**9

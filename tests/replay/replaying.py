@@ -12,9 +12,9 @@ from typing import Any
 
 from replay import link, pairs, run
 from replay.compare import Comparison, compare
-from replay.engine import Settings
 from replay.run import Options, Result
 from replay.sessions import Session
+from replay.settings import Settings
 from tests.brokers.cluster import Cluster
 from tests.shared import SHARED, capture_files
 

@@ -29,8 +29,8 @@ from analyzer import cli
 from replay import apis, commands, link, pairs, run
 from replay.channel import Channel
 from replay.compare import compare
-from replay.engine import Settings
 from replay.sessions import Session
+from replay.settings import Settings
 from tests.bench.replay import VERSION, Sink, sessions
 from tests.replay.batching import batch, produced
 from tests.replay.conversation import Captured

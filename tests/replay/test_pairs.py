@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def _replay(capture: Path, port: int, out: Path) -> None:
     from replay import link, run
-    from replay.engine import Settings
+    from replay.settings import Settings
 
     chosen = run.Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
     asyncio.run(run.replay(run.read(capture), chosen, link.tcp(), out, []))
