@@ -13,7 +13,6 @@ from typing import Final
 AS_IS: Final = "as-is"
 SHIFT: Final = "shift"
 POSITION: Final = "position"
-MODES: Final = (SHIFT, AS_IS, POSITION)
 
 
 @dataclass(slots=True)

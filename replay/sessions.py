@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analyzer import tree
-from analyzer.schema import REQUEST, RESPONSE
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
@@ -172,10 +171,3 @@ def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
     }
     names = {row["topic_id"]: row["topic"] for row in stored.topic_ids.to_table().to_pylist()}
     return _sessions(found, opened, names)
-
-
-def encoded(api_key: int, version: int, body: dict[str, Any], request: bool) -> bytes:
-    """A body's bytes; what the tests and the merging of answers need."""
-    from analyzer.encoding import encode_message
-
-    return encode_message(body, api_key, version, REQUEST if request else RESPONSE)
