@@ -15,7 +15,13 @@ from typing import Any, Final
 from replay import apis
 from replay.members import Early
 from replay.remap import Remap
-from replay.retry import NO_COORDINATOR
+from replay.retry import (
+    ILLEGAL_GENERATION,
+    NO_COORDINATOR,
+    REBALANCE_IN_PROGRESS,
+    UNKNOWN_MEMBER_ID,
+    UNSUPPORTED_VERSION,
+)
 
 Body = dict[str, Any]
 Ask = Callable[[int, int, Body], Awaitable[Body]]
@@ -29,10 +35,8 @@ _HEARTBEAT: Final = 3
 """The first versions that know static members (KIP-345)."""
 _GROUP_HEARTBEAT: Final = 1
 
-_UNKNOWN_MEMBER_ID: Final = 25
-_UNSUPPORTED_VERSION: Final = 35
-_AGAIN: Final = (22, 25, 27)
-"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS: what sends a member back to JoinGroup."""
+_AGAIN: Final = (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS)
+"""What sends a member back to JoinGroup."""
 _PAUSE: Final = 0.1
 
 
@@ -92,7 +96,7 @@ async def _join(ask: Ask, body: Body) -> Body:
         error = answer["errorCode"]
         if not error:
             return answer
-        if error == _UNKNOWN_MEMBER_ID and body["memberId"]:
+        if error == UNKNOWN_MEMBER_ID and body["memberId"]:
             body = {**body, "memberId": ""}
         elif answer["memberId"] and answer["memberId"] != body["memberId"]:
             body = {**body, "memberId": answer["memberId"]}
@@ -135,7 +139,7 @@ async def _beat(ask: Ask, body: Body, joined: Body) -> int:
 async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: Body) -> None:
     """Join a KIP-848 group: the broker assigns. One that does not serve them says so again to the next heartbeat."""
     answer = await _asked(ask, apis.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
-    if answer["errorCode"] == _UNSUPPORTED_VERSION:
+    if answer["errorCode"] == UNSUPPORTED_VERSION:
         remap.refused_groups.add(group)
         return
     if answer["errorCode"]:

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 from analyzer.encoding import encode_data
 from replay import apis
 from replay.apis import NAME
+from replay.retry import UNKNOWN_MEMBER_ID
 
 Body = dict[str, Any]
 
-UNKNOWN_MEMBER_ID: Final = 25
 SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 300_000
 """The defaults of the Java consumer (`session.timeout.ms`, `max.poll.interval.ms`)."""

@@ -21,6 +21,7 @@ from replay import apis, batches, convert, quick, topology
 from replay.apis import NAME, Policy
 from replay.members import Early, Said, early_members, speakers
 from replay.outcome import error_codes
+from replay.retry import UNKNOWN_TOPIC_ID
 from replay.sessions import Request, Session
 from replay.steps import Plan, Skip, Step
 
@@ -409,8 +410,6 @@ _TOPIC_MAKERS: Final = frozenset((apis.CREATE_TOPICS, apis.DELETE_TOPICS, apis.C
 
 _NEAR: Final = 64
 """Batches before an offset among which the last of each session is looked for."""
-
-UNKNOWN_TOPIC_ID: Final = 100
 
 Key = tuple[str, Any]
 

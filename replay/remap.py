@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from analyzer.schema import ZERO_UUID
 from replay import apis, batches, offsets
 from replay.apis import NAME
+from replay.retry import ILLEGAL_GENERATION, OFFSET_OUT_OF_RANGE, UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION
 from replay.steps import Step
 from replay.topology import Topology
 
@@ -25,13 +26,8 @@ _BY_NAME_OR_ID: Final = (apis.METADATA, apis.DELETE_TOPICS)
 _SEQUENCES: Final = 1 << 31
 """Sequences are 31 bits wide and wrap."""
 
-_UNSUPPORTED_VERSION: Final = 35
-"""What a broker answers whose configuration does not serve an API that it offers (3.9: KIP-848 groups)."""
-
-_OFFSET_OUT_OF_RANGE: Final = 1
-
-_LOST: Final = frozenset((22, 25))
-"""ILLEGAL_GENERATION and UNKNOWN_MEMBER_ID: the target has no such member, or not in this generation."""
+_LOST: Final = frozenset((ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID))
+"""The target has no such member, or not in this generation."""
 
 _SUBSCRIPTION: Final = (
     "instanceId", "rackId", "rebalanceTimeoutMs", "subscribedTopicNames", "subscribedTopicRegex", "serverAssignor",
@@ -542,7 +538,7 @@ class Remap:
         for (topic, partition), now in _by_partition(apis.FETCH, replayed, self).items():
             where = self.captured_topic(topic), partition
             was = before.get(where)
-            if now["errorCode"] != _OFFSET_OUT_OF_RANGE or was is None or was["errorCode"] or was["highWatermark"] < 0:
+            if now["errorCode"] != OFFSET_OUT_OF_RANGE or was is None or was["errorCode"] or was["highWatermark"] < 0:
                 continue
             known = self.offset_maps.get(where)
             unknown = known is None or not (known.produced or known.hints)
@@ -670,7 +666,7 @@ class Remap:
         said = {name: sent.get(name) for name in _SUBSCRIPTION}
         state.subscription |= {name: value for name, value in said.items() if value not in (None, -1)}
         if replayed["errorCode"]:
-            if replayed["errorCode"] == _UNSUPPORTED_VERSION:
+            if replayed["errorCode"] == UNSUPPORTED_VERSION:  # offered, and not configured (3.9: KIP-848 groups)
                 self.refused_groups.add(group)
             return
         state.epoch = replayed["memberEpoch"]

@@ -17,42 +17,31 @@ from replay.outcome import error_codes
 Body = dict[str, Any]
 
 OFFSET_OUT_OF_RANGE: Final = 1
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-NOT_LEADER_OR_FOLLOWER: Final = 6
+ILLEGAL_GENERATION: Final = 22
+UNKNOWN_MEMBER_ID: Final = 25
+REBALANCE_IN_PROGRESS: Final = 27
 UNSUPPORTED_VERSION: Final = 35
 OUT_OF_ORDER_SEQUENCE: Final = 45
-CONCURRENT_TRANSACTIONS: Final = 51
 MEMBER_ID_REQUIRED: Final = 79
-FETCH_SESSION_ID_NOT_FOUND: Final = 70
-INVALID_FETCH_SESSION_EPOCH: Final = 71
-UNKNOWN_MEMBER_ID: Final = 25
-ILLEGAL_GENERATION: Final = 22
-REBALANCE_IN_PROGRESS: Final = 27
+UNKNOWN_TOPIC_ID: Final = 100
 FENCED_MEMBER_EPOCH: Final = 110
 
+NO_TOPIC: Final = (3, UNKNOWN_TOPIC_ID)
+"""UNKNOWN_TOPIC_OR_PARTITION, and the same by id."""
 NO_COORDINATOR: Final = (14, 15, 16)
-NO_TOPIC: Final = (3, 100)
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+_LEADER_MOVED: Final = (5, 6, 7, 9, 13, 19, 20, 56, 74, 75)
+"""What clients ask for the leader after: it moves, times out, lacks replicas or its disk, is of another epoch."""
+_SESSION_LOST: Final = (70, 71)
+"""FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH."""
 
 _BY_CODE: Final = {
-    3: "topic_appears",
-    100: "topic_appears",
-    14: "coordinator_loads",
-    15: "coordinator_loads",
-    16: "coordinator_loads",
-    5: "leader_moved",
-    6: "leader_moved",
-    7: "leader_moved",
-    9: "leader_moved",
-    13: "leader_moved",
-    19: "leader_moved",
-    20: "leader_moved",
-    56: "leader_moved",
-    74: "leader_moved",
-    75: "leader_moved",
-    113: "member_epoch_moved",
-    51: "transaction_ends",
-    70: "session_remade",
-    71: "session_remade",
+    **dict.fromkeys(NO_TOPIC, "topic_appears"),
+    **dict.fromkeys(NO_COORDINATOR, "coordinator_loads"),
+    **dict.fromkeys(_LEADER_MOVED, "leader_moved"),
+    **dict.fromkeys(_SESSION_LOST, "session_remade"),
+    51: "transaction_ends",  # CONCURRENT_TRANSACTIONS
+    113: "member_epoch_moved",  # STALE_MEMBER_EPOCH
 }
 _REJOINS: Final = {
     **dict.fromkeys(apis.GROUP_HEARTBEATS, (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH)),
