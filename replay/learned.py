@@ -74,6 +74,9 @@ class Stored(NamedTuple):
     place: int
 
 
+_LEFT, _RIGHT, _RECORDS = (Stored._fields.index(name) for name in ("left", "right", "records"))
+
+
 class Batches:
     """`Stored`s in the order in which they were produced, 40 bytes each."""
 
@@ -93,8 +96,8 @@ class Batches:
     def segments(self, by: int, other: int) -> Segments:
         """(offset on one side, on the other, count) in order of the first. `by`, `other`: fields of `Stored`."""
         table = np.array(self._numbers, np.int64).reshape(-1, len(Stored._fields))
-        order = np.lexsort((table[:, 2], table[:, other], table[:, by]))
-        return Segments(*(array("q", table[order, column].tobytes()) for column in (by, other, 2)))
+        order = np.lexsort((table[:, _RECORDS], table[:, other], table[:, by]))
+        return Segments(*(array("q", table[order, column].tobytes()) for column in (by, other, _RECORDS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +136,10 @@ class Seen:
 
 @dataclass(slots=True)
 class Reading:
-    """What one connection has read of a partition, visible to it. `row`: its last fetch; `hidden`:
-    the left's offsets of records of transactions that did not commit; `served`: what each answer of the right covers,
-    from the offset asked for to its last record; `starved`: where the right asked for records that the left got, was
-    given time for them (`records_awaited`) and got none, each with its row."""
+    """What one connection has read of a partition, visible to it. `row`: its last fetch; `hidden`: the left's offsets
+    of records of transactions that did not commit; `served`: what each answer of the right covers, from the offset
+    asked for to its last record; `starved`: where the right asked for records that the left got, was given time for
+    them (`records_awaited`) and got none, each with its row."""
 
     row: dict[str, Any] = field(repr=False)
     left: Seen = field(default_factory=Seen)
@@ -157,8 +160,8 @@ class Partition:
     failed: bool = False
     unseen: bool = False
     transactional: bool = False
-    _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
     interleaved: bool = False
+    _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
     _by_left: Segments = field(default_factory=Segments)
     _by_right: Segments = field(default_factory=Segments)
 
@@ -173,8 +176,8 @@ class Partition:
 
     def index_batches(self) -> None:
         """To be called when all batches are there."""
-        self._by_left = self.batches.segments(0, 1)
-        self._by_right = self.batches.segments(1, 0)
+        self._by_left = self.batches.segments(_LEFT, _RIGHT)
+        self._by_right = self.batches.segments(_RIGHT, _LEFT)
         self.interleaved = bool((np.diff(np.array(self._by_left.there, np.int64)) < 0).any())
 
     def to_right(self, offset: int) -> int | None:
@@ -384,12 +387,11 @@ def _learn_fetch(learned: Learned, pair: Pair, place: int) -> None:
                 if left:
                     hidden = {record.offset for record in records if not record.control}
                     reading.hidden |= hidden - {record.offset for record in shown}
-
-
     _learn_starved(learned, pair)
 
 
 def _learn_starved(learned: Learned, pair: Pair) -> None:
+    """Where the right asked for records that the left got, and still got none when time was up."""
     if _AWAITED not in pair.right.retries or _RELEASED in pair.right.retries:
         return
     got = {

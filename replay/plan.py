@@ -108,10 +108,7 @@ def _facts(decoded: Iterable[_Decoded]) -> Facts:
         if one.body is None:
             continue
         key = one.request.api_key
-        if key in apis.GROUP_HEARTBEATS and one.body["memberEpoch"] == 0:
-            facts.members.add((one.body["groupId"], one.body["memberId"]))
-            facts.members.add((one.body["groupId"], (one.answer or {}).get("memberId") or ""))
-        if key == apis.JOIN_GROUP:
+        if key == apis.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and one.body["memberEpoch"] == 0):
             facts.members.add((one.body["groupId"], one.body["memberId"]))
             facts.members.add((one.body["groupId"], (one.answer or {}).get("memberId") or ""))
         elif key == apis.SYNC_GROUP and one.body["assignments"]:
