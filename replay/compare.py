@@ -375,19 +375,14 @@ class _Comparing:
             last: dict[Any, tuple[int, int]] = {}
             seen: dict[int, int] = {}
             for one in partition.batches:
-                key = (partition.topic, str(partition.index))
+                where = str(one.left), str(one.right), (partition.topic, str(partition.index))
                 if one.right in seen and seen[one.right] != one.left:
-                    yield Difference(
-                        self.pairs[one.place].row, "(records)", "batch stored once for two", str(one.left),
-                        str(one.right), key,
-                    )  # fmt: skip
+                    yield Difference(self.pairs[one.place].row, "(records)", "batch stored once for two", *where)
                 seen[one.right] = one.left
                 before = last.get(one.producer)
                 if before is not None and (before[0] < one.left) != (before[1] < one.right) and before[0] != one.left:
-                    yield Difference(
-                        self.pairs[one.place].row, "(records)", "batch out of its producer's order", str(one.left),
-                        str(one.right), key,
-                    )  # fmt: skip
+                    row = self.pairs[one.place].row
+                    yield Difference(row, "(records)", "batch out of its producer's order", *where)
                 last[one.producer] = one.left, one.right
 
     def _read(self, partition: Partition) -> Iterator[Difference]:
@@ -411,15 +406,13 @@ class _Comparing:
                 starved[0][1], "(records)", "reading ended early", f"to offset {captured_end}", read, key
             )
         for offset, (captured, digest) in sorted(mapped.items()):
-            if offset not in right and starved and offset > furthest:
-                yield Difference(
-                    row, "(records)", "record missing", f"offset {captured}", "not read", key, "consequence"
-                )
-            elif offset not in right:
+            if offset not in right:
                 # Behind the end of an answer that had less than the captured one, and in no other.
                 inside = any(start <= offset <= last for start, last in reading.served)
                 behind = any(last < offset for _, last in reading.served)
                 rule = "read_less" if offset > furthest or (behind and not inside) else None
+                if starved and offset > furthest:
+                    rule = "consequence"
                 yield Difference(row, "(records)", "record missing", f"offset {captured}", "not read", key, rule)
             elif right[offset] != digest:
                 yield Difference(row, "(records)", "record changed", f"offset {captured}", f"offset {offset}", key)
