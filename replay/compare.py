@@ -83,12 +83,65 @@ class Difference:
         return self.rule is None
 
 
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Differences of one (API, version, field path, kind, values where they are errors, rule)."""
+
+    api_key: int
+    version: int | None
+    path: str
+    kind: str
+    left: str
+    right: str
+    rule: str | None
+    count: int
+    examples: tuple[Difference, ...]
+
+    @property
+    def unexpected(self) -> bool:
+        return self.rule is None
+
+
+class Differences:
+    """Differences in the order in which they were found; of each group only the first `EXAMPLES`, and how many."""
+
+    def __init__(self) -> None:
+        self._kept: list[Difference] = []
+        self._groups: dict[tuple[Any, ...], list[Difference]] = {}
+        self._counts: Counter[tuple[Any, ...]] = Counter()
+
+    def take(self, some: Iterable[Difference]) -> None:
+        for one in some:
+            values = (one.left, one.right) if one.kind.startswith(("error", "state", "version")) else ("", "")
+            key = (one.row["api_key"], one.row["api_version"], one.path, one.kind, *values, one.rule)
+            self._counts[key] += 1
+            if self._counts[key] <= EXAMPLES:
+                self._groups.setdefault(key, []).append(one)
+                self._kept.append(one)
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self._kept)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def groups(self) -> Iterator[Grouped]:
+        for key, some in self._groups.items():
+            api_key, version, path, kind, left, right, rule = key
+            yield Grouped(api_key, version, path, kind, left, right, rule, self._counts[key], tuple(some))
+
+
+def grouped(differences: Differences) -> list[Grouped]:
+    """Unexpected ones first, then by count."""
+    return sorted(differences.groups(), key=lambda one: (not one.unexpected, -one.count, one.api_key, one.path))
+
+
 @dataclass(slots=True)
 class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
     `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us."""
 
-    differences: Differences = field(default_factory=lambda: Differences())
+    differences: Differences = field(default_factory=Differences)
     compared: int = 0
     same: int = 0
     expected: int = 0
@@ -317,7 +370,7 @@ class _Comparing:
             kind = "error changed"
         else:
             kind = "error appeared" if right else "error vanished"
-        return Difference(pair.row, place.path, kind, _label(left), _label(right), place.key, rule)
+        return Difference(pair.row, place.path, kind, errors.label(left), errors.label(right), place.key, rule)
 
     def _error_rule(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
         both = {left, right}
@@ -461,10 +514,6 @@ def _has_records(side: Facts) -> bool:
     return any(place.path.endswith(".records") and fact.value for place, fact in side.items())
 
 
-def _label(code: int) -> str:
-    return errors.label(code)
-
-
 def _told(side: Side) -> str:
     return side.state if side.rule is None else f"{side.state} ({side.rule})"
 
@@ -473,56 +522,3 @@ def _listing(partitions: Iterable[tuple[str, int]]) -> str:
     shown = sorted(partitions)
     text = ", ".join(f"{topic}-{number}" for topic, number in shown[:8])
     return text + (f" and {len(shown) - 8} more" if len(shown) > 8 else "") or "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """Differences of one (API, version, field path, kind, values where they are errors, rule)."""
-
-    api_key: int
-    version: int | None
-    path: str
-    kind: str
-    left: str
-    right: str
-    rule: str | None
-    count: int
-    examples: tuple[Difference, ...]
-
-    @property
-    def unexpected(self) -> bool:
-        return self.rule is None
-
-
-class Differences:
-    """Differences in the order in which they were found; of each group only the first `EXAMPLES`, and how many."""
-
-    def __init__(self) -> None:
-        self._kept: list[Difference] = []
-        self._groups: dict[tuple[Any, ...], list[Difference]] = {}
-        self._counts: Counter[tuple[Any, ...]] = Counter()
-
-    def take(self, some: Iterable[Difference]) -> None:
-        for one in some:
-            values = (one.left, one.right) if one.kind.startswith(("error", "state", "version")) else ("", "")
-            key = (one.row["api_key"], one.row["api_version"], one.path, one.kind, *values, one.rule)
-            self._counts[key] += 1
-            if self._counts[key] <= EXAMPLES:
-                self._groups.setdefault(key, []).append(one)
-                self._kept.append(one)
-
-    def __iter__(self) -> Iterator[Difference]:
-        return iter(self._kept)
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
-
-    def groups(self) -> Iterator[Grouped]:
-        for key, some in self._groups.items():
-            api_key, version, path, kind, left, right, rule = key
-            yield Grouped(api_key, version, path, kind, left, right, rule, self._counts[key], tuple(some))
-
-
-def grouped(differences: Differences) -> list[Grouped]:
-    """Unexpected ones first, then by count."""
-    return sorted(differences.groups(), key=lambda one: (not one.unexpected, -one.count, one.api_key, one.path))

@@ -93,7 +93,6 @@ COMPARABLE: Final = frozenset(("answered", "unanswered", "not_sent", "skipped"))
 """States that say something about the target. The others say why there is nothing to compare."""
 
 
-
 class Pairs(Sequence[Pair]):
     """Pairs that are read when they are asked for, so that not all are in memory."""
 

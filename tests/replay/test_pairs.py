@@ -11,8 +11,9 @@ import pytest
 import analyzer
 from analyzer import dataset
 from analyzer.dataset import DatasetError
-from replay import pairs, stored
+from replay import link, pairs, run, stored
 from replay.compare import Comparison, compare, grouped
+from replay.settings import Settings
 from tests.bench import diff as bench
 from tests.replay.test_commands import CAPTURE, replayed, sinking
 from tests.shared import SAMPLES
@@ -54,9 +55,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _replay(capture: Path, port: int, out: Path) -> None:
-    from replay import link, run
-    from replay.settings import Settings
-
     chosen = run.Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
     asyncio.run(run.replay(run.read(capture), chosen, link.tcp(), out, []))
 
