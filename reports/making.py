@@ -39,6 +39,8 @@ _CONF = {
     # Beyond so many groups Spark sorts all rows rather than keep a map of the groups. Ours hold little (`bucketed`);
     # at the usual 128, sorting is what a report on ten million exchanges does most of its time.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",
+    # The map of 64 Ki entries that Spark keeps before its map of all groups: with many groups it only costs.
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     # Few large pieces (one a core, up to this): what is aggregated in a piece need not be merged again.
     "spark.sql.files.maxPartitionBytes": "256m",
 }

@@ -22,7 +22,7 @@ WITH brought AS (
   GROUP BY capture, connection, exchange
 ), fetched AS (
   SELECT x.client_id, x.client_ip, x.error_code, x.response_bytes, x.max_wait_ms, x.min_bytes, x.latency_us,
-    b.record_bytes, b.records, b.exchange IS NOT NULL AS known
+    bucketed(x.latency_us) AS bucket, b.record_bytes, b.records, b.exchange IS NOT NULL AS known
   FROM exchanges AS x LEFT JOIN brought AS b
     ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
   WHERE x.api_key IN (1, 78) AND x.status = 'answered'
@@ -30,7 +30,7 @@ WITH brought AS (
   SELECT client_id, client_ip, count(*) AS fetches, count_if(coalesce(record_bytes, 0) = 0) AS empty,
     count_if(known) AS known, count_if(error_code <> 0) AS errors, sum(response_bytes) AS response_bytes,
     sum(record_bytes) AS record_bytes, sum(records) AS records, max(max_wait_ms) AS max_wait_ms,
-    min(min_bytes) AS min_bytes, percentile(bucketed(latency_us), array(0.5, 0.99)) AS quantiles, max(latency_us) AS max_us
+    min(min_bytes) AS min_bytes, percentile(bucket, array(0.5, 0.99)) AS quantiles, max(latency_us) AS max_us
   FROM fetched
   GROUP BY client_id, client_ip
 )

@@ -9,14 +9,20 @@
 -- p95_us: 95 of 100 are at most this.
 -- p99_us: 99 of 100 are at most this.
 -- max_us: the longest latency.
-WITH measured AS (
-  SELECT topic, api, count(*) AS exchanges, count_if(error_code <> 0) AS errors, count(latency_us) AS timed,
-    percentile(bucketed(latency_us), array(0.5, 0.95, 0.99)) AS quantiles, max(latency_us) AS max_us
+WITH counted AS (
+  SELECT topic, api, bucketed(latency_us) AS bucket, count(*) AS exchanges,
+    count_if(error_code <> 0) AS errors, max(latency_us) AS max_us
   FROM exchange_topics
   WHERE api_key IN (0, 1, 78)
   GROUP BY ALL
+), measured AS (
+  SELECT topic, api, sum(exchanges) AS exchanges, sum(errors) AS errors,
+    sum(if(bucket IS NULL, 0, exchanges)) AS timed, percentile(bucket, array(0.5, 0.95, 0.99), exchanges) AS quantiles,
+    max(max_us) AS max_us
+  FROM counted
+  GROUP BY topic, api
 )
-SELECT topic, api, exchanges, errors, timed, CAST(quantiles[0] AS BIGINT) AS p50_us, CAST(quantiles[1] AS BIGINT) AS p95_us,
-  CAST(quantiles[2] AS BIGINT) AS p99_us, max_us
+SELECT topic, api, exchanges, errors, timed, CAST(quantiles[0] AS BIGINT) AS p50_us,
+  CAST(quantiles[1] AS BIGINT) AS p95_us, CAST(quantiles[2] AS BIGINT) AS p99_us, max_us
 FROM measured
 ORDER BY exchanges DESC, topic, api

@@ -18,14 +18,15 @@
 -- p99_us: 99 of 100 are at most this.
 -- max_us: the longest latency.
 WITH asked AS (
-  SELECT capture, connection, topic, client_id, client_ip, acks, transactional_id, error_code, latency_us
+  SELECT capture, connection, topic, client_id, client_ip, acks, transactional_id, error_code, latency_us,
+    bucketed(latency_us) AS bucket
   FROM exchange_topics
   WHERE api_key = 0
 ), asks AS (
   SELECT a.topic, a.client_id, a.client_ip, c.software_name, c.software_version, count(*) AS requests,
     count_if(a.error_code <> 0) AS errors, collect_set(if(a.acks = -1, 'all', CAST(a.acks AS STRING))) AS acks,
     array_join(slice(array_sort(collect_set(a.transactional_id)), 1, 5), ', ') AS transactional_id,
-    percentile(bucketed(a.latency_us), array(0.5, 0.99)) AS quantiles, max(a.latency_us) AS max_us
+    percentile(a.bucket, array(0.5, 0.99)) AS quantiles, max(a.latency_us) AS max_us
   FROM asked AS a LEFT JOIN connections AS c ON c.capture = a.capture AND c.connection = a.connection
   GROUP BY a.topic, a.client_id, a.client_ip, c.software_name, c.software_version
 ), owners AS (

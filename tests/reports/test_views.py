@@ -110,8 +110,8 @@ def test_quantiles_of_many_exchanges_are_a_little_off(
     asked = Asked(spark, forged.path)
     produce = asked.only("SELECT * FROM latency_by_api WHERE api = 'Produce'")
     assert (produce["timed"], produce["max_us"]) == (201, 201_000)
-    assert produce["p50_us"] == pytest.approx(101_000, rel=0.004)
-    assert produce["p95_us"] == pytest.approx(191_000, rel=0.004)
+    assert produce["p50_us"] == pytest.approx(101_000, rel=0.008)
+    assert produce["p95_us"] == pytest.approx(191_000, rel=0.008)
     # Small ones, and those that are none, keep their value.
     kept = asked("SELECT bucketed(n) AS v FROM VALUES (-7), (0), (1), (99), (255), (NULL) AS t(n)")
     assert [row["v"] for row in kept] == [-7, 0, 1, 99, 255, None]
