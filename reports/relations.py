@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,12 @@ def spark_type(kind: pa.DataType) -> str:
     return _SPARK_TYPES[kind]
 
 
-def register(spark: Any, paths: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """See `reports.register`."""
+def register(
+    spark: Any, paths: Sequence[str | os.PathLike[str]], only: Container[str] | None = None
+) -> tuple[str, ...]:
+    """See `reports.register`. `only`: of the tables and views those of these names; None: all."""
     opened = [datasets.open_dataset(path) for path in paths]
-    names = [*_tables(spark, opened)]
+    names = _tables(spark, opened, only)
     for name, schema, rows in (
         ("captures", CAPTURES, _capture_rows(opened)),
         ("unrecognised", UNRECOGNISED, _unrecognised_rows(opened)),
@@ -72,15 +74,18 @@ def register(spark: Any, paths: Sequence[str | os.PathLike[str]]) -> tuple[str, 
         names.append(name)
     _function(spark, opened)
     for view in catalog.views():
-        spark.sql(view.sql).createOrReplaceTempView(view.name)
-        names.append(view.name)
+        if only is None or view.name in only:
+            spark.sql(view.sql).createOrReplaceTempView(view.name)
+            names.append(view.name)
     return tuple(names)
 
 
-def _tables(spark: Any, opened: Sequence[datasets.StoredDataset]) -> list[str]:
-    """Every table of the contract, over all datasets."""
+def _tables(spark: Any, opened: Sequence[datasets.StoredDataset], only: Container[str] | None) -> list[str]:
+    """Every table of the contract, or some, over all datasets."""
     renamed = _renamed_captures(opened)
-    for name, columns in tables.TABLES.items():
+    names = [name for name in tables.TABLES if only is None or name in only]
+    for name in names:
+        columns = tables.TABLES[name]
         schema = ", ".join(f"`{column.name}` {spark_type(column.type)}" for column in columns)
         parts = []
         for one, new_names in zip(opened, renamed):
@@ -92,7 +97,7 @@ def _tables(spark: Any, opened: Sequence[datasets.StoredDataset]) -> list[str]:
         for part in parts[1:]:
             table = table.union(part)
         table.createOrReplaceTempView(name)
-    return list(tables.TABLES)
+    return names
 
 
 def _function(spark: Any, opened: Sequence[datasets.StoredDataset]) -> None:

@@ -45,9 +45,10 @@ def sql(options: argparse.Namespace) -> int:
         raise Failure("--format parquet needs a file", "add -o FILE")
     try:
         with _dataset(options.dataset) as dataset, session.of_command(options) as spark:
-            import reports
+            from reports import catalog, relations
 
-            names = reports.register(spark, dataset)
+            only = None if options.query is None else catalog.needed(options.query)
+            names = relations.register(spark, [dataset], only)
             if options.query is not None:
                 _answer(spark, options.query, options.format or _form(options.out), options.out)
                 return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from analyzer import tables
 from reports import catalog, releases
 
 
@@ -58,3 +59,29 @@ def test_a_release_is_found_by_what_people_call_it(said: str, meant: str) -> Non
 def test_an_unknown_release_is_not_guessed(said: str) -> None:
     with pytest.raises(LookupError):
         releases.find(said)
+
+
+def test_a_query_needs_what_it_reads_and_what_that_reads() -> None:
+    relations = {*tables.TABLES, *(view.name for view in catalog.views())}
+
+    def names(query: str) -> set[str]:
+        found = catalog.needed(query)
+        assert found is not None
+        return {name for name in found if name in relations}
+
+    assert names("SELECT count(*) FROM exchanges") == {"exchanges"}
+    assert names("WITH a AS (SELECT * FROM `Latency_By_Topic`) SELECT * FROM a") >= {
+        "exchanges", "topic_ids", "named_topics", "exchange_topics", "latency_by_topic",
+    }  # fmt: skip
+    assert "clients" not in names("DESCRIBE latency_by_topic")
+    assert catalog.needed("SHOW VIEWS") is None
+    assert catalog.needed("SELECT * FROM IDENTIFIER('cl' || 'ients')") is None
+
+
+@pytest.mark.parametrize("view", catalog.views(), ids=lambda view: str(view.name))
+def test_what_a_view_needs_is_all_there(view: catalog.View) -> None:
+    found = catalog.needed(f"SELECT * FROM {view.name}")
+    assert found is not None
+    relations = [*tables.TABLES, *(other.name for other in catalog.views())]
+    for other in (view, *(one for one in catalog.views() if one.name in found)):
+        assert {name for name in relations if other.reads(name)} <= found
