@@ -199,20 +199,26 @@ def _snappy(b: Any, at: Any, end: Any, out: Any, o: Any, stop: Any) -> Any:
 
 
 @inline
+def _length(b: Any, at: Any, end: Any, count: Any) -> Any:
+    """A length of LZ4, of which a token said the first `count`, and where what follows it lies (_LEFT: not here)."""
+    byte = np.int64(255) if count == 15 else np.int64(0)
+    while byte == 255:
+        if at >= end:
+            return count, np.int64(_LEFT)
+        byte = _byte(b, at)
+        at += 1
+        count += byte
+    return count, at
+
+
+@inline
 def _lz4_block(b: Any, at: Any, end: Any, out: Any, start: Any, o: Any, stop: Any) -> Any:
     """As `_snappy_block`; matches reach back to `start`."""
     while at < end:
         token = _byte(b, at)
         at += 1
-        count = token >> 4
-        byte = np.int64(255) if count == 15 else np.int64(0)
-        while byte == 255:
-            if at >= end:
-                return np.int64(_LEFT)
-            byte = _byte(b, at)
-            at += 1
-            count += byte
-        if count > end - at or count > stop - o:
+        count, at = _length(b, at, end, token >> 4)
+        if at < 0 or count > end - at or count > stop - o:
             return np.int64(_LEFT)
         _copy(out, o, b, at, count)
         at += count
@@ -223,16 +229,9 @@ def _lz4_block(b: Any, at: Any, end: Any, out: Any, start: Any, o: Any, stop: An
             return np.int64(_LEFT)
         offset = _byte(b, at) | _byte(b, at + 1) << 8
         at += 2
-        count = token & 15
-        byte = np.int64(255) if count == 15 else np.int64(0)
-        while byte == 255:
-            if at >= end:
-                return np.int64(_LEFT)
-            byte = _byte(b, at)
-            at += 1
-            count += byte
+        count, at = _length(b, at, end, token & 15)
         count += 4
-        if offset <= 0 or offset > o - start or count > stop - o - _LZ4_LITERALS:
+        if at < 0 or offset <= 0 or offset > o - start or count > stop - o - _LZ4_LITERALS:
             return np.int64(_LEFT)
         _repeat(out, o, offset, count)
         o += count
