@@ -370,7 +370,9 @@ class Writer:
                 with contextlib.suppress(OSError):
                     path.unlink()
         until = time.monotonic() + ABORT_SECONDS
+        shutil.rmtree(self._folder, ignore_errors=True)
         while self._folder.exists() and time.monotonic() < until:
+            time.sleep(0.05)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _failed(self, failure: OSError) -> DatasetError:
