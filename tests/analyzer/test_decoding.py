@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,6 +11,7 @@ import pytest
 from analyzer import decoding, program
 from analyzer.schema import REQUEST, RESPONSE
 from tests.analyzer import golden
+from tests.programs import CHECKED_AND_PLAIN, printed
 
 STACK = np.zeros((program.STACK_DEPTH, decoding.STACK_COLUMNS), np.int64)
 
@@ -237,15 +235,11 @@ def test_the_kernel_does_what_its_source_says() -> None:
             assert run(data, pc, decode=interpreted) == run(data, pc), str(one)
 
 
-@pytest.mark.parametrize(("variable", "value"), [("NUMBA_BOUNDSCHECK", "1"), ("NUMBA_DISABLE_JIT", "1")])
+@CHECKED_AND_PLAIN
 def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value: str, tmp_path: Any) -> None:
     """A read past an array raises with bounds checks; the hostile part of this file runs under them."""
     code = "import tests.analyzer.test_decoding as t; t.hostile()"
-    environment = {**os.environ, variable: value, "KWIRE_CACHE_DIR": str(tmp_path)}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == "hostile: done\n"
+    assert printed(code, **{variable: value, "KWIRE_CACHE_DIR": str(tmp_path)}) == "hostile: done\n"
 
 
 def hostile() -> None:

@@ -7,11 +7,8 @@ import datetime
 import gzip
 import hashlib
 import io
-import os
 import random
 import struct
-import subprocess
-import sys
 from typing import Any
 
 import crc32c
@@ -32,6 +29,7 @@ from analyzer import checksums, codecs
 from analyzer import record_batches as b
 from analyzer import records as r
 from tests.analyzer.recordsets import Record, old_message, opened
+from tests.programs import CHECKED_AND_PLAIN, printed
 
 KEYS = st.none() | st.binary(max_size=40)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8)), max_size=3)
@@ -493,15 +491,11 @@ def test_what_is_wrong_is_said(batch: bytes, why: str) -> None:
     assert found.records[-1].value == b"v", "what follows is read"
 
 
-@pytest.mark.parametrize(("variable", "value"), [("NUMBA_BOUNDSCHECK", "1"), ("NUMBA_DISABLE_JIT", "1")])
+@CHECKED_AND_PLAIN
 def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value: str, tmp_path: Any) -> None:
     """A read past an array raises with bounds checks, and narrow integers overflow without compiling."""
-    environment = {**os.environ, variable: value, "KWIRE_CACHE_DIR": str(tmp_path)}
-    environment.pop("NUMBA_CACHE_DIR", None)
     code = "import tests.analyzer.test_records as t; t.hostile()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == f"{hostile_digest()}\n"
+    assert printed(code, **{variable: value, "KWIRE_CACHE_DIR": str(tmp_path)}) == f"{hostile_digest()}\n"
 
 
 def hostile() -> None:

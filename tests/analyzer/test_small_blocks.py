@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +17,7 @@ from hypothesis import strategies as st
 
 from analyzer import codecs, small_blocks
 from analyzer import record_batches as b
+from tests.programs import CHECKED_AND_PLAIN, printed
 
 ROOM = 1 << 20
 
@@ -126,15 +124,11 @@ def test_which_are_small() -> None:
     assert small_blocks.are_small(table).tolist() == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize(("variable", "value"), [("NUMBA_BOUNDSCHECK", "1"), ("NUMBA_DISABLE_JIT", "1")])
+@CHECKED_AND_PLAIN
 def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value: str, tmp_path: Any) -> None:
     """A read past an array raises with bounds checks, and narrow integers overflow without compiling."""
-    environment = {**os.environ, variable: value, "KWIRE_CACHE_DIR": str(tmp_path)}
-    environment.pop("NUMBA_CACHE_DIR", None)
     code = "import tests.analyzer.test_small_blocks as t; print(t.hostile_digest())"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == f"{hostile_digest()}\n"
+    assert printed(code, **{variable: value, "KWIRE_CACHE_DIR": str(tmp_path)}) == f"{hostile_digest()}\n"
 
 
 def hostile_digest() -> str:

@@ -7,10 +7,7 @@ order of their first packets; None: none), and before which packet each ends. A 
 from __future__ import annotations
 
 import ipaddress
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -24,6 +21,7 @@ from hypothesis import strategies as st
 from captures.flows import FRESH_PACKETS, LINGER_NS, Flows
 from captures.forge import ACK, FIN, RST, SYN, End, Segment
 from tests.captures.streaming import BROKER, CLIENT, HANDSHAKE, MS, START_NS, b, c, packets_of, timed
+from tests.programs import CHECKED_AND_PLAIN, STRICT, printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINGER = LINGER_NS // MS
@@ -402,13 +400,8 @@ def few() -> str:
     return "\n".join(repr(name(tangled(random.Random(seed)))) for seed in range(100))
 
 
-@pytest.mark.parametrize(("variable", "value"), [("NUMBA_BOUNDSCHECK", "1"), ("NUMBA_DISABLE_JIT", "1")])
+@CHECKED_AND_PLAIN
 def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value: str) -> None:
     """A read past an array raises, and integers that wrap where they should not show (a hash wraps on purpose)."""
-    environment = {**os.environ, variable: value}
-    environment.pop("NUMBA_CACHE_DIR", None)  # bounds-checked kernels have a folder of their own
     code = "import tests.captures.test_flows as t; print(t.few())"
-    command = [sys.executable, "-W", "error", "-W", "ignore:overflow encountered in scalar", "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == few() + "\n"
+    assert printed(code, *STRICT, **{variable: value}) == few() + "\n"

@@ -14,6 +14,7 @@ import pytest
 
 from captures import kernels, native
 from captures.kernels import inline, kernel, shared
+from tests.programs import printed
 from tests.shared import ROOT, SAMPLES
 
 SAMPLE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
@@ -158,12 +159,7 @@ def test_object_code_is_stored_whole_or_not_at_all() -> None:
 
 def run(code: str, cache: Path, **environment: str) -> str:
     """What a program prints that has a cache folder of its own."""
-    variables = {**os.environ, "KWIRE_CACHE_DIR": str(cache), **environment}
-    variables.pop("NUMBA_CACHE_DIR", None)
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return printed(code, **{"KWIRE_CACHE_DIR": str(cache), **environment})
 
 
 DOUBLE = (

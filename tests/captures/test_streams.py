@@ -6,10 +6,7 @@ are compared with a slow and plain twin, and run interpreted and with bounds che
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +56,7 @@ from tests.captures.streaming import (
     packets_of,
     timed,
 )
+from tests.programs import CHECKED_AND_PLAIN, STRICT, printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLOSE = (c(3, ack=2, flags=FIN | ACK), b(2, ack=4, flags=FIN | ACK), c(4, ack=3))
@@ -649,13 +647,8 @@ def few() -> str:
     return "\n".join(out)
 
 
-@pytest.mark.parametrize(("variable", "value"), [("NUMBA_BOUNDSCHECK", "1"), ("NUMBA_DISABLE_JIT", "1")])
+@CHECKED_AND_PLAIN
 def test_the_same_with_bounds_checks_and_without_compiling(variable: str, value: str) -> None:
     """A read past an array raises, and integers that wrap where they should not show (a hash wraps on purpose)."""
     code = "import tests.captures.test_streams as t; print(t.few())"
-    environment = {**os.environ, variable: value}
-    environment.pop("NUMBA_CACHE_DIR", None)  # bounds-checked kernels have a folder of their own
-    command = [sys.executable, "-W", "error", "-W", "ignore:overflow encountered in scalar", "-c", code]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == few() + "\n"
+    assert printed(code, *STRICT, **{variable: value}) == few() + "\n"
