@@ -34,6 +34,10 @@ UNRECOGNISED = "dataset STRING, capture STRING, connection STRING, payload_bytes
 KAFKA_ERRORS = "error_code SMALLINT, error STRING, retriable BOOLEAN, message STRING"
 KAFKA_RELEASES = "release STRING, position INT, api_key SMALLINT, api STRING, min SMALLINT, max SMALLINT"
 
+_BESIDES = {
+    "captures": CAPTURES, "unrecognised": UNRECOGNISED, "kafka_errors": KAFKA_ERRORS, "kafka_releases": KAFKA_RELEASES,
+}  # fmt: skip
+"""What there is beside the tables of the contract, in the manifests or here."""
 
 EXACT_EXCHANGES = 2_000_000
 """Up to so many exchanges quantiles are exact. Above, each value counts as the middle of its bucket, 48 or more to each
@@ -58,26 +62,27 @@ def spark_type(kind: pa.DataType) -> str:
     return _SPARK_TYPES[kind]
 
 
+def names() -> list[str]:
+    """All that `register` makes."""
+    return [*tables.TABLES, *_BESIDES, *(view.name for view in catalog.views())]
+
+
 def register(
     spark: Any, paths: Sequence[str | os.PathLike[str]], only: Container[str] | None = None
 ) -> tuple[str, ...]:
     """See `reports.register`. `only`: of the tables and views those of these names; None: all."""
     opened = [datasets.open_dataset(path) for path in paths]
-    names = _tables(spark, opened, only)
-    for name, schema, rows in (
-        ("captures", CAPTURES, _capture_rows(opened)),
-        ("unrecognised", UNRECOGNISED, _unrecognised_rows(opened)),
-        ("kafka_errors", KAFKA_ERRORS, _error_rows()),
-        ("kafka_releases", KAFKA_RELEASES, _release_rows()),
-    ):
-        _literal(spark, schema, rows).createOrReplaceTempView(name)
-        names.append(name)
+    made = _tables(spark, opened, only)
+    rows = (_capture_rows(opened), _unrecognised_rows(opened), _error_rows(), _release_rows())
+    for (name, schema), some in zip(_BESIDES.items(), rows, strict=True):
+        _literal(spark, schema, some).createOrReplaceTempView(name)
+        made.append(name)
     _function(spark, opened)
     for view in catalog.views():
         if only is None or view.name in only:
             spark.sql(view.sql).createOrReplaceTempView(view.name)
-            names.append(view.name)
-    return tuple(names)
+            made.append(view.name)
+    return tuple(made)
 
 
 def _tables(spark: Any, opened: Sequence[datasets.StoredDataset], only: Container[str] | None) -> list[str]:

@@ -142,6 +142,8 @@ def _ask(spark: SparkSession, query: str, rows: int | None) -> tuple[pa.Table, b
 
 def _said(spark: SparkSession, message: str) -> tuple[str, str]:
     """Spark's message in one line, and a hint."""
+    from reports import relations
+
     text = re.sub(r"^(?:\w+\.)+\w+: ", "", message.strip()).split("\n== SQL")[0]
     first = re.split(r"\s*SQLSTATE: \w+", text.splitlines()[0] if text else "the query failed", maxsplit=1)[0]
     where = re.search(r"line (\d+),? pos(ition)? (\d+)", message)  # `pos` counts from 0, `position` from 1
@@ -149,9 +151,10 @@ def _said(spark: SparkSession, message: str) -> tuple[str, str]:
     unknown = re.search(r"\[TABLE_OR_VIEW_NOT_FOUND\].*?`([^`]+)`(?: cannot|\.)", first)
     hint = "DESCRIBE NAME lists the columns of a table or view, SHOW VIEWS the names"
     if unknown:
-        names = [row.viewName for row in spark.sql("SHOW VIEWS").collect()]
+        # Of ours only those are there that the query names.
+        names = sorted({*relations.names(), *(row.viewName for row in spark.sql("SHOW VIEWS").collect())})
         near = difflib.get_close_matches(unknown[1], names, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(names))}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
     return first.rstrip(" .") + place, hint
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import analyzer
 from analyzer.cli import Failure
-from reports import sql
+from reports import relations, sql
 from reports.results import as_csv, as_json, as_text
 from tests.reports.terminal import terminal
 from tests.shared import SAMPLES
@@ -88,6 +88,13 @@ def test_a_wrong_query_is_told_in_one_line_with_its_place(
     assert "(line 1, column" in str(raised.value)
     assert hint in raised.value.hint
     assert "at org.apache" not in capfd.readouterr().err
+
+
+def test_a_hint_knows_views_that_the_query_did_not_name(spark: Any, dataset: str) -> None:
+    own = spark.newSession()
+    relations.register(own, [dataset], frozenset())
+    said = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `latency_by_ap` cannot be found."
+    assert sql._said(own, said)[1].startswith("did you mean latency_by_api")
 
 
 def test_a_folder_that_is_no_dataset_is_an_error(spark: Any, tmp_path: Path) -> None:
