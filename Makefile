@@ -51,7 +51,7 @@ bench: $(VENV)/installed
 lock: $(VENV)/installed
 	@echo "== pip-compile: pyproject.toml -> requirements.lock"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-tools>=7.5'
-	$(BIN)/pip-compile --quiet --extra dev --extra spark --extra urls --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host \
+	$(BIN)/pip-compile --quiet --extra dev --extra spark --extra sql --extra urls --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host \
 		--no-emit-find-links --no-header --upgrade --output-file requirements.lock pyproject.toml
 
 $(VENV)/installed: pyproject.toml requirements.lock

@@ -11,13 +11,18 @@ import argparse
 import contextlib
 import errno
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
+
+from analyzer.escapes import printable
+from captures.problems import Problem
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+_OF_NAMES = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -25,23 +30,32 @@ class _Parser(argparse.ArgumentParser):
     """Usage errors in the project's form."""
 
     def error(self, message: str) -> NoReturn:
-        fail(message, f"{self.prog} --help lists what there is")
-
-
-class Failure(Exception):
-    """Something the user can mend."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+        fail(message, _meant(message) or f"{self.prog} --help lists what there is")
 
 
 def fail(message: str, hint: str = "") -> NoReturn:
     """One line that says what and where, then a hint; exit code 2."""
+    said = f"kwire: {message}\n" + (f"hint: {hint}\n" if hint else "")
     with contextlib.suppress(OSError):  # nobody listens: the exit code still tells
-        sys.stderr.write(f"kwire: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+        # Names of files, topics and hosts are others' text; line ends are ours.
+        sys.stderr.write("\n".join(map(printable, said.split("\n"))))
         sys.stderr.flush()
     raise SystemExit(EXIT_USAGE)
+
+
+def _meant(message: str) -> str:
+    """The hint where a choice is nearly one of those there are: argparse lists them in its message."""
+    wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+    if wrong is None:
+        return ""
+    near = _near(wrong[1], re.findall(r"[^\s,']+", wrong[2]))
+    return f"did you mean {near}?" if near else ""
+
+
+def _near(word: str, there: Iterable[str]) -> str:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(there), 1)), "")
 
 
 def _port(text: str) -> int:
@@ -59,7 +73,7 @@ def _count(text: str) -> int:
 
 
 def _reading_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--filter", metavar="EXPR", help="only the exchanges that match (see analyzer/FILTER.md)")
+    parser.add_argument("--filter", metavar="EXPR", help="only exchanges that match (kwire help filter)")
     parser.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
     parser.add_argument(
         "--port",
@@ -111,7 +125,10 @@ def _parser() -> argparse.ArgumentParser:
         help="how many times larger one may become, beyond 1 MiB (default: 1000)",
     )
     analyze.add_argument("--keep-bytes", action="store_true", help="also keep the raw messages, secrets overwritten")
+    analyze.add_argument("--keep-secrets", action="store_true",
+                         help="with --keep-bytes: secrets too, so that the dataset holds passwords")  # fmt: skip
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")
+    analyze.add_argument("--wait", action="store_true", help="wait for another process that is writing the dataset")
     analyze.add_argument("--json", action="store_true", help="the summary as JSON")
     analyze.add_argument("--engine", choices=("local", "spark"), default="local",
                          help="where the work is done: in this process, or in tasks of Spark (default: local)")
@@ -120,7 +137,11 @@ def _parser() -> argparse.ArgumentParser:
     _spark_options(analyze)
     analyze.set_defaults(run="analyzer.commands:analyze")
 
-    show = commands.add_parser("show", help="print exchanges, one a line")
+    show = commands.add_parser(
+        "show", help="print exchanges, one a line",
+        epilog="A line begins with ! where the answer holds an error, does not come or cannot be decoded, with ~ where "
+        "it took 100 ms or longer (a fetch may wait on purpose). kwire help filter explains --filter.",
+    )  # fmt: skip
     show.add_argument("captures", nargs="+", metavar="CAPTURE")
     _reading_options(show)
     form = show.add_mutually_exclusive_group()
@@ -129,12 +150,17 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--fields", metavar="A,B,C", help="these columns, tab-separated, after a line with their names")
     form.add_argument("--count-by", metavar="A,B,C", help="how many exchanges for each combination of these columns")
     show.add_argument("--hex", action="store_true", help="with --tree: the bytes too")
+    show.add_argument("--records", action="store_true", help="records, one a line, with keys and values (datasets too)")
+    show.add_argument("--format", metavar="FORMAT",
+                      help="with --records: as kcat's, of %%t %%p %%o %%k %%s %%T %%h %%K %%S and \\n, \\t")
     show.add_argument("--frames", action="store_true", help="requests and responses apart, each at its own time")
     show.add_argument("--follow", metavar="CONNECTION", help="one connection as a dialogue (name as --json shows it)")
     show.add_argument("--sort", metavar="COLUMN", help="by this column, largest first (- before it: smallest first)")
     show.add_argument("--limit", type=_count, metavar="N", help="stop after N exchanges")
     show.add_argument("--time", choices=("relative", "absolute"), default="relative", help="how times are shown")
     show.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: on a terminal")
+    show.add_argument("--wide", action="store_true",
+                      help="every column, however wide the terminal is; so it is where stdout is no terminal")
     show.add_argument("--no-pager", action="store_true", help="do not page on a terminal")
     show.set_defaults(run="analyzer.commands:show")
 
@@ -142,7 +168,10 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("dataset", metavar="DATASET", help="a dataset, or a capture")
     sql.add_argument("query", nargs="?", metavar="QUERY", help="SQL over the tables and views; SHOW VIEWS lists them")
     sql.add_argument("--format", choices=("table", "csv", "json", "parquet"), help="of the answer (default: table)")
+    sql.add_argument("--raw", action="store_true",
+                     help="csv: text that begins with = + - @, a tab or a return as it is, without a ' before it")
     sql.add_argument("-o", "--out", metavar="FILE", help="write the answer there")
+    _engine_option(sql)
     _spark_options(sql)
     sql.set_defaults(run="reports.sql:sql")
 
@@ -151,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--out", metavar="FILE", help="file to write, as report.html; default: stdout")
     report.add_argument("--format", choices=("html", "md", "json"), help="default: as FILE ends, else html")
     report.add_argument("--target", metavar="VERSION", help="upgrade check: what this Kafka release would refuse")
+    _engine_option(report)
     _spark_options(report)
     _reading_options(report)
     report.set_defaults(run="reports.commands:report")
@@ -160,8 +190,22 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
     diff.add_argument("run_b", nargs="?", metavar="RUN_B", help="another of the same capture; default: the capture")
     diff.add_argument("--json", action="store_true", help="as JSON")
-    diff.set_defaults(run="replay.diff:diff")
+    diff.set_defaults(run="replay.commands:diff")
+
+    topic = commands.add_parser("help", help="the documentation: of filters, tables, views, or a command")
+    topic.add_argument("topic", nargs="?", metavar="TOPIC",
+                       help="filter, tables, views, or the name of a table, a view or a command")  # fmt: skip
+    topic.set_defaults(run="analyzer.cli:_help")
+    completion = commands.add_parser("completion", help="a script that completes commands and options in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="as: source <(kwire completion bash)")
+    completion.set_defaults(run="analyzer.cli:_completion")
     return parser
+
+
+def _engine_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engine", choices=("auto", "embedded", "spark"), default="auto",
+                        help="what answers: Spark, or an engine inside this process (default: this one for under "
+                             "20 million exchanges)")
 
 
 def _spark_options(parser: argparse.ArgumentParser) -> None:
@@ -175,16 +219,19 @@ def _spark_options(parser: argparse.ArgumentParser) -> None:
 def _entry(options: argparse.Namespace) -> str:
     """MODULE:FUNCTION of the command."""
     if options.command == "analyze" and options.engine == "spark":
-        return "reports.analyzing:analyze"
+        return "reports.commands:analyze"
     run: str = options.run
     return run
 
 
 def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("captures", nargs="+", metavar="CAPTURE|DATASET")
-    replay.add_argument("--to", required=True, metavar="HOST:PORT", help="a broker of the target")
+    replay.add_argument("--to", metavar="HOST:PORT", help="a broker of the target")
     replay.add_argument("-o", "--out", metavar="RUN", help="folder to write; a RUN there is replaced")
+    replay.add_argument("--wait", action="store_true", help="wait for another process that is writing the RUN")
     replay.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
+    replay.add_argument("--assume", metavar="VERSION",
+                        help="with --dry-run and without --to: a target of this Kafka release, as 4.3")
     replay.add_argument("--speed", default="1", metavar="X|max", help="1: as captured (default); max: as answers allow")
     replay.add_argument("--allow", action="append", default=[], metavar="API",
                         help="also send this API, which changes the cluster (repeatable)")
@@ -195,9 +242,10 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--timestamps", choices=("keep", "shift"), default="keep",
                         help="shift: records are as old now as they were when captured")
     replay.add_argument("--seed-topics", action="store_true", help="create the captured topics that the target lacks")
+    replay.add_argument("--partial", action="store_true", help="send what fits, where topics have fewer partitions")
     replay.add_argument("--yes", action="store_true", help="write to topics that are not empty")
     replay.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that send (default: 1)")
-    replay.add_argument("--filter", metavar="EXPR", help="only the exchanges that match (see analyzer/FILTER.md)")
+    replay.add_argument("--filter", metavar="EXPR", help="only exchanges that match (kwire help filter)")
     replay.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
     replay.add_argument("--port", type=_port, action="append", default=[], metavar="N",
                         help="this server port of the captures is Kafka (repeatable)")
@@ -217,7 +265,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     options, unknown = _parser().parse_known_args(arguments)
     if unknown:
-        fail(f"unknown: {' '.join(unknown)}", f"kwire {options.command} --help lists what there is")
+        near = _near(unknown[0].split("=")[0], _option_names(options.command))
+        there = f"kwire {options.command} --help lists what there is"
+        fail(f"unknown: {' '.join(unknown)}", f"did you mean {near}? {there}" if near else there)
+    if options.command == "replay":
+        options.assumed = _release_of(options.assume)
     module_name, function_name = _entry(options).split(":")
     if module_name.startswith("reports."):
         # PySpark needs pandas in places.
@@ -227,8 +279,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = command(options)
         sys.stdout.flush()
         return code
-    except Failure as failure:
-        fail(str(failure), failure.hint)
+    except Problem as problem:
+        # The place is for people; others get the one line and the hint that they rely on.
+        fail("\n".join(filter(None, (str(problem), problem.pointer if sys.stderr.isatty() else ""))), problem.hint)
     except BrokenPipeError:
         _leave_stdout()  # `| head` has seen enough
         return 0
@@ -238,10 +291,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write("kwire: interrupted\n")
         return EXIT_INTERRUPTED
     except OSError as failure:
+        if failure.filename is not None and failure.errno in _OF_NAMES:
+            # Whoever looks at what a user names may meet these, a name that is too long among them.
+            fail(f"{failure.filename}: {failure.strerror}", "check the name, and who may read it")
         if failure.filename is not None or failure.errno not in _FULL:
             raise
         _leave_stdout()  # of what has no name only stdout is left: captures and datasets say what failed themselves
         fail(f"stdout cannot be written: {failure.strerror}", "is the disk full? what was printed is cut off")
+
+
+def _release_of(version: str | None) -> dict[int, tuple[int, int]] | None:
+    """The versions of each API that a Kafka release offers; `reports` knows them, where the replayer may not ask."""
+    if version is None:
+        return None
+    from reports import releases
+
+    try:
+        return releases.find(version).apis
+    except LookupError:
+        names = ", ".join(release.name for release in releases.releases())
+        fail(f"--assume {version}: no Kafka release that is known", f"there are {names}")
+
+
+def _option_names(command: str) -> list[str]:
+    """The options of a command."""
+    from analyzer import completion
+
+    every = {one.name: one for one in completion.commands(_parser())}
+    return [name for option in every[command].options for name in option.names]
+
+
+def _help(options: argparse.Namespace) -> int:
+    """`kwire help`."""
+    parser = _parser()
+    if options.topic is None:
+        from analyzer.manual import TOPICS
+
+        parser.print_help()
+        sys.stdout.write("\nkwire help COMMAND, TABLE or VIEW says more, and of topics there are\n")
+        sys.stdout.writelines(f"  kwire help {name:<8} {about}\n" for name, about in TOPICS.items())
+        return 0
+    from analyzer import completion
+
+    if options.topic in {one.name for one in completion.commands(parser)}:
+        parser.parse_args([options.topic, "--help"])  # prints it, and leaves
+    from analyzer import commands, manual
+    from reports import catalog
+
+    text = manual.page(options.topic, catalog.views())
+    with commands.paged() as out:
+        out.write(text)
+    return 0
+
+
+def _completion(options: argparse.Namespace) -> int:
+    """`kwire completion`."""
+    from analyzer import completion
+
+    sys.stdout.write(completion.script(options.shell, _parser()))
+    return 0
 
 
 def _open_closed_streams() -> None:

@@ -2,7 +2,9 @@
 
 Rules of the folder (a contract, see DESIGN): every file is listed in `_kwire.json`, and what it does not list does not
 count. New files are written to a folder beside the dataset, then moved in; `_kwire.json` is replaced last, in one step.
-So an interrupt, a kill or a full disk leaves the old dataset or the new one.
+So an interrupt, a kill or a full disk leaves the old dataset or the new one. One process writes it at a time, and who
+reads it keeps the files that it began with (`locks`). A dataset is input as a capture is: where its files are not what
+its manifest says, that is told.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import shutil
 import stat
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +27,15 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from analyzer import tables
+from analyzer.locks import Beside, DatasetError, Reading, Writing, clear_dead, hidden, unread
 
 if TYPE_CHECKING:
     import pyarrow.dataset
+
+__all__ = [
+    "Dataset", "DatasetError", "Parts", "StoredDataset", "Writer", "concatenated", "is_dataset", "open_dataset",
+    "read_manifest", "readable",
+]  # fmt: skip
 
 MANIFEST = "_kwire.json"
 ROW_GROUP_ROWS = 64_000
@@ -43,14 +51,6 @@ RANGED = frozenset(
     ("api_key", "error_code", "latency_us", "total_us", "offset", "base_offset", "request_bytes", "response_bytes")
 )
 """Columns by whose range a query may pass over row groups, besides times."""
-
-
-class DatasetError(Exception):
-    """A dataset that cannot be read or written: the message says what and where, `hint` what to try."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(slots=True)
@@ -74,10 +74,12 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class StoredDataset:
-    """A dataset on disk. Each table is an attribute: a `pyarrow.dataset.Dataset` over the listed files, not loaded."""
+    """A dataset on disk. Each table is an attribute: a `pyarrow.dataset.Dataset` over the listed files, not loaded.
+    They stay as they are while this object does, whoever replaces the dataset."""
 
     path: Path
     manifest: dict[str, Any]
+    _lease: Reading | None = field(default=None, repr=False, compare=False)
 
     def __getattr__(self, name: str) -> pyarrow.dataset.Dataset:
         if name not in tables.TABLES:
@@ -103,13 +105,18 @@ class StoredDataset:
 
 def is_dataset(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a dataset."""
-    return (Path(path) / MANIFEST).is_file()
+    try:
+        return (Path(path) / MANIFEST).is_file()
+    except OSError:  # a name that is too long, say
+        return False
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """`_kwire.json` of a dataset. Raises DatasetError where there is none, or none that this version can read."""
     where = Path(path) / MANIFEST
     try:
+        if where.exists() and not where.is_file():  # a pipe would be waited for
+            raise FileNotFoundError
         manifest: dict[str, Any] = json.loads(where.read_bytes())
         version = manifest["format_version"]
     except (FileNotFoundError, NotADirectoryError):
@@ -130,28 +137,104 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _well_formed(manifest: dict[str, Any]) -> bool:
-    """A manifest is input: it must have its parts, and name no files but its own tables'."""
+    """A manifest is input: it must have its parts, and name no files but its own tables', each once."""
     parts = (("captures", list), ("files", list), ("coverage", dict), ("unrecognised", dict))
     if not all(isinstance(manifest.get(name), kind) for name, kind in parts):
         return False
-    for entry in manifest["files"]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-            return False
-        if not isinstance(entry.get("rows"), int):
-            return False
-        folder, _, file = entry["path"].partition("/")
-        if folder not in tables.TABLES or entry.get("table") != folder or "/" in file or not file.endswith(".parquet"):
-            return False
-    return True
+    return (
+        all(_is_file(entry) for entry in manifest["files"])
+        and len({entry["path"] for entry in manifest["files"]}) == len(manifest["files"])
+        and all(_is_capture(entry) for entry in manifest["captures"])
+        and all(_is_count(part) or _counts(part) for part in manifest["coverage"].values())
+        and _is_unrecognised(manifest["unrecognised"])
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_count(count) for count in value.values())
+
+
+def _is_file(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+        return False
+    if not (_is_count(entry.get("rows")) and _is_count(entry.get("size"))):
+        return False
+    folder, _, file = entry["path"].partition("/")
+    mine = folder in tables.TABLES and entry.get("table") == folder
+    return mine and "/" not in file and "\0" not in file and file.endswith(".parquet")
+
+
+def _is_capture(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and isinstance(entry.get("files"), list)
+        and all(isinstance(file, dict) and _is_count(file.get("size", 0)) for file in entry["files"])
+        and all(isinstance(entry.get(name), str | None) for name in ("first_time", "last_time"))
+        and isinstance(entry.get("link_types", []), list)
+        and all(isinstance(link, str) for link in entry.get("link_types", []))
+        and isinstance(entry.get("packets", {}), dict)
+        and all(count is None or _is_count(count) for count in entry.get("packets", {}).values())
+    )
+
+
+def _is_unrecognised(part: dict[str, Any]) -> bool:
+    listed = part.get("listed")
+    return (
+        _is_count(part.get("connections"))
+        and _is_count(part.get("payload_bytes"))
+        and isinstance(listed, list)
+        and all(
+            isinstance(entry, dict)
+            and isinstance(entry.get("capture"), str)
+            and isinstance(entry.get("connection"), str)
+            and _is_count(entry.get("payload_bytes"))
+            and isinstance(entry.get("looks_like"), str | None)
+            for entry in listed
+        )
+    )
 
 
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
-    """Open a dataset; its tables are attributes, not loaded. Raises DatasetError."""
+    """Open a dataset; its tables are attributes, not loaded. Raises DatasetError, also where a file is not as long as
+    the manifest says or has not as many rows."""
+    lease = Reading(Path(path))
     manifest = read_manifest(path)
     for entry in manifest["files"]:
-        if not (Path(path) / entry["path"]).is_file():
-            raise DatasetError(f"{path}: {entry['path']} is listed and missing", "analyse the capture again")
-    return StoredDataset(Path(path), manifest)
+        _compared(Path(path), entry)
+    return StoredDataset(Path(path), manifest, lease)
+
+
+def _compared(path: Path, entry: dict[str, Any]) -> None:
+    """Raise DatasetError where a file is not what the manifest says of it."""
+    file = path / entry["path"]
+    again = "analyse the capture again"
+    if not file.is_file():
+        raise DatasetError(f"{path}: {entry['path']} is listed and missing", again)
+    size = file.stat().st_size
+    if size != entry["size"]:
+        raise DatasetError(f"{path}: {entry['path']} has {size} bytes, the manifest says {entry['size']}", again)
+    with readable(path, entry["path"]):
+        rows = pyarrow.parquet.read_metadata(file).num_rows
+    if rows != entry["rows"]:
+        raise DatasetError(f"{path}: {entry['path']} has {rows} rows, the manifest says {entry['rows']}", again)
+
+
+@contextlib.contextmanager
+def readable(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Reading files of a dataset within: what Arrow says of damaged ones is raised as DatasetError."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as failure:
+        lines = str(getattr(failure, "strerror", None) or failure).splitlines()
+        raise DatasetError(
+            f"{path}: {what} cannot be read: {lines[0][:200] if lines else type(failure).__name__}",
+            "the file is damaged: analyse the capture again",
+        ) from None
 
 
 class Parts:
@@ -215,35 +298,68 @@ class Parts:
 class Writer:
     """Writes a dataset. Nothing at `path` changes before `commit`; `abort` (or leaving the `with`) takes all away."""
 
-    def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], append: bool = False, wait: bool = False) -> None:
+        """`wait`: where another process writes the dataset, wait for it. Raises DatasetError."""
         self.path = Path(path)
         self._append = append
         self._old: dict[str, Any] | None = None
         self._adopted: list[dict[str, Any]] = []
         self._placed: list[Path] = []  # moved to `path`, and not listed there yet
         self._committed = False
-        if self.path.is_symlink() and not self.path.exists():
-            raise DatasetError(f"{path}: a link to nothing", "give another folder to -o")
-        if self.path.exists():
-            if not self.path.is_dir():
-                raise DatasetError(f"{path}: exists and is not a folder", "give another folder to -o")
-            if (self.path / MANIFEST).exists():
-                self._old = read_manifest(self.path) if append else self._old_files()
-            elif any(self.path.iterdir()):
-                raise DatasetError(f"{path}: not empty, and not a dataset", "give an empty or new folder to -o")
-        parent = self.path.resolve().parent  # behind a link: moves must stay on one file system
         self._run = secrets.token_hex(4)
-        self._folder = parent / f".{self.path.name}.{self._run}.new"
         try:
-            parent.mkdir(parents=True, exist_ok=True)
-            self._folder.mkdir(mode=0o700)
+            os.fspath(path).encode()
+        except UnicodeEncodeError:
+            raise DatasetError(f"{path}: a name that is not UTF-8", "give another folder to -o") from None
+        try:
+            if self.path.is_symlink() and not self.path.exists():
+                raise DatasetError(f"{path}: a link to nothing", "give another folder to -o")
+            # Behind a link: moves must stay on one file system, and two names of one dataset are one.
+            place = self.path.resolve()
+            if place.exists() and not place.is_dir():
+                raise DatasetError(f"{path}: exists and is not a folder", "give another folder to -o")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._writing = Writing(place, wait)
         except OSError as failure:
-            raise DatasetError(f"{parent}: {failure.strerror}", "give a folder to -o that you may write to") from None
-        except BaseException:  # Ctrl-C just now: nobody has this writer yet, to abort it
+            raise DatasetError(
+                f"{self.path.parent}: {failure.strerror}", "give a folder to -o that you may write to"
+            ) from None
+        except RuntimeError:  # of `resolve`
+            raise DatasetError(f"{path}: a link to itself", "give another folder to -o") from None
+        try:
+            self._look()
+            clear_dead(place)
+            self._beside = Beside(place, self._run)
+            self._folder = self._beside.path
+            self._parts = Parts(self._folder, self._run)
+        except OSError as failure:
+            self._writing.release()
+            raise DatasetError(
+                f"{place.parent}: {failure.strerror}", "give a folder to -o that you may write to"
+            ) from None
+        except BaseException:  # nobody has this writer yet, to abort it
             with contextlib.suppress(OSError):
-                self._folder.rmdir()
+                hidden(place, f"{self._run}.new").rmdir()
+            self._writing.release()
             raise
-        self._parts = Parts(self._folder, self._run)
+
+    def _look(self) -> None:
+        """What is at `path`. Raises DatasetError where it must not be replaced."""
+        if not self.path.exists():
+            return
+        if (self.path / MANIFEST).exists():
+            self._refuse_links()
+            self._old = read_manifest(self.path) if self._append else self._old_files()
+        elif any(self.path.iterdir()):
+            raise DatasetError(f"{self.path}: not empty, and not a dataset", "give an empty or new folder to -o")
+
+    def _refuse_links(self) -> None:
+        """A link in the place of a table's folder would have files elsewhere replaced and taken away."""
+        for name in tables.TABLES:
+            if (self.path / name).is_symlink():
+                raise DatasetError(
+                    f"{self.path / name}: a link in the place of a table's folder", "give another folder to -o"
+                )
 
     def _old_files(self) -> dict[str, Any]:
         """What an older dataset lists, whatever its format: it is going to be replaced."""
@@ -259,6 +375,7 @@ class Writer:
     def __exit__(self, *exception: object) -> None:
         if not self._committed:
             self.abort()
+        self._release()
 
     @property
     def captures(self) -> list[str]:
@@ -310,8 +427,10 @@ class Writer:
                 os.fsync(out.fileno())
             # All is written; from here on things only change their place.
             if self._old is None and self._moved_whole():
+                self._release()
                 return
             self.path.mkdir(mode=0o700, exist_ok=True)
+            self._refuse_links()
             for entry in files:
                 source = self._folder / entry["path"]
                 if source.exists():
@@ -322,7 +441,17 @@ class Writer:
             self._committed = True
         except OSError as failure:
             raise self._failed(failure) from None
-        self._clean(files)
+        with unread(self.path) as nobody:
+            # What others still read stays until the next run: it is listed nowhere.
+            if nobody is not False:
+                self._clean(files)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._release()
+
+    def _release(self) -> None:
+        """Let others write."""
+        self._beside.release()
+        self._writing.release()
 
     def _drop_unlisted(self, files: list[dict[str, Any]]) -> None:
         """Take away what attempts left that were given up."""
@@ -344,7 +473,7 @@ class Writer:
         return self._committed
 
     def _clean(self, files: list[dict[str, Any]]) -> None:
-        """Take away what the new manifest does not list, and the folder beside."""
+        """Take away what the new manifest does not list."""
         listed = {entry["path"] for entry in files}
         for entry in (self._old or {}).get("files", []):
             if isinstance(entry, dict) and entry.get("path") not in listed:
@@ -360,7 +489,6 @@ class Writer:
                         stray.unlink()
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def abort(self) -> None:
         """Take away what was written. The dataset at `path` is as it was."""
@@ -374,6 +502,7 @@ class Writer:
         while self._folder.exists() and time.monotonic() < until:
             time.sleep(0.05)
             shutil.rmtree(self._folder, ignore_errors=True)
+        self._release()
 
     def _failed(self, failure: OSError) -> DatasetError:
         reason = failure.strerror or str(failure)

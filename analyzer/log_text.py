@@ -16,15 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from analyzer import log_reading, segments, text
-from analyzer.cli import Failure
-from analyzer.segment_names import is_log, log_point
+from analyzer import text
+from analyzer.failure import Failure
+from analyzer.records import log_files as segments
+from analyzer.records import log_reading
+from analyzer.records.log_names import is_log, log_point
+from analyzer.times import moment_of_millis, rfc3339
 
-_NOT_HERE = ("filter", "rotated", "port", "count_by", "follow", "sort", "frames", "hex")
+_NOT_HERE = ("filter", "rotated", "port", "count_by", "follow", "sort", "frames", "hex", "records")
 
 
 def show(options: argparse.Namespace, out: IO[str]) -> int:
-    """Print all arguments; the exit code comes back. Raises Failure and SegmentError."""
+    """Print all arguments; the exit code comes back. Raises Failure and LogError."""
     for name in _NOT_HERE:
         if getattr(options, name):
             raise Failure(
@@ -42,7 +45,7 @@ def show(options: argparse.Namespace, out: IO[str]) -> int:
         else:
             _batches(log_reading.shown(point, notes), options, out)
     for note in notes:
-        sys.stderr.write(f"note: {note}\n")
+        sys.stderr.write(f"note: {text.printable(note)}\n")
     return 0
 
 
@@ -53,7 +56,7 @@ def _batches(found: Iterator[log_reading.Shown], options: argparse.Namespace, ou
         out.write(heading)
         heading = ""
         if options.json:
-            out.write(json.dumps(_json(batch), ensure_ascii=False, separators=(",", ":")) + "\n")
+            out.write(text.json_text(_json(batch)) + "\n")
         elif fields:
             out.write("\t".join(text.cell(batch.row[name]) for name in fields) + "\n")
         else:
@@ -106,7 +109,7 @@ def batch_line(row: dict[str, Any]) -> str:
 
 def record_line(record: dict[str, Any]) -> str:
     """One record."""
-    parts = [f"{record['offset']:>8} {_time(record['timestamp'])}"]
+    parts = [f"{_cell(record['offset']):>8} {_time(record['timestamp'])}"]
     if record["control_type"] is not None:
         parts.append(record["control_type"])
     if record["decoded"] is not None:
@@ -124,7 +127,7 @@ def _cell(value: Any) -> str:
 
 
 def _time(value: datetime.datetime | None) -> str:
-    return "" if value is None else value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return "" if value is None else rfc3339(value)
 
 
 def _bytes(value: bytes | None) -> str:
@@ -163,18 +166,9 @@ def _entries(path: Path, options: argparse.Namespace, out: IO[str]) -> None:
         out.write("\t".join(found.names) + "\n")
     for row in rows:
         named = {
-            name: _time(_moment(value)) if name == "timestamp" else value
+            name: _time(moment_of_millis(value)) if name == "timestamp" else value
             for name, value in zip(found.names, row, strict=True)
         }
         out.write((json.dumps(named) if options.json else "\t".join(str(value) for value in named.values())) + "\n")
     for note in found.notes:
-        sys.stderr.write(f"note: {path}: {note}\n")
-
-
-def _moment(millis: int) -> datetime.datetime | None:
-    """None: no timestamp, or none that a calendar has."""
-    try:
-        start = datetime.datetime.fromtimestamp(0, datetime.UTC)
-        return start + datetime.timedelta(milliseconds=millis) if millis != -1 else None
-    except OverflowError:
-        return None
+        sys.stderr.write(f"note: {text.printable(f'{path}: {note}')}\n")

@@ -61,7 +61,9 @@ EXCHANGES = (
         ("response_end", TIME, "Last byte of the response."),
         ("latency_us", pa.int64(), "`response_time - request_end`; null where that is negative (reordered capture)."),
         ("total_us", pa.int64(), "`response_end - request_time`."),
-        ("queue_us", pa.int64(), "Null: split of the latency, reserved."),
+        ("queue_us", pa.int64(),
+         "Of the latency, what the request waited behind earlier ones of its connection: a broker takes up one after "
+         "the other. Null where the latency is, and in datasets of earlier versions."),
         ("network_us", pa.int64(), "Null: split of the latency, reserved."),
         ("hold_us", pa.int64(), "Null: split of the latency, reserved."),
         ("broker_us", pa.int64(), "Null: split of the latency, reserved."),
@@ -81,6 +83,7 @@ EXCHANGES = (
         ("acks", pa.int16(), "Produce: `acks`, as sent (-1: all in-sync replicas)."),
         ("max_wait_ms", pa.int32(), "Fetch: `maxWaitMs`."),
         ("min_bytes", pa.int32(), "Fetch: `minBytes`."),
+        ("isolation_level", pa.int8(), "Fetch: `isolationLevel`: 0 read uncommitted, 1 read committed."),
         ("group_id", pa.string(), "First group that the request names."),
         ("member_id", pa.string(), "Member that the request names, or that the answer gives a new one."),
         ("generation", pa.int32(), "Generation of the group, or epoch of the member (KIP-848)."),
@@ -95,7 +98,9 @@ EXCHANGES = (
     ),
 )  # fmt: skip
 
-OPAQUE_REASONS = ("encrypted", "sasl", "unknown_api", "unsupported_version", "malformed", "trailing", "limit")
+OPAQUE_REASONS = (
+    "encrypted", "sasl", "unknown_api", "unsupported_version", "malformed", "trailing", "limit", "prefix",
+)  # fmt: skip
 
 _MESSAGE = (
     *_KEY,
@@ -179,7 +184,7 @@ CONNECTIONS = (
         ("payload_bytes", pa.int64(), "Captured payload: the sum of duplicate, decoded, opaque, skipped, incomplete."),
         ("duplicate_bytes", pa.int64(), "Retransmission, overlap, second sighting."),
         ("decoded_bytes", pa.int64(), "Messages that were decoded, records included."),
-        ("opaque_bytes", pa.int64(), "Bytes that were not decoded: the sum of the next seven."),
+        ("opaque_bytes", pa.int64(), "Bytes that were not decoded: the sum of the next eight."),
         *((f"opaque_{reason}_bytes", pa.int64(), f"Opaque for the reason `{reason}`.") for reason in OPAQUE_REASONS),
         ("skipped_bytes", pa.int64(), "Passed over while looking for the next message."),
         ("incomplete_bytes", pa.int64(), "Of messages of which bytes are missing."),
@@ -192,6 +197,8 @@ CONNECTIONS = (
         ("software_version", pa.string(), "Its version."),
         ("sasl_mechanism", pa.string(), "Mechanism asked for in SaslHandshake."),
         ("tls", pa.bool_(), "The first bytes are a TLS record."),
+        ("proxied_from", pa.string(), "Client's `ip:port`, as a PROXY header before Kafka says it; null: not said."),
+        ("proxied_to", pa.string(), "Where it was meant to go, as a PROXY header, SOCKS5 or HTTP CONNECT says it."),
         ("requests", pa.int64(), "Request frames."),
         ("errors", pa.int64(), "Exchanges with an error."),
     ),
@@ -278,6 +285,9 @@ MESSAGES = (
     ),
 )
 
+REPLAYED = "replay:"
+"""What the capture name of replayed rows begins with, in the `exchanges` and `messages` of a RUN."""
+
 OUTCOMES = (
     *_KEY,
     *_columns(
@@ -336,6 +346,22 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "outcomes": OUTCOMES,
     "remaps": REMAPS,
 }
+
+ABOUT: dict[str, str] = {
+    "exchanges": "a request and its response: times, latency, sizes, errors, topics, group, where in which file.",
+    "partitions": "a topic-partition of an exchange: error, offsets, high watermark, lag.",
+    "batches": "a record batch (with `--records batches` or more).",
+    "records": "a record (with `--records meta`: sizes; with `full`: key, value and headers).",
+    "connections": "a TCP connection: both ends, handshake, retransmissions, gaps, client, where its bytes went.",
+    "leaders": "a change of who leads a partition, as Metadata and redirects said it.",
+    "brokers": "a broker's id and address, as Metadata said it.",
+    "topic_ids": "a topic id with its name.",
+    "api_versions": "a range of versions that a broker offered on a connection.",
+    "messages": "a raw message (with `--keep-bytes`), its secrets overwritten.",
+    "outcomes": "of a replay: a captured exchange, and what became of it.",
+    "remaps": "of a replay: a value of the capture, and what the target has in its place.",
+}
+"""What one row of each table is."""
 
 RUN_TABLES = ("outcomes", "remaps")
 """Tables that only a replay writes."""

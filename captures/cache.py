@@ -1,49 +1,125 @@
-"""Where kwire keeps what it can make again: compiled kernels, the compiled layouts, Spark's class archive."""
+"""Where kwire keeps what it can make again: compiled kernels, the compiled layouts, Spark's class archive.
+
+Rules: object code is code to whoever links it, so a folder is used only where it belongs to this user and nobody else
+may write to it, and so is each file in it; the line on stderr says which was passed over. What is kept of Python's
+values is JSON and numbers: reading it runs nothing. A cache that is not there costs time, never an answer.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+import json
 import os
-import pickle
+import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final
 
-T = TypeVar("T")
+import numpy
+
+_PARTS: Final = ("data", "kernels", "spark")
+"""Folders of a cache whose content is relied on; who may write to one may as well write to the cache."""
+
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+_passed_over: set[str] = set()  # said once a process
 
 
 def cache_root() -> Path:
-    """A folder we may write: `KWIRE_CACHE_DIR`, else the user's cache folder, else a temporary one."""
-    chosen = os.environ.get("KWIRE_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    user = Path(home) / "kwire"
-    try:
-        user.mkdir(parents=True, exist_ok=True)
-        if os.access(user, os.W_OK):
-            return user
-    except OSError:
-        pass
+    """A folder that is ours alone: `KWIRE_CACHE_DIR`, else the user's cache folder, else a temporary one."""
+    if named := os.environ.get("KWIRE_CACHE_DIR"):
+        chosen = Path(named).absolute()
+        try:
+            _make(chosen)
+        except OSError:
+            return chosen  # somebody wants no cache
+        if _trusted(chosen):
+            return chosen
+    user = _folder_of_user()
+    if user is not None:
+        with contextlib.suppress(OSError):
+            _make(user)
+            if _trusted(user) and os.access(user, os.W_OK):
+                return user
     return _temporary()
+
+
+def _folder_of_user() -> Path | None:
+    """XDG's variable counts where it is absolute (as its specification says), a home where there is one: without HOME
+    and without a line in the file of users, `~` is only a name."""
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(shared):
+        return Path(shared) / "kwire"
+    home = os.path.expanduser("~")
+    return Path(home) / ".cache" / "kwire" if os.path.isabs(home) else None
+
+
+def _trusted(root: Path) -> bool:
+    """Whether a cache is ours alone; a line on stderr says why not."""
+    reason = _not_ours(root)
+    if reason is not None and reason not in _passed_over:
+        _passed_over.add(reason)
+        print(f"kwire: {reason}: this cache is not used", file=sys.stderr)
+    return reason is None
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone whatever the umask. Raises OSError."""
+    if not folder.is_dir():
+        if folder.parent != folder:
+            _make(folder.parent)
+        try:
+            folder.mkdir(mode=0o700)
+            folder.chmod(0o700)
+        except FileExistsError:
+            if not folder.is_dir():  # else another process has just made it
+                raise
+
+
+def _user() -> int | None:
+    return os.getuid() if hasattr(os, "getuid") else None
+
+
+def _only_ours(status: os.stat_result) -> bool:
+    user = _user()
+    return user is None or (status.st_uid == user and not status.st_mode & _OTHERS_MAY_WRITE)
+
+
+def _not_ours(root: Path) -> str | None:
+    """Why a cache is not to be trusted; None where it is."""
+    for folder in (root, *(root / part for part in _PARTS)):
+        try:
+            status = folder.stat()
+        except FileNotFoundError:
+            continue
+        except OSError as failure:
+            return f"{str(folder)!a}: {failure.strerror}"
+        if not _only_ours(status):
+            foreign = status.st_uid != _user()
+            return f"{str(folder)!a} " + ("belongs to another user" if foreign else "may be written to by others")
+    return None
 
 
 def _temporary() -> Path:
     """A folder of ours for temporary files. What is kept there is run as code, so nobody else may write to it: where
     somebody has put something in its place, it is a new one for this process."""
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    shared = Path(tempfile.gettempdir()) / f"kwire-{user}"
+    shared = Path(tempfile.gettempdir()).absolute() / f"kwire-{_user() or 0}"
     try:
-        shared.mkdir(mode=0o700, exist_ok=True)
-        status = shared.lstat()
-        if status.st_uid == user and not status.st_mode & 0o022:
+        _make(shared)
+        if stat.S_ISDIR(shared.lstat().st_mode) and _only_ours(shared.lstat()) and _not_ours(shared) is None:
             return shared
     except OSError:
         pass
+    return _of_this_process()
+
+
+@functools.cache
+def _of_this_process() -> Path:
     return Path(tempfile.mkdtemp(prefix="kwire-"))
 
 
@@ -51,7 +127,7 @@ def replace(path: Path, content: bytes) -> None:
     """Write a file of the cache in one step: other processes may do the same at the same time. A folder that cannot be
     written costs making it again, no more."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         number, name = tempfile.mkstemp(prefix=".", dir=path.parent)
         try:
             with open(number, "wb") as file:
@@ -60,6 +136,24 @@ def replace(path: Path, content: bytes) -> None:
         except OSError:
             os.unlink(name)
             raise
+
+
+def content_of(path: Path) -> bytes:
+    """A file of the cache. Raises OSError, also where somebody else could have written it."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or not _only_ours(status):
+            raise PermissionError(f"{path}: not a file of ours alone")
+        return file.read()
+
+
+def ours_alone(path: Path) -> bool:
+    """Whether there is such a file, and nobody else could have written it: for those that Java reads."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and _only_ours(status)
 
 
 def sealed(content: bytes) -> bytes:
@@ -75,6 +169,53 @@ def opened(data: bytes) -> memoryview:
     return content
 
 
+def python_files(*folders: Path) -> list[Path]:
+    """All of our files in some folders, however deep, in a fixed order: what is made by them goes by what they say."""
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+_ARRAY: Final = "array"
+"""The one key of an object that stands for an array: [type, shape, where its numbers begin]."""
+
+
+def packed(value: Any) -> bytes:
+    """A plain value (None, bool, int, str, list, dict by str, and NumPy's arrays of numbers) as bytes: the size of its
+    JSON, the JSON, and the arrays' numbers one after the other. Tuples become lists."""
+    numbers = bytearray()
+
+    def described(item: Any) -> Any:
+        if not isinstance(item, numpy.ndarray) or item.dtype.kind not in "iufb":
+            raise TypeError(f"a cache does not keep {type(item).__name__}")
+        start = len(numbers)
+        numbers.extend(item.tobytes())
+        return {_ARRAY: [item.dtype.str, item.shape, start]}
+
+    text = json.dumps(value, default=described, separators=(",", ":")).encode()
+    return struct.pack("<I", len(text)) + text + bytes(numbers)
+
+
+def unpacked(data: memoryview) -> Any:
+    """The reverse. Raises ValueError (and kin) where the bytes are none of `packed`."""
+    end = 4 + struct.unpack_from("<I", data)[0]
+
+    def restored(item: dict[str, Any]) -> Any:
+        if item.keys() != {_ARRAY}:
+            return item
+        name, shape, start = item[_ARRAY]
+        kind = numpy.dtype(str(name))
+        if kind.kind not in "iufb":
+            raise ValueError(f"arrays of {kind} are not kept")
+        count = 1
+        for size in shape:
+            count *= size
+        # A copy: kernels are compiled for arrays that may be written.
+        return numpy.frombuffer(data, kind, count, end + start).reshape(shape).copy()
+
+    return json.loads(bytes(data[4:end]), object_hook=restored)
+
+
 @functools.cache
 def _digest(sources: tuple[Path, ...]) -> str:
     digest = hashlib.sha256(sys.version.encode())
@@ -83,16 +224,13 @@ def _digest(sources: tuple[Path, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def kept(name: str, sources: Iterable[Path], make: Callable[[], T]) -> T:
-    """What `make` returns, made once a machine and kept until one of the files it depends on changes.
-
-    It is pickled: that is code to whoever reads it, as compiled kernels are, and `cache_root` is ours alone.
-    """
+def kept(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
+    """What `make` returns (a plain value, see `packed`), made once a machine and kept until one of the files it depends
+    on changes."""
     path = cache_root() / "data" / f"{name}.{_digest(tuple(sources))}"
-    # Whatever is wrong with the file, it can be made again. (Unpickling raises nearly anything.)
-    with contextlib.suppress(Exception):
-        found: T = pickle.loads(opened(path.read_bytes()))
-        return found
+    # Whatever is wrong with the file, it can be made again.
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
+        return unpacked(opened(content_of(path)))
     made = make()
-    replace(path, sealed(pickle.dumps(made, pickle.HIGHEST_PROTOCOL)))
+    replace(path, sealed(packed(made)))
     return made

@@ -7,18 +7,20 @@ a small integer that stands for a connection while it is open and is used again 
 Rules: a connection begins with a SYN, or with payload where the capture began later. A SYN with another initial
 sequence number on the same four-tuple is a new connection. After both FINs or a RST a connection lingers for
 `LINGER_NS` of capture time, so that late retransmissions still find it; then it ends, and what follows on the
-four-tuple is a new one. All of it depends on the packets alone, never on where a window ends.
+four-tuple is a new one. A four-tuple that ended long ago is forgotten when there are many; one that is not known is
+numbered above the largest number ever forgotten, so that no two connections have one name. All of it depends on the
+packets alone, never on where a window ends.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from captures.kernels import inline, kernel
+from captures.kernels import Array, Flag, Int, Table, grown, inline, kernel, shared
 from captures.packets import Packets
+from captures.windows import PacketColumns
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
@@ -29,8 +31,21 @@ behind NAT reuse ports sooner than that; retransmissions of a last segment come 
 FRESH_PACKETS = 16
 """A connection without a SYN may get one late (reordered) while it is at most this many packets old."""
 
-# Columns of the flow table (one row a four-tuple, int64; addresses are kept in `flow_key`).
-_FLOW_SLOT, _FLOW_USES, _FLOW_COLUMNS = 0, 1, 2
+FORGET_NS = 3_600_000_000_000
+"""How long a four-tuple without an open connection is remembered whatever their number. A client comes back on a port
+of its own minutes or hours later; numbers go on from there as long as the four-tuple is known."""
+
+REMEMBERED = 100_000
+"""Four-tuples without an open connection that are kept however old they are: 20 MB."""
+
+# Columns of the flow table (one row a four-tuple, int64; addresses are kept in `keys`).
+(
+    _FLOW_SLOT,  # of its open connection, or -1
+    _FLOW_USES,  # number of its latest connection; of a free row the next free one, or -1
+    _FLOW_BORN,  # order of creation of its latest connection; -1 in a free row
+    _FLOW_ENDED_NS,  # capture clock when that ended
+    _FLOW_COLUMNS,
+) = range(5)
 
 # Columns of the connection table (one row a slot).
 (
@@ -52,13 +67,37 @@ _FLOW_SLOT, _FLOW_USES, _FLOW_COLUMNS = 0, 1, 2
 _NONE = -(1 << 62)
 
 # Columns of the flow state vector.
-_S_FLOWS, _S_CLOCK, _S_SERIAL, _S_FREE, _S_QUEUE_HEAD, _S_QUEUE_TAIL, _S_SLOTS, _S_COLUMNS = 0, 1, 2, 3, 4, 5, 6, 8
+(
+    _S_FLOWS,  # rows of the flow table in use or free
+    _S_CLOCK,
+    _S_SERIAL,
+    _S_FREE,
+    _S_QUEUE_HEAD,
+    _S_QUEUE_TAIL,
+    _S_SLOTS,
+    _S_FREE_FLOW,  # first free row of the flow table, or -1
+    _S_PAST,  # four-tuples without an open connection
+    _S_PAST_HEAD,
+    _S_PAST_TAIL,
+    _S_REMEMBERED,
+    _S_FORGOTTEN,  # the largest number of a connection of a four-tuple that was forgotten
+    _S_COLUMNS,
+) = range(14)
 
-OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS = 0, 1, 2, 3, 4
+OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS, NEED_PAST = 0, 1, 2, 3, 4, 5
+
+_FULL = {
+    NEED_FLOWS: ("flows", "keys"),
+    NEED_SLOTS: ("connections", "pairs", "free"),
+    NEED_QUEUE: ("queue",),
+    NEED_ENDS: ("ends",),
+    NEED_PAST: ("past",),
+}
+"""The tables that a status says are full."""
 
 
 @inline
-def _hash(a_hi: Any, a_lo: Any, b_hi: Any, b_lo: Any, ports: Any) -> Any:
+def _hash(a_hi: Int, a_lo: Int, b_hi: Int, b_lo: Int, ports: Int) -> Int:
     h = a_hi * np.uint64(0x9E3779B97F4A7C15) ^ a_lo * np.uint64(0xC2B2AE3D27D4EB4F)
     h ^= h >> np.uint64(29)
     h += b_hi * np.uint64(0x165667B19E3779F9) ^ b_lo * np.uint64(0xBF58476D1CE4E5B9)
@@ -68,65 +107,123 @@ def _hash(a_hi: Any, a_lo: Any, b_hi: Any, b_lo: Any, ports: Any) -> Any:
 
 
 @inline
-def _near(a: Any, b: Any) -> Any:
+def _near(a: Int, b: Int) -> Flag:
     """Whether two 32-bit sequence numbers are within 1 MiB of each other, wrap included."""
     distance = (a - b) & 0xFFFFFFFF
     return distance < (1 << 20) or distance > (1 << 32) - (1 << 20)
 
 
+@inline
+def _home(keys: Array, f: Int, mask: Int) -> Int:
+    """Where a flow stands in the hash table if nothing is in its way."""
+    h = _hash(keys[f, 0], keys[f, 1], keys[f, 2], keys[f, 3], keys[f, 4])
+    return np.int64(h & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
+
+
 @kernel
-def rebuild_buckets(buckets: Any, flow_key: Any, flows: Any) -> None:
+def rebuild_buckets(buckets: Table, flow_key: Array, flows: Int) -> None:
     """Fill the (larger, empty) bucket array from the flow keys."""
     mask = np.int64(len(buckets) - 1)
     for i in range(len(buckets)):
         buckets[i] = -1
     for f in range(flows):
-        h = _hash(flow_key[f, 0], flow_key[f, 1], flow_key[f, 2], flow_key[f, 3], flow_key[f, 4])
-        at = np.int64(h & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
+        at = _home(flow_key, f, mask)
         while buckets[at] >= 0:
             at = (at + 1) & mask
         buckets[at] = f
 
 
+class FlowTables(NamedTuple):
+    """The state of connection tracking, as the kernel takes it.
+
+    buckets      hash table: row in `flows`, or -1
+    keys         uint64[n, 5]: the four-tuple of each flow, smaller end point first: two addresses in halves, the ports
+    flows        [n, _FLOW_COLUMNS]
+    connections  [n, CONN_COLUMNS], a row a slot
+    pairs        uint64[n, 5]: the four-tuple of each slot, as in `keys`, whose rows may be another's by the time
+                 that the end of a connection is handled
+    free         slots to be used again
+    queue        ring of closed connections that linger: slot, serial number
+    past         ring of four-tuples whose connection ended, in order of its end: row in `flows`, _FLOW_BORN then
+    ends         of the window: index of the packet before which a connection ended, slot
+    state        [_S_COLUMNS]
+    """
+
+    buckets: Table
+    keys: Array
+    flows: Table
+    connections: Table
+    pairs: Array
+    free: Table
+    queue: Table
+    past: Table
+    ends: Table
+    state: Table
+
+
+@inline
+def _remember(flow: Table, past: Table, state: Table, f: Int, clock: Int) -> None:
+    """This four-tuple has no open connection any more. Room was made sure of before."""
+    flow[f, _FLOW_SLOT] = -1
+    flow[f, _FLOW_ENDED_NS] = clock
+    tail = state[_S_PAST_TAIL] & np.int64(len(past) - 1)
+    past[tail, 0] = f
+    past[tail, 1] = flow[f, _FLOW_BORN]
+    state[_S_PAST_TAIL] += 1
+    state[_S_PAST] += 1
+
+
+@shared
+def _forget(tables: FlowTables, clock: Int) -> None:
+    """Forget the four-tuples that ended first, as far as they are old and too many."""
+    buckets, keys, flow, past, state = tables.buckets, tables.keys, tables.flows, tables.past, tables.state
+    mask = np.int64(len(buckets) - 1)
+    past_mask = np.int64(len(past) - 1)
+    while state[_S_PAST_HEAD] < state[_S_PAST_TAIL]:
+        head = state[_S_PAST_HEAD] & past_mask
+        f = past[head, 0]
+        if flow[f, _FLOW_BORN] == past[head, 1] and flow[f, _FLOW_SLOT] < 0:  # else it was used again meanwhile
+            if state[_S_PAST] <= state[_S_REMEMBERED] or clock - flow[f, _FLOW_ENDED_NS] <= FORGET_NS:
+                break
+            hole = _home(keys, f, mask)
+            while buckets[hole] != f:
+                hole = (hole + 1) & mask
+            # What stands behind it moves up, as far as its own place in the hash table lets it.
+            at = (hole + 1) & mask
+            while buckets[at] >= 0:
+                if (at - _home(keys, buckets[at], mask)) & mask >= (at - hole) & mask:
+                    buckets[hole] = buckets[at]
+                    hole = at
+                at = (at + 1) & mask
+            buckets[hole] = -1
+            state[_S_FORGOTTEN] = max(state[_S_FORGOTTEN], flow[f, _FLOW_USES])
+            flow[f, _FLOW_USES] = state[_S_FREE_FLOW]
+            flow[f, _FLOW_BORN] = -1
+            state[_S_FREE_FLOW] = f
+            state[_S_PAST] -= 1
+        state[_S_PAST_HEAD] += 1
+
+
 @kernel
 def assign(
-    begin: Any,
-    time_ns: Any,
-    src_hi: Any,
-    src_lo: Any,
-    dst_hi: Any,
-    dst_lo: Any,
-    src_port: Any,
-    dst_port: Any,
-    seq: Any,
-    ack: Any,
-    flags: Any,
-    payload_length: Any,
-    buckets: Any,
-    flow_key: Any,
-    flow: Any,
-    conn: Any,
-    free: Any,
-    queue: Any,
-    state: Any,
-    out_slot: Any,
-    out_side: Any,
-    ends: Any,
-    ends_used: Any,
-) -> tuple[Any, Any, Any]:
+    begin: Int, packets: PacketColumns, tables: FlowTables, out_slot: Array, out_side: Array, ends_used: Int
+) -> tuple[Int, Int, Int]:
     """Give packets [begin, n) their slot and side. Returns (status, next packet, ends used): on a NEED_ status the
     caller grows that table and calls again from the packet named.
 
     `out_slot` is -1 for a packet that belongs to no connection (no payload, no SYN, nothing known of it).
-    Rows of `ends`: (index of the packet before which it ended, slot).
     """
+    buckets, flow_key, flow, conn, pairs, free, queue, past, ends, state = tables
+    time_ns, seq, ack, flags = packets.time_ns, packets.seq, packets.ack, packets.flags
+    src_hi, src_lo, dst_hi, dst_lo = packets.src_hi, packets.src_lo, packets.dst_hi, packets.dst_lo
+    src_port, dst_port, payload_length = packets.src_port, packets.dst_port, packets.payload_length
     n = len(time_ns)
     mask = np.int64(len(buckets) - 1)
     clock = state[_S_CLOCK]
     queue_mask = np.int64(len(queue) - 1)
     for i in range(begin, n):
         # Room for whatever this packet may need; checked first so that a call can be resumed.
-        if (state[_S_FLOWS] + 1) * 2 > len(buckets) or state[_S_FLOWS] + 1 > len(flow):
+        if ((state[_S_FLOWS] + 1) * 2 > len(buckets) or state[_S_FLOWS] + 1 > len(flow)) and state[_S_FREE_FLOW] < 0:
             state[_S_CLOCK] = clock
             return NEED_FLOWS, i, ends_used
         if state[_S_FREE] == 0 and state[_S_SLOTS] >= len(conn):
@@ -148,8 +245,11 @@ def assign(
                     break
                 ends[ends_used, 0] = i
                 ends[ends_used, 1] = slot
+                if state[_S_PAST_TAIL] - state[_S_PAST_HEAD] >= len(past):
+                    state[_S_CLOCK] = clock
+                    return NEED_PAST, i, ends_used
                 ends_used += 1
-                flow[conn[slot, CONN_FLOW], _FLOW_SLOT] = -1
+                _remember(flow, past, state, conn[slot, CONN_FLOW], clock)
                 conn[slot, CONN_SERIAL] = -1
             state[_S_QUEUE_HEAD] += 1
         if ends_used + 2 > len(ends):
@@ -210,15 +310,26 @@ def assign(
                 out_side[i] = side
                 continue
             if f < 0:
-                f = state[_S_FLOWS]
-                state[_S_FLOWS] += 1
+                if state[_S_PAST] > state[_S_REMEMBERED]:
+                    _forget(tables, clock)
+                    at = np.int64(h & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
+                    while buckets[at] >= 0:  # others have moved up
+                        at = (at + 1) & mask
+                f = state[_S_FREE_FLOW]
+                if f >= 0:
+                    state[_S_FREE_FLOW] = flow[f, _FLOW_USES]
+                else:
+                    f = state[_S_FLOWS]
+                    state[_S_FLOWS] += 1
                 flow_key[f, 0] = a_hi
                 flow_key[f, 1] = a_lo
                 flow_key[f, 2] = b_hi
                 flow_key[f, 3] = b_lo
                 flow_key[f, 4] = ports
-                flow[f, _FLOW_USES] = 0
+                flow[f, _FLOW_USES] = state[_S_FORGOTTEN]
                 buckets[at] = f
+            elif slot < 0:
+                state[_S_PAST] -= 1
             if replaces:
                 ends[ends_used, 0] = i
                 ends[ends_used, 1] = slot
@@ -232,6 +343,9 @@ def assign(
                 state[_S_SLOTS] += 1
             flow[f, _FLOW_SLOT] = slot
             flow[f, _FLOW_USES] += 1
+            flow[f, _FLOW_BORN] = state[_S_SERIAL]
+            for part in range(5):
+                pairs[slot, part] = flow_key[f, part]
             conn[slot, CONN_FLOW] = f
             conn[slot, CONN_REUSE] = flow[f, _FLOW_USES]
             conn[slot, CONN_SERIAL] = state[_S_SERIAL]
@@ -271,35 +385,42 @@ def assign(
     return OK, n, ends_used
 
 
-@dataclass(slots=True)
-class Assigned:
+class Assigned(NamedTuple):
     """Connections of one `Packets` batch.
 
     `slot` int32[n] (-1: a stray packet of no known connection) and `side` int8[n] (which end point sent it; side 0 is
     the end point that sorts first). `ends` int64[k, 2]: (index of the packet before which a connection ended, slot).
-    `conn` and `flow_key` are the tables as they were then; rows of a slot stay right until it is recycled.
+    `connections` and `pairs` are the tables as they were then; rows of a slot stay right until it is recycled.
     """
 
-    slot: np.ndarray
-    side: np.ndarray
-    ends: np.ndarray
-    conn: np.ndarray
-    flow_key: np.ndarray
+    slot: Array
+    side: Array
+    ends: Table
+    connections: Table
+    pairs: Array
 
 
-@dataclass(slots=True)
 class Flows:
-    """The state of connection tracking over a capture point. Not safe to share between threads."""
+    """The state of connection tracking over a capture point. Not safe to share between threads. `remembered`: how many
+    four-tuples without an open connection are kept however old they are."""
 
-    buckets: np.ndarray = field(default_factory=lambda: np.full(1 << 12, -1, np.int64))
-    flow_key: np.ndarray = field(default_factory=lambda: np.zeros((1 << 10, 5), np.uint64))
-    flow: np.ndarray = field(default_factory=lambda: np.zeros((1 << 10, _FLOW_COLUMNS), np.int64))
-    conn: np.ndarray = field(default_factory=lambda: np.zeros((1 << 10, CONN_COLUMNS), np.int64))
-    free: np.ndarray = field(default_factory=lambda: np.zeros(1 << 10, np.int64))
-    queue: np.ndarray = field(default_factory=lambda: np.zeros((1 << 10, 2), np.int64))
-    state: np.ndarray = field(default_factory=lambda: _fresh_state())
-    _ends: np.ndarray = field(default_factory=lambda: np.zeros((1 << 10, 2), np.int64))
-    _out: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        state = np.zeros(_S_COLUMNS, np.int64)
+        state[_S_CLOCK] = _NONE
+        state[_S_FREE_FLOW] = -1
+        state[_S_REMEMBERED] = remembered
+        self.tables = FlowTables(
+            buckets=np.full(1 << 12, -1, np.int64),
+            keys=np.zeros((1 << 10, 5), np.uint64),
+            flows=np.zeros((1 << 10, _FLOW_COLUMNS), np.int64),
+            connections=np.zeros((1 << 10, CONN_COLUMNS), np.int64),
+            pairs=np.zeros((1 << 10, 5), np.uint64),
+            free=np.zeros(1 << 10, np.int64),
+            queue=np.zeros((1 << 10, 2), np.int64),
+            past=np.zeros((1 << 10, 2), np.int64),
+            ends=np.zeros((1 << 10, 2), np.int64),
+            state=state,
+        )
 
     def assign(self, packets: Packets) -> Assigned:
         """Give each packet its connection."""
@@ -307,101 +428,79 @@ class Flows:
         slot, side = np.empty(n, np.int32), np.empty(n, np.int8)
         used, at = 0, 0
         while True:
-            status, at, used = assign(
-                at,
-                packets.time_ns,
-                packets.src_hi,
-                packets.src_lo,
-                packets.dst_hi,
-                packets.dst_lo,
-                packets.src_port,
-                packets.dst_port,
-                packets.seq,
-                packets.ack,
-                packets.flags,
-                packets.payload_length,
-                self.buckets,
-                self.flow_key,
-                self.flow,
-                self.conn,
-                self.free,
-                self.queue,
-                self.state,
-                slot,
-                side,
-                self._ends,
-                used,
-            )
+            status, at, used = assign(at, packets.columns, self.tables, slot, side, used)
             if status == OK:
                 break
             self._grow(status)
-        return Assigned(slot, side, self._ends[:used].copy(), self.conn, self.flow_key)
+        return self._assigned(slot, side, self.tables.ends[:used].copy())
 
     def all_end(self) -> Assigned:
         """The capture is over: every open connection ends, in order of creation."""
         slots = self.open_slots()
         ends = np.zeros((len(slots), 2), np.int64)
         ends[:, 1] = slots
-        return Assigned(np.zeros(0, np.int32), np.zeros(0, np.int8), ends, self.conn, self.flow_key)
+        return self._assigned(np.zeros(0, np.int32), np.zeros(0, np.int8), ends)
+
+    def _assigned(self, slot: np.ndarray, side: np.ndarray, ends: np.ndarray) -> Assigned:
+        return Assigned(slot, side, ends, self.tables.connections, self.tables.pairs)
 
     def _grow(self, status: int) -> None:
+        if status == NEED_PAST and self._forget_reused():
+            return
+        before = self.tables
+        self.tables = grown(before, status, _FULL)
         if status == NEED_FLOWS:
-            self.flow_key = _doubled(self.flow_key)
-            self.flow = _doubled(self.flow)
-            self.buckets = np.full(len(self.flow) * 4, -1, np.int64)
-            rebuild_buckets(self.buckets, self.flow_key, self.state[_S_FLOWS])
-        elif status == NEED_SLOTS:
-            self.conn = _doubled(self.conn)
-            self.free = _doubled(self.free)
-        elif status == NEED_QUEUE:
-            queue = np.zeros((len(self.queue) * 2, 2), np.int64)
-            head, tail = int(self.state[_S_QUEUE_HEAD]), int(self.state[_S_QUEUE_TAIL])
-            order = np.arange(head, tail)
-            queue[order & (len(queue) - 1)] = self.queue[order & (len(self.queue) - 1)]
-            self.queue = queue
-        else:
-            self._ends = _doubled(self._ends)
+            buckets = np.full(len(self.tables.flows) * 4, -1, np.int64)
+            rebuild_buckets(buckets, self.tables.keys, before.state[_S_FLOWS])
+            self.tables = self.tables._replace(buckets=buckets)
+        elif status == NEED_QUEUE:  # a ring: what is in it has other places in a larger one
+            queue = self.tables.queue
+            order = np.arange(int(before.state[_S_QUEUE_HEAD]), int(before.state[_S_QUEUE_TAIL]))
+            queue[order & (len(queue) - 1)] = before.queue[order & (len(before.queue) - 1)]
+
+    def _forget_reused(self) -> bool:
+        """Put the ring of past four-tuples in order from its beginning on, without those that were used again. Returns
+        whether half of it is free then."""
+        past, flows, state = self.tables.past, self.tables.flows, self.tables.state
+        order = np.arange(int(state[_S_PAST_HEAD]), int(state[_S_PAST_TAIL])) & (len(past) - 1)
+        rows = past[order]
+        rows = rows[(flows[rows[:, 0], _FLOW_BORN] == rows[:, 1]) & (flows[rows[:, 0], _FLOW_SLOT] < 0)]
+        past[: len(rows)] = rows
+        state[_S_PAST_HEAD], state[_S_PAST_TAIL] = 0, len(rows)
+        return 2 * len(rows) <= len(past)
+
+    @property
+    def remembered(self) -> int:
+        """How many four-tuples are known."""
+        return int((self.tables.flows[: int(self.tables.state[_S_FLOWS]), _FLOW_BORN] >= 0).sum())
 
     @property
     def slots(self) -> int:
         """How many slots were ever used: tables indexed by slot need that many rows."""
-        return int(self.state[_S_SLOTS])
+        return int(self.tables.state[_S_SLOTS])
 
     def recycle(self, slots: np.ndarray) -> None:
         """Take back slots whose end every later stage has handled."""
-        count = int(self.state[_S_FREE])
-        self.free[count : count + len(slots)] = slots
-        self.state[_S_FREE] = count + len(slots)
+        count = int(self.tables.state[_S_FREE])
+        self.tables.free[count : count + len(slots)] = slots
+        self.tables.state[_S_FREE] = count + len(slots)
 
     def open_slots(self) -> np.ndarray:
         """The slots of connections that have not ended, in order of their creation."""
-        serial = self.conn[: self.slots, CONN_SERIAL]
+        serial = self.tables.connections[: self.slots, CONN_SERIAL]
         live = np.flatnonzero(serial >= 0)
         return live[np.argsort(serial[live], kind="stable")]
 
     def born(self, slots: np.ndarray) -> np.ndarray:
         """Order of creation of the connections in these slots."""
-        found: np.ndarray = self.conn[slots, CONN_BORN]
+        found: np.ndarray = self.tables.connections[slots, CONN_BORN]
         return found
 
     def end_points(self, slot: int) -> tuple[tuple[int, int], tuple[int, int], int, int]:
         """((address of side 0, its port), (address of side 1, its port), reuse number, order of creation) of a slot;
         addresses are 128-bit integers, IPv4 as ::ffff:a.b.c.d."""
-        row = self.conn[slot]
-        key = self.flow_key[row[CONN_FLOW]]
+        row = self.tables.connections[slot]
+        key = self.tables.pairs[slot]
         a = int(key[0]) << 64 | int(key[1])
         b = int(key[2]) << 64 | int(key[3])
         return (a, int(key[4]) >> 16), (b, int(key[4]) & 0xFFFF), int(row[CONN_REUSE]), int(row[CONN_BORN])
-
-
-def _fresh_state() -> np.ndarray:
-    state = np.zeros(_S_COLUMNS, np.int64)
-    state[_S_CLOCK] = _NONE
-    return state
-
-
-def _doubled(array: np.ndarray) -> np.ndarray:
-    """A copy with room for twice the rows; the new ones are zero."""
-    larger = np.zeros((len(array) * 2, *array.shape[1:]), array.dtype)
-    larger[: len(array)] = array
-    return larger

@@ -23,6 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
+from captures.files.write import Record as Record
+from captures.files.write import pcap as pcap
+from captures.files.write import pcapng as pcapng
+
 End = tuple[str, int]
 """IP address (v4 or v6) and TCP port."""
 
@@ -63,17 +67,6 @@ class Segment:
     @property
     def flow(self) -> tuple[End, End]:
         return self.source, self.target
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One packet as a capture file holds it."""
-
-    time_ns: int
-    data: bytes
-    wire_length: int
-    """The packet's length on the wire; more than `len(data)` where the capture cut it."""
-    interface: int = 0
 
 
 # -------------------------------------------------------------------------------------------------------- conversations
@@ -380,82 +373,6 @@ def rendered(
         data = framed(packet, link, vlans, pad)
         out.append(Record(segment.time_ns, data, len(data)))
     return out
-
-
-# ---------------------------------------------------------------------------------------------------------------- files
-
-
-def pcap(
-    records: Iterable[Record],
-    link: int = ETHERNET,
-    *,
-    nanoseconds: bool = False,
-    big_endian: bool = False,
-    snaplen: int = 262_144,
-) -> bytes:
-    """A pcap file: either byte order, times in micro- or nanoseconds."""
-    order = ">" if big_endian else "<"
-    magic = 0xA1B23C4D if nanoseconds else 0xA1B2C3D4
-    out = [struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, snaplen, link)]
-    for record in records:
-        seconds, rest = divmod(record.time_ns, 10**9)
-        fraction = rest if nanoseconds else rest // 1000
-        out.append(struct.pack(order + "IIII", seconds, fraction, len(record.data), record.wire_length))
-        out.append(record.data)
-    return b"".join(out)
-
-
-def pcapng(
-    records: Iterable[Record],
-    links: Sequence[int] = (ETHERNET,),
-    *,
-    block: Literal["enhanced", "simple", "obsolete"] = "enhanced",
-    big_endian: bool = False,
-    resolution: int | None = 9,
-    offset_seconds: int = 0,
-    snaplen: int = 0,
-    comment: str = "",
-) -> bytes:
-    """One section of a pcapng file (join several for a file of several sections), one interface for each of `links`.
-
-    `resolution`: if_tsresol as a power of ten, or of two where its high bit is set; None leaves the option out, which
-    means microseconds. `offset_seconds`: if_tsoffset. Simple blocks have no time and belong to interface 0. `comment`
-    goes on the section and on each enhanced block. Records carry their interface.
-    """
-    order = ">" if big_endian else "<"
-
-    def option(code: int, value: bytes) -> bytes:
-        return struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) % 4)
-
-    def whole(kind: int, body: bytes) -> bytes:
-        body += bytes(-len(body) % 4)
-        size = struct.pack(order + "I", len(body) + 12)
-        return struct.pack(order + "I", kind) + size + body + size
-
-    def ticks(time_ns: int) -> int:
-        since = time_ns - offset_seconds * 10**9
-        power = 6 if resolution is None else resolution
-        return (since << (power & 127)) // 10**9 if power & 128 else since * 10**power // 10**9
-
-    remark = option(1, comment.encode()) if comment else b""
-    end = option(0, b"")
-    out = [whole(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1) + (remark + end if remark else b""))]
-    for link in links:
-        options = option(9, bytes([resolution])) if resolution is not None else b""
-        options += option(14, struct.pack(order + "q", offset_seconds)) if offset_seconds else b""
-        out.append(whole(1, struct.pack(order + "HHI", link, 0, snaplen) + (options + end if options else b"")))
-    for record in records:
-        padded = record.data + bytes(-len(record.data) % 4)
-        when = ticks(record.time_ns)
-        lengths = (when >> 32, when & 0xFFFFFFFF, len(record.data), record.wire_length)
-        if block == "enhanced":
-            body = struct.pack(order + "IIIII", record.interface, *lengths) + padded + (remark + end if remark else b"")
-            out.append(whole(6, body))
-        elif block == "obsolete":
-            out.append(whole(2, struct.pack(order + "HHIIII", record.interface, 0xFFFF, *lengths) + padded))
-        else:
-            out.append(whole(3, struct.pack(order + "I", record.wire_length) + padded))
-    return b"".join(out)
 
 
 # ------------------------------------------------------------------------------------------ captures that exist already

@@ -10,11 +10,11 @@ tunnels are put together like others. A fragment that the snap length cut lacks 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from captures.kernels import shared
+from captures.kernels import Bytes, Int, Table, shared
 from captures.links import FRAGMENT, MALFORMED, REASSEMBLED, net16, net32
 
 IN_PROGRESS = 128
@@ -43,16 +43,27 @@ USE, NAME, TIME_NS, TOTAL, HIGHEST, BYTES, PACKETS, NEXT, BORN, _ENTRY_COLUMNS =
 FREE, OPEN, DONE = 0, 1, 2
 
 
+class FragmentTables(NamedTuple):
+    """What the kernel reads and writes: `state` int64[_STATE_SLOTS], `entries` int64[n, _ENTRY_COLUMNS], `seen` and
+    `kept` uint8[n, 65536]."""
+
+    state: Table
+    entries: Table
+    seen: Bytes
+    kept: Bytes
+
+
 @shared
 def gather(
-    b: Any, ip: Any, at: Any, end: Any, ip_end: Any, version: Any, time: Any, state: Any, entries: Any, seen: Any,
-    kept: Any, counts: Any,
-) -> tuple[Any, Any]:  # fmt: skip
+    b: Bytes, ip: Int, at: Int, end: Int, ip_end: Int, version: Int, time: Int, tables: FragmentTables,
+    counts: Table,
+) -> tuple[Int, Int]:  # fmt: skip
     """Take in the fragment whose IP header is at `ip`; `at`, `ip_end`, `version` are what `walk_ip` said of it.
 
     Returns (offset in b, bytes) of the packet that it completes, or (reason, 0). Invariant: of each entry, `kept` holds
     an IP header without options, then the payload bytes that `seen` tells of: BYTES of them, none from HIGHEST on.
     """
+    state, entries, seen, kept = tables.state, tables.entries, tables.seen, tables.kept
     zero = np.int64(0)
     if version == 4:
         word = net16(b, ip + 6)
@@ -153,17 +164,17 @@ def gather(
 
 
 class Fragments:
-    """Packets of which fragments came, in progress; one for each reader.
-
-    `state` int64[_STATE_SLOTS], `entries` int64[n, _ENTRY_COLUMNS], `seen` and `kept` uint8[n, 65536] are what the
-    kernel reads and writes. The two large ones are not touched, so cost nothing, where nothing is fragmented.
-    """
+    """Packets of which fragments came, in progress; one for each reader. The two large tables are not touched, so cost
+    nothing, where nothing is fragmented."""
 
     def __init__(self, in_progress: int = IN_PROGRESS, linger_ns: int = LINGER_NS) -> None:
         if in_progress < 1:
             raise ValueError(f"in_progress is {in_progress}: at least one packet must have room")
-        self.state = np.zeros(_STATE_SLOTS, np.int64)
-        self.state[LINGER] = linger_ns
-        self.entries = np.zeros((in_progress, _ENTRY_COLUMNS), np.int64)
-        self.seen = np.zeros((in_progress, LARGEST_BYTES + 1), np.uint8)
-        self.kept = np.empty((in_progress, LARGEST_BYTES + 1), np.uint8)
+        state = np.zeros(_STATE_SLOTS, np.int64)
+        state[LINGER] = linger_ns
+        self.tables = FragmentTables(
+            state,
+            entries=np.zeros((in_progress, _ENTRY_COLUMNS), np.int64),
+            seen=np.zeros((in_progress, LARGEST_BYTES + 1), np.uint8),
+            kept=np.empty((in_progress, LARGEST_BYTES + 1), np.uint8),
+        )

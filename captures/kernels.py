@@ -5,8 +5,8 @@ bound checked before the read. Use `@kernel` on what Python calls, `@inline` on 
 and `@shared` on larger ones.
 
 Numba is imported only to compile. What it made is kept as object code (`native.py`) in a folder named by a hash of
-every kernel source in the project: Numba itself does not notice an edit of a function that is called from another
-module, and would run the stale one. `NUMBA_DISABLE_JIT=1` leaves plain Python functions, and with
+every file that code may come from (`SOURCES`): Numba itself does not notice an edit of a function that is called from
+another module, and would run the stale one. `NUMBA_DISABLE_JIT=1` leaves plain Python functions, and with
 `NUMBA_BOUNDSCHECK=1` (a read past an array raises IndexError) Numba does all of it, its own cache included.
 """
 
@@ -21,17 +21,39 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy
 
 from captures import native
-from captures.cache import cache_root, replace
+from captures.cache import cache_root, content_of, python_files, replace
 
-_PACKAGES = ("captures", "analyzer")
+# What kernels take and give. Numba infers its own types; these let mypy check the calls between kernels.
+Int: TypeAlias = Any
+"""A whole number: an int, or NumPy's of any width. (Kernels mix them, which NumPy's own types do not allow.)"""
+Flag: TypeAlias = Any
+"""True or False: a bool, or NumPy's."""
+Bytes: TypeAlias = "numpy.ndarray[Any, numpy.dtype[numpy.uint8]]"
+Table: TypeAlias = "numpy.ndarray[Any, numpy.dtype[numpy.int64]]"
+"""One row a thing, or one number a thing."""
+Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
+"""Numbers of another width, said where the array is made."""
+
+NULL: Final = -(1 << 63)
+"""Absent, in a table of int64."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+Tables = TypeVar("Tables", bound=tuple[Any, ...])
+"""A NamedTuple of arrays."""
+
 _ROOT = Path(__file__).resolve().parent.parent
+
+SOURCES = ("captures", "analyzer/protocol", "analyzer/records", "analyzer/bulk")
+"""The folders that kernels, and what is compiled into them (helpers, names of columns, roles, operations), come from:
+all of their files, whether a kernel reaches them or not. A kernel elsewhere would run stale code: tests look for one,
+and for a name that a kernel takes from elsewhere."""
 
 
 def _set(variable: str) -> bool:
@@ -43,28 +65,14 @@ _PLAIN_PYTHON = _set("NUMBA_DISABLE_JIT")
 _BOUNDS_CHECKED = _set("NUMBA_BOUNDSCHECK")
 
 
-_CONSTANTS = ("state.py", "roles.py", "program.py")
-"""Files without kernels that kernels take names of columns, roles and operations from."""
-
-
-def _kernel_sources() -> list[Path]:
-    """The project's files that hold kernels (they import this module) and those whose constants are compiled into
-    them, in a fixed order."""
-    found = []
-    for package in _PACKAGES:
-        for path in sorted((_ROOT / package).glob("*.py")):
-            if path.name in _CONSTANTS or b"captures.kernels import" in path.read_bytes():
-                found.append(path)
-    return found
-
-
-def cache_folder() -> Path:
-    """The folder that holds this version's compiled kernels. Bounds-checked builds get one of their own, because
-    Numba ignores `NUMBA_BOUNDSCHECK` where a cache is warm."""
+def cache_folder(root: Path = _ROOT) -> Path:
+    """The folder that holds the compiled kernels of this version of the packages in `root`. Bounds-checked builds get
+    one of their own, because Numba ignores `NUMBA_BOUNDSCHECK` where a cache is warm."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in [Path(native.__file__), *_kernel_sources()]:
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
+    for path in python_files(*(root / folder for folder in SOURCES)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
     return cache_root() / "kernels" / (digest.hexdigest()[:16] + ("-bounds" if _BOUNDS_CHECKED else ""))
 
 
@@ -115,20 +123,37 @@ _compiling = threading.RLock()
 _apart: dict[str, Any] = {}  # processes, by the kernel that they compile
 
 
-def compile_apart(kernel_name: str, statement: str) -> None:
-    """On the first run ever, compile one kernel in a process of its own: `statement` calls it, and this process goes on
-    with the others. Nothing is lost where that fails: a kernel that is not there when it is needed is compiled then."""
-    if warm() or kernel_name in _apart or (os.cpu_count() or 1) < 2:
+def _full_name(function: Callable[..., Any]) -> str:
+    """Module and name of a function or kernel."""
+    plain = getattr(function, "py_func", function)
+    return f"{plain.__module__}.{plain.__qualname__}"
+
+
+def _source_of(function: Callable[..., Any]) -> Path | None:
+    """The file of a kernel outside `SOURCES`, which the cache folder's name does not stand for."""
+    source = Path(getattr(function, "py_func", function).__code__.co_filename)
+    return None if any(source.is_relative_to(_ROOT / folder) for folder in SOURCES) else source
+
+
+def compile_apart(wanted: Callable[..., Any], work: Callable[[], object]) -> None:
+    """On the first run ever, compile one kernel in a process of its own: `work`, a function of a module, calls it
+    there, and this process goes on with the others. Nothing is lost where that fails: a kernel that is not there when
+    it is needed is compiled then."""
+    name = _full_name(wanted)
+    if work.__qualname__ != work.__name__:
+        raise ValueError(f"{work.__qualname__}: another process can only call what a module names")
+    if warm() or name in _apart or (os.cpu_count() or 1) < 2:
         return
     import subprocess  # not at every start
 
+    statement = f"from {work.__module__} import {work.__name__} as work; work()"
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with contextlib.suppress(OSError):
         process = subprocess.Popen(
             [sys.executable, "-c", statement], env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        _apart[kernel_name] = process
+        _apart[name] = process
         atexit.register(_end, process)
 
 
@@ -203,7 +228,7 @@ class Kernel(Helper):
                 return self._ready.get(kind)
             path = object_folder() / self._file_name(kind)
             code = _stored(path)
-            if code is None and (other := _apart.pop(f"{self.py_func.__module__}.{self.__name__}", None)) is not None:
+            if code is None and (other := _apart.pop(_full_name(self), None)) is not None:
                 other.wait()
                 code = _stored(path)
             if code is None:
@@ -217,30 +242,30 @@ class Kernel(Helper):
             return self._ready[kind]
 
     def _file_name(self, kind: tuple[Any, ...]) -> str:
-        """Of the code for a kind of arguments. Kernels outside our packages (tests have some) go by their file too."""
+        """Of the code for a kind of arguments. Kernels outside `SOURCES` (tests have some) go by their file too."""
         digest = hashlib.sha256(repr(kind).encode())
-        source = Path(self.py_func.__code__.co_filename)
-        if source.parent.parent != _ROOT:
+        if (source := _source_of(self)) is not None:
             digest.update(source.read_bytes())
-        return f"{self.py_func.__module__}.{self.py_func.__qualname__}.{digest.hexdigest()[:16]}"
+        return f"{_full_name(self)}.{digest.hexdigest()[:16]}"
 
 
 def _stored(path: Path) -> native.ObjectCode | None:
     """Object code from the cache folder; None where there is none, or none that is whole."""
     try:
-        return native.ObjectCode.from_bytes(path.read_bytes())
+        return native.ObjectCode.from_bytes(content_of(path))
     except (OSError, ValueError, KeyError):
         return None
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+# The decorators give what they take, as far as mypy sees: so it checks every call of a kernel, and between kernels.
+def kernel(function: F) -> F:
     """Compile `function` on first use, without the GIL, and keep the result on disk."""
     if _PLAIN_PYTHON:
         return function
-    return Kernel(function).by_numba if _BOUNDS_CHECKED else Kernel(function)
+    return cast(F, Kernel(function).by_numba if _BOUNDS_CHECKED else Kernel(function))
 
 
-def inline(function: Callable[..., Any]) -> Any:
+def inline(function: F) -> F:
     """For helpers that kernels call: compiled into their callers.
 
     Numba hands an array to a function as seven values, so a call with the tables of a stage costs hundreds of moves:
@@ -249,20 +274,37 @@ def inline(function: Callable[..., Any]) -> Any:
     return _helper(function, forceinline=True)
 
 
-def shared(function: Callable[..., Any]) -> Any:
+def shared(function: F) -> F:
     """Like `inline`, for larger helpers with several callers: one copy, called."""
     return _helper(function)
 
 
-def _helper(function: Callable[..., Any], **options: Any) -> Any:
+def _helper(function: F, **options: Any) -> F:
     if _PLAIN_PYTHON:
         return function
     helper = Helper(function, **options)
-    return helper.dispatcher if _BOUNDS_CHECKED else helper
+    return cast(F, helper.dispatcher if _BOUNDS_CHECKED else helper)
+
+
+def doubled(table: numpy.ndarray) -> numpy.ndarray:
+    """A copy with room for twice the rows; the new ones are zero."""
+    larger = numpy.zeros((len(table) * 2, *table.shape[1:]), table.dtype)
+    larger[: len(table)] = table
+    return larger
+
+
+def grown(tables: Tables, status: int, full: Mapping[int, tuple[str, ...]]) -> Tables:
+    """A stage's tables after a kernel stopped because some had no room for what comes next; it is called again, and
+    goes on from there. `full` names them by the kernel's status. What a table needs besides (a hash table filled anew,
+    a ring laid out anew) is its owner's."""
+    if status not in full:
+        raise AssertionError(f"kernel status {status}")
+    replaced: Tables = cast(Any, tables)._replace(**{name: doubled(getattr(tables, name)) for name in full[status]})
+    return replaced
 
 
 @inline
-def copy_bytes(into: Any, at: Any, source: Any, start: Any, count: Any) -> None:
+def copy_bytes(into: Bytes, at: Int, source: Bytes, start: Int, count: Int) -> None:
     """into[at:at + count] = source[start:start + count]; the two must not overlap. Unsigned indices: with signed ones
     Numba minds negative ones at every byte, and the loop is ten times slower than a copy."""
     to = numpy.uint64(at)

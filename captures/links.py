@@ -10,15 +10,15 @@ readable has a reason (a negative number), never an exception.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from captures.kernels import inline, shared
+from captures.kernels import Bytes, Flag, Int, inline, shared
 
 # Link types, as tcpdump.org/linktypes.html numbers them.
-NULL, ETHERNET, PPP, RAW_BSD, RAW_OPENBSD, PPP_HDLC, RAW = 0, 1, 9, 12, 14, 50, 101
-LOOP, LINUX_SLL, IPV4, IPV6, LINUX_SLL2 = 108, 113, 228, 229, 276
+NULL, ETHERNET, PPP, RAW_BSD, RAW_OPENBSD, PPP_HDLC, PPP_ETHER, ATM_RFC1483, RAW = 0, 1, 9, 12, 14, 50, 51, 100, 101
+C_HDLC, LOOP, ENC, LINUX_SLL, PFLOG, IP_OVER_FC, APPLE_IP_OVER_IEEE1394 = 104, 108, 109, 113, 117, 122, 138
+PPP_PPPD, PPI, PPP_WITH_DIR, C_HDLC_WITH_DIR, MPLS, IPNET, IPV4, IPV6 = 166, 192, 204, 205, 219, 226, 228, 229
+NFLOG, PKTAP, LINUX_SLL2 = 239, 258, 276
 
 LINK_NAMES = {
     NULL: "NULL",
@@ -27,14 +27,51 @@ LINK_NAMES = {
     RAW_BSD: "RAW",
     RAW_OPENBSD: "RAW",
     PPP_HDLC: "PPP_HDLC",
+    PPP_ETHER: "PPP_ETHER",
+    ATM_RFC1483: "ATM_RFC1483",
     RAW: "RAW",
+    C_HDLC: "C_HDLC",
     LOOP: "LOOP",
+    ENC: "ENC",
     LINUX_SLL: "LINUX_SLL",
+    PFLOG: "PFLOG",
+    IP_OVER_FC: "IP_OVER_FC",
+    APPLE_IP_OVER_IEEE1394: "APPLE_IP_OVER_IEEE1394",
+    PPP_PPPD: "PPP_PPPD",
+    PPI: "PPI",
+    PPP_WITH_DIR: "PPP_WITH_DIR",
+    C_HDLC_WITH_DIR: "C_HDLC_WITH_DIR",
+    MPLS: "MPLS",
+    IPNET: "IPNET",
     IPV4: "IPV4",
     IPV6: "IPV6",
+    NFLOG: "NFLOG",
+    PKTAP: "PKTAP",
     LINUX_SLL2: "LINUX_SLL2",
 }
 """The link types that `find_ip` knows, with their official names (LINKTYPE_...)."""
+
+UNREAD_NAMES = {
+    3: "AX25",
+    6: "IEEE802_5",
+    7: "ARCNET_BSD",
+    8: "SLIP",
+    10: "FDDI",
+    105: "IEEE802_11",
+    106: "ATM_CLIP",
+    107: "FRELAY",
+    119: "IEEE802_11_PRISM",
+    123: "SUNATM",
+    127: "IEEE802_11_RADIOTAP",
+    129: "ARCNET_LINUX",
+    143: "DOCSIS",
+    163: "IEEE802_11_AVS",
+    206: "FRELAY_WITH_DIR",
+    242: "IPOIB",
+    247: "INFINIBAND",
+    289: "ETW",
+}
+"""Link types that may carry IP and that `find_ip` does not know: a message about one says what it is."""
 
 # Why there is no answer. Every captured packet is counted under exactly one of these, or as TCP.
 NOT_IP, NOT_TCP, FRAGMENT, MALFORMED, HEADERS_CUT, UNKNOWN_LINK, REASSEMBLED = -1, -2, -3, -4, -5, -6, -7
@@ -52,32 +89,99 @@ def link_name(link: int) -> str:
     return LINK_NAMES.get(link, str(link))
 
 
+def unread_link(link: int) -> str:
+    """A link type that is not read, as messages name it: its number, and its official name where that is at hand."""
+    return f"{link} ({UNREAD_NAMES[link]})" if link in UNREAD_NAMES else str(link)
+
+
 @inline
-def net16(b: Any, at: Any) -> Any:
+def net16(b: Bytes, at: Int) -> Int:
     """The unsigned 16-bit number in network order at `at`, as int64."""
     return np.int64(b[at]) << 8 | np.int64(b[at + 1])
 
 
 @inline
-def net32(b: Any, at: Any) -> Any:
+def net32(b: Bytes, at: Int) -> Int:
     """The unsigned 32-bit number in network order at `at`, as int64."""
     return np.int64(b[at]) << 24 | np.int64(b[at + 1]) << 16 | np.int64(b[at + 2]) << 8 | np.int64(b[at + 3])
 
 
 @inline
-def short_of(needed: Any, wire_end: Any) -> Any:
+def short_of(needed: Int, wire_end: Int) -> Int:
     """Why a header that should reach to `needed` is not there: cut by the snap length, or never sent."""
     return np.int64(MALFORMED) if needed > wire_end else np.int64(HEADERS_CUT)
 
 
 @inline
-def is_ethertype(protocol: Any) -> Any:
+def is_ethertype(protocol: Int) -> Flag:
     """Whether this is an Ethernet type that `find_ip` goes on from: the test of "is this an Ethernet frame?"."""
     return protocol in (0x0800, 0x86DD, 0x8100, 0x88A8, 0x8847, 0x8848)
 
 
+@inline
+def is_ip_family(family: Int) -> Flag:
+    """Whether this is the number of IPv4's or IPv6's address family on some system: Linux 10, BSD 24, Solaris 26,
+    FreeBSD 28, macOS 30."""
+    return family in (2, 10, 24, 26, 28, 30)
+
+
+@inline
+def little16(b: Bytes, at: Int) -> Int:
+    """The unsigned 16-bit little-endian number at `at`, as int64."""
+    return np.int64(b[at + 1]) << 8 | np.int64(b[at])
+
+
+@inline
+def little32(b: Bytes, at: Int) -> Int:
+    """The unsigned 32-bit little-endian number at `at`, as int64."""
+    return little16(b, at + 2) << 16 | little16(b, at)
+
+
 @shared
-def pop_labels(b: Any, at: Any, end: Any, wire_end: Any) -> tuple[Any, Any]:
+def unwrap_frame(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> tuple[Int, Int]:
+    """Behind a header that a system or a capturing card put before a frame or a packet: (link type, offset) of what it
+    says that follows, for `find_ip`, or (reason, 0).
+
+    PPI and PKTAP name the link type of the frame behind them; PFLOG and ENC (OpenBSD's packet filter and IPsec), IPNET
+    (Solaris) and NFLOG (Linux' netfilter) have an IP packet there.
+    """
+    zero = np.int64(0)
+    least = 24 if link == IPNET else (12 if link in (ENC, PKTAP) else (8 if link == PPI else 4))
+    if at + least > end:
+        return short_of(at + least, wire_end), zero
+    if link == PPI or link == PKTAP:
+        size = little16(b, at + 2) if link == PPI else little32(b, at)
+        inner = little32(b, at + (4 if link == PPI else 8))
+        if size < least:
+            return np.int64(MALFORMED), zero
+        return (inner if inner <= 0xFFFF else np.int64(UNKNOWN_LINK)), at + size
+    if link == NFLOG:
+        at += 4
+        while at + 4 <= end:
+            # A row of lengths, types and values; the lengths are in the order of the machine, which hardly ever is big-
+            # endian. The type 9 is the packet.
+            size = little16(b, at)
+            if size < 4:
+                return np.int64(MALFORMED), zero
+            if little16(b, at + 2) & 0x7FFF == 9:
+                return np.int64(RAW), at + 4
+            at += (size + 3) // 4 * 4
+        if at >= wire_end:
+            return np.int64(NOT_IP), zero
+        return short_of(at + 4, wire_end), zero
+    if link == ENC:
+        family = net32(b, at)
+        if family > 0xFFFF:
+            family = little16(b, at)
+        at += 12
+    else:
+        family = np.int64(b[at + 1])
+        at += 24 if link == IPNET else (np.int64(b[at]) + 3) // 4 * 4
+    return (np.int64(RAW) if is_ip_family(family) else np.int64(NOT_IP)), at
+
+
+@shared
+def pop_labels(b: Bytes, at: Int, end: Int, wire_end: Int) -> tuple[Int, Int]:
     """Behind the MPLS labels at `at`: (RAW, offset of an IP header), (ETHERNET, offset of a frame) or (a reason, 0).
 
     Labels do not say what they carry. The first four bits tell IP (RFC 4928); a pseudowire's Ethernet frame (RFC 4448)
@@ -106,7 +210,7 @@ def pop_labels(b: Any, at: Any, end: Any, wire_end: Any) -> tuple[Any, Any]:
 
 
 @inline
-def find_ip(b: Any, at: Any, end: Any, wire_end: Any, link: Any) -> Any:
+def find_ip(b: Bytes, at: Int, end: Int, wire_end: Int, link: Int) -> Int:
     """Offset of the IP header in the frame at `at`, or a negative reason.
 
     `end` bounds the captured bytes, `wire_end` is where the frame ended on the wire (>= end).
@@ -127,31 +231,54 @@ def find_ip(b: Any, at: Any, end: Any, wire_end: Any, link: Any) -> Any:
             family = net32(b, at)
             if family > 0xFFFF:
                 family = np.int64(b[at + 1]) << 8 | np.int64(b[at])
-            if family == 2 or family == 10 or family == 24 or family == 28 or family == 30:
+            if is_ip_family(family):
                 return at + 4
             return np.int64(NOT_IP)
-        elif link in (PPP, PPP_HDLC):
+        elif link in (PPP, PPP_HDLC, PPP_PPPD, PPP_WITH_DIR):
+            if link == PPP_WITH_DIR:
+                at += 1
             if at + 4 > end:
                 return short_of(at + 4, wire_end)
-            if b[at] == 0xFF and b[at + 1] == 0x03:
+            # pppd has the direction where the address is.
+            if b[at + 1] == 0x03 and (b[at] == 0xFF or (link == PPP_PPPD and b[at] <= 1)):
                 at += 2
             protocol = net16(b, at)
             if protocol == 0x0021 or protocol == 0x0057:
                 return at + 2
             return np.int64(NOT_IP)
-        elif link == MPLS_LABELS:
+        elif link in (PPI, PKTAP, PFLOG, ENC, IPNET, NFLOG):
+            link, at = unwrap_frame(b, at, end, wire_end, link)
+            if link < 0:
+                return link
+            continue
+        elif link == C_HDLC:
+            header, type_at = 4, 2
+        elif link == C_HDLC_WITH_DIR:
+            header, type_at = 5, 3
+        elif link == APPLE_IP_OVER_IEEE1394:
+            header, type_at = 18, 16
+        elif link == PPP_ETHER or link == MPLS or link == MPLS_LABELS or link == ATM_RFC1483:
             header, type_at = 0, 0
+        elif link == IP_OVER_FC:
+            header, type_at = 16, 0
         else:
             return np.int64(UNKNOWN_LINK)
 
         if at + header > end:
             return short_of(at + header, wire_end)
-        protocol = net16(b, at + type_at) if link != MPLS_LABELS else np.int64(0x8847)
+        if link == MPLS or link == MPLS_LABELS:
+            protocol = np.int64(0x8847)
+        elif link == PPP_ETHER:
+            protocol = np.int64(0x8864)
+        elif link == IP_OVER_FC or link == ATM_RFC1483:
+            protocol = np.int64(0)
+        else:
+            protocol = net16(b, at + type_at)
         at += header
-        if protocol < 0x600 and link == ETHERNET:
-            # IEEE 802.3 with a length: IP only behind a SNAP header (RFC 1042).
+        if protocol < 0x600 and link in (ETHERNET, IP_OVER_FC, ATM_RFC1483):
+            # IEEE 802.3 with a length: IP only behind a SNAP header (RFC 1042, 2625, 2684).
             if at + 8 > end:
-                return np.int64(NOT_IP)
+                return np.int64(NOT_IP) if link == ETHERNET else short_of(at + 8, wire_end)
             if net32(b, at) != 0xAAAA0300 or b[at + 4] != 0 or b[at + 5] != 0:
                 return np.int64(NOT_IP)
             protocol = net16(b, at + 6)
@@ -179,7 +306,7 @@ def find_ip(b: Any, at: Any, end: Any, wire_end: Any, link: Any) -> Any:
 
 
 @inline
-def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
+def walk_ip(b: Bytes, at: Int, end: Int, wire_end: Int) -> Int:
     """Walk the IP packet at `at` to its transport header.
 
     Returns (protocol, transport_at, ip_end, version): `protocol` is the IP protocol number or a negative reason,
@@ -233,7 +360,7 @@ def walk_ip(b: Any, at: Any, end: Any, wire_end: Any) -> Any:
 
 
 @shared
-def enter_tunnel(b: Any, protocol: Any, at: Any, end: Any, wire_end: Any) -> tuple[Any, Any]:
+def enter_tunnel(b: Bytes, protocol: Int, at: Int, end: Int, wire_end: Int) -> tuple[Int, Int]:
     """What the IP payload of `protocol` at `at` carries, if it is a tunnel: (link type, offset) for `find_ip`, or
     (reason, 0). `end` and `wire_end` are the outer IP packet's. A protocol that is no known tunnel is NOT_TCP.
 

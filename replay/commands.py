@@ -1,7 +1,9 @@
-"""What `kwire replay` does, once the command line is read.
+"""What `kwire replay` and `kwire diff` do, once the command line is read.
 
-In: parsed options. Out: a summary (or the plan) on stdout, notes on stderr, exit code 0, 3 where the run is no valid
-load test, 130 where it was interrupted. What the user can mend leaves as `cli.Failure`.
+In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 2 where nothing
+was sent, 3 where the run is no valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on
+stdout (`--json`: as JSON), exit code 1 where something unexpected differs, else 0. What the user can mend leaves as
+`captures.problems.Problem`.
 """
 
 from __future__ import annotations
@@ -11,29 +13,31 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from analyzer.cli import EXIT_INTERRUPTED, Failure
-from replay import apis, link, login, outcome, plan, run, steps, workers
-from replay.settings import Settings
+from analyzer import dataset
+from analyzer.cli import EXIT_INTERRUPTED
+from analyzer.escapes import printable
+from analyzer.failure import Failure
+from analyzer.protocol import names
+from replay import outcome, run
+from replay.diff import pairs, text
+from replay.diff.compare import compare
+from replay.options import Options
+from replay.plan import apis, decide, steps
+from replay.plan.values import Offers
+from replay.remap.topology import Topology
+from replay.send import link, login, workers
+from replay.send import target as targets
+from replay.send.settings import Settings
 
 EXIT_NOT_VALID: Final = 3
-
-
-@contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    """What the layers below raise for bad input or a bad target, in the command line's form."""
-    from analyzer.dataset import DatasetError
-    from analyzer.filtering import FilterError
-    from captures.files import CaptureError
-
-    try:
-        yield
-    except (link.LinkError, run.NotEmpty, DatasetError, CaptureError, FilterError) as failure:
-        raise Failure(str(failure), getattr(failure, "hint", "")) from None
+EXIT_NOTHING_SENT: Final = 2
+EXIT_DIFFERS: Final = 1
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -55,25 +59,26 @@ def _speed(text: str) -> float | None:
     return speed
 
 
-def _allowed(names: list[str]) -> frozenset[int]:
-    found = set()
-    for name in names:
-        key = apis.key(name)
+def _allowed(wanted: list[str]) -> frozenset[int]:
+    keys = set()
+    for name in wanted:
+        key = names.key(name)
         if key is None or apis.api(key).policy is not apis.Policy.ALLOW:
-            may = ", ".join(sorted(apis.name(one) for one, api in apis.APIS.items() if api.policy is apis.Policy.ALLOW))
+            allowed = (one for one, api in apis.APIS.items() if api.policy is apis.Policy.ALLOW)
+            may = ", ".join(sorted(map(names.name, allowed)))
             raise Failure(f"--allow {name}: {'no such API' if key is None else 'not an API to allow'}", f"one of {may}")
-        found.add(key)
-    return frozenset(found)
+        keys.add(key)
+    return frozenset(keys)
 
 
 def _mapped(pairs: list[str]) -> dict[str, str]:
-    found = {}
+    renamed = {}
     for pair in pairs:
         old, equals, new = pair.partition("=")
         if not equals or not old or not new:
             raise Failure(f"--map-topic {pair}: not A=B", "as in --map-topic orders=orders-copy")
-        found[old] = new
-    return found
+        renamed[old] = new
+    return renamed
 
 
 def _access(options: argparse.Namespace) -> workers.Access:
@@ -86,14 +91,36 @@ def _access(options: argparse.Namespace) -> workers.Access:
     return workers.Access(options.tls, options.tls_ca, options.tls_cert, options.tls_key, credentials)
 
 
+@contextlib.contextmanager
+def _telling() -> Iterator[Callable[[str], None] | None]:
+    """A line on stderr that says how far a run is, where that is a terminal; it goes away at the end."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    def tell(line: str) -> None:
+        width = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r\x1b[K{line[: width - 1]}")
+        sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        tell("")
+
+
 def replay(options: argparse.Namespace) -> int:
     """`kwire replay`."""
-    from analyzer.commands import _announce_compilation
+    from analyzer.commands import _announce_compilation, _progress
 
-    host, port = _address(options.to)
+    if options.assumed is not None and (options.to or not options.dry_run):
+        raise Failure("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
+    if not options.to and options.assumed is None:
+        raise Failure("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
+    host, port = _address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
         raise Failure("replay needs -o RUN", "or --dry-run, which sends nothing")
-    wanted = run.Options(
+    wanted = Options(
         host,
         port,
         _allowed(options.allow),
@@ -105,41 +132,59 @@ def replay(options: argparse.Namespace) -> int:
         options.yes,
     )
     _announce_compilation()
+    if not options.dry_run:
+        with dataset.Writer(options.out, wait=options.wait):
+            pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []
-    with _failures():
-        wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options))
-        dial = wanted.access.dial()
-        found = run.read(
-            options.captures, filter=options.filter, rotated=options.rotated, ports=options.port, notes=notes
-        )
-        if options.dry_run:
-            return _dry_run(options, found, wanted, dial)
-        result = asyncio.run(run.replay(found, wanted, dial, options.out, notes))
+    wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options), partial=options.partial)
+    dial = wanted.access.dial()
+    with _progress() as reading:
+        captured = run.read(
+            options.captures, filter=options.filter, rotated=options.rotated, ports=options.port, notes=notes,
+            reading=reading,
+        )  # fmt: skip
+    if options.dry_run:
+        return _dry_run(options, captured, wanted, dial)
+    with _telling() as tell:
+        result = asyncio.run(run.replay(captured, wanted, dial, options.out, notes, options.wait, tell))
     for note in dict.fromkeys(notes):
-        sys.stderr.write(f"note: {note}\n")
+        sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
         json.dump({**result.counts.as_dict(), "valid": result.valid, "seconds": round(result.seconds, 3)}, sys.stdout,
                   indent=1)  # fmt: skip
         sys.stdout.write("\n")
     else:
         sys.stdout.write(summary(result, options.out))
+    return _verdict(result, wanted, options.out)
+
+
+def _verdict(result: run.Result, wanted: Options, out: str) -> int:
+    """The exit code, with a line why where it is not 0."""
+    out = printable(out)
     if result.interrupted:
-        sys.stderr.write(f"kwire: interrupted; what was done is in {options.out}\n")
+        sys.stderr.write(f"kwire: interrupted; what was done is in {out}\n")
         return EXIT_INTERRUPTED
     if result.counts.tool_errors:
         sys.stderr.write(
             f"kwire: not valid: {result.counts.tool_errors} steps failed in the replayer itself\n"
-            f"hint: table outcomes of {options.out}, rule tool_error, says how; please report it\n"
+            f"hint: table outcomes of {out}, rule tool_error, says how; please report it\n"
         )
         return EXIT_NOT_VALID
     if result.failure is not None:
         lost = result.counts.actions["not_sent"]
         also = f"; {lost} request{'s' * (lost != 1)} not sent" if lost else ""
         sys.stderr.write(
-            f"kwire: not valid: {result.failure}{also}\n"
-            f"hint: {result.failure.hint}; what was done is in {options.out}\n"
+            f"kwire: not valid: {printable(str(result.failure))}{also}\n"
+            f"hint: {result.failure.hint}; what was done is in {out}\n"
         )
         return EXIT_NOT_VALID
+    if not result.counts.actions["sent"] + result.counts.actions["converted"]:
+        why = ", ".join(f"{rule} {count}" for rule, count in result.counts.skipped.most_common(3))
+        sys.stderr.write(
+            f"kwire: nothing was sent: {result.counts.total} captured exchanges, and each was skipped ({why})\n"
+            f"hint: kwire replay --dry-run says of each API why; the rows are in {out}\n"
+        )
+        return EXIT_NOTHING_SENT
     if not result.valid:
         lag = outcome.quantiles(result.counts.lags_us)["p99"]
         sys.stderr.write(
@@ -150,23 +195,26 @@ def replay(options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(options: argparse.Namespace, found: Any, wanted: run.Options, dial: link.Dial) -> int:
-    async def asked() -> run.Target:
-        target = await run.ask_target(wanted, dial)
+def _dry_run(options: argparse.Namespace, captured: Any, wanted: Options, dial: link.Dial) -> int:
+    async def asked() -> tuple[Offers, Topology]:
+        target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         target.channel.close()
-        return target
+        return target.offers, target.topology
 
-    target = asyncio.run(asked())
-    names = run.topic_names(wanted, found, target.topology)
-    planned, facts = plan.make(found, target.offers, plan.PlanOptions(wanted.allow, names))
+    assumed = options.assumed is not None
+    offers, topology = (options.assumed, Topology()) if assumed else asyncio.run(asked())
+    by_id = run.topic_names(wanted, captured, topology)
+    planned, cluster = decide.make(captured, offers, run.plan_options(wanted, by_id, topology))
     rows = table(planned)
+    # What an assumed target lacks nobody knows.
+    lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)
     if options.json:
-        json.dump({"apis": rows, "missing": run.missing(wanted, facts, target.topology, planned)}, sys.stdout, indent=1)
+        json.dump({"apis": rows, "missing": lacks}, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
     sys.stdout.write(plan_text(rows))
-    for note in [] if wanted.seed_topics else run.missing(wanted, facts, target.topology, planned):
-        sys.stderr.write(f"note: {note}\n")
+    for note in [] if wanted.seed_topics else lacks:
+        sys.stderr.write(f"note: {printable(note)}\n")
     return 0
 
 
@@ -182,16 +230,16 @@ def table(planned: steps.Plan) -> list[dict[str, Any]]:
         )
 
     for step in planned.steps:
-        one = row(step.request.row)
-        one["converted" if step.rules else "sent"] += 1
+        counts = row(step.request.row)
+        counts["converted" if step.rules else "sent"] += 1
         for rule in step.rules:
-            one["rules"][rule] = one["rules"].get(rule, 0) + 1
+            counts["rules"][rule] = counts["rules"].get(rule, 0) + 1
         if step.version != step.request.version:
-            one["to"][str(step.version)] = one["to"].get(str(step.version), 0) + 1
+            counts["to"][str(step.version)] = counts["to"].get(str(step.version), 0) + 1
     for skip in planned.skips:
-        one = row(skip.row)
+        counts = row(skip.row)
         text = skip.rule + (f": {skip.reason}" if skip.reason else "")
-        one["skipped"][text] = one["skipped"].get(text, 0) + 1
+        counts["skipped"][text] = counts["skipped"].get(text, 0) + 1
     return [rows[key] for key in sorted(rows)]
 
 
@@ -219,6 +267,7 @@ def plan_text(rows: list[dict[str, Any]]) -> str:
 
 def summary(result: run.Result, out: str) -> str:
     """What a person reads after a run."""
+    out = printable(out)
     counts = result.counts
     lines = [
         f"{counts.total} captured exchanges: "
@@ -232,12 +281,25 @@ def summary(result: run.Result, out: str) -> str:
     if counts.duplicates:
         lines.append(f"  {counts.duplicates} batches were taken for duplicates and not written")
     for name, values in (("own lag", counts.lags_us), ("queue", counts.queues_us), ("latency", counts.latencies_us)):
-        some = outcome.quantiles(values)
-        if some:
-            lines.append(f"{name:<10} " + ", ".join(f"{key} {value / 1000:.1f} ms" for key, value in some.items()))
+        durations = outcome.quantiles(values)
+        if durations:
+            lines.append(f"{name:<10} " + ", ".join(f"{key} {value / 1000:.1f} ms" for key, value in durations.items()))
     lines.append(f"RUN {out} ({result.seconds:.1f} s); kwire diff {out} says what differs")
     return "\n".join(lines) + "\n"
 
 
 _ACTIONS: Final = ("sent", "converted", "skipped", "not_sent", "unknown")
 _VERDICTS: Final = ("answered", "not_comparable", "unanswered", "skipped", "not_sent")
+
+
+def diff(options: argparse.Namespace) -> int:
+    """`kwire diff`."""
+    if options.run_b is None:
+        comparison, sides = compare(pairs.from_run(options.run_a)), ("captured", "replayed")
+    else:
+        comparison, sides = compare(pairs.from_runs(options.run_a, options.run_b)), ("A", "B")
+    if options.json:
+        print(json.dumps(text.as_json(comparison, sides), indent=2))
+    else:
+        print(text.as_text(comparison, sides))
+    return EXIT_DIFFERS if any(one.unexpected for one in comparison.differences) else 0

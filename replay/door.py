@@ -6,9 +6,12 @@ import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from replay import apis, offsets, remap, run
-from replay.settings import Settings
-from replay.workers import Access
+from analyzer.protocol import names
+from replay import run
+from replay.options import Options
+from replay.remap import offsets, remap
+from replay.send.settings import Settings
+from replay.send.workers import Access
 
 
 def replay(
@@ -23,6 +26,7 @@ def replay(
     timestamps: str = remap.KEEP,
     seed_topics: bool = False,
     yes: bool = False,
+    partial: bool = False,
     workers: int = 1,
     access: Access | None = None,
 ) -> run.Result:
@@ -34,14 +38,14 @@ def replay(
     host, colon, port = to.rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError(f"{to!r} is not HOST:PORT")
-    keys = {name: apis.key(name) for name in allow}
+    keys = {name: names.key(name) for name in allow}
     unknown = [name for name, key in keys.items() if key is None]
     if unknown:
         raise ValueError(f"no such API: {', '.join(unknown)}")
     how = access or Access()
-    options = run.Options(
+    options = Options(
         host.strip("[]"), int(port), frozenset(key for key in keys.values() if key is not None), Settings(speed=speed),
-        dict(map_topic or {}), offset_mode, timestamps, seed_topics, yes, processes=workers, access=how,
+        dict(map_topic or {}), offset_mode, timestamps, seed_topics, yes, partial, processes=workers, access=how,
     )  # fmt: skip
     notes: list[str] = []
     return asyncio.run(run.replay(run.read(captures, notes=notes), options, how.dial(), out, notes))

@@ -23,15 +23,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer import errors, schema, tables, tree
-from analyzer.columns import Coverage
+from analyzer import tables
 from analyzer.dataset import Writer, open_dataset
-from analyzer.decoding import OK
-from analyzer.reading import masked
-from replay.sessions import Session
-from replay.steps import Skip, Step
+from analyzer.meaning.connections import Coverage
+from analyzer.messages import masked
+from analyzer.protocol import errors, names, plans, schema, tree
+from analyzer.protocol.decoding import OK
+from replay.plan.sessions import Session
+from replay.plan.steps import Skip, Step
 
-REPLAYED: Final = "replay:"
 KEPT: Final = 500_000
 """Outcomes that wait for the end of the sending to become rows; with more, the oldest become rows while it goes on."""
 KEPT_BYTES: Final = 256 << 20
@@ -125,11 +125,13 @@ class Counts:
 
 
 def quantiles(values: Sequence[int]) -> dict[str, int]:
-    """Median, 99th percentile and largest of some durations; nothing of none."""
+    """Median and 99th percentile (the smallest that at least so many do not exceed) and largest of some durations;
+    nothing of none."""
     if not values:
         return {}
     ordered = sorted(values)
-    return {"p50": ordered[len(ordered) // 2], "p99": ordered[(len(ordered) * 99) // 100], "max": ordered[-1]}
+    half, most = (-(-percent * len(ordered) // 100) - 1 for percent in (50, 99))
+    return {"p50": ordered[half], "p99": ordered[most], "max": ordered[-1]}
 
 
 class Recorder:
@@ -144,6 +146,7 @@ class Recorder:
         self._exchanges: list[dict[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
         self._messages_bytes = 0
+        self._bases: set[tuple[bool, str, int, int]] = set()
 
     def captured(self, sessions: Iterable[Session]) -> None:
         """Write the captured side: every exchange with its messages."""
@@ -237,7 +240,7 @@ class Recorder:
         for name in ("connection", "exchange", "api_key", "api", "client_id", "acks", "max_wait_ms", "min_bytes",
                      "group_id", "transactional_id", "topics"):  # fmt: skip
             row[name] = captured[name]
-        row["capture"] = REPLAYED + captured["capture"]
+        row["capture"] = tables.REPLAYED + captured["capture"]
         row["api_version"] = outcome.sent_version
         row["request_time"] = row["request_end"] = moment(outcome.sent_ns)
         if outcome.targets:
@@ -275,15 +278,32 @@ class Recorder:
             return
         row["response_state"] = "decoded"
         row["throttle_us"] = decoded.body["throttleTimeMs"] * 1000 if "throttleTimeMs" in decoded.body else None
-        found = list(error_codes(decoded.body))
-        row["error_code"] = found[0] if found else 0
-        row["error"] = errors.name(found[0]) if found else None
+        codes = list(errors.codes(decoded.body))
+        row["error_code"] = codes[0] if codes else 0
+        row["error"] = errors.name(codes[0]) if codes else None
         row["errors"] = [
-            {"code": code, "error": errors.name(code), "count": count} for code, count in Counter(found).items()
+            {"code": code, "error": errors.name(code), "count": count} for code, count in Counter(codes).items()
         ]
-        if row["api_key"] == 0 and _has_append_time(decoded.body) and outcome.captured_answer is not None:
-            captured = tree.decode_response(outcome.captured_answer, 0, outcome.row["api_version"], exact=True)
-            self.counts.duplicates += captured.body is not None and not _has_append_time(captured.body)
+        if row["api_key"] == names.PRODUCE:
+            captured = None
+            if outcome.captured_answer is not None:
+                version = outcome.row["api_version"]
+                captured = tree.decode_response(outcome.captured_answer, names.PRODUCE, version, exact=True).body
+            there, here = self._repeats(captured, True), self._repeats(decoded.body, False)
+            self.counts.duplicates += here and not there
+
+    def _repeats(self, answer: dict[str, Any] | None, captured: bool) -> bool:
+        """Does an answer to a Produce request name a base offset, with a log append time, that an earlier one named?
+        Then the broker took the batch for one that it had, and did not append it. (The time alone does not say that: a
+        topic with LogAppendTime has one in every answer.)"""
+        repeated = False
+        for topic in (answer or {}).get("responses", ()):
+            for one in topic["partitionResponses"]:
+                base = captured, topic.get("name") or topic.get("topicId", ""), one["index"], one["baseOffset"]
+                if not one["errorCode"] and base[-1] >= 0:
+                    repeated |= base in self._bases and one.get("logAppendTimeMs", -1) >= 0
+                    self._bases.add(base)
+        return repeated
 
     def _message(
         self, row: dict[str, Any], direction: str, data: bytes | None, first_ns: int | None, last_ns: int | None
@@ -292,7 +312,9 @@ class Recorder:
             return
         request = direction == "request"
         frame = len(data).to_bytes(4, "big") + data
-        if schema.has_secrets(row["api_key"], 0 if request else 1):
+        direction_number = schema.REQUEST if request else schema.RESPONSE
+        known = plans.has_layout(row["api_key"], row["api_version"], direction_number)
+        if not known or schema.has_secrets(row["api_key"], direction_number):
             frame = masked(frame, row["api_key"], row["api_version"], request)
         self._messages_bytes += len(frame)
         self._messages.append(
@@ -350,26 +372,3 @@ class Recorder:
 def _size(outcome: Outcome) -> int:
     """Bytes that an outcome keeps in memory beside the capture's."""
     return len(outcome.request or b"") + len(outcome.answer or b"")
-
-
-def error_codes(value: Any) -> Iterable[int]:
-    """The error codes of a body that are not 0, in order."""
-    if isinstance(value, dict):
-        for name, one in value.items():
-            if isinstance(one, (dict, list)):
-                yield from error_codes(one)
-            elif isinstance(one, int) and one and (name == "errorCode" or name.endswith("ErrorCode")):
-                yield one
-    elif isinstance(value, list):
-        for one in value:
-            yield from error_codes(one)
-
-
-def _has_append_time(answer: dict[str, Any]) -> bool:
-    """Does the answer to a Produce request say when the log was appended to? On a CreateTime topic only the answer to
-    a batch does that the broker took for one that it had, and did not append (README)."""
-    return any(
-        not one["errorCode"] and one.get("logAppendTimeMs", -1) >= 0
-        for topic in answer["responses"]
-        for one in topic["partitionResponses"]
-    )

@@ -26,10 +26,11 @@ def register(
 
 def register_source(spark: Any) -> None:
     """Make captures a data source of a Spark session:
-    `spark.read.format("kafka-capture").option("table", "exchanges").load("day1")`; options in `reports/source.py`.
+    `spark.read.format("kafka-capture").option("table", "exchanges").load("day1")`; `reports/spark/source.py` has the
+    options.
 
     Filters are pushed down where the session's `spark.sql.python.filterPushdown.enabled` is true at this moment.
     """
-    from reports import source
+    from reports.spark import source
 
     source.register_source(spark)

@@ -1,7 +1,7 @@
-"""What `kwire report` does, once the command line is read.
+"""What `kwire report` and `kwire analyze --engine spark` do, once the command line is read.
 
-In: parsed options. Out: the report in a file or on stdout; progress and notes on stderr. Errors of the user's input
-leave as `cli.Failure`.
+In: parsed options. Out: the report in a file or on stdout, progress and notes on stderr; of `analyze` the same as from
+the local engine. Errors of the user's input leave as `Failure`.
 """
 
 from __future__ import annotations
@@ -9,31 +9,40 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer import __version__
-from analyzer.cli import Failure
-from captures import urls
+from analyzer.failure import Failure
+from captures.files import urls
+from reports import output
 
-FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+if TYPE_CHECKING:
+    from reports.page.report import Report
+
+ENDINGS = {"": "html", ".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+"""The form of a report by the end of its file's name."""
 
 
 def report(options: argparse.Namespace) -> int:
     """`kwire report`."""
-    form = options.format or FORMATS.get(Path(options.out).suffix.lower() if options.out else "", "html")
+    form = options.format or (output.form(options.out, ENDINGS) if options.out else "html")
     if form == "html" and not options.out and sys.stdout.isatty():
         raise Failure("a page is nothing for a terminal", "-o report.html writes it to a file; or --format md")
     target = _target(options.target)
+    if options.out:
+        output.check(options.out)
     with contextlib.ExitStack() as stack:
         datasets = _datasets(options, stack)
         made = _made(options, datasets, target)
     text = _render(made, form)
     if options.out:
-        _write(Path(options.out), text)
+        with output.written(options.out) as beside:
+            Path(beside).write_text(text, encoding="utf-8")
         sys.stderr.write(f"kwire: {options.out}: {len(text.encode()) / 1000:,.0f} kB\n")
     else:
         sys.stdout.write(text)
@@ -59,6 +68,8 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[
 
     found = [source for source in options.sources if dataset.is_dataset(source)]
     captures = [source for source in options.sources if source not in found]
+    for source in found:
+        dataset.open_dataset(source)  # what is wrong with it is told before a capture is read
     if not captures:
         if options.filter is not None or options.port or options.rotated:
             raise Failure("--filter, --port and --rotated go with a CAPTURE", "kwire analyze --filter makes a DATASET")
@@ -71,19 +82,12 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[
     return [*found, made]
 
 
-def _made(options: argparse.Namespace, datasets: list[str], target: str | None) -> Any:
-    from analyzer.dataset import DatasetError
-    from reports import session
+def _made(options: argparse.Namespace, datasets: list[str], target: str | None) -> Report:
+    from reports import engines
+    from reports.page.report import CONF, make
 
-    try:
-        with _doing("starting Spark"), contextlib.ExitStack() as stack:
-            spark = stack.enter_context(session.of_command(options))
-            from reports import making
-
-            with _doing("asking"):
-                return making.make(spark, datasets, tuple(map(name_of, options.sources)), target, __version__)
-    except (session.SessionError, DatasetError) as failure:
-        raise Failure(str(failure), failure.hint) from None
+    with _doing("asking"), engines.opened(options, datasets, conf=CONF) as engine:
+        return make(engine, tuple(map(name_of, options.sources)), target, __version__)
 
 
 def name_of(source: str) -> str:
@@ -105,23 +109,57 @@ def _doing(what: str) -> Iterator[None]:
         yield
 
 
-def _render(made: Any, form: str) -> str:
-    from reports import rendering
+def _render(made: Report, form: str) -> str:
+    from reports.page import rendering
 
     renderers = {"html": rendering.as_html, "md": rendering.as_markdown, "json": rendering.as_json}
     return renderers[form](made)
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: written beside, then moved."""
+# --- analyze --engine spark -------------------------------------------------------------------------------------------
+
+
+def analyze(options: argparse.Namespace) -> int:
+    """`kwire analyze --engine spark`."""
+    from analyzer.commands import print_analysis
+    from reports.spark import session
+
+    with session.of_command(options) as spark:
+        result = _analyzed(options, spark)
+    print_analysis(result, options)
+    return 0
+
+
+def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
+    from analyzer.options import Reading
+    from analyzer.points import Choice
+    from reports.spark import ingest
+
+    with _told_by_spark("--verbose shows what Spark says; the dataset is as it was"):
+        return ingest.decode(
+            options.captures, options.out, Reading.asked(options), Choice.asked(options), spark=spark,
+            append=options.append, split_bytes=options.split_bytes or ingest.SPLIT_BYTES, wait=options.wait,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _told_by_spark(hint: str) -> Iterator[None]:
+    """What Spark says went wrong, in one line."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     try:
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
-        try:
-            with open(handle, "w", encoding="utf-8") as out:
-                out.write(text)
-            os.replace(beside, path)
-        except BaseException:
-            os.unlink(beside)
-            raise
-    except OSError as failure:
-        raise Failure(f"{path}: cannot be written: {failure.strerror}", "give another file to -o") from None
+        yield
+    except (PySparkException, Py4JJavaError) as failure:
+        raise Failure(_last_cause(str(failure)), hint) from None
+
+
+_PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|py4j\.)[\w.]*(?:Error|Exception): .+", re.MULTILINE)
+
+
+def _last_cause(text: str) -> str:
+    """The line of Spark's long story that says what happened: the Python error of a task, else the first line."""
+    error = _PYTHON_ERROR.search(text)
+    if error:
+        return f"a task of Spark failed: {error[0].strip()}"
+    return f"Spark failed: {text.strip().splitlines()[0] if text.strip() else 'it does not say why'}"

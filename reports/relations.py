@@ -1,7 +1,7 @@
-"""Datasets as relations of a Spark session: tables, what is known of the captures, Kafka's own lists, and the views.
+"""Datasets as relations: tables, what is known of the captures, Kafka's own lists, and the views.
 
-In: a session and the folders of datasets. Out: temporary views, and nothing read yet but the manifests. Only files
-that a manifest lists are read.
+In: folders of datasets. Out: what there is and what it holds, the same for both engines; and, in a Spark session,
+temporary views, with nothing read yet but the manifests. Only files that a manifest lists are read.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import weakref
 from collections import Counter
 from collections.abc import Container, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from analyzer import dataset as datasets
-from analyzer import errors, tables
-from analyzer import schema as definitions
+from analyzer import tables
+from analyzer.protocol import errors, judgements
+from analyzer.protocol import schema as definitions
 from reports import catalog, releases
 
 _SPARK_TYPES = {
@@ -26,18 +27,68 @@ _SPARK_TYPES = {
     pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", tables.TIME: "TIMESTAMP",
 }  # fmt: skip
 
-CAPTURES = (
-    "dataset STRING, capture STRING, files INT, file_bytes BIGINT, packets BIGINT, tcp_packets BIGINT, "
-    "dropped_packets BIGINT, link_types ARRAY<STRING>, first_time TIMESTAMP, last_time TIMESTAMP"
-)
-UNRECOGNISED = "dataset STRING, capture STRING, connection STRING, payload_bytes BIGINT, looks_like STRING"
-KAFKA_ERRORS = "error_code SMALLINT, error STRING, retriable BOOLEAN, message STRING"
-KAFKA_RELEASES = "release STRING, position INT, api_key SMALLINT, api STRING, min SMALLINT, max SMALLINT"
+_STRING, _INT, _LONG, _SHORT = pa.string(), pa.int32(), pa.int64(), pa.int16()
 
-_BESIDES = {
-    "captures": CAPTURES, "unrecognised": UNRECOGNISED, "kafka_errors": KAFKA_ERRORS, "kafka_releases": KAFKA_RELEASES,
+BESIDES: dict[str, pa.Schema] = {
+    "captures": pa.schema([
+        ("dataset", _STRING), ("capture", _STRING), ("files", _INT), ("file_bytes", _LONG), ("packets", _LONG),
+        ("tcp_packets", _LONG), ("dropped_packets", _LONG), ("link_types", tables.STRINGS),
+        ("first_time", tables.TIME), ("last_time", tables.TIME),
+    ]),
+    "unrecognised": pa.schema([
+        ("dataset", _STRING), ("capture", _STRING), ("connection", _STRING), ("payload_bytes", _LONG),
+        ("looks_like", _STRING),
+    ]),
+    "kafka_errors": pa.schema([
+        ("error_code", _SHORT), ("error", _STRING), ("retriable", pa.bool_()), ("message", _STRING),
+    ]),
+    "error_judgements": pa.schema([
+        ("error_code", _SHORT), ("api", _STRING), ("judgement", _STRING), ("grace_us", _LONG), ("why", _STRING),
+    ]),
+    "kafka_releases": pa.schema([
+        ("release", _STRING), ("position", _INT), ("api_key", _SHORT), ("api", _STRING), ("min", _SHORT),
+        ("max", _SHORT),
+    ]),
 }  # fmt: skip
 """What there is beside the tables of the contract, in the manifests or here."""
+
+ABOUT = {
+    "exchanges": "What was asked and answered? A row for each request with its response.",
+    "partitions": "What did an exchange say of each partition? Offsets, errors, sizes.",
+    "batches": "Which record batches were in it? With `--records batches` or more.",
+    "records": "Which records were in them? With `--records meta` or more.",
+    "connections": "Which connections spoke Kafka, and how did they fare?",
+    "leaders": "Who leads a partition, and since when?",
+    "brokers": "Which brokers does the cluster say it has?",
+    "topic_ids": "Which topic has which id?",
+    "api_versions": "Which versions did a broker offer?",
+    "messages": "What are the bytes of a message? With `--keep-bytes`.",
+    "outcomes": "What became of each request of a replay?",
+    "remaps": "Which captured value became which at a replay's target?",
+    "captures": "Which captures are in the dataset?",
+    "unrecognised": "Which connections spoke something else?",
+    "kafka_errors": "Which errors does Kafka have?",
+    "error_judgements": "Which errors are part of the protocol's course, which pass, which are faults?",
+    "kafka_releases": "Which API versions does a Kafka release have?",
+}
+"""What each relation that is no view answers."""
+
+_BESIDES_ABOUT = {
+    "dataset": "Name of the dataset's folder.", "capture": "Name of the capture point.",
+    "files": "Files it is made of.", "file_bytes": "Their sizes together.", "packets": "Packets in them.",
+    "tcp_packets": "Of these TCP.", "dropped_packets": "Packets that the capture itself lost, where its files say so.",
+    "link_types": "Link types of its interfaces.", "first_time": "First packet.", "last_time": "Last packet.",
+    "connection": "The two ends.", "payload_bytes": "Captured payload.",
+    "looks_like": "What its first bytes look like.", "error_code": "Kafka's number of the error.",
+    "error": "Its name.", "retriable": "Kafka's clients send the same request again after it.",
+    "message": "What Kafka says of it.",
+    "judgement": "`normal`, `transient`, `bad` or `admin`: see `analyzer/protocol/judgements.py`.",
+    "grace_us": "How long a client may keep getting it before that is a fault; null: for ever.",
+    "why": "What the error means.", "release": "Name of the release, as `4.0`.",
+    "position": "Its place in the order of releases.", "api_key": "Kafka's number of the API.",
+    "api": "Kafka's name of the API.", "min": "Lowest version that the release has.",
+    "max": "Highest version that the release has.",
+}  # fmt: skip
 
 EXACT_EXCHANGES = 2_000_000
 """Up to so many exchanges quantiles are exact. Above, each value counts as the middle of its bucket, 48 or more to each
@@ -47,7 +98,7 @@ one by one is what Spark would do most of the time."""
 _BUCKETS = " ".join(
     f"WHEN value < {256 << 2 * n} THEN (value & {-(1 << 2 * n)}) | {1 << 2 * n - 1}" for n in range(1, 17)
 )
-_BUCKETED = f"CASE WHEN value < 256 OR value IS NULL THEN value {_BUCKETS} ELSE (value & {-(1 << 32)}) | {1 << 31} END"
+BUCKETED = f"CASE WHEN value < 256 OR value IS NULL THEN value {_BUCKETS} ELSE (value & {-(1 << 32)}) | {1 << 31} END"
 """Steps of 4 from 256 on, of 16 from 1,024 on, and so forth: comparisons and masks, for logarithms are slow."""
 
 
@@ -62,9 +113,32 @@ def spark_type(kind: pa.DataType) -> str:
     return _SPARK_TYPES[kind]
 
 
+def spark_schema(schema: pa.Schema) -> str:
+    """Columns as Spark SQL writes them."""
+    return ", ".join(f"`{column.name}` {spark_type(column.type)}" for column in schema)
+
+
+_reading: weakref.WeakKeyDictionary[Any, list[datasets.StoredDataset]] = weakref.WeakKeyDictionary()
+"""The datasets that a session has views of, by session: their files stay while it does."""
+
+
 def names() -> list[str]:
     """All that `register` makes."""
-    return [*tables.TABLES, *_BESIDES, *(view.name for view in catalog.views())]
+    return [*tables.TABLES, *BESIDES, *(view.name for view in catalog.views())]
+
+
+def question(name: str) -> str:
+    """What a table or view answers."""
+    return ABOUT[name] if name in ABOUT else catalog.view(name).question
+
+
+def columns(name: str) -> dict[str, str]:
+    """The columns of a table or view, and what each holds."""
+    if name in tables.TABLES:
+        return {column.name: column.about for column in tables.TABLES[name]}
+    if name in BESIDES:
+        return {column: _BESIDES_ABOUT[column] for column in BESIDES[name].names}
+    return catalog.view(name).columns
 
 
 def register(
@@ -72,10 +146,10 @@ def register(
 ) -> tuple[str, ...]:
     """See `reports.register`. `only`: of the tables and views those of these names; None: all."""
     opened = [datasets.open_dataset(path) for path in paths]
+    _reading.setdefault(spark, []).extend(opened)
     made = _tables(spark, opened, only)
-    rows = (_capture_rows(opened), _unrecognised_rows(opened), _error_rows(), _release_rows())
-    for (name, schema), some in zip(_BESIDES.items(), rows, strict=True):
-        _literal(spark, schema, some).createOrReplaceTempView(name)
+    for name, rows in besides(opened).items():
+        _literal(spark, BESIDES[name], rows).createOrReplaceTempView(name)
         made.append(name)
     _function(spark, opened)
     for view in catalog.views():
@@ -87,29 +161,49 @@ def register(
 
 def _tables(spark: Any, opened: Sequence[datasets.StoredDataset], only: Container[str] | None) -> list[str]:
     """Every table of the contract, or some, over all datasets."""
-    renamed = _renamed_captures(opened)
     names = [name for name in tables.TABLES if only is None or name in only]
     for name in names:
-        columns = tables.TABLES[name]
-        schema = ", ".join(f"`{column.name}` {spark_type(column.type)}" for column in columns)
+        schema = spark_schema(tables.schema(name))
         parts = []
-        for one, new_names in zip(opened, renamed):
-            files = [str(one.path / entry["path"]) for entry in one.manifest["files"] if entry["table"] == name]
-            if files:
-                part = spark.read.schema(schema).parquet(*[_escaped(file) for file in files])
-                parts.append(part.replace(new_names, subset=["capture"]) if new_names else part)
-        table = parts[0] if parts else _literal(spark, schema, [])
+        for files, new_names in listed(opened, name):
+            part = spark.read.schema(schema).parquet(*[_escaped(file) for file in files])
+            parts.append(part.replace(new_names, subset=["capture"]) if new_names else part)
+        table = parts[0] if parts else _literal(spark, tables.schema(name), [])
         for part in parts[1:]:
             table = table.union(part)
         table.createOrReplaceTempView(name)
     return names
 
 
+def listed(opened: Sequence[datasets.StoredDataset], name: str) -> list[tuple[list[str], dict[str, str]]]:
+    """The files of a table by dataset, those without left out, and the names that its capture points get."""
+    made = []
+    for one, new_names in zip(opened, _renamed_captures(opened)):
+        files = [str((one.path / entry["path"]).resolve()) for entry in one.manifest["files"] if entry["table"] == name]
+        if files:
+            made.append((files, new_names))
+    return made
+
+
+def exchanges(opened: Sequence[datasets.StoredDataset]) -> int:
+    """How many exchanges the manifests say there are."""
+    return sum(file["rows"] for one in opened for file in one.manifest["files"] if file["table"] == "exchanges")
+
+
+def bucketed(opened: Sequence[datasets.StoredDataset]) -> str:
+    """The body of `bucketed(value)`: what a number of microseconds or bytes counts as in quantiles."""
+    return "value" if exchanges(opened) <= EXACT_EXCHANGES else BUCKETED
+
+
+def besides(opened: Sequence[datasets.StoredDataset]) -> dict[str, list[list[Any]]]:
+    """The rows of what there is beside the tables, by name."""
+    rows = (_capture_rows(opened), _unrecognised_rows(opened), _error_rows(), _judgement_rows(), _release_rows())
+    return dict(zip(BESIDES, rows, strict=True))
+
+
 def _function(spark: Any, opened: Sequence[datasets.StoredDataset]) -> None:
-    """`bucketed(value)`: what a number of microseconds or bytes counts as in quantiles."""
-    exchanges = sum(file["rows"] for one in opened for file in one.manifest["files"] if file["table"] == "exchanges")
-    value = "value" if exchanges <= EXACT_EXCHANGES else _BUCKETED
-    spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION bucketed(value BIGINT) RETURNS BIGINT RETURN {value}")
+    body = bucketed(opened)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION bucketed(value BIGINT) RETURNS BIGINT RETURN {body}")
 
 
 def _renamed_captures(opened: Sequence[datasets.StoredDataset]) -> list[dict[str, str]]:
@@ -127,14 +221,13 @@ def _labels(opened: Sequence[datasets.StoredDataset]) -> list[str]:
 
 def _escaped(path: str) -> str:
     """A path that Spark takes literally: it reads `*`, `?`, `[`, `{` as patterns."""
-    return re.sub(r"([*?\[\]{}\\])", r"\\\1", str(Path(path).resolve()))
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
 
 
-def _literal(spark: Any, schema: str, rows: Sequence[Sequence[Any]]) -> Any:
+def _literal(spark: Any, schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> Any:
     """Rows that are known here as a data frame that needs no Python in Spark's workers."""
-    names = [part.split()[0].strip("`") for part in re.split(r", (?![^<]*>)", schema)]
-    text = json.dumps([dict(zip(names, row)) for row in rows])
-    query = f"SELECT inline(from_json(:rows, 'ARRAY<STRUCT<{schema.replace('`', '')}>>'))"
+    text = json.dumps([dict(zip(schema.names, row)) for row in rows])
+    query = f"SELECT inline(from_json(:rows, 'ARRAY<STRUCT<{spark_schema(schema).replace('`', '')}>>'))"
     return spark.sql(query, args={"rows": text})
 
 
@@ -145,8 +238,9 @@ def _capture_rows(opened: Sequence[datasets.StoredDataset]) -> list[list[Any]]:
             packets = entry.get("packets", {})
             rows.append([
                 label, renamed.get(entry["name"], entry["name"]), len(entry["files"]),
-                sum(file["size"] for file in entry["files"]), packets.get("packets"), packets.get("tcp"),
-                packets.get("dropped_by_capture"), entry["link_types"], entry["first_time"], entry["last_time"],
+                sum(file.get("size", 0) for file in entry["files"]), packets.get("packets"), packets.get("tcp"),
+                packets.get("dropped_by_capture"), entry.get("link_types", []), entry.get("first_time"),
+                entry.get("last_time"),
             ])  # fmt: skip
     return rows
 
@@ -162,6 +256,13 @@ def _unrecognised_rows(opened: Sequence[datasets.StoredDataset]) -> list[list[An
 
 def _error_rows() -> list[list[Any]]:
     return [[one.code, one.name, one.retriable, one.message] for one in errors.errors().values()]
+
+
+def _judgement_rows() -> list[list[Any]]:
+    return [
+        [of.code, of.api, of.kind, None if of.grace_s is None else of.grace_s * 1_000_000, of.why]
+        for of in judgements.judgements()
+    ]
 
 
 def _release_rows() -> list[list[Any]]:

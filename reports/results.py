@@ -11,23 +11,26 @@ import csv
 import datetime
 import decimal
 import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from analyzer.text import aligned, printable
+from analyzer.text import aligned, json_text, printable
+from analyzer.times import rfc3339
 
 ROWS_AT_ONCE = 4096
 """Rows made Python objects at a time."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a formula begins with, or what spreadsheets pass over before one (OWASP, CSV injection)."""
+_NUMBERS = (int, float, decimal.Decimal)
 
 
 def plain(value: Any) -> Any:
     """A value as JSON can say it."""
     if isinstance(value, datetime.datetime):
-        moment = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
-        return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return rfc3339(value)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
@@ -52,7 +55,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(said, bool):
         return "true" if said else "false"
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":")) if isinstance(said, dict | list) else str(said)
+    return json_text(said) if isinstance(said, dict | list) else str(said)
 
 
 def as_text(table: pa.Table) -> str:
@@ -66,11 +69,22 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def as_csv(table: pa.Table) -> Iterator[str]:
-    """RFC 4180 with a heading, in pieces."""
-    yield _csv_line(table.column_names)
+def as_csv(table: pa.Table, *, raw: bool = False, terminal: bool = False) -> Iterator[str]:
+    """RFC 4180 with a heading, in pieces. Text that a spreadsheet would take for a formula begins with ', but where it
+    is `raw`; `terminal`: what is not printable is escaped."""
+
+    def line(values: list[Any]) -> str:
+        cells = [_cell(value) for value in values]
+        if not raw:
+            cells = [
+                f"'{cell}" if cell.startswith(_FORMULA) and not isinstance(value, _NUMBERS) else cell
+                for cell, value in zip(cells, values, strict=True)
+            ]
+        return _csv_line([printable(cell) for cell in cells] if terminal else cells)
+
+    yield line(table.column_names)
     for row in _rows(table):
-        yield _csv_line([_cell(value) for value in row])
+        yield line(row)
 
 
 def _csv_line(cells: list[str]) -> str:
@@ -84,7 +98,7 @@ def as_json(table: pa.Table) -> Iterator[str]:
     names = table.column_names
     for row in _rows(table):
         shown = {name: _number(plain(value), value) for name, value in zip(names, row)}
-        yield json.dumps(shown, ensure_ascii=False, separators=(",", ":")) + "\n"
+        yield json_text(shown) + "\n"
 
 
 def _number(said: Any, value: Any) -> Any:

@@ -1,33 +1,40 @@
 """`kwire sql`: questions in SQL over a dataset's tables and views, one from the command line or many at a prompt.
 
-In: parsed options. Out: answers on stdout or in a file. A wrong query is told in Spark's words, in one line.
+In: parsed options. Out: answers on stdout or in a file. What can be known to be wrong is told before a capture is read
+or Spark is started; a wrong query is told in Spark's words, in one line.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from analyzer.cli import Failure
+from analyzer.failure import Failure
 from captures.cache import cache_root
+from captures.problems import Problem
+from reports import output, relations
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from reports.asking import Engine
 
 SHOWN_ROWS = 1000
 """Rows of a table for people; the other forms have all."""
 
 HISTORY_LINES = 1000
+
+ENDINGS = {
+    "": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet",
+}  # fmt: skip
+"""The form of a file by the end of its name."""
 
 _KEYWORDS = (
     "SELECT", "FROM", "WHERE", "GROUP", "BY", "ORDER", "HAVING", "LIMIT", "JOIN", "DISTINCT", "DESCRIBE", "SHOW",
@@ -37,125 +44,120 @@ _KEYWORDS = (
 
 def sql(options: argparse.Namespace) -> int:
     """`kwire sql`."""
-    from reports import session
-
     if options.query is None and (options.out or options.format == "parquet"):
         raise Failure("-o goes with a query", 'kwire sql DATASET "SELECT ..." -o FILE')
     if options.format == "parquet" and not options.out:
         raise Failure("--format parquet needs a file", "add -o FILE")
-    try:
-        with _dataset(options.dataset) as dataset, session.of_command(options) as spark:
-            from reports import catalog, relations
+    form = options.format or (output.form(options.out, ENDINGS) if options.out else "table")
+    if options.out:
+        output.check(options.out)
+    stored = _is_stored(options.dataset)
+    if options.query is not None:
+        _check(options, stored)
+    with _dataset(options.dataset, stored) as dataset:
+        from reports import catalog, engines
 
-            only = None if options.query is None else catalog.needed(options.query)
-            names = relations.register(spark, [dataset], only)
+        only = None if options.query is None else catalog.needed(options.query)
+        with engines.opened(options, [dataset], only) as engine:
             if options.query is not None:
-                _answer(spark, options.query, options.format or _form(options.out), options.out)
+                _answer(engine, options.query, form, options.out, options.raw)
                 return 0
-            return _prompt(spark, names, options.format or "table")
-    except session.SessionError as failure:
-        raise Failure(str(failure), failure.hint) from None
+            return _prompt(engine, form, options.raw)
+
+
+def _is_stored(path: str) -> bool:
+    """Whether this is a dataset, no capture. Raises DatasetError where it is one that cannot be read, or nothing."""
+    from analyzer import dataset as datasets
+    from captures.files.urls import is_url
+
+    empty = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))
+    if not datasets.is_dataset(path) and (is_url(path) or not empty):
+        return False
+    datasets.open_dataset(path)  # what is wrong with it is told before Spark starts
+    return True
+
+
+def _check(options: argparse.Namespace, stored: bool) -> None:
+    """Raises WrongQuery where the query is surely wrong, before anything that takes long."""
+    from reports import engines, wrong
+
+    wrong.check(options.query)
+    if engines.installed() and not (stored and engines.choose(options, [options.dataset]) == engines.EMBEDDED):
+        engines.check_columns(options.query)
 
 
 @contextlib.contextmanager
-def _dataset(path: str) -> Iterator[str]:
+def _dataset(path: str, stored: bool) -> Iterator[str]:
     """A dataset; a capture is analysed into one that is gone afterwards."""
-    from analyzer import dataset as datasets
     from analyzer import reading
-    from captures.files import CaptureError
-    from captures.urls import is_url
 
-    try:
-        empty = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))
-        if datasets.is_dataset(path) or (empty and not is_url(path)):
-            datasets.read_manifest(path)
-            yield path
-            return
-        with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
-            made = os.path.join(folder, "dataset")
-            reading.analyze(path, made)
-            yield made
-    except (datasets.DatasetError, CaptureError) as failure:
-        raise Failure(str(failure), failure.hint) from None
+    if stored:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
+        made = os.path.join(folder, "dataset")
+        reading.analyze(path, made)
+        yield made
 
 
-def _form(out: str | None) -> str:
-    """The form that a file's name asks for."""
-    endings = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-    return endings.get(Path(out).suffix.lower(), "table") if out else "table"
-
-
-def _answer(spark: SparkSession, query: str, form: str, out: str | None) -> None:
-    """Ask one question. Raises Failure with Spark's message."""
-    table, more = _ask(spark, query, SHOWN_ROWS if form == "table" and not out else None)
+def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool) -> None:
+    """Ask one question; `raw`: as `results.as_csv` has it. Raises WrongQuery."""
+    limit = SHOWN_ROWS if form == "table" and not out else None
+    table, more = _about(engine, query) or engine.ask(query, limit)
     if out is None:
-        _write(table, form, sys.stdout)
+        _write(table, form, sys.stdout, raw)
         if more:
             sys.stderr.write(f"note: the first {SHOWN_ROWS:,} rows; --format csv has all\n")
         return
-    path = Path(out)
-    try:
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        try:
-            os.close(handle)
-            if form == "parquet":
-                from reports.results import write_parquet
+    with output.written(out) as beside:
+        if form == "parquet":
+            from reports.results import write_parquet
 
-                write_parquet(table, beside)
-            else:
-                with open(beside, "w", encoding="utf-8", newline="") as stream:
-                    _write(table, form, stream)
-            os.replace(beside, path)
-        except BaseException:
-            os.unlink(beside)
-            raise
-    except OSError as failure:
-        raise Failure(f"{out}: cannot be written: {failure.strerror}", "give another file to -o") from None
+            write_parquet(table, beside)
+        else:
+            with open(beside, "w", encoding="utf-8", newline="") as stream:
+                _write(table, form, stream, raw)
 
 
-def _write(table: pa.Table, form: str, stream: IO[str]) -> None:
+def _write(table: pa.Table, form: str, stream: IO[str], raw: bool) -> None:
     from reports import results
 
     if form == "table":
         stream.write(results.as_text(table))
+    elif form == "csv":
+        stream.writelines(results.as_csv(table, raw=raw, terminal=stream.isatty()))
     else:
-        stream.writelines(results.as_csv(table) if form == "csv" else results.as_json(table))
+        stream.writelines(results.as_json(table))
     stream.flush()
 
 
-def _ask(spark: SparkSession, query: str, rows: int | None) -> tuple[pa.Table, bool]:
-    """The answer, and whether there are more than `rows`. Raises Failure with Spark's message."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        frame = spark.sql(query)
-        if rows is None:
-            return frame.toArrow(), False
-        table = frame.limit(rows + 1).toArrow()
-        return table.slice(0, rows), len(table) > rows
-    except PySparkException as failure:
-        raise Failure(*_said(spark, str(failure))) from None
-    except Py4JJavaError as failure:
-        raise Failure(*_said(spark, str(failure.java_exception))) from None
+_SHOW = re.compile(r"\s*SHOW\s+(VIEWS|TABLES)\s*", re.IGNORECASE)
+_DESCRIBE = re.compile(r"\s*DESC(?:RIBE)?\s+(?:TABLE\s+|VIEW\s+)?`?(\w+)`?\s*", re.IGNORECASE)
 
 
-def _said(spark: SparkSession, message: str) -> tuple[str, str]:
-    """Spark's message in one line, and a hint."""
-    from reports import relations
+def _about(engine: Engine, query: str) -> tuple[pa.Table, bool] | None:
+    """What there is, with the question that each answers; the columns of one, with what each holds. None: the query
+    asks for something else."""
+    import pyarrow as pa
 
-    text = re.sub(r"^(?:\w+\.)+\w+: ", "", message.strip()).split("\n== SQL")[0]
-    first = re.split(r"\s*SQLSTATE: \w+", text.splitlines()[0] if text else "the query failed", maxsplit=1)[0]
-    where = re.search(r"line (\d+),? pos(ition)? (\d+)", message)  # `pos` counts from 0, `position` from 1
-    place = f" (line {where[1]}, column {int(where[3]) + (not where[2])})" if where else ""
-    unknown = re.search(r"\[TABLE_OR_VIEW_NOT_FOUND\].*?`([^`]+)`(?: cannot|\.)", first)
-    hint = "DESCRIBE NAME lists the columns of a table or view, SHOW VIEWS the names"
-    if unknown:
-        # Of ours only those are there that the query names.
-        names = sorted({*relations.names(), *(row.viewName for row in spark.sql("SHOW VIEWS").collect())})
-        near = difflib.get_close_matches(unknown[1], names, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
-    return first.rstrip(" .") + place, hint
+    if shown := _SHOW.fullmatch(query):
+        names = relations.names()
+        own = engine.own()
+        rows = [[*names, *own], [*map(relations.question, names), *[None] * len(own)]]
+        label = "viewName" if shown[1].upper() == "VIEWS" else "tableName"
+        return pa.table([pa.array(values, pa.string()) for values in rows], names=[label, "question"]), False
+    described = _DESCRIBE.fullmatch(query)
+    if described is None or described[1].lower() not in relations.names():
+        return None
+    name = described[1].lower()
+    schema = engine.ask(f"SELECT * FROM {name}", 0)[0].schema
+    comments = relations.columns(name)
+    rows = [
+        schema.names, [re.sub(r"([:,]) ", r"\1", relations.spark_type(column.type).lower()) for column in schema],
+        [comments.get(column) for column in schema.names],
+    ]  # fmt: skip
+    arrays = [pa.array(values, pa.string()) for values in rows]
+    return pa.table(arrays, names=["col_name", "data_type", "comment"]), False
 
 
 # --- the prompt -------------------------------------------------------------------------------------------------------
@@ -176,17 +178,17 @@ def statements(lines: Iterator[str]) -> Iterator[str]:
         yield rest
 
 
-def _prompt(spark: SparkSession, names: tuple[str, ...], form: str) -> int:
+def _prompt(engine: Engine, form: str, raw: bool) -> int:
     """Questions from a terminal with history and completion, or from whatever stdin is; 2 if that had a wrong one."""
     if not sys.stdin.isatty():
         for statement in statements(line.rstrip("\n") for line in sys.stdin):
-            _answer(spark, statement, form, None)
+            _answer(engine, statement, form, None, raw)
         return 0
     sys.stderr.write(
-        f"{len(names)} tables and views (SHOW VIEWS lists them, DESCRIBE NAME their columns). "
+        f"{len(relations.names())} tables and views (SHOW VIEWS lists them, DESCRIBE NAME their columns). "
         "A query ends with ; and Ctrl-D leaves.\n"
     )
-    with _line_editing(spark, names):
+    with _line_editing():
         while True:
             try:
                 typed = next(statements(_typed()), None)
@@ -199,24 +201,24 @@ def _prompt(spark: SparkSession, names: tuple[str, ...], form: str) -> int:
             if typed.lower() in ("exit", "quit"):
                 return 0
             try:
-                _answer_or_cancel(spark, typed, form)
-            except Failure as failure:
+                _answer_or_cancel(engine, typed, form, raw)
+            except Problem as failure:
                 sys.stderr.write(f"{failure}\nhint: {failure.hint}\n")
             except KeyboardInterrupt:
                 sys.stderr.write("interrupted\n")
 
 
-def _answer_or_cancel(spark: SparkSession, query: str, form: str) -> None:
-    """The same in a thread of its own, so that Ctrl-C finds us free to tell the JVM: its connection to this thread does
-    not wait for an answer then."""
-    from reports import session
+def _answer_or_cancel(engine: Engine, query: str, form: str, raw: bool) -> None:
+    """The same in a thread of its own, so that Ctrl-C finds us free to tell the engine: the JVM's connection to this
+    thread, if it is Spark, does not wait for an answer then."""
+    from reports.asking import cancel
 
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_answer, spark, query, form, None)
+        asked = pool.submit(_answer, engine, query, form, None, raw)
         try:
             asked.result()
         except KeyboardInterrupt:
-            session.cancel(spark, [asked])
+            cancel(engine, [asked])
             raise
 
 
@@ -238,14 +240,15 @@ def completions(text: str, words: list[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _line_editing(spark: SparkSession, names: tuple[str, ...]) -> Iterator[None]:
+def _line_editing() -> Iterator[None]:
     """History over sessions, and Tab completes names of tables, views and columns."""
     try:
         import readline
     except ImportError:  # a Python built without it
         yield
         return
-    columns = {column for name in names for column in spark.table(name).columns}
+    names = relations.names()
+    columns = {column for name in names for column in relations.columns(name)}
     words = sorted({*names, *columns, *_KEYWORDS})
     found: list[str] = []
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "captures/README.md", "analyzer/README.md", "analyzer/FILTER.md")
+DOCUMENTS = ("README.md", "captures/README.md", "analyzer/README.md", "analyzer/filter/FILTER.md")
 
 # -P: the packages are those of the project, not the links in the workplace, whose kernels would be compiled anew.
 PYTHON_HERE = [sys.executable, "-P"]
@@ -82,8 +82,8 @@ def test_console_examples(name: str, command: str, output: list[str], workplace:
     assert skipping or at == len(printed), f"{name}: {command}\nalso printed: {printed[at]}"
 
 
-# FILTER.md has examples of its own kind; `tests/analyzer/test_filtering.py` runs them.
-PYTHON = [block for block in blocks("python") if block[0] != "analyzer/FILTER.md"]
+# FILTER.md has examples of its own kind; `tests/analyzer/filter/test_evaluation.py` runs them.
+PYTHON = [block for block in blocks("python") if block[0] != "analyzer/filter/FILTER.md"]
 
 
 @pytest.mark.parametrize(("name", "text"), PYTHON, ids=[f"{name}-{i}" for i, (name, _) in enumerate(PYTHON)])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -43,6 +46,35 @@ def test_a_package_imports_and_says_what_it_is(package: str) -> None:
 def test_importing_a_package_is_light(package: str) -> None:
     heavy = {"numba", "llvmlite", "numpy", "pyarrow", "pandas", "scapy", "pyspark", "dpkt", "rich", "lark"}
     assert not imported_by(f"import {package}") & heavy
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_takes_the_name_of_a_public_function(package: str) -> None:
+    """Python sets a module as an attribute of its package when it is imported: `analyzer.analyze` would be a module
+    from then on, for whoever calls it."""
+    module = importlib.import_module(package)
+    names = {*getattr(module, "__all__", ()), *(name for name in vars(module) if not name.startswith("_"))}
+    public = {name for name in names if not isinstance(getattr(module, name), ModuleType)}
+    modules = {each.name for each in pkgutil.iter_modules(module.__path__)}
+    assert modules
+    assert not public & modules
+
+
+def test_kwire_is_the_door_for_who_imports_it() -> None:
+    """`import kwire` is light, and gives what the four packages offer, the very same objects."""
+    assert not imported_by("import kwire") & {"analyzer", "replay", "reports", "captures", "numpy", "pyarrow"}
+    import analyzer
+    import kwire
+    import replay
+    import reports
+
+    for name in ("analyze", "exchanges", "open_dataset", "Dataset", "Exchange", "StoredDataset", "__version__"):
+        assert getattr(kwire, name) is getattr(analyzer, name)
+    assert kwire.replay is replay.replay
+    assert kwire.register is reports.register
+    assert set(kwire.__all__) <= set(dir(kwire))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = kwire.nonsense
 
 
 def test_the_command_line_module_is_light() -> None:
@@ -117,9 +149,10 @@ def test_the_lock_pins_every_dependency_exactly() -> None:
 
 
 def test_packaged_files_are_listed() -> None:
-    """The wheel holds the four packages and what they read at run time; nothing is found by luck."""
+    """The wheel holds the packages, `kwire.py`, and what they read at run time; nothing is found by luck."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert settings["packages"][:4] == list(PACKAGES)
+    assert settings["py-modules"] == ["kwire"]
+    assert settings["packages"]["find"]["include"] == [f"{package}*" for package in PACKAGES]
     for package, patterns in settings["package-data"].items():
         for pattern in patterns:
             if package in ("captures", "analyzer") and "/*/" not in pattern and "*" in pattern:

@@ -18,14 +18,16 @@
   addEventListener("afterprint", () => { setTheme(before); drawAll(); });
 
   // --- tables
+  const narrow = matchMedia("(max-width: 640px)");
   const keyOf = cell => (cell.dataset.s === undefined ? cell.textContent : cell.dataset.s);
   for (const article of document.querySelectorAll(".answer")) {
     const body = article.querySelector("tbody");
     const heads = [...article.querySelectorAll("th")];
-    heads.forEach((head, column) => {
+    heads.forEach(head => {
       const button = head.querySelector("button");
       if (!button) return;
       button.addEventListener("click", () => {
+        const column = [...head.parentNode.cells].indexOf(head); // a phone has another order
         const number = head.classList.contains("n");
         const was = head.getAttribute("aria-sort");
         const down = was ? was === "ascending" : number;
@@ -41,6 +43,34 @@
         body.append(...rows.map(([, row]) => row));
       });
     });
+    // A phone shows numbers first; the first of the names stays in sight at the right edge.
+    const names = heads.map((head, at) => [head, at]).filter(([head]) => !head.matches(".n, .spread")).map(([, at]) => at);
+    const weight = at => heads[at].matches(".measure") ? 0 : 1; // what is measured before times and ids
+    const numbers = heads.map((_, at) => at).filter(at => !names.includes(at)).sort((a, b) => weight(a) - weight(b) || a - b);
+    if (names.length && numbers.length) {
+      const lines = [heads, ...[...body.rows].map(row => [...row.cells])];
+      for (const cells of lines) cells[names[0]].classList.add("who");
+      const arrange = () => {
+        const order = narrow.matches ? [...numbers, ...names] : heads.map((_, at) => at);
+        for (const cells of lines) cells[0].parentNode.append(...order.map(at => cells[at]));
+      };
+      narrow.addEventListener("change", arrange);
+      if (narrow.matches) arrange();
+    }
+    // What does not fit says that there is more.
+    const wrap = article.querySelector(".wrap");
+    const rightward = article.querySelector(".rightward");
+    const tell = () => {
+      const edge = wrap.getBoundingClientRect().right + 4; // a column that is cut by less can be read
+      const hidden = heads.filter(head => !(narrow.matches && head.classList.contains("who"))
+        && head.getBoundingClientRect().right > edge).length;
+      rightward.hidden = !hidden;
+      rightward.textContent = hidden === 1 ? "1 more column to the right →" : hidden + " more columns to the right →";
+      wrap.classList.toggle("on", hidden > 0);
+    };
+    wrap.addEventListener("scroll", tell, { passive: true });
+    new ResizeObserver(tell).observe(wrap);
+
     const search = article.querySelector("input[type=search]");
     if (search) search.addEventListener("input", () => {
       const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);

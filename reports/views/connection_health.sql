@@ -4,7 +4,7 @@
 -- broker: `ip:port` of the broker.
 -- connections: how many connections.
 -- handshakes: those whose handshake was captured.
--- rtt_p50_us: half of the handshakes took at most this.
+-- rtt_p50_us: the smallest time that at least half of the handshakes did not exceed.
 -- rtt_max_us: the longest handshake.
 -- requests: how many requests.
 -- retransmissions: packets whose bytes were sent again.
@@ -15,14 +15,19 @@
 -- short: connections that opened and closed within a second.
 -- client_bytes: payload that the client sent, every copy counted.
 -- broker_bytes: payload that the broker sent, every copy counted.
-SELECT client_id, client_ip,
-  concat(if(contains(broker_ip, ':'), concat('[', broker_ip, ']'), broker_ip), ':', broker_port) AS broker,
-  count(*) AS connections, count(rtt_us) AS handshakes, CAST(percentile(rtt_us, 0.5) AS BIGINT) AS rtt_p50_us,
-  max(rtt_us) AS rtt_max_us, sum(requests) AS requests, sum(retransmissions) AS retransmissions,
+WITH placed AS (
+  SELECT *, concat(if(contains(broker_ip, ':'), concat('[', broker_ip, ']'), broker_ip), ':', broker_port) AS broker,
+    count(rtt_us) OVER (PARTITION BY client_id, client_ip, broker_ip, broker_port ORDER BY rtt_us) AS upto,
+    count(rtt_us) OVER (PARTITION BY client_id, client_ip, broker_ip, broker_port) AS timed
+  FROM connections
+)
+SELECT client_id, client_ip, broker, count(*) AS connections, count(rtt_us) AS handshakes,
+  min(if(2 * upto >= timed, rtt_us, NULL)) AS rtt_p50_us, max(rtt_us) AS rtt_max_us, sum(requests) AS requests,
+  sum(retransmissions) AS retransmissions,
   sum(out_of_order) AS out_of_order, sum(zero_windows) AS zero_windows, sum(gaps) AS gaps,
   count_if(closed = 'rst') AS resets,
   count_if(opened AND closed <> 'open' AND last_time < first_time + INTERVAL 1 SECOND) AS short,
   sum(client_bytes) AS client_bytes, sum(broker_bytes) AS broker_bytes
-FROM connections
-GROUP BY ALL
+FROM placed
+GROUP BY client_id, client_ip, broker
 ORDER BY requests DESC, client_id, client_ip, broker

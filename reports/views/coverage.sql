@@ -8,7 +8,7 @@
 -- bytes: how many.
 -- share: of all captured payload of the capture point, from 0 to 1.
 WITH parts AS (
-  SELECT capture, payload_bytes, stack(13,
+  SELECT capture, payload_bytes, stack(14,
     'decoded', NULL, decoded_bytes,
     'duplicate', NULL, duplicate_bytes,
     'opaque', 'encrypted', opaque_encrypted_bytes,
@@ -18,6 +18,7 @@ WITH parts AS (
     'opaque', 'malformed', opaque_malformed_bytes,
     'opaque', 'trailing', opaque_trailing_bytes,
     'opaque', 'limit', opaque_limit_bytes,
+    'opaque', 'prefix', opaque_prefix_bytes,
     'skipped', NULL, skipped_bytes,
     'incomplete', NULL, incomplete_bytes,
     'missing', 'gap', gap_bytes,

@@ -9,6 +9,7 @@
 -- client_ip: address of the client.
 -- request_time: first byte of the request.
 -- latency_us: from the request's last byte to the response's first.
+-- queue_us: of it behind earlier requests of its connection.
 -- error_code: first error of the response; it may belong to another topic of the exchange.
 -- error: its name.
 -- acks: Produce: `acks`, as sent.
@@ -18,12 +19,12 @@
 -- response_bytes: size of the response.
 -- topic: name of the topic, or its id where no message said the name.
 WITH said AS (
-  SELECT capture, connection, exchange, api_key, api, client_id, client_ip, request_time, latency_us, error_code,
-    error, acks, group_id, transactional_id, request_bytes, response_bytes, topics, explode(topics) AS said
+  SELECT capture, connection, exchange, api_key, api, client_id, client_ip, request_time, latency_us, queue_us,
+    error_code, error, acks, group_id, transactional_id, request_bytes, response_bytes, topics, explode(topics) AS said
   FROM exchanges
 )
 SELECT /*+ BROADCAST(named) */
-  capture, connection, exchange, api_key, api, client_id, client_ip, request_time, latency_us, error_code,
+  capture, connection, exchange, api_key, api, client_id, client_ip, request_time, latency_us, queue_us, error_code,
   error, acks, group_id, transactional_id, request_bytes, response_bytes, coalesce(named.topic, said.said) AS topic
 FROM said LEFT JOIN named_topics AS named ON named.topic_id = said.said
 -- A topic that an exchange names by name and by id counts once.

@@ -12,8 +12,8 @@
 -- records: records that the batches' headers say.
 -- max_wait_ms: the longest wait that it asks for.
 -- min_bytes: the least that it asks to wait for.
--- p50_us: half of the latencies are at most this.
--- p99_us: 99 of 100 are at most this.
+-- p50_us: the smallest latency that at least half of them do not exceed.
+-- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH brought AS (
   SELECT capture, connection, exchange, sum(record_bytes) AS record_bytes, sum(record_count) AS records
@@ -21,21 +21,29 @@ WITH brought AS (
   WHERE offset_kind = 'fetch' OR offset_kind IS NULL
   GROUP BY capture, connection, exchange
 ), fetched AS (
-  SELECT x.client_id, x.client_ip, x.error_code, x.response_bytes, x.max_wait_ms, x.min_bytes, x.latency_us,
-    bucketed(x.latency_us) AS bucket, b.record_bytes, b.records, b.exchange IS NOT NULL AS known
+  SELECT x.client_id, x.client_ip, x.error_code, x.response_bytes, x.max_wait_ms, x.min_bytes,
+    x.latency_us - coalesce(x.queue_us, 0) AS taken_us, bucketed(x.latency_us - coalesce(x.queue_us, 0)) AS bucket, b.record_bytes, b.records, b.exchange IS NOT NULL AS known
   FROM exchanges AS x LEFT JOIN brought AS b
     ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
   WHERE x.api_key IN (1, 78) AND x.status = 'answered'
-), measured AS (
-  SELECT client_id, client_ip, count(*) AS fetches, count_if(coalesce(record_bytes, 0) = 0) AS empty,
+), counted AS (
+  SELECT client_id, client_ip, bucket, count(*) AS fetches, count_if(coalesce(record_bytes, 0) = 0) AS empty,
     count_if(known) AS known, count_if(error_code <> 0) AS errors, sum(response_bytes) AS response_bytes,
     sum(record_bytes) AS record_bytes, sum(records) AS records, max(max_wait_ms) AS max_wait_ms,
-    min(min_bytes) AS min_bytes, percentile(bucket, array(0.5, 0.99)) AS quantiles, max(latency_us) AS max_us
+    min(min_bytes) AS min_bytes, max(taken_us) AS max_us
   FROM fetched
-  GROUP BY client_id, client_ip
+  GROUP BY client_id, client_ip, bucket
+), placed AS (
+  SELECT *, sum(if(bucket IS NULL, 0, fetches)) OVER (PARTITION BY client_id, client_ip ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, fetches)) OVER (PARTITION BY client_id, client_ip) AS timed
+  FROM counted
 )
-SELECT client_id, client_ip, fetches, if(known = 0, NULL, empty / fetches) AS empty_share, errors, response_bytes,
-  response_bytes DIV fetches AS bytes_per_answer, record_bytes, records, max_wait_ms, min_bytes,
-  CAST(quantiles[0] AS BIGINT) AS p50_us, CAST(quantiles[1] AS BIGINT) AS p99_us, max_us
-FROM measured
+SELECT client_id, client_ip, sum(fetches) AS fetches, if(sum(known) = 0, NULL, sum(empty) / sum(fetches)) AS empty_share,
+  sum(errors) AS errors, sum(response_bytes) AS response_bytes,
+  sum(response_bytes) DIV sum(fetches) AS bytes_per_answer, sum(record_bytes) AS record_bytes, sum(records) AS records,
+  max(max_wait_ms) AS max_wait_ms, min(min_bytes) AS min_bytes,
+  min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
+  min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
+FROM placed
+GROUP BY client_id, client_ip
 ORDER BY fetches DESC, client_id, client_ip

@@ -1,7 +1,8 @@
 -- How far behind is each group, by partition?
 -- The last committed offset against the end of the partition as far as the capture knows it: the largest high watermark
--- that a fetch's answer said, or the end that the last produce's answer gives. A partition that nobody read or wrote
--- while the capture ran has no known end.
+-- that a fetch's answer said, the end that the last produce's answer gives, or what ListOffsets said, unless that may be
+-- where the partition begins. A partition of which nobody asked while the capture ran has no known end. A lag
+-- counts offsets, and not each is a record: markers and aborted transactions have some, compacted records keep theirs.
 -- group_id: the group.
 -- topic: name of the topic, or its id where no message said the name.
 -- partition: partition index.
@@ -29,12 +30,23 @@ WITH committed AS (
     greatest(
       max(if(p.error_code = 0, p.high_watermark, NULL)),
       max(if(p.offset_kind = 'base' AND p.error_code = 0, p.offset + p.record_count, NULL))
-    ) AS end_offset
+    ) AS end_offset,
+    max(if(p.offset_kind = 'listed' AND p.error_code = 0, p.offset, NULL)) AS listed,
+    least(
+      min(if(p.offset_kind = 'listed' AND p.error_code = 0, p.offset, NULL)), min(p.log_start_offset)
+    ) AS begins
   FROM partitions AS p LEFT JOIN named_topics AS n ON n.topic_id = p.topic_id
-  WHERE p.high_watermark IS NOT NULL OR p.offset_kind = 'base'
+  WHERE p.high_watermark IS NOT NULL OR p.offset_kind IN ('base', 'listed')
   GROUP BY ALL
+), known AS (
+  SELECT c.*, CASE
+      WHEN e.listed > c.committed_offset OR e.listed = c.committed_offset AND e.listed > e.begins
+      THEN greatest(e.end_offset, e.listed)
+      ELSE e.end_offset
+    END AS end_offset
+  FROM committed AS c LEFT JOIN ends AS e ON e.topic = c.topic AND e.partition = c.partition
 )
-SELECT c.group_id, c.topic, c.partition, c.commits, c.failed, c.committed_offset, c.commit_time, e.end_offset,
-  greatest(e.end_offset - c.committed_offset, 0) AS lag, c.client_id
-FROM committed AS c LEFT JOIN ends AS e ON e.topic = c.topic AND e.partition = c.partition
-ORDER BY lag DESC, c.group_id, c.topic, c.partition
+SELECT group_id, topic, partition, commits, failed, committed_offset, commit_time, end_offset,
+  if(end_offset < committed_offset, 0, end_offset - committed_offset) AS lag, client_id
+FROM known
+ORDER BY lag DESC, group_id, topic, partition

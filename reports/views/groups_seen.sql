@@ -5,10 +5,10 @@
 -- members: different member ids.
 -- clients: different client ids that name it.
 -- generations: different generations, or member epochs; more than one: it rebalanced.
--- joins: JoinGroup requests.
+-- joins: JoinGroup requests; of the newer protocols heartbeats with the epoch 0.
 -- syncs: SyncGroup requests.
 -- heartbeats: heartbeats of all protocols.
--- leaves: LeaveGroup requests.
+-- leaves: LeaveGroup requests; of the newer protocols heartbeats with the epochs -1 and -2.
 -- commits: OffsetCommit and TxnOffsetCommit requests.
 -- errors: exchanges whose response holds an error.
 -- first_time: first request that names it.
@@ -19,8 +19,8 @@ SELECT group_id,
   END AS protocol,
   count(DISTINCT nullif(member_id, '')) AS members, count(DISTINCT client_id) AS clients,
   count(DISTINCT if(generation > 0, generation, NULL)) AS generations,
-  count_if(api_key = 11) AS joins, count_if(api_key = 14) AS syncs,
-  count_if(api_key IN (12, 68, 76, 88)) AS heartbeats, count_if(api_key = 13) AS leaves,
+  count_if(api_key = 11 OR api_key IN (68, 76, 88) AND generation = 0) AS joins, count_if(api_key = 14) AS syncs,
+  count_if(api_key IN (12, 68, 76, 88)) AS heartbeats, count_if(api_key = 13 OR api_key IN (68, 76, 88) AND generation < 0) AS leaves,
   count_if(api_key IN (8, 28)) AS commits, count_if(error_code <> 0) AS errors,
   min(request_time) AS first_time, max(request_time) AS last_time
 FROM exchanges

@@ -5,23 +5,25 @@
 -- exchanges: how many.
 -- errors: those whose response holds an error.
 -- timed: those with a latency, which the next four are about.
--- p50_us: half of the latencies are at most this, interpolated; exact up to two million exchanges.
--- p95_us: 95 of 100 are at most this.
--- p99_us: 99 of 100 are at most this.
+-- p50_us: the smallest latency that at least half of them do not exceed; exact up to two million exchanges.
+-- p95_us: the smallest that at least 95 of 100 do not exceed.
+-- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH counted AS (
-  SELECT client_id, client_ip, api, bucketed(latency_us) AS bucket, count(*) AS exchanges,
-    count_if(error_code <> 0) AS errors, max(latency_us) AS max_us
-  FROM exchanges
+  SELECT client_id, client_ip, api, bucketed(taken_us) AS bucket, count(*) AS exchanges,
+    count_if(error_code <> 0) AS errors, max(taken_us) AS max_us
+  FROM timed_exchanges
   GROUP BY ALL
-), measured AS (
-  SELECT client_id, client_ip, api, sum(exchanges) AS exchanges, sum(errors) AS errors,
-    sum(if(bucket IS NULL, 0, exchanges)) AS timed, percentile(bucket, array(0.5, 0.95, 0.99), exchanges) AS quantiles,
-    max(max_us) AS max_us
+), placed AS (
+  -- How many latencies are at most the one of each row, and how many there are.
+  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY client_id, client_ip, api ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY client_id, client_ip, api) AS timed
   FROM counted
-  GROUP BY client_id, client_ip, api
 )
-SELECT client_id, client_ip, api, exchanges, errors, timed, CAST(quantiles[0] AS BIGINT) AS p50_us,
-  CAST(quantiles[1] AS BIGINT) AS p95_us, CAST(quantiles[2] AS BIGINT) AS p99_us, max_us
-FROM measured
+SELECT client_id, client_ip, api, sum(exchanges) AS exchanges, sum(errors) AS errors, max(timed) AS timed,
+  min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
+  min(if(100 * upto >= 95 * timed, bucket, NULL)) AS p95_us,
+  min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
+FROM placed
+GROUP BY client_id, client_ip, api
 ORDER BY exchanges DESC, client_id, client_ip, api

@@ -4,7 +4,7 @@
 -- topic: name of the topic, or its id where no message said the name.
 -- partition: partition index.
 -- leader: node id of the leader; null: there was none.
--- broker: its host and port, where known.
+-- broker: its host and port for clients, where known.
 -- leader_epoch: its epoch.
 -- isr: node ids of the in-sync replicas, where said.
 -- from_time: when it was first said.
@@ -15,7 +15,7 @@ WITH named AS (
     l.time
   FROM leaders AS l LEFT JOIN named_topics AS n ON n.topic_id = l.topic_id
 ), known AS (
-  SELECT capture, node_id, max(concat(host, ':', port)) AS broker FROM brokers GROUP BY capture, node_id
+  SELECT capture, node_id, concat(host, ':', port) AS broker FROM broker_addresses
 )
 SELECT l.capture, l.topic, l.partition, l.leader, k.broker, l.leader_epoch, array_join(l.isr, ', ') AS isr,
   l.time AS from_time, lead(l.time) OVER seen AS to_time, lag(l.leader) OVER seen AS previous_leader

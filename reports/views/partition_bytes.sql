@@ -10,6 +10,10 @@
 -- record_bytes: sizes of the records fields together.
 -- batches: whole record batches in them.
 -- records: records that the batches' headers say.
+-- refused_bytes: of the bytes, those that were answered with an error.
+-- refused_records: of the records, the same.
+-- unanswered_bytes: of the bytes, those that no answer tells of: Produce with acks 0, or an answer that is missing.
+-- unanswered_records: of the records, the same.
 -- empty: exchanges without an error that brought no records.
 -- last_offset: Produce: the last base offset given; Fetch: the last offset asked for.
 -- high_watermark: the largest high watermark that an answer said.
@@ -31,6 +35,10 @@ WITH sided AS (
 SELECT /*+ BROADCAST(named) */ p.capture, p.connection, p.side, coalesce(p.topic, named.topic, p.topic_id) AS topic,
   p.partition, count(*) AS exchanges, count_if(p.error_code <> 0) AS errors, sum(p.record_bytes) AS record_bytes,
   sum(p.batch_count) AS batches, sum(p.record_count) AS records,
+  sum(if(p.error_code <> 0, p.record_bytes, 0)) AS refused_bytes,
+  sum(if(p.error_code <> 0, p.record_count, 0)) AS refused_records,
+  sum(if(p.error_code IS NULL, p.record_bytes, 0)) AS unanswered_bytes,
+  sum(if(p.error_code IS NULL, p.record_count, 0)) AS unanswered_records,
   count_if(p.error_code = 0 AND coalesce(p.record_bytes, 0) = 0) AS empty, max(p.offset) AS last_offset,
   max(p.high_watermark) AS high_watermark, max(p.lag) AS max_lag
 FROM sided AS p LEFT JOIN named_topics AS named ON named.topic_id = p.topic_id

@@ -8,7 +8,8 @@
 -- batches_per_request: on average.
 -- records_per_batch: on average; few mean that `linger.ms` or `batch.size` are small.
 -- bytes_per_batch: on average.
--- compression_ratio: decompressed size by compressed; null where no batch was opened.
+-- compression_ratio: size of the records decompressed by their size as sent, headers of batches left out of both; null
+--   where no batch was opened.
 -- bad_checksums: batches whose checksum is wrong.
 SELECT topic, codec, sum(requests) AS requests, sum(batches) AS batches, sum(records) AS records,
   try_divide(sum(batches), sum(requests)) AS batches_per_request,

@@ -10,25 +10,48 @@
 -- acks: what they ask for: `all` (every in-sync replica), `1` (the leader), `0` (no answer).
 -- transactional_id: transactional ids, at most 5 of them.
 -- partitions: different partitions.
--- record_bytes: sizes of the records fields together.
--- records: records that the batches' headers say.
+-- record_bytes: sizes of the records fields together, each time that they were sent.
+-- records: records that the batches' headers say, each time that they were sent.
+-- delivered_bytes: of the bytes, those that the broker took.
+-- delivered_records: of the records, the same.
+-- refused_bytes: of the bytes, those that were answered with an error; a producer may have sent them again.
+-- refused_records: of the records, the same.
+-- unknown_bytes: of the bytes, those that no answer tells of: acks 0, or an answer that is missing.
+-- unknown_records: of the records, the same.
 -- codecs: codecs of the batches.
 -- idempotent: share of the batches with a producer id, from 0 to 1.
--- p50_us: half of the latencies are at most this.
--- p99_us: 99 of 100 are at most this.
+-- p50_us: the smallest latency that at least half of them do not exceed.
+-- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH asked AS (
-  SELECT capture, connection, topic, client_id, client_ip, acks, transactional_id, error_code, latency_us,
-    bucketed(latency_us) AS bucket
-  FROM exchange_topics
-  WHERE api_key = 0
+  SELECT x.topic, x.client_id, x.client_ip, c.software_name, c.software_version, x.acks, x.transactional_id,
+    x.error_code, x.latency_us
+  FROM exchange_topics AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
+  WHERE x.api_key = 0
 ), asks AS (
-  SELECT a.topic, a.client_id, a.client_ip, c.software_name, c.software_version, count(*) AS requests,
-    count_if(a.error_code <> 0) AS errors, collect_set(if(a.acks = -1, 'all', CAST(a.acks AS STRING))) AS acks,
-    array_join(slice(array_sort(collect_set(a.transactional_id)), 1, 5), ', ') AS transactional_id,
-    percentile(a.bucket, array(0.5, 0.99)) AS quantiles, max(a.latency_us) AS max_us
-  FROM asked AS a LEFT JOIN connections AS c ON c.capture = a.capture AND c.connection = a.connection
-  GROUP BY a.topic, a.client_id, a.client_ip, c.software_name, c.software_version
+  SELECT topic, client_id, client_ip, software_name, software_version, count(*) AS requests,
+    count_if(error_code <> 0) AS errors, collect_set(if(acks = -1, 'all', CAST(acks AS STRING))) AS acks,
+    array_join(slice(array_sort(collect_set(transactional_id)), 1, 5), ', ') AS transactional_id
+  FROM asked
+  GROUP BY topic, client_id, client_ip, software_name, software_version
+), timed AS (
+  SELECT topic, client_id, client_ip, software_name, software_version, bucketed(latency_us) AS bucket,
+    count(*) AS exchanges, max(latency_us) AS max_us
+  FROM asked
+  WHERE latency_us IS NOT NULL
+  GROUP BY ALL
+), placed AS (
+  SELECT *, sum(exchanges) OVER (
+      PARTITION BY topic, client_id, client_ip, software_name, software_version ORDER BY bucket
+    ) AS upto,
+    sum(exchanges) OVER (PARTITION BY topic, client_id, client_ip, software_name, software_version) AS total
+  FROM timed
+), waits AS (
+  SELECT topic, client_id, client_ip, software_name, software_version,
+    min(if(100 * upto >= 50 * total, bucket, NULL)) AS p50_us,
+    min(if(100 * upto >= 99 * total, bucket, NULL)) AS p99_us, max(max_us) AS max_us
+  FROM placed
+  GROUP BY topic, client_id, client_ip, software_name, software_version
 ), owners AS (
   -- Of a connection's owners only those matter that asked for the topic: the last join sees to it.
   SELECT x.capture, x.connection, x.client_id, x.client_ip, c.software_name, c.software_version
@@ -36,7 +59,9 @@ WITH asked AS (
     LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
 ), sent AS (
   SELECT p.topic, o.client_id, o.client_ip, o.software_name, o.software_version,
-    count(DISTINCT p.partition) AS partitions, sum(p.record_bytes) AS record_bytes, sum(p.records) AS records
+    count(DISTINCT p.partition) AS partitions, sum(p.record_bytes) AS record_bytes, sum(p.records) AS records,
+    sum(p.refused_bytes) AS refused_bytes, sum(p.refused_records) AS refused_records,
+    sum(p.unanswered_bytes) AS unknown_bytes, sum(p.unanswered_records) AS unknown_records
   FROM owners AS o JOIN partition_bytes AS p ON p.capture = o.capture AND p.connection = o.connection
     AND p.side = 'produce'
   GROUP BY ALL
@@ -50,9 +75,12 @@ WITH asked AS (
 )
 SELECT a.topic, a.client_id, a.client_ip, a.software_name, a.software_version, a.requests, a.errors,
   array_join(array_sort(a.acks), ', ') AS acks, nullif(a.transactional_id, '') AS transactional_id, s.partitions,
-  s.record_bytes, s.records, p.codecs, p.idempotent, CAST(a.quantiles[0] AS BIGINT) AS p50_us,
-  CAST(a.quantiles[1] AS BIGINT) AS p99_us, a.max_us
+  s.record_bytes, s.records, s.record_bytes - s.refused_bytes - s.unknown_bytes AS delivered_bytes,
+  s.records - s.refused_records - s.unknown_records AS delivered_records, s.refused_bytes, s.refused_records,
+  s.unknown_bytes, s.unknown_records, p.codecs, p.idempotent, w.p50_us, w.p99_us, w.max_us
 FROM asks AS a
+  LEFT JOIN waits AS w ON w.topic = a.topic AND w.client_id <=> a.client_id AND w.client_ip <=> a.client_ip
+    AND w.software_name <=> a.software_name AND w.software_version <=> a.software_version
   LEFT JOIN sent AS s ON s.topic = a.topic AND s.client_id <=> a.client_id AND s.client_ip <=> a.client_ip
     AND s.software_name <=> a.software_name AND s.software_version <=> a.software_version
   LEFT JOIN packed AS p ON p.topic = a.topic AND p.client_id <=> a.client_id AND p.client_ip <=> a.client_ip

@@ -39,4 +39,4 @@ FROM used AS u CROSS JOIN targets AS t
   LEFT JOIN first_releases AS f ON f.api_key = u.api_key
 WHERE (r.api_key IS NULL OR u.api_version NOT BETWEEN r.min AND r.max)
   AND NOT (u.api_key = 18 AND u.api_version > coalesce(r.max, -1))
-ORDER BY t.position DESC, u.exchanges DESC, u.client_id, u.api_key, u.api_version
+ORDER BY t.position DESC, u.exchanges DESC, u.client_id, u.api_key, u.api_version, u.software_name, u.software_version

@@ -1,6 +1,6 @@
 """Forged Kafka conversations for tests: messages by name, packets by hand, and what kwire makes of them.
 
-Messages are made with `analyzer.encoding`, which the golden files prove against Kafka's own code; packets with
+Messages are made with `analyzer.protocol.encoding`, which the golden files prove against Kafka's own code; packets with
 `captures.forge`. `read` checks what must hold of any capture, so every test that reads one checks it too.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 import analyzer
-from analyzer.encoding import encode_request, encode_response
+from analyzer.protocol.encoding import encode_request, encode_response
 from analyzer.tables import OPAQUE_REASONS
 from captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write, pcap, rendered
 

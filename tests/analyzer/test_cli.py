@@ -12,10 +12,12 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ import pytest
 import analyzer
 from analyzer import tables
 from captures import forge
-from tests.shared import ROOT, SAMPLES
+from tests.shared import ROOT, SAMPLES, shared_folder
 
 KWIRE = str(Path(sysconfig.get_path("scripts")) / "kwire")
 CAPTURE = SAMPLES / "client-kafkajs-3.9" / "capture.pcap"
@@ -113,6 +115,11 @@ def refused(done: subprocess.CompletedProcess[str], *said: str) -> None:
 USAGE = [
     ("", ["COMMAND", "kwire --help"]),
     ("frobnicate", ["frobnicate", "analyze"]),
+    ("shwo {capture}", ["did you mean show?"]),
+    ("show {capture} --fitler x", ["--fitler", "did you mean --filter?"]),
+    ("analyze {capture} -o {folder}/data --records mta", ["did you mean meta?"]),
+    ("help grup_lag", ["no help about 'grup_lag'", "did you mean group_lag?"]),
+    ("completion bsh", ["did you mean bash?"]),
     ("show", ["CAPTURE", "kwire show --help"]),
     ("show {capture} --nonsense", ["--nonsense", "kwire show --help"]),
     ("show {capture} --limit 0", ["--limit", "'0'"]),
@@ -132,6 +139,8 @@ USAGE = [
     ("show {folder}/missing.pcap", ["missing.pcap: no such file"]),
     ("show {folder}", ["no capture in this folder"]),
     ("show '{folder}/*.pcap'", ["no capture matches"]),
+    ("replay {capture} --to 127.0.0.1:1 -o README.md", ["README.md: exists and is not a folder"]),
+    ("replay {folder}/missing.pcap --to 127.0.0.1:1 -o tests", ["tests: not empty, and not a dataset"]),
     ("show README.md", ["README.md: not a pcap or pcapng capture", "editcap"]),
     ("show -", ["-: is empty"]),
     ("show - -", ["stdin was named twice"]),
@@ -156,6 +165,82 @@ def test_a_capture_without_permission(tmp_path: Path) -> None:
     path.write_bytes(CAPTURE.read_bytes())
     path.chmod(0)
     refused(kwire("show", path), "secret.pcap: cannot be read: Permission denied")
+
+
+# ------------------------------------------------------------------------------------------- the documentation in there
+
+
+def test_help_has_the_filter_language_as_plain_text() -> None:
+    said = printed("help", "filter")
+    for words in ("api == Produce and latency > 20ms", "A comparison: name, operator, value", "is null", "KiB"):
+        assert words in said
+    assert "```" not in said
+    assert "**" not in said
+    assert "](" not in said
+    assert ESCAPE not in said
+
+
+def test_help_has_every_table_and_column_and_what_it_holds() -> None:
+    said = " ".join(printed("help", "tables").split())
+    assert set(tables.ABOUT) == set(tables.TABLES)
+    for name, columns in tables.TABLES.items():
+        assert f"{name}: {tables.ABOUT[name]}" in said
+        for column in columns:
+            words = re.sub(r"`([^` ]+)`", r"\1", column.about)
+            assert f" {column.name} {words} (" in said
+    assert printed("help", "partitions") in printed("help", "tables")
+
+
+def test_help_has_every_view_and_its_question() -> None:
+    from reports import catalog
+
+    said = " ".join(printed("help", "views").split())
+    for view in catalog.views():
+        assert f" {view.name} {view.question} " in f" {said} "
+    lag = printed("help", "group_lag")
+    assert all(f"\n  {column} " in lag for column in catalog.view("group_lag").columns)
+
+
+def test_help_of_a_command_is_what_the_command_says() -> None:
+    assert printed("help", "show") == printed("show", "--help")
+    assert "kwire help filter" in printed("help")
+    assert re.search(r"begins with ! where .* with ~ where", " ".join(printed("show", "--help").split()))
+
+
+def completed(*words: str) -> list[str]:
+    """What bash offers for the last of some words."""
+    program = f"""
+        source <({shlex.quote(KWIRE)} completion bash)
+        COMP_WORDS=({" ".join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}
+        _kwire; printf '%s\n' "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_completes_commands_options_and_choices() -> None:
+    assert completed("kwire", "sh") == ["show"]
+    assert set(completed("kwire", "")) >= {"analyze", "show", "sql", "report", "replay", "diff", "help"}
+    assert set(completed("kwire", "show", "x.pcap", "--fi")) == {"--fields", "--filter"}
+    assert completed("kwire", "analyze", "--records", "m") == ["meta"]
+    assert completed("kwire", "analyze", "--records", "=", "m") == ["meta"]
+    assert completed("kwire", "show", "--color", "") == ["auto", "always", "never"]
+    assert completed("kwire", "show", "") == []  # files
+    assert completed("kwire", "show", "--filter", "") == []
+    assert completed("kwire", "help", "fil") == ["filter"]
+    assert completed("kwire", "completion", "z") == ["zsh"]
+    assert "--window-bytes" not in completed("kwire", "show", "--")
+
+
+def test_zsh_and_fish_are_told_every_option() -> None:
+    zsh, fish = printed("completion", "zsh"), printed("completion", "fish")
+    options = set(re.findall(r"--[a-z][a-z-]+", printed("replay", "--help"))) - {"--help"}
+    for option in options:
+        assert f"{option}[" in zsh
+        assert f" -l {option[2:]} " in fish
+    assert zsh.startswith("#compdef kwire\n")
 
 
 # --------------------------------------------------------------------------------------------------- data and the rest
@@ -202,11 +287,22 @@ def test_what_is_no_kafka_is_a_note_too(tmp_path: Path) -> None:
     assert re.fullmatch(r"note: web\.pcap: .*not recognised as Kafka.*--port 80 insists\n", done.stderr)
 
 
-def test_the_summary_is_data_as_text_and_as_json(tmp_path: Path) -> None:
+def test_a_dataset_is_not_shown_but_the_way_to_it_is(tmp_path: Path) -> None:
+    printed("analyze", CAPTURE, "-o", tmp_path / "data")
+    refused(kwire("show", tmp_path / "data"), "data: a dataset", f"kwire sql {tmp_path}/data")
+
+
+def test_the_summary_is_data_as_text_and_as_json(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     text = printed("analyze", CAPTURE, "-o", tmp_path / "text")
     assert "86 exchanges on 7 connections" in text
     summary = json.loads(printed("analyze", CAPTURE, "-o", tmp_path / "json", "--json"))
     assert sum(one["exchanges"] for one in summary["apis"]) == 86
+    for api in summary["apis"]:  # the smallest latency that at least so many do not exceed, within a bucket's width
+        sorted_us = sorted(row["latency_us"] for row in rows if row["api"] == api["api"] and row["latency_us"])
+        for name, percent in (("p50", 50), ("p95", 95), ("p99", 99)):
+            exact = sorted_us[-(-percent * len(sorted_us) // 100) - 1]
+            assert api["latency_us"][name] == pytest.approx(exact, rel=0.016)
+            assert len(sorted_us) > 2 or api["latency_us"][name] == exact
     for folder in ("text", "json"):
         assert analyzer.open_dataset(tmp_path / folder).exchanges.count_rows() == 86
 
@@ -250,7 +346,34 @@ def test_filter(rows: list[dict[str, Any]]) -> None:
     said = printed("show", CAPTURE, "--filter", "api in (Produce, Fetch)", "--fields", "api").splitlines()[1:]
     assert said == [row["api"] for row in rows if row["api"] in ("Produce", "Fetch")]
     assert set(said) == {"Produce", "Fetch"}
-    assert printed("show", CAPTURE, "--filter", "api == ShareFetch") == ""
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--fields", "api"), ("--count-by", "api")])
+def test_a_filter_that_nothing_matches_says_so(form: tuple[str, ...]) -> None:
+    done = kwire("show", CAPTURE, "--filter", "api == ShareFetch", *form)
+    assert done.returncode == 0
+    assert done.stdout.split() in ([], ["api", "exchanges"])
+    assert done.stderr == "note: 0 of 86 exchanges match the filter\n"
+
+
+def test_analyze_says_too_that_nothing_matches(tmp_path: Path) -> None:
+    done = kwire("analyze", CAPTURE, OTHER, "-o", tmp_path / "data", "--filter", "api == ShareFetch")
+    total = sum(1 for _ in analyzer.exchanges([CAPTURE, OTHER]))
+    assert (done.returncode, done.stderr) == (0, f"note: 0 of {total:,} exchanges match the filter\n")
+    one = kwire("analyze", CAPTURE, OTHER, "-o", tmp_path / "data", "--filter", "api == Produce")
+    assert (one.returncode, one.stderr) == (0, "")
+
+
+def test_tls_says_what_it_is_and_that_it_stays_shut(tmp_path: Path) -> None:
+    """Five connections of a real client and broker; insisting on a port would help nobody."""
+    capture = shared_folder("tls13-aiokafka-4.3") / "capture.pcap"
+    done = kwire("show", capture)
+    assert (done.returncode, done.stdout) == (0, "")
+    words = r"note: capture\.pcap: 5 connections are TLS \(24,236 bytes\): encrypted, .* shut;.*\n"
+    assert re.fullmatch(words, done.stderr)
+    said = printed("analyze", capture, "-o", tmp_path / "data")
+    assert "TLS: 5 connections, 24.2 kB: encrypted, what is said there stays shut\n" in said
+    assert "--port" not in done.stderr + said
 
 
 def test_count_by(rows: list[dict[str, Any]]) -> None:
@@ -404,7 +527,7 @@ def test_ctrl_c_while_stdin_is_silent(running: Callable[..., Running]) -> None:
 
 def under_way(target: Path) -> Callable[[], object]:
     """Whether a dataset is being written beside its place."""
-    return lambda: list(target.parent.glob(f".{target.name}.*"))
+    return lambda: list(target.parent.glob(f".{target.name}.*.new"))
 
 
 def test_ctrl_c_while_a_first_dataset_is_made_leaves_none(running: Callable[..., Running], tmp_path: Path) -> None:
@@ -481,10 +604,11 @@ def test_an_error_that_nobody_hears_still_has_its_code() -> None:
 ESCAPE = "\x1b["
 
 
-def on_a_terminal(*arguments: object, **environment: str) -> str:
-    """What a command prints where stdout is a terminal."""
+def on_a_terminal(*arguments: object, columns: int = 0, **environment: str) -> str:
+    """What a command prints where stdout is a terminal, of so many columns (0: it does not say)."""
     ours, theirs = pty.openpty()
-    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    termios.tcsetwinsize(theirs, (24, columns))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     process = subprocess.Popen(
         [KWIRE, *map(str, arguments)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL,
         env={**inherited, "PAGER": "cat", **environment},
@@ -517,7 +641,7 @@ def test_colour_is_for_terminals_and_repeats_what_the_text_says() -> None:
 @pytest.mark.parametrize(("option", "environment"), [((), {"NO_COLOR": "1"}), (("--color", "never"), {})])
 def test_colour_can_be_refused(option: tuple[str, ...], environment: dict[str, str]) -> None:
     """https://no-color.org"""
-    assert on_a_terminal("show", CAPTURE, *option, **environment) == printed("show", CAPTURE)
+    assert on_a_terminal("show", CAPTURE, *option, columns=0, **environment) == printed("show", CAPTURE)
 
 
 def test_colour_can_be_had_anywhere() -> None:
@@ -545,3 +669,54 @@ def test_what_a_capture_says_cannot_command_a_terminal(tmp_path: Path) -> None:
         assert "evil" in said or form == ["--frames"]
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", said), form
         assert len(said.splitlines()) == len(said.split("\n")) - 1
+
+
+@pytest.mark.parametrize("columns", [80, 100, 160])
+def test_lines_fit_a_terminal_and_end_in_the_result(columns: int, rows: list[dict[str, Any]]) -> None:
+    """Who asked, and what came of it, stand on the screen however narrow it is."""
+    heading, *lines = on_a_terminal("show", CAPTURE, columns=columns, NO_COLOR="1").splitlines()
+    assert len(lines) == len(rows)
+    assert max(map(len, [heading, *lines])) <= columns
+    assert heading.split()[:3] == ["time", "latency", "api"]
+    assert heading.split()[-1] == "result"
+    assert "client id" in heading
+    assert "broker" not in heading  # there is only the one
+    result = heading.index("result")
+    assert columns - result >= 30
+    for line, row in zip(lines, rows, strict=True):
+        assert f"{row['api']} v{row['api_version']} " in line
+        assert f" {(row['client_id'] or '')[:9]}" in line
+        assert f" {(row['error'] or 'ok')[:20]}" in line[result - 14 :]
+        assert line.startswith("!") == bool(row["error_code"])
+
+
+def test_a_width_that_is_said_counts_on_a_terminal_only() -> None:
+    """readline sets COLUMNS for what a shell or an interpreter starts: what they read from a pipe is to be whole."""
+    said = on_a_terminal("show", CAPTURE, columns=160, COLUMNS="90", NO_COLOR="1")
+    assert said == on_a_terminal("show", CAPTURE, columns=90, NO_COLOR="1")
+    whole = printed("show", CAPTURE, env={**os.environ, "COLUMNS": "90"})
+    assert max(map(len, whole.splitlines())) > 140
+    assert whole == printed("show", CAPTURE, "--wide")
+
+
+def test_wide_is_every_column_on_a_terminal() -> None:
+    assert on_a_terminal("show", CAPTURE, "--wide", columns=80, NO_COLOR="1") == printed("show", CAPTURE)
+
+
+def test_several_brokers_have_a_column_and_one_that_comes_late_is_named(tmp_path: Path) -> None:
+    """Twice the same clients at another address: a column. Without a column (a live capture's first line chose), the
+    line says which broker it is."""
+    cluster = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
+    assert "broker" not in on_a_terminal("show", cluster, columns=100, NO_COLOR="1").splitlines()[0]
+    moved = tmp_path / "moved.pcap"
+    moved.write_bytes(cluster.read_bytes().replace((9092).to_bytes(2, "big"), (9192).to_bytes(2, "big")))
+    lines = on_a_terminal("show", cluster, moved, "--rotated", columns=160, NO_COLOR="1").splitlines()
+    assert "broker" in lines[0].split()
+    assert any(" :9192 " in line for line in lines)
+    assert any(" :9092 " in line for line in lines)
+
+
+def test_frames_fit_too() -> None:
+    heading, *lines = on_a_terminal("show", CAPTURE, "--frames", columns=80, NO_COLOR="1").splitlines()
+    assert heading.split() == ["time", "from", "to", "bytes", "id", "message"]
+    assert max(map(len, lines)) <= 80

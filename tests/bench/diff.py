@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import dataset, tables
-from analyzer.columns import Coverage
-from analyzer.encoding import encode_request, encode_response
-from replay import apis
-from replay.outcome import REPLAYED
+from analyzer.meaning.connections import Coverage
+from analyzer.protocol import names
+from analyzer.protocol.encoding import encode_request, encode_response
+from analyzer.tables import REPLAYED
 from tests.bench.__main__ import RESULTS, machine, measured, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 from tests.shared import KWIRE, ROOT
@@ -46,8 +46,8 @@ def _round(connection: int, number: int, shift: int) -> Iterator[tuple[int, int,
     for index in range(_PRODUCED):
         base = first + index * _RECORDS + shift
         asked, answer = produced({connection: one}, acks=1), produced_answer({connection: base})
-        yield apis.PRODUCE, PRODUCE_VERSION, _request(apis.PRODUCE, PRODUCE_VERSION, asked), _answer(
-            apis.PRODUCE, PRODUCE_VERSION, answer
+        yield names.PRODUCE, PRODUCE_VERSION, _request(names.PRODUCE, PRODUCE_VERSION, asked), _answer(
+            names.PRODUCE, PRODUCE_VERSION, answer
         )
     stored = b"".join(
         (first + index * _RECORDS + shift).to_bytes(8, "big") + one[8:] for index in range(_PRODUCED)
@@ -56,8 +56,8 @@ def _round(connection: int, number: int, shift: int) -> Iterator[tuple[int, int,
     asked = {"topics": [{"topic": "orders", "partitions": [wanted]}]}
     got = {"partitionIndex": connection, "errorCode": 0, "highWatermark": 0, "records": stored}
     answer = {"responses": [{"topic": "orders", "partitions": [got]}]}
-    yield apis.FETCH, FETCH_VERSION, _request(apis.FETCH, FETCH_VERSION, asked), _answer(
-        apis.FETCH, FETCH_VERSION, answer
+    yield names.FETCH, FETCH_VERSION, _request(names.FETCH, FETCH_VERSION, asked), _answer(
+        names.FETCH, FETCH_VERSION, answer
     )
 
 
@@ -111,7 +111,7 @@ def _write(writer: dataset.Writer, some: list[Any], first: int, capture: str, na
     keys = [key for key, _, _, _ in some]
     where = {"capture": capture, "connection": name}
     writer.write("exchanges", _columns("exchanges", len(some), {
-        **where, "exchange": numbers, "reply": numbers, "api_key": keys, "api": [apis.name(key) for key in keys],
+        **where, "exchange": numbers, "reply": numbers, "api_key": keys, "api": [names.name(key) for key in keys],
         "api_version": [version for _, version, _, _ in some], "correlation_id": numbers, "status": "answered",
         "request_time": started + numbers * 1000, "request_file": "bench.pcap", "request_packet": numbers,
         "latency_us": 1000, "broker_ip": "10.0.0.9", "broker_port": 9092,
@@ -123,14 +123,14 @@ def _write(writer: dataset.Writer, some: list[Any], first: int, capture: str, na
 
 
 def _outcomes(writer: dataset.Writer, each: int) -> None:
-    kinds = [(apis.PRODUCE, PRODUCE_VERSION)] * _PRODUCED + [(apis.FETCH, FETCH_VERSION)]
+    kinds = [(names.PRODUCE, PRODUCE_VERSION)] * _PRODUCED + [(names.FETCH, FETCH_VERSION)]
     for connection in range(CONNECTIONS):
         some = [kinds[number % len(kinds)] for number in range(each)]
         versions = [version for _, version in some]
         writer.write("outcomes", _columns("outcomes", each, {
             "capture": "bench", "connection": f"10.0.0.1:{10000 + connection}-10.0.0.9:9092#1",
             "exchange": np.arange(each), "reply": np.arange(each), "step": np.arange(each) * CONNECTIONS + connection,
-            "api_key": [key for key, _ in some], "api": [apis.name(key) for key, _ in some], "api_version": versions,
+            "api_key": [key for key, _ in some], "api": [names.name(key) for key, _ in some], "api_version": versions,
             "sent_version": versions, "action": "sent", "verdict": "answered", "retries": [[]] * each,
             "latency_us": 1000, "targets": [[]] * each,
         }))  # fmt: skip

@@ -52,8 +52,7 @@ def timed(folder: Path, size: int, connections: int, runs: int) -> dict[str, Any
 def filter_cost(folder: Path, size: int, runs: int) -> dict[str, float]:
     """Seconds of framing and matching alone, and with a filter of 1 in 1,000."""
     import analyzer
-    from analyzer.columns import Columns
-    from analyzer.engine import Engine, Settings
+    from analyzer.bulk.engine import Engine, Settings
     from captures.files import capture_points
 
     path = folder / "filter.pcap"
@@ -66,10 +65,8 @@ def filter_cost(folder: Path, size: int, runs: int) -> dict[str, float]:
         point = capture_points([str(path)], False)[0]
         began = time.perf_counter()
         engine = Engine(point, Settings(threads=1))
-        columns = Columns(engine, point.name)
-        for batches in engine.batches():
-            columns.take(batches)
-            columns.release()
+        for window in engine.windows():
+            window.names.release()
         return time.perf_counter() - began
 
     matched = 0

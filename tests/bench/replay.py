@@ -24,27 +24,30 @@ from typing import Any
 import pytest
 
 from analyzer import tables
-from analyzer.encoding import encode_request, encode_response
-from replay import apis, link, run
-from replay.engine import Engine
+from analyzer.protocol import names
+from analyzer.protocol.encoding import encode_request, encode_response
+from replay import run
+from replay.options import Options
 from replay.outcome import quantiles
-from replay.sessions import Request, Session
-from replay.settings import Settings
+from replay.plan.sessions import Request, Session
+from replay.send import link
+from replay.send.engine import Engine
+from replay.send.settings import Settings
 from tests.bench.__main__ import RESULTS, machine, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 
 VERSION = 7
 IN_FLIGHT = 5
 START_NS = 1_700_000_000 * 10**9
-_OFFERS = {apis.PRODUCE: (3, 9), apis.METADATA: (0, 9), apis.API_VERSIONS: (0, 3), apis.INIT_PRODUCER_ID: (0, 4),
-           apis.FETCH: (4, 12), apis.LIST_OFFSETS: (1, 6), apis.FIND_COORDINATOR: (0, 3)}  # fmt: skip
+_OFFERS = {names.PRODUCE: (3, 9), names.METADATA: (0, 9), names.API_VERSIONS: (0, 3), names.INIT_PRODUCER_ID: (0, 4),
+           names.FETCH: (4, 12), names.LIST_OFFSETS: (1, 6), names.FIND_COORDINATOR: (0, 3)}  # fmt: skip
 
 
 class Sink(asyncio.Protocol):
     """Answers every request at once. Produce answers are made once and get their correlation id."""
 
     port = 0
-    produce = encode_response(apis.PRODUCE, VERSION, 0, produced_answer(0))[4:]
+    produce = encode_response(names.PRODUCE, VERSION, 0, produced_answer(0))[4:]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -60,7 +63,7 @@ class Sink(asyncio.Protocol):
                 break
             key, version = struct.unpack_from(">hh", data, at + 4)
             correlation = data[at + 8 : at + 12]
-            body = self.produce if key == apis.PRODUCE else self.other(key, version)
+            body = self.produce if key == names.PRODUCE else self.other(key, version)
             answers.append(struct.pack(">i", len(body) + 4) + correlation + body)
             at += 4 + size
         self.buffer = data[at:]
@@ -68,10 +71,10 @@ class Sink(asyncio.Protocol):
 
     def other(self, key: int, version: int) -> bytes:
         body: dict[str, Any]
-        if key == apis.API_VERSIONS:
+        if key == names.API_VERSIONS:
             offers = [{"apiKey": one, "minVersion": low, "maxVersion": high} for one, (low, high) in _OFFERS.items()]
             body = {"errorCode": 0, "apiKeys": offers}
-        elif key == apis.METADATA:
+        elif key == names.METADATA:
             partition = {"errorCode": 0, "partitionIndex": 0, "leaderId": 1, "replicaNodes": [1], "isrNodes": [1],
                          "offlineReplicas": []}  # fmt: skip
             body = {
@@ -79,13 +82,13 @@ class Sink(asyncio.Protocol):
                 "clusterId": "sink", "controllerId": 1,
                 "topics": [{"errorCode": 0, "name": "orders", "isInternal": False, "partitions": [partition]}],
             }  # fmt: skip
-        elif key == apis.INIT_PRODUCER_ID:
+        elif key == names.INIT_PRODUCER_ID:
             body = {"errorCode": 0, "producerId": 4711, "producerEpoch": 3}
-        elif key == apis.LIST_OFFSETS:
+        elif key == names.LIST_OFFSETS:
             body = {"topics": [{"name": "orders", "partitions": [
                 {"partitionIndex": 0, "errorCode": 0, "timestamp": -1, "offset": 0}]}]}  # fmt: skip
         else:
-            raise AssertionError(f"the sink got {apis.name(key)}")
+            raise AssertionError(f"the sink got {names.name(key)}")
         return encode_response(key, version, 0, body)[4:]
 
 
@@ -116,7 +119,7 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
         ) -> Request:  # fmt: skip
             row = columns | {
                 "capture": "bench", "connection": name, "exchange": ordinal, "reply": ordinal, "api_key": key,
-                "api": apis.name(key), "api_version": version, "client_id": client, "request_state": "decoded",
+                "api": names.name(key), "api_version": version, "client_id": client, "request_state": "decoded",
             }  # fmt: skip
             asked = encode_request(key, version, ordinal, client, body)
             return Request(row, sent, sent + took, asked, encode_response(key, version, ordinal, answer))
@@ -124,7 +127,7 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
         producer = (1000 + number, 0)
         some = [
             request(
-                0, apis.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1},
+                0, names.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1},
                 {"errorCode": 0, "producerId": producer[0], "producerEpoch": 0}, START_NS, 1000,
             )
         ]  # fmt: skip
@@ -133,7 +136,7 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
             body = produced(batch(producer=producer, sequence=ordinal * 3), acks=1)
             sent = START_NS + 2_000_000 + number * every_ns + ordinal * gap
             some.append(
-                request(ordinal + 1, apis.PRODUCE, VERSION, body, produced_answer(ordinal * 3), sent, gap * IN_FLIGHT)
+                request(ordinal + 1, names.PRODUCE, VERSION, body, produced_answer(ordinal * 3), sent, gap * IN_FLIGHT)
             )
         found.append(Session("bench", name, ("10.0.0.9", 9092), True, tuple(some)))
     return found
@@ -153,7 +156,7 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool)
     process.start()
     port = ready.get(timeout=60)
     found = sessions(connections, requests, rate)
-    chosen = run.Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True)
+    chosen = Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True)
     profile = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if profiled:

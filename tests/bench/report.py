@@ -1,11 +1,13 @@
 """Time `kwire report` on a dataset of forged rows.
 
-    python -m tests.bench.report                         # 10 M exchanges, as the issue asks: under 60 s and 6 GiB
+    python -m tests.bench.report                         # 10 M exchanges: under 20 s and 4 GiB
+    python -m tests.bench.report --engine spark          # the same by Spark: under 60 s and 6 GiB
     python -m tests.bench.report --exchanges 1000000 --dataset out/forged
 
 The rows look like an hour of a busy cluster: 600 connections of 200 clients to 6 brokers, 50 topics, mostly Produce and
 Fetch, latencies over four orders of magnitude, one answer in two hundred an error. The time is that of the whole
-process, Spark's start and the page's writing included; memory is the largest sum of RSS over the process and its JVM.
+process, the engine's start and the page's writing included; memory is the largest sum of RSS over the process and
+what it started.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from analyzer import dataset, schema, tables
+from analyzer import dataset, tables
+from analyzer.protocol import schema
 from tests.shared import KWIRE
 
-BAR_SECONDS, BAR_BYTES = 60, 6 << 30
+BARS = {"embedded": (20, 4 << 30), "spark": (60, 6 << 30)}
+"""Seconds and bytes that a report may take by each engine."""
+
 CHUNK = 500_000
 START_US = 1_767_322_800_000_000
 SPAN_US = 3_600_000_000
@@ -135,7 +140,7 @@ def family_rss(pid: int) -> int:
     return sum(sizes.get(one, 0) for one in family)
 
 
-def run(path: Path, page: Path) -> tuple[float, int]:
+def run(path: Path, page: Path, engine: str) -> tuple[float, int]:
     """Seconds and largest memory of `kwire report`. RuntimeError: it failed."""
     import subprocess
 
@@ -147,7 +152,7 @@ def run(path: Path, page: Path) -> tuple[float, int]:
             peak = max(peak, family_rss(pid))
 
     began = time.perf_counter()
-    process = subprocess.Popen([*KWIRE, "report", str(path), "-o", str(page), "--target", "4.0"])
+    process = subprocess.Popen([*KWIRE, "report", str(path), "-o", str(page), "--target", "4.0", "--engine", engine])
     sampler = threading.Thread(target=sample, args=(process.pid,))
     sampler.start()
     code = process.wait()
@@ -163,16 +168,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--exchanges", type=int, default=10_000_000, metavar="N")
     parser.add_argument("--dataset", type=Path, help="keep the dataset here, and use it where it is already there")
+    parser.add_argument("--engine", choices=tuple(BARS), default="embedded", help="what answers (default: embedded)")
     arguments = parser.parse_args()
+    bar_seconds, bar_bytes = BARS[arguments.engine]
     with tempfile.TemporaryDirectory() as temporary:
         path = arguments.dataset or Path(temporary) / "forged"
         if not dataset.is_dataset(path):
             forge(path, arguments.exchanges)
         page = Path(temporary) / "report.html"
-        seconds, peak = run(path, page)
-        print(f"kwire report: {seconds:.1f} s (bar {BAR_SECONDS}), {peak / 2**30:.2f} GiB (bar {BAR_BYTES >> 30}), "
+        seconds, peak = run(path, page, arguments.engine)
+        print(f"kwire report: {seconds:.1f} s (bar {bar_seconds}), {peak / 2**30:.2f} GiB (bar {bar_bytes >> 30}), "
               f"page of {page.stat().st_size / 1000:,.0f} kB")  # fmt: skip
-    return 0 if seconds <= BAR_SECONDS and peak <= BAR_BYTES else 1
+    return 0 if seconds <= bar_seconds and peak <= bar_bytes else 1
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ way, path, out, records = sys.argv[1:5]
 from analyzer import reading
 begin = lambda: reading.analyze(path, out, records=records, threads=2)
 if way != "local":
-    from reports import ingest, session
+    from reports.spark import ingest, session
     spark = session.session("local[2]")
     warm = sys.argv[5]  # Spark's first job starts its Python workers
     split = 0 if way == "by connection" else 1 << 60

@@ -117,20 +117,29 @@ def _pcapng(data: bytes) -> Iterator[Captured]:
         at += length
 
 
+def _cisco_hdlc(data: bytes) -> Any:
+    """dpkt does not know it: address, control, and Ethernet's type."""
+    return dpkt.ethernet.Ethernet(bytes(12) + data[2:])
+
+
 _LAYERS: dict[int, Any] = {
     0: dpkt.loopback.Loopback,
     1: dpkt.ethernet.Ethernet,
+    104: _cisco_hdlc,
     108: dpkt.loopback.Loopback,
     113: dpkt.sll.SLL,
     276: dpkt.sll2.SLL2,
 }
 
 
-def _ip(one: Captured) -> Any:
+def _ip(link: int, data: bytes) -> Any:
     """The IP packet in a frame, or something else."""
-    if one.link in _LAYERS:
-        return _LAYERS[one.link](one.data).data
-    return (dpkt.ip.IP if one.data[0] >> 4 == 4 else dpkt.ip6.IP6)(one.data)
+    if link == 192:  # PPI, which dpkt does not know: a header that says how long it is and what link type follows
+        _, _, size, inner = struct.unpack_from("<BBHI", data)
+        return _ip(inner, data[size:])
+    if link in _LAYERS:
+        return _LAYERS[link](data).data
+    return (dpkt.ip.IP if data[0] >> 4 == 4 else dpkt.ip6.IP6)(data)
 
 
 def _is_fragment(ip: Any) -> bool:
@@ -210,7 +219,7 @@ def rows(data: bytes) -> list[Row]:
     out = []
     pieces: dict[Any, dict[int, bytes]] = {}
     for one in captured(data):
-        ip = _innermost(_ip(one), pieces)
+        ip = _innermost(_ip(one.link, one.data), pieces)
         if ip is None or not isinstance(ip.data, dpkt.tcp.TCP):
             continue
         tcp = ip.data

@@ -31,26 +31,26 @@ def rows_of(batch: Packets) -> list[Row]:
     """A batch's rows as plain values."""
     out = []
     for row in range(len(batch)):
-        at, size = int(batch.payload_at[row]), int(batch.payload_captured[row])
+        at, size = int(batch.columns.payload_at[row]), int(batch.columns.payload_captured[row])
         payload = batch.buffer[at : at + size].tobytes()
         assert at >= 0
         assert len(payload) == size, "the payload lies in the window"
         out.append(
             Row(
-                number=int(batch.number[row]),
-                record_at=int(batch.record_at[row]),
-                time_ns=int(batch.time_ns[row]),
-                interface=int(batch.interface[row]),
-                source=struct.pack(">QQ", int(batch.src_hi[row]), int(batch.src_lo[row])),
-                target=struct.pack(">QQ", int(batch.dst_hi[row]), int(batch.dst_lo[row])),
-                src_port=int(batch.src_port[row]),
-                dst_port=int(batch.dst_port[row]),
-                seq=int(batch.seq[row]),
-                ack=int(batch.ack[row]),
-                window=int(batch.window[row]),
-                flags=int(batch.flags[row]),
+                number=int(batch.columns.number[row]),
+                record_at=int(batch.columns.record_at[row]),
+                time_ns=int(batch.columns.time_ns[row]),
+                interface=int(batch.columns.interface[row]),
+                source=struct.pack(">QQ", int(batch.columns.src_hi[row]), int(batch.columns.src_lo[row])),
+                target=struct.pack(">QQ", int(batch.columns.dst_hi[row]), int(batch.columns.dst_lo[row])),
+                src_port=int(batch.columns.src_port[row]),
+                dst_port=int(batch.columns.dst_port[row]),
+                seq=int(batch.columns.seq[row]),
+                ack=int(batch.columns.ack[row]),
+                window=int(batch.columns.window[row]),
+                flags=int(batch.columns.flags[row]),
                 payload=payload,
-                payload_length=int(batch.payload_length[row]),
+                payload_length=int(batch.columns.payload_length[row]),
             )
         )
     return out
@@ -62,8 +62,8 @@ def read_point(point: CapturePoint, **settings: object) -> Reading:
     rows: list[Row] = []
     batches = 0
     for batch in reader:
-        assert all(getattr(batch, name).flags.c_contiguous for name in ("number", "src_hi", "payload_at"))
-        assert all(0 <= index < len(reader.files) for index in batch.file.tolist())
+        assert all(getattr(batch.columns, name).flags.c_contiguous for name in ("number", "src_hi", "payload_at"))
+        assert all(0 <= index < len(reader.files) for index in batch.columns.file.tolist())
         rows.extend(rows_of(batch))
         batches += 1
         batch.release()

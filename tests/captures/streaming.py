@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from captures import streams
+from captures import out_of_order, stream_tables
 from captures.flows import Flows
 from captures.forge import ACK, SYN, Segment, tcp_ip
 from captures.packets import Packets, no_packets
 from captures.streams import Streams
+from captures.windows import PacketColumns
 
 CLIENT, BROKER = ("10.0.0.1", 40_000), ("10.0.0.2", 9092)
 CLIENT_ISN, BROKER_ISN = 1_000, 2_000_000_000
@@ -58,7 +59,7 @@ def packets_of(segments: Sequence[Segment], first: int = 1, snaplen: int = 1 << 
     """Packets as the `Reader` gives them: real IP packets in a buffer, cut to `snaplen` bytes each, numbered from
     `first` on. Every packet has an identification of its own, as a host's have."""
     buffer = bytearray()
-    rows: dict[str, list[int]] = {name: [] for name in _COLUMNS}
+    rows: dict[str, list[int]] = {name: [] for name in PacketColumns._fields}
     for index, one in enumerate(segments):
         packet = tcp_ip(one, identification=(first + index) % 2**16)
         begin, size = len(buffer), 20 + 20 if "." in one.source[0] else 40 + 20
@@ -76,13 +77,12 @@ def packets_of(segments: Sequence[Segment], first: int = 1, snaplen: int = 1 << 
         }.items():  # fmt: skip
             rows[name].append(value)
     empty = no_packets()
-    columns: dict[str, Any] = {name: np.array(values, getattr(empty, name).dtype) for name, values in rows.items()}
-    return replace(empty, buffer=np.frombuffer(bytes(buffer) or b"\0", np.uint8).copy(), **columns)
+    columns = (np.array(rows[name], getattr(empty.columns, name).dtype) for name in PacketColumns._fields)
+    return replace(
+        empty, buffer=np.frombuffer(bytes(buffer) or b"\0", np.uint8).copy(), columns=PacketColumns(*columns)
+    )
 
 
-_COLUMNS = ("number", "file", "record_at", "time_ns", "interface", "src_hi", "src_lo", "dst_hi", "dst_lo", "src_port",
-            "dst_port", "seq", "ack", "window", "flags", "payload_at", "payload_captured", "payload_length", "tcp_at",
-            "identity")  # fmt: skip
 
 
 def _address(text: str) -> int:
@@ -147,7 +147,7 @@ def follow(
     shards: int = 1,
     snaplen: int = 1 << 20,
     ended: bool = True,
-    waiting_bytes: int = streams.WAITING_BYTES,
+    waiting_bytes: int = out_of_order.WAITING_BYTES,
 ) -> list[Followed]:
     """Put packets through `Flows` and `Streams`; one result a connection, in order of their first packets.
 
@@ -167,17 +167,18 @@ def follow(
         for shard, stage in enumerate(stages):
             handed_on = stage.advance(no_packets() if packets is None else packets, assigned, base, flows.slots)
             for row in handed_on.rows.tolist():
-                assert row[streams.SEG_TRIGGER] >= trigger[shard], "rows are in order of what made them certain"
-                assert row[streams.SEG_ORDINAL] <= row[streams.SEG_TRIGGER]
-                trigger[shard] = row[streams.SEG_TRIGGER]
-                _take(found[row[streams.SEG_KEY] >> 1], row, handed_on.sources)
+                assert row[stream_tables.SEG_TRIGGER] >= trigger[shard], "rows are in order of what made them certain"
+                assert row[stream_tables.SEG_ORDINAL] <= row[stream_tables.SEG_TRIGGER]
+                trigger[shard] = row[stream_tables.SEG_TRIGGER]
+                _take(found[row[stream_tables.SEG_KEY] >> 1], row, handed_on.sources)
     for slot, one in found.items():
         stage = stages[slot % shards]
-        names = {name: getattr(streams, "D_" + name.upper()) for name in COUNTERS}
-        sides = [{name: int(stage.d[2 * slot + side, column]) for name, column in names.items()} for side in (0, 1)]
+        names = {name: getattr(stream_tables, "D_" + name.upper()) for name in COUNTERS}
+        rows = stage.directions[2 * slot : 2 * slot + 2]
+        sides = [{name: int(row[column]) for name, column in names.items()} for row in rows]
         one.counters = (sides[0], sides[1])
-        one.rtt_ns = int(stage.c[slot, streams.C_RTT_NS])
-        opener = int(stage.c[slot, streams.C_SYN_SIDE])
+        one.rtt_ns = int(stage.connections[slot, stream_tables.C_RTT_NS])
+        opener = int(stage.connections[slot, stream_tables.C_SYN_SIDE])
         one.client_opened = None if opener < 0 else opener == 0
         if ended:
             for who, counted in zip(("client", "broker"), one.counters, strict=True):
@@ -189,20 +190,20 @@ def follow(
 
 
 def _take(one: Followed, row: list[int], sources: tuple[np.ndarray, np.ndarray]) -> None:
-    who = "client" if row[streams.SEG_KEY] % 2 == 0 else "broker"
-    kind, length = row[streams.SEG_KIND], row[streams.SEG_LENGTH]
-    if kind == streams.DATA:
-        at = row[streams.SEG_AT]
-        one.add(who, sources[row[streams.SEG_SOURCE]][at : at + length].tobytes())
-        one.origins += [(who, row[streams.SEG_NUMBER])] * length
-    elif kind == streams.GAP:
+    who = "client" if row[stream_tables.SEG_KEY] % 2 == 0 else "broker"
+    kind, length = row[stream_tables.SEG_KIND], row[stream_tables.SEG_LENGTH]
+    if kind == stream_tables.DATA:
+        at = row[stream_tables.SEG_AT]
+        one.add(who, sources[row[stream_tables.SEG_SOURCE]][at : at + length].tobytes())
+        one.origins += [(who, row[stream_tables.SEG_NUMBER])] * length
+    elif kind == stream_tables.GAP:
         one.add(who, Gap(length))
-    elif kind == streams.SNAPLEN:
+    elif kind == stream_tables.SNAPLEN:
         one.add(who, Cut(length))
-    elif kind == streams.END:
+    elif kind == stream_tables.END:
         one.add("both", OVER)
     else:
-        one.add(who, FIN_SEEN if kind == streams.FINISH else RST_SEEN)
+        one.add(who, FIN_SEEN if kind == stream_tables.FINISH else RST_SEEN)
 
 
 def follow_one(segments: Sequence[Segment], **how: Any) -> Followed:

@@ -1,7 +1,10 @@
-"""The cache folder: what can be made again is kept, and whatever happens to it there costs time only."""
+"""The cache folder: what can be made again is kept, whatever happens to it there costs time only, and nothing of others
+is used, let alone run."""
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer import conversation, program, schema
-from captures import cache, native
+from analyzer.bulk import shard as conversation
+from analyzer.protocol import program, schema
+from captures import cache, kernels, native
+from tests.captures.reaching import reached
+from tests.programs import printed
 
 
 @pytest.fixture
@@ -52,7 +58,7 @@ def test_a_damaged_value_is_made_again(folder: Path, source: Path) -> None:
     cache.kept("text", [source], counting(source, made))
     (stored,) = folder.rglob("text.*")
     whole = stored.read_bytes()
-    for damaged in (b"", whole[:31], whole[:-1], whole[:-1] + b"x", cache.sealed(b"no pickle")):
+    for damaged in (b"", whole[:31], whole[:-1], whole[:-1] + b"x", cache.sealed(b"none of ours")):
         stored.write_bytes(damaged)
         assert cache.kept("text", [source], counting(source, made)) == "first"
         assert stored.read_bytes() == whole
@@ -74,6 +80,17 @@ def test_sealed_content_is_whole_or_refused() -> None:
         for damaged in (stored[:at], stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :]):
             with pytest.raises(ValueError, match="damaged"):
                 cache.opened(damaged)
+
+
+def test_what_is_kept_of_the_layouts_goes_by_all_that_they_are_made_from() -> None:
+    """But for the cache itself: how something is stored changes nothing of what it is."""
+    listed = set(schema.sources())
+    assert set(schema.FOLDER.glob("*.json")) <= listed
+    for module, makes in ((schema, "_apis"), (program, "build"), (program, "build_data"), (conversation, "_layouts")):
+        assert module.__file__ is not None
+        files = reached(Path(module.__file__), makes)
+        assert Path(schema.__file__) in files
+        assert files - {Path(cache.__file__)} <= listed
 
 
 def test_what_is_kept_of_the_layouts_is_what_they_say(folder: Path) -> None:
@@ -98,7 +115,180 @@ def test_temporary_files_of_others_are_not_run(tmp_path: Path, monkeypatch: pyte
     assert ours == cache._temporary()
     assert ours.stat().st_mode & 0o077 == 0
     ours.chmod(0o777)  # somebody else may have put code there
-    assert cache._temporary() not in (ours, cache._temporary())
+    another = cache._temporary()
+    assert another != ours
+    assert another.stat().st_mode & 0o077 == 0
     ours.rmdir()
     ours.symlink_to(tmp_path)
-    assert cache._temporary() != ours
+    assert cache._temporary() == another
+
+
+# --- whose a cache is -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Every folder that may be the cache, each in a place of the test's own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(cache, "_passed_over", set())
+    places = {name: tmp_path / name for name in ("KWIRE_CACHE_DIR", "XDG_CACHE_HOME", "HOME")}
+    for variable, place in places.items():
+        monkeypatch.setenv(variable, str(place))
+    return {
+        "KWIRE_CACHE_DIR": places["KWIRE_CACHE_DIR"],
+        "XDG_CACHE_HOME": places["XDG_CACHE_HOME"] / "kwire",
+        "HOME": places["HOME"] / ".cache" / "kwire",
+        "temporary": tmp_path / f"kwire-{os.getuid()}",
+    }
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *variables: str) -> None:
+    for variable in variables:
+        monkeypatch.delenv(variable)
+
+
+ROOTS = pytest.mark.parametrize(
+    ("root", "unset"),
+    [
+        ("KWIRE_CACHE_DIR", ()),
+        ("XDG_CACHE_HOME", ("KWIRE_CACHE_DIR",)),
+        ("HOME", ("KWIRE_CACHE_DIR", "XDG_CACHE_HOME")),
+    ],
+)
+
+
+@ROOTS
+@pytest.mark.parametrize("part", ["", "data", "kernels", "spark"])
+def test_a_cache_that_others_may_write_to_is_passed_over_and_a_line_says_so(
+    root: str, unset: tuple[str, ...], part: str, roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    without(monkeypatch, *unset)
+    assert cache.cache_root() == roots[root], "it is ours, and new"
+    for mode in (0o720, 0o702):
+        (roots[root] / part).mkdir(exist_ok=True)
+        (roots[root] / part).chmod(mode)
+        assert cache.cache_root() != roots[root]
+        assert cache.cache_root() != roots[root]
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"kwire: '{roots[root] / part}' may be written to by others: this cache is not used"], "once"
+
+
+@ROOTS
+def test_a_cache_of_another_user_is_passed_over_and_a_line_says_so(
+    root: str, unset: tuple[str, ...], roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    without(monkeypatch, *unset)
+    roots[root].mkdir(parents=True, mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: roots[root].stat().st_uid + 1)
+    assert cache.cache_root() != roots[root]
+    assert f"'{roots[root]}' belongs to another user: this cache is not used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o277, 0o777])
+def test_folders_of_the_cache_are_ours_alone_whatever_the_umask(
+    umask: int, source: Path, roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "KWIRE_CACHE_DIR", "XDG_CACHE_HOME")
+    before = os.umask(umask)
+    try:
+        cache.kept("text", [source], source.read_text)
+        cache.replace(cache.cache_root() / "kernels" / "version" / "machine" / "code", b"")
+    finally:
+        os.umask(before)
+    for folder in (roots["HOME"], *(path for path in roots["HOME"].rglob("*") if path.is_dir()), roots["HOME"].parent):
+        assert folder.stat().st_mode & 0o777 == 0o700, folder
+
+
+def test_only_absolute_folders_are_the_users_cache(
+    roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XDG's specification: relative paths are to be ignored. A cache in the folder one happens to be in is a trap."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    without(monkeypatch, "KWIRE_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache.cache_root() == roots["HOME"]
+    monkeypatch.setenv("HOME", "relative")
+    assert cache.cache_root() == roots["temporary"]
+    assert not list(Path().iterdir())
+
+
+def test_without_a_home_the_cache_is_a_temporary_folder(
+    roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's user may have no HOME and no line in the file of users: `~` stays `~` then."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    without(monkeypatch, "KWIRE_CACHE_DIR", "XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert cache.cache_root() == roots["temporary"]
+    assert not list(Path().iterdir())
+
+
+class Trap:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, ("sprung",)
+
+
+def test_what_is_kept_cannot_run_code(
+    folder: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache.kept("text", [source], source.read_text)
+    (stored,) = folder.rglob("text.*")
+    stored.write_bytes(cache.sealed(pickle.dumps(Trap())))
+    assert cache.kept("text", [source], source.read_text) == "first"
+    assert not (tmp_path / "sprung").exists()
+    with pytest.raises(TypeError, match="does not keep object"):
+        cache.packed(object())
+    objects = cache.packed(np.arange(3)).replace(b"<i8", b"|O8")
+    with pytest.raises(ValueError, match="not kept"):
+        cache.unpacked(memoryview(objects))
+
+
+def test_values_come_back_as_they_were() -> None:
+    value = {"a": [1, None, True, "\u2028", -(1 << 62)], "array": [1], "": {}, "b": [[1.5, "x"]]}
+    assert cache.unpacked(memoryview(cache.packed(value))) == value
+    for array in (np.arange(6, dtype="<i2").reshape(2, 3), np.zeros((2, 0, 3), np.uint8), np.array([True]), np.ones(2)):
+        back = cache.unpacked(memoryview(cache.packed([array])))[0]
+        assert np.array_equal(back, array)
+        assert (back.dtype, back.shape) == (array.dtype, array.shape)
+        assert back.flags.writeable
+
+
+def test_a_file_that_others_could_have_written_is_not_read(folder: Path, source: Path, tmp_path: Path) -> None:
+    made: list[str] = []
+    cache.kept("text", [source], counting(source, made))
+    (stored,) = folder.rglob("text.*")
+    whole = stored.read_bytes()
+    stored.chmod(0o602)
+    cache.kept("text", [source], counting(source, made))
+    stored.unlink()
+    (tmp_path / "elsewhere").write_bytes(whole)
+    stored.symlink_to(tmp_path / "elsewhere")
+    cache.kept("text", [source], counting(source, made))
+    assert len(made) == 3
+    assert not cache.ours_alone(tmp_path / "absent")
+    assert not cache.ours_alone(stored.parent)
+
+
+def test_object_code_comes_only_from_files_that_are_ours_alone(tmp_path: Path) -> None:
+    code = native.ObjectCode("f", (), (), False, b"code")
+    (tmp_path / "code").write_bytes(code.to_bytes())
+    (tmp_path / "code").chmod(0o600)
+    assert kernels._stored(tmp_path / "code") == code
+    (tmp_path / "code").chmod(0o622)
+    assert kernels._stored(tmp_path / "code") is None
+
+
+def test_kernels_are_not_kept_where_others_may_write(tmp_path: Path) -> None:
+    """The whole way, in a process of its own: what lies in an open folder is neither linked nor added to."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    where = printed("from captures import kernels; print(kernels.CACHE_FOLDER)", KWIRE_CACHE_DIR=str(tmp_path / "open"))
+    assert not Path(where.strip()).is_relative_to(tmp_path)
+    assert not list((tmp_path / "open").iterdir())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures import forge, streams
+from captures import copies, forge, stream_tables
 from captures.files import CapturePoint
 from captures.flows import Flows
 from captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write
@@ -54,23 +54,23 @@ def see(folder: Path, data: bytes, window_bytes: int = 1 << 20, gaps: bool = Fal
         assigned = flows.all_end() if packets is last else flows.assign(packets)
         segments = stage.advance(packets, assigned, base, flows.slots)
         for row in segments.rows:
-            if row[streams.SEG_KIND] == streams.DATA:
-                at, length = int(row[streams.SEG_AT]), int(row[streams.SEG_LENGTH])
-                part = segments.sources[int(row[streams.SEG_SOURCE])][at : at + length]
-                seen.bytes[int(row[streams.SEG_KEY]) & 1] += part.tobytes()
+            if row[stream_tables.SEG_KIND] == stream_tables.DATA:
+                at, length = int(row[stream_tables.SEG_AT]), int(row[stream_tables.SEG_LENGTH])
+                part = segments.sources[int(row[stream_tables.SEG_SOURCE])][at : at + length]
+                seen.bytes[int(row[stream_tables.SEG_KEY]) & 1] += part.tobytes()
             else:
-                assert gaps or row[streams.SEG_KIND] not in (streams.GAP, streams.SNAPLEN)
+                assert gaps or row[stream_tables.SEG_KIND] not in (stream_tables.GAP, stream_tables.SNAPLEN)
         base += len(packets)
     assert flows.slots == 1
-    d = stage.d[:2].sum(axis=0)
-    seen.packets = int(d[streams.D_PACKETS])
-    seen.duplicates = int(d[streams.D_DUPLICATE_PACKETS])
-    seen.retransmissions = int(d[streams.D_RETRANSMISSIONS])
-    seen.out_of_order = int(d[streams.D_OUT_OF_ORDER])
-    seen.conflicts = int(d[streams.D_CONFLICTS])
-    seen.duplicate_bytes = int(d[streams.D_DUPLICATE])
-    seen.zero_windows = int(d[streams.D_ZERO_WINDOWS])
-    seen.rtt_ns = int(stage.c[0, streams.C_RTT_NS])
+    d = stage.directions[:2].sum(axis=0)
+    seen.packets = int(d[stream_tables.D_PACKETS])
+    seen.duplicates = int(d[stream_tables.D_DUPLICATE_PACKETS])
+    seen.retransmissions = int(d[stream_tables.D_RETRANSMISSIONS])
+    seen.out_of_order = int(d[stream_tables.D_OUT_OF_ORDER])
+    seen.conflicts = int(d[stream_tables.D_CONFLICTS])
+    seen.duplicate_bytes = int(d[stream_tables.D_DUPLICATE])
+    seen.zero_windows = int(d[stream_tables.D_ZERO_WINDOWS])
+    seen.rtt_ns = int(stage.connections[0, stream_tables.C_RTT_NS])
     return seen
 
 
@@ -118,7 +118,7 @@ def test_a_copy_behind_a_router_has_another_ttl(tmp_path: Path) -> None:
 def test_copies_of_a_card_that_hands_over_in_batches(tmp_path: Path) -> None:
     segments = forge.converse([Write(TO_BROKER, bytes(range(256)) * 60)], mss=1000, acks=False)
     records = forge.rendered(segments)
-    batch = streams.RECENT
+    batch = stream_tables.RECENT
     batches: list[Record] = []
     for begin in range(0, len(records), batch):
         batches += [*records[begin : begin + batch], *records[begin : begin + batch]]
@@ -326,7 +326,7 @@ def test_a_copy_that_differs_from_bytes_handed_on_is_a_conflict(tmp_path: Path) 
 
 def test_the_quick_sum_is_the_plain_one() -> None:
     def both(b: np.ndarray, words: np.ndarray, at: int, count: int) -> tuple[int, int]:
-        return streams.payload_sum(b, words, at, count), streams.byte_sum(b, at, count)
+        return copies.payload_sum(b, words, at, count), copies.byte_sum(b, at, count)
 
     sums = with_numba().njit(both)
     b = np.frombuffer(random.Random(5).randbytes(70_000), np.uint8)
@@ -345,8 +345,8 @@ def test_checksums_of_forged_packets_are_right_and_spoiled_ones_wrong(segments: 
         b: np.ndarray, at: int, length: int, src_hi: int, src_lo: int, dst_hi: int, dst_lo: int
     ) -> tuple[int, int]:
         return (
-            streams.header_sum(b, at, at + 20, length, src_hi, src_lo, dst_hi, dst_lo),
-            streams.byte_sum(b, at + 20, length),
+            copies.header_sum(b, at, at + 20, length, src_hi, src_lo, dst_hi, dst_lo),
+            copies.byte_sum(b, at + 20, length),
         )
 
     sums = with_numba().njit(summed)  # helpers can only be called from a kernel

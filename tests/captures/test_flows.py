@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures.flows import FRESH_PACKETS, LINGER_NS, Flows
+from captures.flows import FORGET_NS, FRESH_PACKETS, LINGER_NS, REMEMBERED, Flows
 from captures.forge import ACK, FIN, RST, SYN, End, Segment
 from tests.captures.streaming import BROKER, CLIENT, HANDSHAKE, MS, START_NS, b, c, packets_of, timed
 from tests.programs import CHECKED_AND_PLAIN, STRICT, printed
@@ -26,6 +26,7 @@ from tests.programs import CHECKED_AND_PLAIN, STRICT, printed
 ROOT = Path(__file__).resolve().parent.parent.parent
 LINGER = LINGER_NS // MS
 """Milliseconds that a closed connection still takes packets."""
+FORGET = FORGET_NS // MS
 
 CLOSE = (c(3, flags=FIN | ACK), b(0, ack=4, flags=FIN | ACK), c(4, ack=1))
 
@@ -42,11 +43,13 @@ class Named:
     reuse: list[int] = field(default_factory=list)
 
 
-def name(segments: Sequence[Segment], batches: Sequence[int] = (), recycle: bool = False) -> Named:
+def name(
+    segments: Sequence[Segment], batches: Sequence[int] = (), recycle: bool = False, remembered: int = REMEMBERED
+) -> Named:
     """What `Flows` makes of packets; `batches` are numbers of packets after which a window ends. `recycle`: slots of
     ended connections are given back after each window, as the engine does."""
     every = timed(segments)
-    flows, found = Flows(), Named()
+    flows, found = Flows(remembered), Named()
     cuts = [0, *sorted(batches), len(every)]
     for begin, end in pairwise(cuts):
         assigned = flows.assign(packets_of(every[begin:end], begin + 1))
@@ -290,14 +293,69 @@ def test_all_open_at_once(count: int) -> None:
     assert all(index == 0 for index, _ in ends)
 
 
+def turns(*clients: tuple[int, int]) -> list[Segment]:
+    """Connections opened and reset at once, one a turn: (port of the client, minutes from the start)."""
+    out: list[Segment] = []
+    for turn, (port, minutes) in enumerate(clients):
+        opened = using(HANDSHAKE[:1], ("10.0.0.1", port), isn=turn * 10_000_000)[0]
+        out += at([opened, replace(opened, flags=RST, sequence=opened.sequence + 1)], minutes * 60_000)
+    return out
+
+
+def test_a_four_tuple_that_ended_an_hour_ago_is_forgotten_where_there_are_too_many() -> None:
+    """It ends at the packet after it lingered: at minute 1 here. What comes after it is forgotten has a number above
+    its own, itself included, so that no name is given twice."""
+    first = turns((1, 0), (1, 1), (1, 2), (2, 3))
+    assert name(first, remembered=0).reuse == [1, 2, 3, 1]
+    within = [*first, *turns((3, 62), (1, 63))]
+    assert name(within, remembered=0).reuse == [1, 2, 3, 1, 1, 4]
+    beyond = [*first, *turns((3, 64), (1, 65), (2, 66), (4, 67))]
+    assert name(beyond, remembered=0).reuse == [1, 2, 3, 1, 4, 4, 2, 4]
+    assert name(beyond, remembered=10).reuse == [1, 2, 3, 1, 1, 4, 2, 1]
+
+
+def test_four_tuples_that_are_forgotten_leave_their_room_to_others() -> None:
+    """Twelve days of a client that takes a new port every two minutes, which the tables do not grow with."""
+    packets = turns(*((1 + turn % 60_000, 2 * turn) for turn in range(9000)))
+    flows = Flows(remembered=20)
+    for begin in range(0, len(packets), 500):
+        flows.recycle(flows.assign(packets_of(packets[begin : begin + 500])).ends[:, 1])
+    assert 20 < flows.remembered < 60
+    assert len(flows.tables.flows) == len(Flows().tables.flows)
+    assert len(flows.tables.past) == len(Flows().tables.past)
+
+
+def test_a_four_tuple_used_again_and_again_takes_no_more_room() -> None:
+    packets = turns(*((1 + turn % 3, turn) for turn in range(4000)))
+    flows = Flows()
+    flows.assign(packets_of(packets))
+    assert flows.remembered == 3
+    assert len(flows.tables.past) == len(Flows().tables.past)
+    assert name(packets).reuse == [1 + turn // 3 for turn in range(4000)]
+
+
+def test_no_two_connections_have_one_name_whatever_is_forgotten() -> None:
+    rng = random.Random(7)
+    clients = [(rng.randint(1, 400), 3 * turn) for turn in range(3000)]
+    for remembered in (0, 5, 50):
+        found = name(turns(*clients), remembered=remembered)
+        names = [(port, number) for (port, _), number in zip(clients, found.reuse, strict=True)]
+        assert len(set(names)) == len(names) == 3000
+        again = name(turns(*clients), batches=sorted(rng.sample(range(6000), 9)), recycle=True, remembered=remembered)
+        assert again.reuse == found.reuse
+
+
 # ----------------------------------------------------------------------------- a slow twin, and the kernels another way
 
 
 class Twin:
     """The rules of `flows`' docstring over a dict, one packet after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: int) -> None:
         self.found = Named()
+        self.remembered = remembered
+        self.forgotten = 0
+        self.past: dict[frozenset[End], int] = {}
         self.open: dict[frozenset[End], dict[str, Any]] = {}
         self.uses: dict[frozenset[End], int] = {}
         self.closed: list[dict[str, Any]] = []
@@ -317,7 +375,14 @@ class Twin:
             if not opens and not one.payload:
                 self.found.of.append(None)
                 return
-            self.uses[key] = self.uses.get(key, 0) + 1
+            if key not in self.uses:
+                while len(self.past) > self.remembered and self.clock - min(self.past.values()) > FORGET_NS:
+                    old = next(iter(self.past))
+                    del self.past[old]
+                    self.forgotten = max(self.forgotten, self.uses.pop(old))
+                self.uses[key] = self.forgotten
+            self.past.pop(key, None)
+            self.uses[key] += 1
             known = self.open[key] = {"key": key, "born": len(self.found.reuse), "isn": {}, "first": {}, "packets": 0,
                                       "fins": set(), "closed": None, "opener": None}  # fmt: skip
             self.found.reuse.append(self.uses[key])
@@ -352,12 +417,13 @@ class Twin:
     def _end(self, number: int, one: dict[str, Any]) -> None:
         self.found.ends.append((number, one["born"]))
         del self.open[one["key"]]
+        self.past[one["key"]] = self.clock
         if one in self.closed:
             self.closed.remove(one)
 
 
-def twin(segments: Sequence[Segment]) -> Named:
-    every, one = timed(segments), Twin()
+def twin(segments: Sequence[Segment], remembered: int = REMEMBERED) -> Named:
+    every, one = timed(segments), Twin(remembered)
     for number, segment in enumerate(every):
         one.take(number, segment)
     one.found.open.extend(sorted(known["born"] for known in one.open.values()))
@@ -369,8 +435,8 @@ def tangled(rng: random.Random) -> list[Segment]:
     out = []
     time_ns = START_NS
     for _ in range(rng.randint(1, 60)):
-        time_ns += rng.choice([0, MS, 100 * MS, LINGER_NS // 2, LINGER_NS, LINGER_NS + 1, -MS])
-        client = ("10.0.0.1", rng.choice([40_000, 40_001]))
+        time_ns += rng.choice([0, MS, 100 * MS, LINGER_NS // 2, LINGER_NS, LINGER_NS + 1, -MS, FORGET_NS])
+        client = ("10.0.0.1", rng.choice([40_000, 40_001, 40_002]))
         isn = rng.choice([5, 5, 2**32 - 3, 1 << 30])
         at = rng.choice([-1, -1, 0, 3, 1 << 19, 1 << 21])
         flags = rng.choice([SYN, SYN | ACK, ACK, ACK, ACK, FIN | ACK, RST, SYN | RST, SYN | FIN, 0])
@@ -382,22 +448,24 @@ def tangled(rng: random.Random) -> list[Segment]:
 
 
 @settings(max_examples=300)
-@given(seed=st.integers(0, 1 << 30))
-def test_the_kernel_does_what_the_plain_twin_does(seed: int) -> None:
+@given(seed=st.integers(0, 1 << 30), remembered=st.sampled_from([0, 1, 2, REMEMBERED]))
+def test_the_kernel_does_what_the_plain_twin_does(seed: int, remembered: int) -> None:
     packets = tangled(random.Random(seed))
-    assert name(packets) == twin(packets)
+    assert name(packets, remembered=remembered) == twin(packets, remembered)
 
 
 @settings(max_examples=100)
-@given(seed=st.integers(0, 1 << 30), cuts=st.lists(st.integers(0, 60), max_size=6), recycle=st.booleans())
-def test_windows_and_recycled_slots_change_nothing(seed: int, cuts: list[int], recycle: bool) -> None:
+@given(seed=st.integers(0, 1 << 30), cuts=st.lists(st.integers(0, 60), max_size=6), recycle=st.booleans(),
+       remembered=st.integers(0, 2))  # fmt: skip
+def test_windows_and_recycled_slots_change_nothing(seed: int, cuts: list[int], recycle: bool, remembered: int) -> None:
     packets = tangled(random.Random(seed))
-    assert name(packets, [min(cut, len(packets)) for cut in cuts], recycle) == name(packets)
+    cut = name(packets, [min(cut, len(packets)) for cut in cuts], recycle, remembered)
+    assert cut == name(packets, remembered=remembered)
 
 
 def few() -> str:
     """The same captures each time, and what was made of them."""
-    return "\n".join(repr(name(tangled(random.Random(seed)))) for seed in range(100))
+    return "\n".join(repr(name(tangled(random.Random(seed)), remembered=seed % 3)) for seed in range(100))
 
 
 @CHECKED_AND_PLAIN

@@ -1,9 +1,13 @@
 """Compiled kernels: called without Numba they do what Numba's own dispatch does; a bad file in the cache, several first
-runs at once and Numba's switches change no result."""
+runs at once and Numba's switches change no result; an edit of anything that a kernel is made from compiles it anew.
+
+(proves: captures/kernels.py, captures/native.py)
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +17,9 @@ import numpy as np
 import pytest
 
 from captures import kernels, native
+from captures.cache import python_files
 from captures.kernels import inline, kernel, shared
+from tests.captures.reaching import kernels_of, reached
 from tests.programs import printed
 from tests.shared import ROOT, SAMPLES
 
@@ -80,12 +86,17 @@ def past_the_end(values: Any) -> Any:
     return values[len(values)]
 
 
+def by_numba(function: Any) -> Any:
+    """The same function called by Numba's own dispatch. (A kernel has the type of what it was made of.)"""
+    return function.by_numba
+
+
 def test_a_kernel_does_what_numbas_own_dispatch_does() -> None:
     for dtype in (np.uint8, np.int8, np.int32, np.uint16, np.int64):
         first = np.array([-3, 5, 120], np.int64).astype(dtype)
         ours, theirs = (Pair(first.copy(), np.arange(3, dtype=np.int64)) for _ in range(2))
         for i in (-1, 0, 2, 3, 1 << 40):
-            assert total_of(ours, i) == total_of.by_numba(theirs, i)
+            assert total_of(ours, i) == by_numba(total_of)(theirs, i)
             assert (ours.second == theirs.second).all()
 
 
@@ -102,7 +113,7 @@ def test_scalars_keep_all_their_bits() -> None:
         (np.int64(-(1 << 61)), np.bool_(False), np.uint64(1), np.float64(-0.0)),
         (np.int8(-128), False, np.uint8(255), float("inf")),
     ]:
-        assert seen(*arguments) == seen.by_numba(*arguments)
+        assert seen(*arguments) == by_numba(seen)(*arguments)
 
 
 def test_layouts_and_read_only_arrays_are_kinds_of_their_own() -> None:
@@ -112,7 +123,7 @@ def test_layouts_and_read_only_arrays_are_kinds_of_their_own() -> None:
     unaligned = np.frombuffer(b"x" + table.tobytes(), np.uint8)[1:].view(np.int32).reshape(3, 4)
     for one in (table, table.T, table[:, ::2], table[::-1], frozen, unaligned, table[:0], table[:, :1]):
         expected = sum(int(one[i, j]) * (3 * i + j + 1) for i in range(one.shape[0]) for j in range(one.shape[1]))
-        assert corner(one) == corner.by_numba(one) == expected
+        assert corner(one) == by_numba(corner)(one) == expected
 
 
 def test_what_is_no_plain_argument_is_left_to_numba() -> None:
@@ -154,6 +165,76 @@ def test_object_code_is_stored_whole_or_not_at_all() -> None:
             native.ObjectCode.from_bytes(stored[:i] + bytes([stored[i] ^ 1]) + stored[i + 1 :])
 
 
+# ---------------------------------------------------------------------------------- what the cache's name depends on
+
+PROJECT = python_files(*(ROOT / package for package in ("captures", "analyzer", "replay", "reports")))
+HASHED = set(python_files(*(ROOT / folder for folder in kernels.SOURCES)))
+
+
+def test_every_kernel_lies_where_an_edit_is_noticed() -> None:
+    with_kernels = {path for path in PROJECT if any(kernels_of(path))}
+    assert len(with_kernels) > 10
+    assert with_kernels <= HASHED
+
+
+def test_all_that_a_kernel_is_made_from_lies_where_an_edit_is_noticed() -> None:
+    for path in PROJECT:
+        for function in kernels_of(path):
+            outside = reached(path, function.name) - HASHED
+            assert not outside, f"{path.name}: {function.name} takes names from there: add it to kernels.SOURCES"
+
+
+def test_a_kernel_is_followed_through_imports_aliases_and_constants() -> None:
+    """The test above sees what it should: of `scan`, the layers below it."""
+    files = {path.name for path in reached(ROOT / "captures" / "packets.py", "scan")}
+    assert {"packets.py", "windows.py", "layouts.py", "links.py", "fragments.py"} <= files
+    assert "streams.py" not in files
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the packages' Python files, to edit."""
+    for path in HASHED:
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    return tmp_path
+
+
+def test_any_edit_gives_another_cache_folder(copied: Path) -> None:
+    assert kernels.cache_folder(copied) == kernels.CACHE_FOLDER
+    names = {kernels.CACHE_FOLDER}
+    for path in python_files(copied):
+        whole = path.read_text(encoding="utf-8")
+        path.write_text(whole + "# edited\n", encoding="utf-8")
+        names.add(kernels.cache_folder(copied))
+        path.write_text(whole, encoding="utf-8")
+    assert len(names) == len(HASHED) + 1
+    assert kernels.cache_folder(copied) == kernels.CACHE_FOLDER
+
+
+def test_a_file_added_moved_or_removed_gives_another_cache_folder(copied: Path) -> None:
+    file = copied / kernels.SOURCES[0] / "deeper" / "added.py"
+    file.parent.mkdir()
+    file.write_text("")
+    added = kernels.cache_folder(copied)
+    file.rename(file.with_name("moved.py"))
+    moved = kernels.cache_folder(copied)
+    assert len({kernels.CACHE_FOLDER, added, moved}) == 3
+    file.with_name("moved.py").unlink()
+    assert kernels.cache_folder(copied) == kernels.CACHE_FOLDER
+
+
+def test_only_kernels_from_elsewhere_go_by_their_own_file() -> None:
+    """Ours go by the folder's name. Where a file lies, not how deep, tells the two apart."""
+    name = kernels._full_name(nothing)
+    source = kernels._source_of(nothing)
+    assert (name, source) == ("tests.captures.test_kernels.nothing", Path(__file__))
+    from captures.packets import scan
+
+    assert kernels._source_of(scan) is None
+
+
 # ----------------------------------------------------------------------------------------- in processes of their own
 
 
@@ -171,6 +252,28 @@ DOUBLE = (
 def test_numba_is_imported_to_compile_only(tmp_path: Path) -> None:
     assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] True\n"
     assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] False\n"
+
+
+def double_apart() -> None:
+    """What `compile_apart` does in a process of its own."""
+    nothing(np.arange(4))
+
+
+def test_a_kernel_is_compiled_in_a_process_of_its_own_on_the_first_run(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy as np; from captures import kernels; from tests.captures.test_kernels import *;"
+        "kernels.compile_apart(nothing, double_apart);"
+        "print(list(kernels._apart)); values = np.arange(4); nothing(values);"
+        "print(values.tolist(), 'numba' in sys.modules, list(kernels._apart))"
+    )
+    name = "tests.captures.test_kernels.nothing"
+    assert run(code, tmp_path) == f"['{name}']\n[0, 2, 4, 6] False []\n", "taken over from that process"
+    assert run(code, tmp_path) == "[]\n[0, 2, 4, 6] False []\n", "not the first run"
+
+
+def test_what_is_compiled_apart_is_a_function_that_another_process_can_name() -> None:
+    with pytest.raises(ValueError, match="another process can only call what a module names"):
+        kernels.compile_apart(nothing, lambda: None)
 
 
 def test_a_damaged_cache_is_compiled_again(tmp_path: Path) -> None:

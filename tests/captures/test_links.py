@@ -10,6 +10,7 @@ import pytest
 from captures import forge, links
 from captures.files import CaptureError
 from captures.forge import Record
+from tests.captures import dpkt_twin
 from tests.captures.reading import Reading, read_bytes
 
 SEGMENT = forge.Segment(0, ("10.0.0.1", 40000), ("10.0.0.2", 9092), 7, 8, forge.ACK, b"payload")
@@ -21,6 +22,24 @@ MACS = bytes.fromhex("020000000002 020000000001")
 
 def read_frame(frame: bytes, link: int, folder: Path) -> Reading:
     return read_bytes(forge.pcap([Record(0, frame, len(frame))], link), folder)
+
+
+def ppi(link: int, frame: bytes, fields: bytes = b"") -> bytes:
+    """A frame behind a per-packet information header (AirPcap's PPI 1.0.10): version, flags, length, link type."""
+    return struct.pack("<BBHI", 0, 0, 8 + len(fields), link) + fields + frame
+
+
+def pktap(link: int, frame: bytes) -> bytes:
+    """A frame as macOS' pktap writes it: length of the header, type of the record, link type, interface and process."""
+    return struct.pack("<III", 108, 1, link) + b"en0".ljust(96, b"\0") + frame
+
+
+def nflog(*fields: tuple[int, bytes]) -> bytes:
+    """A packet of netfilter's log: family, version and group, types with values, each at a multiple of four."""
+    out = b"\2\0\0\5"
+    for kind, value in fields:
+        out += bytes(-len(out) % 4) + struct.pack("<HH", 4 + len(value), kind) + value
+    return out
 
 
 TABLE: list[tuple[str, int, bytes, str]] = [
@@ -66,6 +85,43 @@ TABLE: list[tuple[str, int, bytes, str]] = [
     ("PPP in HDLC framing", links.PPP_HDLC, b"\xff\x03\x00\x21" + IP, "tcp"),
     ("PPP, LCP", links.PPP_HDLC, b"\xff\x03\xc0\x21" + bytes(20), "not_ip"),
     ("PPP and an end", links.PPP, b"\xff\x03\x00", "malformed"),
+    ("PPP of pppd, sent", links.PPP_PPPD, b"\x01\x03\x00\x21" + IP, "tcp"),
+    ("PPP of pppd, received", links.PPP_PPPD, b"\x00\x03\x00\x57" + IP6, "tcp"),
+    ("PPP with its direction", links.PPP_WITH_DIR, b"\x01\xff\x03\x00\x21" + IP, "tcp"),
+    ("PPPoE without Ethernet", links.PPP_ETHER, b"\x11\0\0\1\0\x31\0\x21" + IP, "tcp"),
+    ("Cisco HDLC", links.C_HDLC, b"\x0f\0\x08\0" + IP, "tcp"),
+    ("Cisco HDLC, broadcast, IPv6", links.C_HDLC, b"\x8f\0\x86\xdd" + IP6, "tcp"),
+    ("Cisco HDLC, MPLS", links.C_HDLC, b"\x0f\0\x88\x47" + b"\0\1\1\x40" + IP, "tcp"),
+    ("Cisco HDLC, keep-alive", links.C_HDLC, b"\x8f\0\x80\x35" + bytes(18), "not_ip"),
+    ("Cisco HDLC, OSI", links.C_HDLC, b"\x0f\0\xfe\xfe\x03" + bytes(18), "not_ip"),
+    ("Cisco HDLC and an end", links.C_HDLC, b"\x0f\0\x08", "malformed"),
+    ("Cisco HDLC with its direction", links.C_HDLC_WITH_DIR, b"\x01\x0f\0\x08\0" + IP, "tcp"),
+    ("PPI, Ethernet", links.PPI, ppi(links.ETHERNET, MACS + b"\x08\x00" + IP), "tcp"),
+    ("PPI with a field, raw", links.PPI, ppi(links.RAW_BSD, IP6, struct.pack("<HH", 2, 4) + bytes(4)), "tcp"),
+    ("PPI in PPI", links.PPI, ppi(links.PPI, ppi(links.RAW, IP)), "tcp"),
+    ("PPI, a link type that is not known", links.PPI, ppi(105, bytes(60)), "unknown_link"),
+    ("PPI, a link type that is none", links.PPI, ppi(1 << 16, IP), "unknown_link"),
+    ("PPI, shorter than itself", links.PPI, struct.pack("<BBHI", 0, 0, 7, 1) + bytes(60), "malformed"),
+    ("PPI, longer than the frame", links.PPI, struct.pack("<BBHI", 0, 0, 9999, 1) + bytes(60), "malformed"),
+    ("PPI and an end", links.PPI, struct.pack("<BBHI", 0, 0, 8, 1)[:7], "malformed"),
+    ("PKTAP of macOS", links.PKTAP, pktap(links.ETHERNET, MACS + b"\x08\x00" + IP), "tcp"),
+    ("PKTAP, loopback", links.PKTAP, pktap(links.NULL, struct.pack("<I", 30) + IP6), "tcp"),
+    ("PKTAP, shorter than itself", links.PKTAP, struct.pack("<III", 4, 1, 1) + bytes(60), "malformed"),
+    ("PFLOG", links.PFLOG, bytes([61, 2]) + bytes(62) + IP, "tcp"),
+    ("PFLOG, IPv6 of OpenBSD", links.PFLOG, bytes([100, 24]) + bytes(98) + IP6, "tcp"),
+    ("PFLOG, another family", links.PFLOG, bytes([61, 7]) + bytes(62) + IP, "not_ip"),
+    ("ENC", links.ENC, struct.pack("<III", 2, 0x1234, 0) + IP, "tcp"),
+    ("ENC, big-endian", links.ENC, struct.pack(">III", 24, 0x1234, 0) + IP6, "tcp"),
+    ("IPNET", links.IPNET, bytes([1, 2]) + bytes(22) + IP, "tcp"),
+    ("IPNET, IPv6", links.IPNET, bytes([1, 26]) + bytes(22) + IP6, "tcp"),
+    ("NFLOG", links.NFLOG, nflog((1, bytes(4)), (10, b"prefix\0"), (9, IP)), "tcp"),
+    ("NFLOG, IPv6", links.NFLOG, nflog((9, IP6)), "tcp"),
+    ("NFLOG without a packet", links.NFLOG, nflog((1, bytes(4))), "not_ip"),
+    ("NFLOG, a field shorter than itself", links.NFLOG, bytes(4) + struct.pack("<HH", 3, 9) + IP, "malformed"),
+    ("MPLS", links.MPLS, b"\0\1\1\x40" + IP, "tcp"),
+    ("ATM, RFC 2684", links.ATM_RFC1483, b"\xaa\xaa\x03\0\0\0\x08\0" + IP, "tcp"),
+    ("Fibre Channel", links.IP_OVER_FC, bytes(16) + b"\xaa\xaa\x03\0\0\0\x86\xdd" + IP6, "tcp"),
+    ("FireWire", links.APPLE_IP_OVER_IEEE1394, bytes(16) + b"\x08\0" + IP, "tcp"),
 ]
 
 
@@ -92,6 +148,13 @@ def test_a_frame_cut_at_any_byte_has_its_headers_cut_or_is_a_row(
         if reading.nonzero == {"not_ip": 1}:
             assert kept < 22
             assert frame[12:14] == b"\x00\x46"
+
+
+@pytest.mark.parametrize("link", [links.C_HDLC, links.PPI])
+def test_frames_as_dpkt_reads_what_is_in_them(link: int, tmp_path: Path) -> None:
+    frames = [frame for _, number, frame, becomes in TABLE if number == link and becomes in ("tcp", "not_ip")]
+    data = forge.pcap([Record(0, frame, len(frame)) for frame in frames], link)
+    assert read_bytes(data, tmp_path).rows == dpkt_twin.rows(data)
 
 
 def test_frames_by_scapy(tmp_path: Path) -> None:
@@ -126,6 +189,12 @@ def test_frames_by_scapy(tmp_path: Path) -> None:
         assert (row.src_port, row.dst_port) == (40000, 9092)
         assert (row.seq, row.ack, row.window, row.flags) == (4_000_000_000, 3_000_000_000, 501, 0x18)
         assert row.source in (bytes(10) + b"\xff\xff\x0a\x01\x02\x03", bytes.fromhex("20010db8" + "00" * 11 + "0a"))
+
+
+def test_a_link_type_that_is_not_read_is_said_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"link type 105 \(IEEE802_11\) is not known"):
+        read_frame(IP, 105, tmp_path)
+    assert not set(links.UNREAD_NAMES) & set(links.LINK_NAMES)
 
 
 def test_an_unknown_link_type_is_named_in_the_error(tmp_path: Path) -> None:

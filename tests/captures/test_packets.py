@@ -299,7 +299,7 @@ def test_released_memory_is_used_again_and_kept_batches_are_not_touched(tmp_path
     assert len(seen) == 1
     kept = list(Reader(point, window_bytes=4096))
     assert len({batch.buffer.ctypes.data for batch in kept}) == len(kept)
-    assert np.concatenate([batch.number for batch in kept]).tolist() == list(range(1, len(FOUR) * 50 + 1))
+    assert np.concatenate([batch.columns.number for batch in kept]).tolist() == list(range(1, len(FOUR) * 50 + 1))
 
 
 def test_every_cut_of_a_file_ends_with_a_note(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures import streams
+from captures import out_of_order, stream_tables, streams
 from captures.flows import Flows
 from captures.forge import (
     ACK,
@@ -231,9 +231,9 @@ def test_the_same_packet_seen_twice_is_no_retransmission() -> None:
         for sighting in range(2):
             batch = packets_of([packet], number)
             stage.advance(batch, flows.assign(batch), 2 * number + sighting, flows.slots)
-    both = stage.d[:2].sum(axis=0)
-    assert both[streams.D_DUPLICATE_PACKETS] == len(packets)
-    assert both[streams.D_RETRANSMISSIONS] == 0
+    both = stage.directions[:2].sum(axis=0)
+    assert both[stream_tables.D_DUPLICATE_PACKETS] == len(packets)
+    assert both[stream_tables.D_RETRANSMISSIONS] == 0
 
 
 # ------------------------------------------------------------------------------------------------- keep-alive, windows
@@ -467,8 +467,8 @@ def test_connections_do_not_touch_each_other() -> None:
 
 def test_so_many_segments_may_wait_for_a_hole() -> None:
     """Beyond them the hole is a gap, even if nobody acknowledged it."""
-    segments = [c(2 * number, b"x", ms=1) for number in range(1, streams.WAITING_SEGMENTS + 2)]
-    few = follow_one([*HANDSHAKE, *segments[: streams.WAITING_SEGMENTS - 1]], ended=False)
+    segments = [c(2 * number, b"x", ms=1) for number in range(1, out_of_order.WAITING_SEGMENTS + 2)]
+    few = follow_one([*HANDSHAKE, *segments[: out_of_order.WAITING_SEGMENTS - 1]], ended=False)
     assert few.events == []
     many = follow_one([*HANDSHAKE, *segments], ended=False)
     assert many.said("client") != b""
@@ -500,8 +500,8 @@ def test_memory_of_bytes_that_waited_is_used_again() -> None:
         batch = packets_of([one])
         stage.advance(batch, flows.assign(batch), base, flows.slots)
         assert stage.waiting <= len(block)
-    assert len(stage._waiting) <= 1 << 22
-    assert stage.d[0, streams.D_CAPTURED] == 10_000_000
+    assert len(stage._tables.held) <= 1 << 22
+    assert stage.directions[0, stream_tables.D_CAPTURED] == 10_000_000
 
 
 # ----------------------------------------------------------------------------- a slow twin, and the kernels another way

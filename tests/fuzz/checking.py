@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 import analyzer
 from analyzer import tables
-from analyzer.columns import end_point
+from analyzer.bulk.rows import end_point
 from analyzer.dataset import Dataset
-from analyzer.text import Lines
+from analyzer.lines import Lines
 from captures.files import CaptureError
 from tests.fuzz.mutations import Base, Flow, Mutant, bases, mutant
 
@@ -111,7 +111,7 @@ def check_bodies(path: Path) -> None:
     lines = Lines()
     for one in analyzer.exchanges(path):
         one.json()
-        lines.exchange(one.row)
+        lines.exchange(one)
         lines.tree(one, True)
 
 

@@ -17,10 +17,10 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from replay import apis
-from replay.contents import Reader
-from replay.learned import Learned, Names, learn
-from replay.pairs import Pair
+from analyzer.protocol import names
+from replay.diff.correspondence import Learned, TopicNames, learn
+from replay.diff.pairs import Pair
+from replay.diff.records import Reader
 
 Where = tuple[str, int]
 SECONDS = 60.0
@@ -36,7 +36,7 @@ class Expected:
     by_producer: dict[Any, list[bytes]] = field(default_factory=dict)
 
 
-def expected(pairs: Sequence[Pair], names: Names) -> dict[Where, Expected]:
+def expected(pairs: Sequence[Pair], called: TopicNames) -> dict[Where, Expected]:
     """From the captured requests that were replayed, and the captured answers to them."""
     reader = Reader()
     found: dict[Where, Expected] = {}
@@ -47,21 +47,21 @@ def expected(pairs: Sequence[Pair], names: Names) -> dict[Where, Expected]:
         asked, said = pair.left.asked(), pair.left.said(pair.api_key)
         if asked is None:
             continue
-        if pair.api_key == apis.END_TXN:
+        if pair.api_key == names.END_TXN:
             ended = open_transactions.pop(asked["producerId"], [])
             if not asked["committed"]:
                 for partition, digest in ended:
                     partition.aborted[digest] += 1
-        if pair.api_key != apis.PRODUCE:
+        if pair.api_key != names.PRODUCE:
             continue
         errors = {
-            (names.of(topic), one["index"]): one["errorCode"]
+            (called.of(topic), one["index"]): one["errorCode"]
             for topic in ((said.body or {}) if said is not None else {}).get("responses", ())
             for one in topic["partitionResponses"]
         }
         for topic in asked["topicData"]:
             for one in topic["partitionData"]:
-                where = names.of(topic), one["index"]
+                where = called.of(topic), one["index"]
                 into = found.setdefault(where, Expected())
                 records = reader.read(one["records"] or b"")
                 if errors.get(where) == 0:
@@ -155,9 +155,9 @@ def _in_order(wanted: Iterable[bytes], have: Iterable[bytes]) -> bool:
     return all(any(one == other for other in rest) for one in wanted)
 
 
-def _accepted(answer: dict[str, Any], names: Names) -> set[Where]:
+def _accepted(answer: dict[str, Any], called: TopicNames) -> set[Where]:
     return {
-        (names.of(topic), one["partitionIndex"])
+        (called.of(topic), one["partitionIndex"])
         for topic in answer.get("topics", ())
         for one in topic["partitions"]
         if not one["errorCode"]
@@ -167,7 +167,7 @@ def _accepted(answer: dict[str, Any], names: Names) -> set[Where]:
 def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> Iterator[str]:
     committed: dict[str, dict[Where, int]] = {}
     for pair in pairs:
-        if pair.api_key != apis.OFFSET_COMMIT or pair.right.request is None:
+        if pair.api_key != names.OFFSET_COMMIT or pair.right.request is None:
             continue
         asked, said = pair.left.asked(), pair.left.said(pair.api_key)
         if asked is None or said is None or said.body is None:

@@ -4,11 +4,10 @@ here by hand, field by field (KIP-98)."""
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import crc32c
 
-Body = dict[str, Any]
+from analyzer.protocol.tree import Body
 
 
 def batch(

@@ -11,18 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzer import schema, tables, tree
-from analyzer.encoding import encode_request, encode_response
-from replay import apis, plan, remap, retry, topology
-from replay.engine import Engine
-from replay.link import LinkError, Receiver
+from analyzer import tables
+from analyzer.protocol import names, schema, tree
+from analyzer.protocol.encoding import encode_request, encode_response
+from analyzer.protocol.tree import Body
 from replay.outcome import Outcome
-from replay.sessions import Request, Session
-from replay.settings import Settings
+from replay.plan import decide
+from replay.plan.sessions import Request, Session
+from replay.plan.values import Offers
+from replay.remap import remap, retry, topology
+from replay.send.engine import Engine
+from replay.send.link import LinkError, Receiver
+from replay.send.progress import Standing
+from replay.send.settings import Settings
 
-Body = dict[str, Any]
 START_NS = 1_700_000_000 * 10**9
-EVERYTHING: plan.Offers = {key: (0, api.max_version) for key, api in enumerate(schema.apis())}
+EVERYTHING: Offers = {key: (0, api.max_version) for key, api in enumerate(schema.apis())}
 
 
 # --- time -----------------------------------------------------------------------------------------------------------
@@ -83,7 +87,7 @@ class Captured:
         row: Body = dict.fromkeys(column.name for column in tables.EXCHANGES)
         row |= {
             "capture": "shop.pcap", "connection": self.connection, "exchange": number, "reply": number,
-            "api_key": api_key, "api": apis.name(api_key), "api_version": version, "client_id": client_id,
+            "api_key": api_key, "api": names.name(api_key), "api_version": version, "client_id": client_id,
             "request_state": "decoded", "request_time": _moment(at),
         }  # fmt: skip
         sent = START_NS + round(at * 1e9)
@@ -159,7 +163,7 @@ class Target:
     def answer_for(self, api_key: int, body: Body) -> Body | None:
         script = self.answers.get(api_key)
         if script is None:
-            raise AssertionError(f"the script has no answer to {apis.name(api_key)}")
+            raise AssertionError(f"the script has no answer to {names.name(api_key)}")
         found = script.pop(0) if len(script) > 1 else script[0]
         return found(body) if callable(found) else found
 
@@ -182,7 +186,7 @@ class _FakeLink:
         assert decoded.header is not None
         key, version = decoded.api_key, decoded.version
         correlation = decoded.header["correlationId"]
-        if key == apis.API_VERSIONS:
+        if key == names.API_VERSIONS:
             self._later(0.0001, encode_response(key, version, correlation, {"errorCode": 0, "apiKeys": []}))
             return
         if self.target.deaf:
@@ -193,7 +197,7 @@ class _FakeLink:
         self.target.heard.append(
             Heard(now, self.node, self.number, key, version, decoded.body, decoded.header["clientId"])
         )
-        if key == apis.PRODUCE and decoded.body["acks"] == 0:
+        if key == names.PRODUCE and decoded.body["acks"] == 0:
             return
         answer = self.target.answer_for(key, decoded.body)
         if answer is None:
@@ -238,19 +242,21 @@ def replayed(
     captured: Sequence[Captured],
     target: Target,
     *,
-    offers: plan.Offers | None = None,
+    offers: Offers | None = None,
     speed: float | None = None,
-    options: remap.Options | None = None,
+    options: remap.RemapOptions | None = None,
     topics: dict[str, int] | None = None,
     leaders: dict[tuple[str, int], int] | None = None,
     limits: retry.Limits | None = None,
     allow: frozenset[int] = frozenset(),
     nodes: dict[int, int] | None = None,
     interrupted_after: float | None = None,
+    progress: Callable[[Standing], None] | None = None,
     **settings: Any,
 ) -> Played:
     """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more;
-    `interrupted_after`: seconds of it until Ctrl-C; `settings`: others of the engine's."""
+    `interrupted_after`: seconds of it until Ctrl-C; `progress` is told how far it is; `settings`: others of
+    the engine's."""
 
     async def run() -> Played:
         known = topology.Topology(nodes=dict(target.nodes), partitions=dict(topics or {}))
@@ -259,13 +265,12 @@ def replayed(
         known.leaders.update(leaders or {})
         sessions = [one.session() for one in captured]
         offered = offers or EVERYTHING
-        planned, facts = plan.make(sessions, offered, plan.PlanOptions(allow))
+        planned, facts = decide.make(sessions, offered, decide.PlanOptions(allow))
         outcomes: list[Outcome] = []
-        learned = remap.Remap(options or remap.Options(), facts.assignments)
-        learned.nodes = nodes or {}
+        learned = remap.Remap(options or remap.RemapOptions(), facts.assignments, nodes)
         engine = Engine(
             sessions, planned, facts, learned, known, offered, target.dial, target.nodes[first],
-            Settings(speed=speed, limits=limits or retry.Limits(), **settings), outcomes.append,
+            Settings(speed=speed, limits=limits or retry.Limits(), **settings), outcomes.append, progress,
         )  # fmt: skip
         begun = asyncio.get_running_loop().time()
         if interrupted_after is None:

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replay import link, pairs, run
-from replay.compare import Comparison, compare
-from replay.run import Options, Result
-from replay.sessions import Session
-from replay.settings import Settings
+from replay import run
+from replay.diff import pairs
+from replay.diff.compare import Comparison, compare
+from replay.options import Options
+from replay.plan.sessions import Session
+from replay.run import Result
+from replay.send import link
+from replay.send.settings import Settings
 from tests.brokers.cluster import Cluster
 from tests.shared import SHARED, capture_files
 

@@ -14,8 +14,8 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from analyzer import schema
-from replay.compare import grouped
+from analyzer.protocol import schema
+from replay.diff.compare import grouped
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.replay.auditing import audit

@@ -1,11 +1,16 @@
 """`kwire replay` as a user runs it: what it prints, its exit codes, and one clear line for each thing that is wrong.
 
-The target is a server in the test process: the benchmark's sink, or one that misbehaves."""
+The target is a server in the test process: the benchmark's sink, or one that misbehaves.
+
+Proves: replay/commands.py, replay/run.py, replay/options.py, replay/send/seeding.py
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import io
 import json
 import multiprocessing
 import os
@@ -26,17 +31,22 @@ import pytest
 
 import analyzer
 from analyzer import cli
-from replay import apis, commands, link, pairs, run
-from replay.channel import Channel
-from replay.compare import compare
-from replay.sessions import Session
-from replay.settings import Settings
+from analyzer.protocol import names
+from replay import commands, run
+from replay.diff import pairs
+from replay.diff.compare import compare
+from replay.options import Options
+from replay.plan.sessions import Session
+from replay.send import link
+from replay.send.channel import Channel
+from replay.send.settings import Settings
 from tests.bench.replay import VERSION, Sink, sessions
-from tests.replay.batching import batch, produced
+from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
-from tests.shared import KWIRE, ROOT, SAMPLES
+from tests.shared import KWIRE, ROOT, SAMPLES, shared_folder
 
 CAPTURE = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
+CREATES = "api == CreateTopics"
 SECONDS = 600
 """How long a command may take before a test gives up on it: kernels may have to be compiled."""
 
@@ -130,6 +140,52 @@ def test_a_dataset_without_messages_cannot_be_replayed(tmp_path: Path) -> None:
     assert "has no messages to send" in refused(result)
 
 
+def test_a_capture_without_a_request_is_told_and_no_success(tmp_path: Path) -> None:
+    tls = shared_folder("tls13-aiokafka-4.3") / "capture.pcap"
+    said = refused(kwire("replay", tls, "--to", "localhost:1", "-o", tmp_path / "run"))
+    assert said.startswith("kwire: nothing to replay: capture.pcap: 5 connections are TLS (24,236 bytes): encrypted")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_in_which_all_was_skipped_is_no_success_and_can_be_compared(tmp_path: Path) -> None:
+    """Topics are not created without being allowed."""
+    with sinking() as port:
+        where = ("--to", f"127.0.0.1:{port}", "-o", tmp_path / "run")
+        result = kwire("replay", SAMPLES / "admin-kafkapython-3.9" / "capture.pcap", *where, "--filter", CREATES)
+    assert result.returncode == commands.EXIT_NOTHING_SENT == 2
+    assert "kwire: nothing was sent: " in result.stderr
+    assert "each was skipped (mutating " in result.stderr
+    told = kwire("diff", tmp_path / "run")
+    assert told.stdout.splitlines()[-1] == "verdict: nothing was compared", told.stderr
+
+
+def test_a_run_without_any_outcome_can_be_compared(tmp_path: Path) -> None:
+    with sinking() as port:
+        options = Options("127.0.0.1", port, settings=Settings(speed=None))
+        asyncio.run(run.replay([], options, link.tcp(), tmp_path / "run", []))
+    found = compare(pairs.from_run(tmp_path / "run"))
+    assert (found.total, list(found.differences)) == (0, [])
+
+
+def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    """The sink has one partition of `orders`."""
+    capture = Captured()
+    records = {0: batch(), 2: batch()}
+    capture.said(0.0, names.PRODUCE, VERSION, produced(records), produced_answer({0: 0, 2: 0}))
+    capture.said(0.1, names.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
+    with sinking() as port:
+        options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+        with pytest.raises(run.TooFewPartitions, match="orders has 1 partitions, the captured one 3"):
+            asyncio.run(run.replay([capture.session()], options, link.tcp(), tmp_path / "run", []))
+        assert not (tmp_path / "run").exists()
+        partial = dataclasses.replace(options, partial=True)
+        result = asyncio.run(run.replay([capture.session()], partial, link.tcp(), tmp_path / "run", []))
+    assert result.counts.actions == {"converted": 1, "skipped": 1}
+    assert result.counts.skipped == {"partition_absent": 1}
+    (step,) = result.plan.steps
+    assert [one["index"] for one in (step.body or {})["topicData"][0]["partitionData"]] == [0]
+
+
 def test_a_closed_port(tmp_path: Path) -> None:
     with sinking() as port:
         pass
@@ -165,10 +221,59 @@ def test_a_dry_run_says_what_would_be_done_with_each_api_and_sends_nothing(tmp_p
     assert total == 77
 
 
+class _Screen(io.StringIO):
+    """A stderr that is, or is not, a terminal."""
+
+    terminal = True
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_how_far_a_run_is_stands_on_a_terminal_only(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = _Screen()
+    screen.terminal = terminal
+    monkeypatch.setattr("sys.stderr", screen)
+    with sinking() as port, commands._telling() as tell:
+        options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+        asyncio.run(run.replay(sessions(1, 5, None), options, link.tcp(), tmp_path / "run", [], tell=tell))
+    lines = screen.getvalue().split("\r\x1b[K")
+    assert lines == (["", "planning 6 requests", "writing the captured side", "writing what was answered", ""]
+                     if terminal else [""])  # fmt: skip
+
+
+def test_a_dry_run_at_an_assumed_release_asks_nobody() -> None:
+    """The same plan as at a broker that offers these versions, and Kafka 4 no longer takes what is too old for it."""
+    new = kwire("replay", CAPTURE, "--dry-run", "--assume", "4.3", "--json")
+    assert (new.returncode, new.stderr) == (0, "")
+    plan = json.loads(new.stdout)
+    assert plan["missing"] == []
+    assert sum(row["sent"] + row["converted"] for row in plan["apis"]) > 0
+    old = json.loads(kwire("replay", CAPTURE, "--dry-run", "--assume", "0.10.1", "--json").stdout)
+    assert {row["api"] for row in old["apis"]} == {row["api"] for row in plan["apis"]}
+    assert old != plan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--dry-run"], "replay needs --to HOST:PORT"),
+        (["--assume", "4.3", "-o", "run"], "--assume goes with --dry-run, and without --to"),
+        (["--assume", "4.3", "--dry-run", "--to", "h:1"], "--assume goes with --dry-run, and without --to"),
+        (["--assume", "7.7", "--dry-run"], "--assume 7.7: no Kafka release that is known"),
+    ],
+)
+def test_what_is_assumed_of_a_target_is_checked(arguments: list[str], said: str) -> None:
+    assert said in refused(kwire("replay", CAPTURE, *arguments))
+
+
 def replayed(
     port: int, out: Path, speed: float | None = None, rate: float | None = None, **options: object
 ) -> run.Result:
-    chosen = run.Options("127.0.0.1", port, settings=Settings(speed=speed), yes=True, **options)  # type: ignore[arg-type]
+    chosen = Options("127.0.0.1", port, settings=Settings(speed=speed), yes=True, **options)  # type: ignore[arg-type]
     return asyncio.run(run.replay(sessions(4, 25, rate), chosen, link.tcp(), out, []))
 
 
@@ -317,7 +422,7 @@ def unanswered() -> tuple[Session, int]:
     """24 MB of requests with acks=0, which the buffers of a socket do not hold; and the size of one."""
     capture = Captured()
     for number in range(200):
-        capture.said(number * 0.001, apis.PRODUCE, VERSION, produced(batch() * 1_400, acks=0))
+        capture.said(number * 0.001, names.PRODUCE, VERSION, produced(batch() * 1_400, acks=0))
     size = len(capture.requests[0].data or b"") + 4
     assert 200 * size > 24_000_000
     return capture.session(), size
@@ -342,7 +447,7 @@ def test_what_expects_no_answer_is_sent_before_the_run_ends(tmp_path: Path) -> N
     session, size = unanswered()
     with serving(Slow) as port:
         Sink.port = port
-        chosen = run.Options("127.0.0.1", port, settings=Settings(speed=None, backlog_bytes=64 << 20), yes=True)
+        chosen = Options("127.0.0.1", port, settings=Settings(speed=None, backlog_bytes=64 << 20), yes=True)
         result = asyncio.run(run.replay([session], chosen, link.tcp(), tmp_path / "run", []))
         assert until(lambda: got == 200 * size)
     assert result.valid
@@ -383,7 +488,7 @@ def test_a_target_that_stops_reading_ends_the_run_and_little_is_kept_for_it(
     settings = Settings(speed=None, answer_timeout=1.0, backlog_bytes=1 << 20)
     with serving(Deaf) as port:
         Sink.port = port
-        chosen = run.Options("127.0.0.1", port, settings=settings, yes=True)
+        chosen = Options("127.0.0.1", port, settings=settings, yes=True)
         result = asyncio.run(run.replay([capture], chosen, link.tcp(), tmp_path / "run", []))
         Deaf.deaf.loop.call_soon_threadsafe(Deaf.deaf.transport.abort)
         assert closed.wait(SECONDS)

@@ -1,12 +1,17 @@
-"""What replay/README.md says of APIs, rules and options is what the code has."""
+"""What replay/README.md says of APIs, rules and options is what the code has.
+
+Proves: replay/plan/apis.py, and the tables of replay/README.md
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 
-from analyzer import cli, schema
-from replay import apis, steps
+from analyzer import cli
+from analyzer.protocol import names, schema
+from replay.plan import apis, steps
 from tests.shared import ROOT
 
 TEXT = (ROOT / "replay" / "README.md").read_text()
@@ -29,7 +34,7 @@ def test_the_table_of_apis_is_the_codes() -> None:
     titles = {apis.Policy.SEND: "sent as is", apis.Policy.REMAP: "sent, with what the target assigns",
               apis.Policy.ALLOW: "only with `--allow`"}  # fmt: skip
     for policy, title in titles.items():
-        assert said[title] == {apis.name(key) for key, api in apis.APIS.items() if api.policy is policy}
+        assert said[title] == {names.name(key) for key, api in apis.APIS.items() if api.policy is policy}
 
 
 def test_every_option_is_explained() -> None:
@@ -37,3 +42,13 @@ def test_every_option_is_explained() -> None:
     (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     options = {option for action in commands.choices["replay"]._actions for option in action.option_strings}
     assert not [option for option in sorted(options - {"-h", "--help", "--out"}) if option not in TEXT]
+
+
+def test_every_module_is_in_the_readme_and_some_test_says_that_it_proves_it() -> None:
+    proved = " ".join(
+        (ast.get_docstring(ast.parse(path.read_text())) or "").partition("Proves:")[2]
+        for path in (ROOT / "tests" / "replay").rglob("test_*.py")
+    )
+    modules = [path for path in (ROOT / "replay").rglob("*.py") if path.name != "__init__.py"]
+    assert [path.name for path in modules if f"`{path.name}`" not in TEXT] == []
+    assert [path.name for path in modules if not re.search(rf"\b{path.stem}\.py", proved)] == []

@@ -1,5 +1,8 @@
 """A regression shown for real: one capture replayed at two clusters of which one is broken on purpose. `kwire diff`
-must name exactly what was broken, and nothing else."""
+must name exactly what was broken, and nothing else.
+
+Proves: `kwire diff` at real brokers
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from replay.compare import compare, grouped
-from replay.pairs import from_run, from_runs
+from replay.diff.compare import compare, grouped
+from replay.diff.pairs import from_run, from_runs
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.brokers.fixtures import Start, launch

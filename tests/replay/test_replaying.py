@@ -2,6 +2,8 @@
 
 A part of `python -m tests.replay.sweep`, so that the suite stays quick: the shipped samples, whose topics and groups
 have different names, at one cluster a version.
+
+Proves: replay/run.py, replay/outcome.py
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from analyzer.dataset import open_dataset
-from replay import run, steps
-from replay.compare import Comparison, grouped
+from replay import run
+from replay.diff.compare import Comparison, grouped
+from replay.plan import steps
 from tests.brokers import jars
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start

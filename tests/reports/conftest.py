@@ -14,7 +14,7 @@ from tests.reports.forging import Forged
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The session. Tests that register views take `spark.newSession()`: same JVM, names of its own."""
-    from reports import session
+    from reports.spark import session
 
     yield session.session()
     session.end()

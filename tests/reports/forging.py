@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer import dataset, schema, tables
+from analyzer import dataset, tables
+from analyzer.protocol import schema
 
 START = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 API_KEYS = {api.name: api.api_key for api in schema.apis()}
@@ -88,6 +89,6 @@ class Forged:
 
 
 def _errors() -> list[Any]:
-    from analyzer import errors
+    from analyzer.protocol import errors
 
     return list(errors.errors().values())

@@ -33,6 +33,18 @@ def test_an_unknown_release_lists_the_known_ones(forged: Forged, capsys: pytest.
     assert all(release.name in said for release in releases.releases())
 
 
+@pytest.mark.parametrize(
+    "out, message", [("nowhere/report.html", "cannot be written: No such file"), ("report.docx", ".docx")]
+)
+def test_a_file_that_cannot_be_written_is_told_before_a_capture_is_read(
+    out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analyzer.commands.dataset_of", None)
+    sample = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
+    assert message in refused(capsys, str(sample), "-o", str(tmp_path / out))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_filter_goes_with_a_capture_not_with_a_dataset(forged: Forged, capsys: pytest.CaptureFixture[str]) -> None:
     assert "go with a CAPTURE" in refused(capsys, str(forged.write()), "--format", "md", "--filter", "api == Fetch")
 

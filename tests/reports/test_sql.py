@@ -12,13 +12,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 import analyzer
-from analyzer.cli import Failure
-from reports import relations, sql
+from captures.problems import Problem
+from reports import catalog, relations, sql
+from reports.engines import check_columns
 from reports.results import as_csv, as_json, as_text
+from reports.spark.engine import Spark
+from reports.wrong import WrongQuery, check
 from tests.reports.terminal import terminal
 from tests.shared import SAMPLES
 
@@ -33,74 +37,150 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(out)
 
 
-def asked(spark: Any, dataset: str, query: str | None, **options: Any) -> int:
-    """The command with these options; the session is the tests' own."""
-    chosen = {"format": None, "out": None, "master": None, "verbose": False, "conf": [], **options}
+def asked(dataset: str, query: str | None, engine: str = "auto", **options: Any) -> int:
+    """The command with these options."""
+    chosen = {"format": None, "out": None, "master": None, "verbose": False, "conf": [], "engine": engine, "raw": False,
+              **options}  # fmt: skip
     return sql.sql(argparse.Namespace(dataset=dataset, query=query, **chosen))
 
 
-@pytest.fixture(autouse=True)
-def _the_tests_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command ends its session; the tests' own stays."""
-    monkeypatch.setattr("reports.session.end", lambda at_once=False: None)
+@pytest.fixture(params=["embedded", "spark"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each engine. The command ends its session; the tests' own stays."""
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+        monkeypatch.setattr("reports.spark.session.end", lambda at_once=False: None)
+    return str(request.param)
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts one, or reads a capture, is late."""
+
+    def late(*_: Any, **__: Any) -> None:
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("reports.engines.opened", late)
+    monkeypatch.setattr("analyzer.reading.analyze", late)
 
 
 def test_every_form_holds_the_same_rows(
-    spark: Any, dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: str, dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = analyzer.open_dataset(dataset).exchanges.to_table(["api"]).to_pandas().api.value_counts()
     expected = sorted(((name, int(n)) for name, n in rows.items()), key=lambda row: (-row[1], row[0]))[:3]
-    assert asked(spark, dataset, COUNTS) == 0
+    assert asked(dataset, COUNTS, engine) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [["api", "n"], *([name, str(n)] for name, n in expected)]
-    assert asked(spark, dataset, COUNTS, format="csv") == 0
+    assert asked(dataset, COUNTS, engine, format="csv") == 0
     assert list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:] == [[name, str(n)] for name, n in expected]
-    assert asked(spark, dataset, COUNTS, format="json") == 0
+    assert asked(dataset, COUNTS, engine, format="json") == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == [{"api": name, "n": n} for name, n in expected]
-    assert asked(spark, dataset, COUNTS, out=str(tmp_path / "counts.parquet")) == 0
+    assert asked(dataset, COUNTS, engine, out=str(tmp_path / "counts.parquet")) == 0
     table = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
     assert [(row["api"], row["n"]) for row in table.to_pylist()] == expected
 
 
-def test_a_capture_is_asked_like_a_dataset(spark: Any, dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked(spark, str(CAPTURE), COUNTS, format="csv")
+def test_a_capture_is_asked_like_a_dataset(engine: str, dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(str(CAPTURE), COUNTS, engine, format="csv")
     of_capture = capsys.readouterr().out
-    asked(spark, dataset, COUNTS, format="csv")
+    asked(dataset, COUNTS, engine, format="csv")
     assert capsys.readouterr().out == of_capture
 
 
+WRONG = [
+    ("SELEC 1", "PARSE_SYNTAX_ERROR", "SHOW VIEWS"),
+    ("SELECT api b c FROM exchanges", "PARSE_SYNTAX_ERROR", "SHOW VIEWS"),
+    ("SELECT apo FROM exchanges", "UNRESOLVED_COLUMN.*`api`", "DESCRIBE"),
+    ("SELECT * FROM exchange", "TABLE_OR_VIEW_NOT_FOUND", "did you mean exchanges"),
+    ("DESCRIBE latency_by_ap", "TABLE_OR_VIEW_NOT_FOUND", "did you mean latency_by_api"),
+]
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("query, message, hint", WRONG)
+@pytest.mark.parametrize("chosen", ["auto", "spark"])
+def test_what_is_surely_wrong_is_told_before_a_capture_is_read_or_spark_is_started(
+    query: str, message: str, hint: str, chosen: str
+) -> None:
+    with pytest.raises(Problem, match=message) as raised:
+        asked(str(CAPTURE), query, chosen)
+    assert "\n" not in str(raised.value)
+    assert "(line 1, column" in str(raised.value)
+    assert hint in raised.value.hint
+
+
 @pytest.mark.parametrize(
-    "query, message, hint",
+    "query",
     [
-        ("SELEC 1", "PARSE_SYNTAX_ERROR", "SHOW VIEWS"),
-        ("SELECT apo FROM exchanges", "UNRESOLVED_COLUMN", "DESCRIBE"),
-        ("SELECT * FROM exchange", "TABLE_OR_VIEW_NOT_FOUND", "did you mean exchanges"),
-        ("SELECT 1 / 0", "DIVIDE_BY_ZERO", "DESCRIBE"),
+        "SELECT user", "SELECT * FROM exchanges WHERE exists(errors, e -> e.code > 0)",
+        "SELECT transform(errors, e -> e.code + 1) AS f FROM exchanges", "SELECT col1 FROM VALUES (1)",
+        "SELECT latency_us AS l, l + 1 AS m FROM exchanges", "SELECT col FROM (SELECT explode(topics) FROM exchanges)",
+        "SELECT pos, col FROM (SELECT posexplode(topics) FROM exchanges)", "SELECT * FROM range(3)",
+        "SELECT t FROM exchanges LATERAL VIEW explode(topics) q AS t", "FROM exchanges SELECT api",
+        "WITH mine AS (SELECT 1 AS x) SELECT x FROM mine", "SELECT * FROM parquet.`/nowhere`", "SHOW FUNCTIONS",
     ],
-)
-def test_a_wrong_query_is_told_in_one_line_with_its_place(
+)  # fmt: skip
+def test_what_spark_may_understand_is_not_refused(query: str) -> None:
+    check(query)
+    check_columns(query)
+
+
+@pytest.mark.parametrize("query, message, hint", [*WRONG, ("SELECT 1 / 0", "DIVIDE_BY_ZERO", "DESCRIBE")])
+def test_spark_itself_tells_a_wrong_query_in_one_line_with_its_place(
     spark: Any, dataset: str, query: str, message: str, hint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Failure, match=message) as raised:
-        asked(spark, dataset, query)
+    with pytest.raises(WrongQuery, match=message) as raised:
+        Spark(spark, [dataset], only=frozenset(["exchanges"])).ask(query)
     assert "\n" not in str(raised.value)
     assert "(line 1, column" in str(raised.value)
     assert hint in raised.value.hint
     assert "at org.apache" not in capfd.readouterr().err
 
 
-def test_a_hint_knows_views_that_the_query_did_not_name(spark: Any, dataset: str) -> None:
-    own = spark.newSession()
-    relations.register(own, [dataset], frozenset())
-    said = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `latency_by_ap` cannot be found."
-    assert sql._said(own, said)[1].startswith("did you mean latency_by_api")
-
-
-def test_a_folder_that_is_no_dataset_is_an_error(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="not a dataset") as raised:
-        asked(spark, str(tmp_path), COUNTS)
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    "out, message",
+    [("nowhere/answer.csv", "cannot be written: No such file"), (".", "it is a folder"), ("answer.xlsx", ".xlsx")],
+)
+def test_a_file_that_cannot_be_written_is_told_first(
+    dataset: str, out: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Problem, match=message) as raised:
+        asked(dataset, COUNTS, out=str(tmp_path / out))
     assert raised.value.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_no_dataset_is_an_error(engine: str, tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="not a dataset") as raised:
+        asked(str(tmp_path), COUNTS, engine)
+    assert raised.value.hint
+
+
+def test_what_there_is_says_what_it_answers(engine: str, dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(dataset, "SHOW VIEWS", engine, format="csv")
+    shown = dict(list(csv.reader(io.StringIO(capsys.readouterr().out)))[1:])
+    assert list(shown) == relations.names()
+    assert all(question for question in shown.values())
+    assert shown["latency_by_api"] == catalog.view("latency_by_api").question
+
+
+@pytest.mark.parametrize("name", ["exchanges", "Latency_By_Api", "kafka_errors"])
+def test_a_description_says_what_each_column_holds(
+    engine: str, dataset: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked(dataset, f"DESCRIBE {name}", engine, format="csv")
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == ["col_name", "data_type", "comment"]
+    assert {row[0]: row[2] for row in rows[1:]} == relations.columns(name.lower())
+    types = {row[0]: row[1] for row in rows[1:]}
+    expected = {
+        "exchanges": ("errors", "array<struct<code:smallint,error:string,count:int>>"),
+        "Latency_By_Api": ("exchanges", "bigint"), "kafka_errors": ("retriable", "boolean"),
+    }[name]  # fmt: skip
+    assert types[expected[0]] == expected[1]
 
 
 def test_statements_end_with_a_semicolon_at_the_end_of_a_line() -> None:
@@ -126,11 +206,50 @@ def test_values_in_text(spark: Any) -> None:
     assert len(as_text(table).splitlines()) == 2  # what would break a line is escaped
 
 
-def test_a_prompt_completes_remembers_and_survives_ctrl_c(dataset: str, tmp_path: Path) -> None:
+def test_csv_holds_no_formula_unless_asked() -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "a=1", "", None, "\x1b[2J"]
+    numbers = pa.array([-1] * len(texts))
+    table = pa.table([pa.array(texts), numbers, pa.array([-1.5] * len(texts))], names=["=text", "n", "d"])
+
+    def column(at: int, **options: bool) -> list[str]:
+        return [row[at] for row in csv.reader(io.StringIO("".join(as_csv(table, **options)), newline=""))]
+
+    assert column(0) == ["'=text", "'=1+1", "'+1", "'-1", "'@x", "'\t=1", "'\r=1", "a=1", "", "", "\x1b[2J"]
+    assert column(0, raw=True) == ["=text", *(text or "" for text in texts)]
+    assert column(1)[1:] == ["-1"] * len(texts)
+    assert column(2)[1:] == ["-1.5"] * len(texts)
+    shown = "".join(as_csv(table, terminal=True))
+    assert all(line.isprintable() for line in shown.split("\r\n")), "nothing steers a terminal"
+    assert "'\\t=1" in shown
+
+
+def test_csv_of_the_command_is_raw_where_asked(
+    engine: str, dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "SELECT '=1' AS a, -1 AS n"
+    asked(dataset, query, engine, format="csv")
+    assert capsys.readouterr().out.split() == ["a,n", "'=1,-1"]
+    asked(dataset, query, engine, format="csv", raw=True)
+    assert capsys.readouterr().out.split() == ["a,n", "=1,-1"]
+    asked(dataset, query, engine, out=str(tmp_path / "x.csv"))
+    assert (tmp_path / "x.csv").read_text().split() == ["a,n", "'=1,-1"]
+
+
+ENDLESS = {
+    "embedded": "SELECT sum(a.exchange * b.exchange % (7 + c.exchange + d.exchange + e.exchange)) AS n FROM exchanges "
+                "AS a CROSS JOIN exchanges AS b CROSS JOIN exchanges AS c CROSS JOIN exchanges AS d CROSS JOIN "
+                "exchanges AS e;\n",
+    "spark": "SELECT max(a.id * b.id % 7) FROM range(1000000) a CROSS JOIN range(100000000) b;\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chosen", ["embedded", "spark"])
+def test_a_prompt_completes_remembers_and_survives_ctrl_c(chosen: str, dataset: str, tmp_path: Path) -> None:
     # With settings of a cluster no class archive is made, which would take the end of the session some seconds.
     environment = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path / "cache"), "SPARK_CONF_DIR": str(tmp_path)}
     (tmp_path / "cache").mkdir()
     command = [sys.executable, "-c", "from analyzer.cli import command; command()", "sql", dataset]
+    command += ["--engine", chosen]
     with terminal(command, environment) as screen:
         screen.wait_for("kwire> ")
         screen.type("SELECT api FROM latency_by_a\t WHERE api = 'Produce';\n")
@@ -139,7 +258,7 @@ def test_a_prompt_completes_remembers_and_survives_ctrl_c(dataset: str, tmp_path
         screen.type("\x1b[A\n")  # the line before
         screen.wait_for(r"\n *Produce *\r\n")
         screen.wait_for("kwire> ")
-        screen.type("SELECT max(a.id * b.id % 7) FROM range(1000000) a CROSS JOIN range(100000000) b;\n")
+        screen.type(ENDLESS[chosen])
         time.sleep(2)  # it would take hours
         screen.type("\x03")
         screen.wait_for("interrupted")

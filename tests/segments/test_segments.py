@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pytest
 
 import analyzer
-from analyzer import log_reading, segments
-from analyzer import record_batches as b
-from analyzer.segment_names import LogPoint, log_point
+from analyzer.records import batches as b
+from analyzer.records import log_files as segments
+from analyzer.records import log_reading
+from analyzer.records.log_names import LogPoint, log_point
 from tests.segments import make
 from tests.shared import KWIRE
 

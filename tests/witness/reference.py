@@ -385,7 +385,7 @@ def read_request(exchange: Exchange, laid: Laid, begin: int, end: int) -> None:
     key, version, correlation_id = struct.unpack_from(">hhi", laid.data, begin + 4)
     exchange.api_key, exchange.api_version, exchange.correlation_id = key, version, correlation_id
     if end <= len(laid.data) and laid.there[end - 1]:
-        exchange.request_end = laid.times[end - 1]
+        exchange.request_end = max(laid.times[begin:end])  # a hole may have been filled late
     at = 12
     if (key, version) != (7, 0):  # ControlledShutdown v0 has a header without client id
         if not laid.whole(begin, begin + 14):
@@ -416,7 +416,7 @@ def read_response(exchange: Exchange, laid: Laid, begin: int, end: int) -> None:
     exchange.response_bytes, exchange.response_time = end - begin, laid.times[begin]
     exchange.status = "answered"
     if end <= len(laid.data) and laid.there[end - 1]:
-        exchange.response_end = laid.times[end - 1]
+        exchange.response_end = max(laid.times[begin:end])
     key, version = cast(int, exchange.api_key), cast(int, exchange.api_version)
     if not laid.whole(begin, end):
         exchange.problem = exchange.problem or "bytes missing"

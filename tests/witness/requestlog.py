@@ -1,7 +1,8 @@
 """A broker's request log as `Logged` lines: what the broker says that it was asked and that it answered.
 
-Three formats: JSON from Kafka 2.7 on (logger at DEBUG), and the TRACE text of 0.10 (`{api_key=3,...} -- {...} from
-connection ...`) and 0.8 (`Name: FetchRequest; Version: 0; ...`), which 0.10 still uses for ControlledShutdown.
+Four formats: JSON from Kafka 2.7 on (logger at DEBUG), and the texts of 1.1 (`RequestHeader(apiKey=METADATA, ...) --`),
+0.10 (`{api_key=3,...} -- {...} from connection ...`) and 0.8 (`Name: FetchRequest; Version: 0; ...`), which 0.10 still
+uses for ControlledShutdown.
 Only JSON has bodies that can be compared; the texts give API, version, correlation id, client id and the client's end.
 """
 
@@ -16,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.witness.reference import definitions
+
 End = tuple[str, int]
 
 # Kafka 0.8's request classes (kafka.api.RequestKeys), some under names that were changed later.
@@ -25,11 +28,19 @@ NAMES_0_8 = {
     "OffsetFetchRequest": 9, "ConsumerMetadataRequest": 10, "JoinGroupRequest": 11, "HeartbeatRequest": 12,
 }  # fmt: skip
 
+# `UPDATE_METADATA` for UpdateMetadataRequest, as Java's constants are.
+API_KEYS = {
+    re.sub(r"(?<!^)(?=[A-Z])", "_", message["name"].removesuffix("Request")).upper(): api_key
+    for (side, api_key, _), message in definitions().items()
+    if side == "request"
+}
+
 LINE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\] \w+ Completed request:(.*) \(kafka\.request\.logger\)$")
 NAMED = re.compile(r"Name: ?(\w+); ?Version: ?(-?\d+);.*?CorrelationId: ?(-?\d+)")
-NAMED_CLIENT = re.compile(r"; ?ClientId: ?(?:Some\(([^)]*)\)|([^;]*));")
+NAMED_CLIENT = re.compile(r"; ?ClientId: ?(?:Some\(([^)]*)\)|([^;]*?))(?:;| from connection )")
+HEADED = re.compile(r"RequestHeader\(apiKey=(\w+), apiVersion=(\d+), clientId=(.*?), correlationId=(-?\d+)\) -- ")
 KEYED = re.compile(r"\{api_key=(\d+),api_version=(-?\d+),correlation_id=(-?\d+),client_id=(.*?)\} -- ")
-FROM = re.compile(r" from (?:client /(\S+?)|connection (\S+?));totalTime:(\d+),")
+FROM = re.compile(r" from (?:client /(\S+?)|connection (\S+?));totalTime:(\d+(?:\.\d+)?),")
 
 
 @dataclass(frozen=True)
@@ -97,13 +108,15 @@ def from_text(time: float, text: str) -> Logged:
     broker, client = connection_ends(source[2]) if source[2] else (None, end(source[1]))
     if keyed := KEYED.match(text):
         key, version, correlation_id, client_id = int(keyed[1]), int(keyed[2]), int(keyed[3]), keyed[4]
+    elif headed := HEADED.match(text):
+        key, version, correlation_id, client_id = API_KEYS[headed[1]], int(headed[2]), int(headed[4]), headed[3]
     elif named := NAMED.match(text):
         key, version, correlation_id = NAMES_0_8[named[1]], int(named[2]), int(named[3])
         client_match = NAMED_CLIENT.search(text)
         # ControlledShutdown v0 has no client id, neither in the log nor in its header.
         client_id = (client_match[1] or client_match[2] or "") if client_match else None
     else:
-        raise ValueError(f"neither of the two text formats: {text[:80]!r}")
+        raise ValueError(f"none of the text formats: {text[:80]!r}")
     return Logged(time, float(source[3]), key, version, correlation_id, client_id, client, broker, forwarded=False)
 
 

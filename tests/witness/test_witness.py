@@ -29,6 +29,10 @@ SHARED = [folder.name for folder in shared_folders()] or ["<absent>"]
 EVERY = [*SAMPLES, *SHARED]
 
 
+SPAN = {"first_packet": "capture_start", "last_packet": "capture_end"}
+"""When a capture holds packets; where that was not noted, when the capture ran."""
+
+
 @dataclass
 class Case:
     """One capture with its broker's log."""
@@ -58,7 +62,8 @@ def load(folder: Path) -> Case:
     meta = json.loads((folder / "truth.json").read_text())["meta"]
     ports = {int(port) for port in re.findall(r"port (\d+)", meta["filter"])}
     log = requestlog.read(folder)
-    wanted = expected(log, ports, meta["first_packet"], meta["last_packet"], folder.name.startswith("midstream-"))
+    first, last = (meta.get(name, meta[otherwise]) for name, otherwise in SPAN.items())
+    wanted = expected(log, ports, first, last, folder.name.startswith("midstream-"))
     return Case(folder, ports, log, wanted)
 
 
@@ -78,7 +83,12 @@ def case(request: pytest.FixtureRequest) -> Case:
     folder = SAMPLES[name] if name in SAMPLES else shared_folder(name)
     if name.startswith("tls"):
         pytest.skip(f"{name}: encrypted, exchanges come with TLS decryption (a later issue)")
-    return load(folder)
+    if not list(folder.glob("requests*.log.gz")):
+        pytest.skip(f"{name}: its broker is of another make and wrote no log")
+    loaded = load(folder)
+    if not loaded.wanted:
+        pytest.skip(f"{name}: a proxy stands between, so the broker's log is of other connections")
+    return loaded
 
 
 def judge(case: Case, exchanges: list[Exchange], secrets_shown: bool) -> int:
@@ -140,10 +150,10 @@ def test_the_exchanges_table_has_what_the_broker_logged(case: Case) -> None:
         for name in ("client_ip", "client_port", "api_key", "api_version", "correlation_id", "client_id", "status")
     }
     rows = Counter(
-        ((ip, port), api_key, version, correlation_id, None if case.cut else client_id)
+        ((ip, port), api_key, version, correlation_id, None if case.cut else client_id or "")
         for ip, port, api_key, version, correlation_id, client_id, _ in zip(*columns.values(), strict=True)
     )
-    wanted = Counter((*key(line, False), None if case.cut else line.client_id) for line in case.wanted)
+    wanted = Counter((*key(line, False), None if case.cut else line.client_id or "") for line in case.wanted)
     missing = wanted - rows
     assert missing.total() == HEADERS_CUT.get(case.name, 0), f"not in the table: {list(missing.items())[:3]}"
 
@@ -152,6 +162,8 @@ def test_kwire_equals_the_plain_reference(case: Case) -> None:
     """Every exchange, also those the broker did not log: keys, times, sizes, outcome and bodies."""
     if case.cut or case.midstream:
         pytest.skip(f"{case.name}: where to resynchronise is the engine's own choice; the log is its judge")
+    if "sasl-raw" in case.name:
+        pytest.skip(f"{case.name}: the reference takes SASL tokens without headers for messages; the log is the judge")
     ours = {(one.connection, one.exchange, one.reply): one for one in by_show(case.folder)}
     theirs = {(one.connection, one.exchange, one.reply): one for one in by_reference(case.folder)}
     whole = {at: one for at, one in theirs.items() if one.problem != "bytes missing"}

@@ -1,0 +1,112 @@
+"""Arrays of integers -> Arrow columns.
+
+In: NumPy's int64, `NULL` where a value is absent, and for strings their numbers and the distinct values. Out: Arrow
+arrays. Rules: no row makes a Python object; a column of strings is built as indices into the few distinct ones; what
+has the right width already is not copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import tables
+from captures.kernels import NULL
+
+
+def text(value: bytes) -> str:
+    """A string from the wire. Kafka's are UTF-8; bytes that are not show as `\\xNN`, so that none is lost."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def plain(table: pa.Table, name: str) -> pa.Table:
+    """The table with the contract's plain types."""
+    return table.cast(tables.schema(name))
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Each value once, in order. (`np.unique` of this form loads NumPy's masked arrays.)"""
+    ordered = np.sort(values)
+    found: np.ndarray = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    return found
+
+
+def compact(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the distinct numbers in use, sorted; each row's place among them, 0 where it is NULL)."""
+    at = np.where(numbers == NULL, count, numbers)
+    place = np.zeros(count + 1, np.int32)
+    place[at] = 1
+    place[count] = 0
+    used = np.flatnonzero(place)
+    place[used] = np.arange(len(used))
+    return used, place[at]
+
+
+def minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a - b, absent where one of them is."""
+    return np.where((a == NULL) | (b == NULL), NULL, a - b)
+
+
+def micros(nanos: np.ndarray) -> np.ndarray:
+    """Nanoseconds as microseconds."""
+    return np.where(nanos == NULL, NULL, nanos // 1000)
+
+
+def over(values: np.ndarray, kind: pa.DataType, absent: np.ndarray | None = None) -> pa.Array:
+    """An Arrow array over the memory of `values`, which have the width of `kind` and do not change any more."""
+    valid = None if absent is None else pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _absent(values: np.ndarray) -> np.ndarray | None:
+    """Where NULL stands; None where it nowhere does."""
+    absent = values == NULL
+    return absent if absent.any() else None
+
+
+def integers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """A column of integers of any width."""
+    return over(values.astype(f"i{kind.bit_width // 8}", copy=False), kind, _absent(values))
+
+
+def times(values: np.ndarray) -> pa.Array:
+    """A column of times, in microseconds since 1970."""
+    return integers(values, tables.TIME)
+
+
+def dictionary(indices: np.ndarray, values: Any) -> pa.Array:
+    """A column of strings: which of `values` each row has, NULL where none (in int64 only)."""
+    absent = _absent(indices) if indices.dtype == np.int64 else None
+    where = over(indices.astype(np.int32, copy=False), pa.int32(), absent)
+    return pa.DictionaryArray.from_arrays(where, pa.array(list(values), pa.string()), safe=False)
+
+
+def strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
+    """The same where few of many `values` are in use: the column's dictionary has only those."""
+    used, local = compact(numbers, len(values))
+    where = over(local, pa.int32(), _absent(numbers))
+    return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)
+
+
+def repeated(local: np.ndarray, values: list[str]) -> pa.Array:
+    """The same where values repeat, as connections share addresses: writing repeated ones takes three times as long."""
+    place = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return dictionary(np.array([place[value] for value in values], np.int32)[local], place)
+
+
+def list_offsets(
+    local: np.ndarray, has: np.ndarray, seen: np.ndarray, lists: list[tuple[int, ...]], width: int
+) -> tuple[pa.Array, np.ndarray]:
+    """Offsets of a column of lists, and which values of all `lists` in a row are its elements: row i is lists[local[i]]
+    where `has`, empty where only `seen`, else null."""
+    lengths = np.array([len(entry) // width for entry in lists] or [0], np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    sizes = np.where(has, lengths[local], 0)
+    offsets = np.zeros(len(local) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    total = int(offsets[-1])
+    # Element j of the result is values[first of its row's list + how far j is into that row].
+    index = np.arange(total) + np.repeat(np.where(has, starts[local], 0) - offsets[:-1], sizes)
+    return over(offsets.astype(np.int32), pa.int32(), np.append(~(has | seen), False)), index

@@ -1,0 +1,147 @@
+"""What ended in one window for one shard, as the shard hands it out: symbols and slots still in its own numbering.
+
+In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
+which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.Merging` makes a `Window` of what all
+shards hand out.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzer import tables
+from analyzer.bulk import state as s
+from captures import stream_tables as t
+
+SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "prefix")
+"""The columns of `Connections` that are numbers of strings."""
+
+_OPAQUE = (
+    s.K_ENCRYPTED, s.K_SASL, s.K_UNKNOWN_API, s.K_UNSUPPORTED_VERSION, s.K_MALFORMED, s.K_TRAILING, s.K_LIMIT,
+    s.K_PREFIX,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Connections that ended, a row each; int64, NULL where absent.
+
+    number      which connection: a shard's slot, in a `Window` its number in `Names`
+    trigger     ordinal of the packet that ended it
+    columns     by name: `is_kafka`, `client_side` (-1: unknown), `first_0` and `first_1` (the first 8 bytes of each
+                side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, the columns of the table `connections` that are
+                numbers, and `SYMBOLS`
+    """
+
+    number: np.ndarray
+    trigger: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def take(self, order: np.ndarray) -> Connections:
+        """Some of the rows, in another order."""
+        columns = {name: values[order] for name, values in self.columns.items()}
+        return Connections(self.number[order], self.trigger[order], columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What ended in one window for one shard.
+
+    exchanges   int64[X_COLUMNS, n] columns, ordered by X_TRIGGER
+    facts       int64[m, FACT_COLUMNS]
+    connections those that ended
+    messages    int64[p, MSG_COLUMNS] and message_bytes uint8[:]
+    parts       int64[P_COLUMNS, q]: topic-partitions of `exchanges`, in their order
+    leaders     int64[l, L_COLUMNS]
+    sets        int64[r, SET_COLUMNS] and set_bytes uint8[:]: record sets; views, valid until the take
+                after the next one
+    strings, lists   contents of the symbols that are new since the last window
+    oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
+    """
+
+    exchanges: np.ndarray
+    facts: np.ndarray
+    connections: Connections
+    messages: np.ndarray
+    message_bytes: np.ndarray
+    parts: np.ndarray
+    leaders: np.ndarray
+    sets: np.ndarray
+    set_bytes: np.ndarray
+    strings: list[bytes]
+    lists: list[bytes]
+    oldest: int | None
+
+
+@functools.cache
+def no_connections() -> Connections:
+    """Most windows end none."""
+    ended = np.zeros((0, 2), np.int64)
+    tables_of = [np.zeros((0, columns), np.int64) for columns in (s.K_COLUMNS, s.F_COLUMNS, t.C_COLUMNS, t.D_COLUMNS)]
+    return _connections(ended, *tables_of)
+
+
+def connections(ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray) -> Connections:
+    """`ended` int64[e, 2]: slot and trigger. k and c are the rows of the tables for them, one a connection, f and d
+    two."""
+    return _connections(ended, k, f, c, d) if len(ended) else no_connections()
+
+
+def _connections(ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray) -> Connections:
+    rows = np.arange(len(ended))
+    client = np.maximum(0, k[:, s.K_CLIENT])
+    sides = d.reshape(len(ended), 2, t.D_COLUMNS)
+    both = sides.sum(axis=1)
+    lost = f.reshape(len(ended), 2, s.F_COLUMNS)[:, :, s.F_LOST].sum(axis=1)
+    opaque = {
+        f"opaque_{reason}_bytes": k[:, column] for reason, column in zip(tables.OPAQUE_REASONS, _OPAQUE, strict=True)
+    }
+    columns = {
+        "is_kafka": k[:, s.K_CLASS] == s.KAFKA,
+        "client_side": k[:, s.K_CLIENT],
+        "first_0": k[:, s.K_FIRST_0],
+        "first_1": k[:, s.K_FIRST_1],
+        "client_id": k[:, s.K_CLIENT_ID],
+        "software_name": k[:, s.K_SOFTWARE_NAME],
+        "software_version": k[:, s.K_SOFTWARE_VERSION],
+        "sasl_mechanism": k[:, s.K_MECHANISM],
+        "prefix_kind": k[:, s.K_PREFIX_KIND],
+        "prefix": k[:, s.K_PREFIX_TEXT],
+        "first_ns": c[:, t.C_FIRST_NS],
+        "last_ns": c[:, t.C_LAST_NS],
+        "rtt_ns": np.where(c[:, t.C_RTT_NS] >= 0, c[:, t.C_RTT_NS], s.NULL),
+        "opened": c[:, t.C_SYN_SIDE] >= 0,
+        "closed": k[:, s.K_CLOSED],
+        "tls": k[:, s.K_TLS] != 0,
+        "requests": k[:, s.K_REQUESTS],
+        "errors": k[:, s.K_ERRORS],
+        "client_packets": sides[rows, client, t.D_PACKETS],
+        "broker_packets": sides[rows, 1 - client, t.D_PACKETS],
+        "client_bytes": sides[rows, client, t.D_CAPTURED],
+        "broker_bytes": sides[rows, 1 - client, t.D_CAPTURED],
+        "retransmissions": both[:, t.D_RETRANSMISSIONS],
+        "duplicates": both[:, t.D_DUPLICATE_PACKETS],
+        "out_of_order": both[:, t.D_OUT_OF_ORDER],
+        "overlap_conflicts": both[:, t.D_CONFLICTS],
+        "zero_windows": both[:, t.D_ZERO_WINDOWS],
+        "gaps": both[:, t.D_GAPS],
+        "payload_bytes": both[:, t.D_CAPTURED],
+        "duplicate_bytes": both[:, t.D_DUPLICATE],
+        "decoded_bytes": k[:, s.K_DECODED],
+        "opaque_bytes": np.sum(list(opaque.values()), axis=0),
+        "skipped_bytes": k[:, s.K_SKIPPED] + both[:, t.D_LATE] + lost,
+        "incomplete_bytes": k[:, s.K_INCOMPLETE],
+        "gap_bytes": both[:, t.D_GAP_BYTES],
+        "snaplen_bytes": both[:, t.D_SNAPLEN],
+        **opaque,
+    }
+    return Connections(ended[:, 0], ended[:, 1], columns)

@@ -1,0 +1,189 @@
+"""A capture point, end to end: windows of packets through the stages, over threads, as windows of what ended.
+
+In: a `CapturePoint`. Out: a `Window` for each (`analyzer.bulk.rows`). Reading and connection tracking run ahead of
+the shards by one window; each shard takes the connections whose slot is its number modulo the number of shards. What
+comes out depends on the packets alone: each window is in order of the packet that completed its rows, and windows
+follow one another.
+
+Several engines, in processes that know nothing of one another, may share a capture point: each reads all of it and
+works on every n-th connection. All see the same windows, and count packets and connections alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from analyzer.bulk.ended import Ended
+from analyzer.bulk.framing import converse
+from analyzer.bulk.rows import Merging, Window
+from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
+from captures.files import CapturePoint
+from captures.flows import CONN_BORN, Assigned, Flows
+from captures.kernels import compile_apart
+from captures.out_of_order import WAITING_BYTES
+from captures.packets import Packets, Reader, no_packets
+from captures.streams import Streams
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to read.
+
+    threads          kernels at work at once
+    window_bytes     bytes of capture read at a time
+    ports            server ports that are Kafka whatever their content looks like
+    keep_messages    hand out the raw bytes of messages
+    keep_records     hand out the bytes of record sets
+    frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
+                     amount, and real frames stay under Kafka's own limit of 100 MB
+    """
+
+    threads: int = 2
+    window_bytes: int = 16 << 20
+    ports: tuple[int, ...] = ()
+    keep_messages: bool = False
+    keep_records: bool = False
+    frame_limit: int = FRAME_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which connections an engine works on: those whose place in order of creation is `number` modulo `of`."""
+
+    number: int = 0
+    of: int = 1
+
+    def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
+        """What concerns these connections, and the slots of others that ended. Packets of others become strays."""
+        mine = assigned.connections[:, CONN_BORN] % self.of == self.number
+        slots = np.where(np.append(mine, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
+        kept = mine[assigned.ends[:, 1]]
+        return assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[kept]), assigned.ends[~kept, 1]
+
+
+LARGEST_SHARE = 4
+"""A frame larger than this part of the frame limit is counted and not kept, however many threads share the limit: 128
+MiB of 512, more than the 100 MiB that brokers accept by default (socket.request.max.bytes)."""
+
+
+@dataclass(slots=True)
+class _Packets:
+    packets: Packets
+    assigned: Assigned
+    base: int
+
+
+@dataclass(slots=True)
+class _Shard:
+    streams: Streams
+    conversations: Conversations
+
+    def process(self, window: _Packets, slots: int, final: bool) -> Ended:
+        segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
+        return self.conversations.take(segments, self.streams, window.assigned, final)
+
+
+class Engine:
+    """One capture point being read. `flows` knows connections, `merging` names them, `reader` knows files and notes;
+    `done_packets` is how many packets the windows handed out so far cover."""
+
+    def __init__(
+        self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None, share: Share | None = None
+    ) -> None:
+        # Half of what there is to compile is one kernel.
+        compile_apart(converse, compile_converse)
+        self.settings = settings
+        self.reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin)
+        self._live = "-" in point.paths
+        self.flows = Flows()
+        self.merging = Merging(point.name, max(1, settings.threads), self.flows, self.reader.files)
+        self.packets = 0
+        self.done_packets = 0
+        lay = layouts()
+        shards = max(1, settings.threads)
+        waiting = min(WAITING_BYTES, settings.frame_limit // 2)
+        self._shards = [
+            _Shard(
+                Streams(i, shards, max(1 << 16, waiting // shards)),
+                Conversations(
+                    lay,
+                    settings.ports,
+                    settings.keep_messages,
+                    max(settings.frame_limit // (2 * shards), settings.frame_limit // LARGEST_SHARE),
+                    settings.frame_limit // LARGEST_SHARE,
+                    settings.keep_records,
+                ),
+            )
+            for i in range(shards)
+        ]
+        self._share = share
+        self._recycled: list[np.ndarray] = []
+
+    def windows(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[Window]:
+        """Read it all. `progress` gets the bytes read so far, after each window."""
+        for ended in self.ended(progress):
+            yield self.merging.take(ended, self.done_packets)
+
+    def ended(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[list[Ended]]:
+        """The same as the shards hand it out, one `Ended` a shard; who takes these merges them (`merging`)."""
+        pool = ThreadPoolExecutor(max_workers=self.settings.threads, thread_name_prefix="kwire")
+        try:
+            windows = self._windows()
+            ahead: Future[_Packets | None] = pool.submit(next, windows, None)
+            done: list[Ended] | None = None
+            until = 0
+            while (window := ahead.result()) is not None:
+                ahead = pool.submit(next, windows, None)
+                slots = self.flows.slots
+                parts = [pool.submit(shard.process, window, slots, False) for shard in self._shards]
+                if done is not None:
+                    self.done_packets = until
+                    yield done
+                    self._recycle(done)
+                done = [part.result() for part in parts]
+                until = window.base + len(window.packets)
+                window.packets.release()
+                progress(self.reader.bytes_read)
+                if self._live and not ahead.done():  # somebody may look on, and the next packet may be long in coming
+                    self.done_packets = until
+                    yield done
+                    self._recycle(done)
+                    done = None
+            if done is not None:
+                self.done_packets = until
+                yield done
+                self._recycle(done)
+            last = _Packets(no_packets(), self._mine(self.flows.all_end()), self.packets)
+            final = [pool.submit(shard.process, last, self.flows.slots, True) for shard in self._shards]
+            yield [part.result() for part in final]
+        finally:
+            # Not waited for: where stdin is read, a thread may sit there until somebody sends more.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _windows(self) -> Iterator[_Packets]:
+        """Read ahead: one thread at a time is in here."""
+        for packets in self.reader:
+            while self._recycled:
+                self.flows.recycle(self._recycled.pop())
+            assigned = self._mine(self.flows.assign(packets))
+            base = self.packets
+            self.packets += len(packets)
+            yield _Packets(packets, assigned, base)
+
+    def _mine(self, assigned: Assigned) -> Assigned:
+        if self._share is None:
+            return assigned
+        mine, ended = self._share.divide(assigned)
+        self._recycled.append(ended)  # no stage of this engine knows of them
+        return mine
+
+    def _recycle(self, shards: list[Ended]) -> None:
+        """The connections that ended have been named and numbered: their slots may be used again."""
+        for ended in shards:
+            if len(ended.connections):
+                self._recycled.append(ended.connections.number.copy())

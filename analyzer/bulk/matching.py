@@ -1,0 +1,401 @@
+"""Frames -> exchanges: read headers and bodies, and pair each response with its request.
+
+In: one frame at a time (`State.frame`), requests and responses of a connection in causal order. Out: rows of
+`State.out` as each exchange ends.
+
+Rules
+- A broker answers a connection's requests in order. So requests wait in a queue, and a response belongs to the first
+  one in it with the same correlation id; those before it will not be answered any more. Ids may repeat.
+- A Produce request with acks=0 is not answered by Kafka's brokers, but by some of other makes: it waits until it is
+  clear which this is. The field is decoded, whatever the version.
+- ApiVersions answered with UNSUPPORTED_VERSION (35) is in the layout of v0, whatever was asked (KIP-511).
+- A frame that cannot be decoded is a row all the same, with its reason.
+
+Each function either does all of its work or returns a NEED_ status before it changed anything: the caller grows the
+table named and calls again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from analyzer.bulk import roles as role
+from analyzer.bulk import state as s
+from analyzer.bulk.fields import (
+    FOUND_FIRST_ERROR,
+    FOUND_TOPICS,
+    error_symbol,
+    fill,
+    fill_error,
+    forget,
+    recall_topics,
+    record_facts,
+    room_for_facts,
+    topic_symbol,
+)
+from analyzer.bulk.headers import (
+    BAD_HEADER,
+    answered_version,
+    known_layout,
+    may_go_on,
+    parse_request_header,
+    skip_response_tags,
+    tagged_header,
+)
+from analyzer.bulk.partitions import MAX_PARTITIONS, count_parts, record_parts, room_for_parts
+from analyzer.bulk.pending import end_first, find_pending, is_silent, put_out, take_first, wait
+from analyzer.bulk.symbols import ENTRY_LENGTH, intern
+from analyzer.protocol import names
+from analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int32
+from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline
+
+MAX_TAPE: Final = 1 << 22
+"""Rows of the tape (168 MB). A message with more fields that matter than that is not decoded, reason `limit`: hostile
+arrays could ask for a row each byte or four, and no real message comes near."""
+
+
+@inline
+def _count_token(fr: s.Framing, slot: Int, key: Int) -> None:
+    """The frame at hand is a SASL token without a header."""
+    fr.k[slot, s.K_SASL] += fr.frame[s.FR_HELD]
+    fr.f[key, s.F_FRAMES] += 1
+
+
+@inline
+def _room(st: s.State, before: Int) -> Int:
+    """What must be free whatever a message says; `before`: requests that its coming ends."""
+    fr = st.framing
+    mt = st.matching
+    out = st.output
+    v = out.v
+    if v[s.V_OUT] + before + 2 > len(out.exchanges):
+        return s.NEED_OUT
+    if v[s.V_PENDING_FREE] < 0 and v[s.V_PENDINGS] >= len(mt.pending):
+        return s.NEED_PENDING
+    if v[s.V_KEEP] != 0:
+        if v[s.V_MESSAGES] + 1 > len(out.messages):
+            return s.NEED_MESSAGES
+        if v[s.V_MESSAGE_BYTES] + fr.frame[s.FR_HAVE] > len(out.message_bytes):
+            return s.NEED_MESSAGES
+    return s.OK
+
+
+@inline
+def _describe(frame: Table, row: Table, base: Int) -> None:
+    """When and where a frame was captured: columns `base` and on."""
+    row[base + s.M_FIRST_NS] = frame[s.FR_FIRST_NS]
+    row[base + s.M_LAST_NS] = frame[s.FR_LAST_NS] if frame[s.FR_CAUSE] != s.CUT else s.NULL
+    row[base + s.M_BYTES] = frame[s.FR_TOTAL]
+    row[base + s.M_FILE] = frame[s.FR_FILE]
+    row[base + s.M_NUMBER] = frame[s.FR_NUMBER]
+    row[base + s.M_RECORD_AT] = frame[s.FR_RECORD_AT]
+
+
+@inline
+def _outcome(
+    frame: Table, row: Table, base: Int, orphan: Flag, pc: Int, decoded: Int, failed: Int, stopped: Int
+) -> Int:
+    """What became of a message, in columns `base` and on; returns how many bytes it has behind its last field."""
+    start = frame[s.FR_AT]
+    state = np.int64(s.UNDECODED_STATE)
+    reason = np.int64(s.R_NONE)
+    trailing = np.int64(0)
+    a = np.int64(s.NULL)
+    b = np.int64(s.NULL)
+    if frame[s.FR_CAUSE] == s.LIMIT:
+        reason = np.int64(s.R_LIMIT)
+        a = frame[s.FR_TOTAL]
+    elif frame[s.FR_CAUSE] != 0:
+        state = np.int64(s.TRUNCATED_STATE)
+        reason = np.int64(s.R_CUT if frame[s.FR_CAUSE] == s.CUT else s.R_TRUNCATED)
+        a = frame[s.FR_TOTAL] - frame[s.FR_HELD]
+    elif decoded == BAD_HEADER:
+        reason = np.int64(s.R_HEADER)
+        b = stopped - start
+    elif orphan:
+        reason = np.int64(s.R_NO_REQUEST)
+    elif pc < 0:
+        reason = np.int64(s.R_UNKNOWN_API if pc == -1 else s.R_UNSUPPORTED_VERSION)
+    elif decoded == FULL:
+        reason = np.int64(s.R_LIMIT)
+        a = frame[s.FR_TOTAL]
+    elif decoded != OK:
+        reason = np.int64(s.R_MALFORMED)
+        a = failed * 16 + decoded
+        b = stopped - start
+    else:
+        state = np.int64(s.DECODED_STATE)
+        trailing = start + frame[s.FR_HAVE] - stopped
+        if trailing > 0:
+            reason = np.int64(s.R_TRAILING)
+            a = trailing
+    row[base + s.M_STATE] = state
+    row[base + s.M_REASON] = reason
+    row[base + s.M_REASON_A] = a
+    row[base + s.M_REASON_B] = b
+    return trailing
+
+
+@inline
+def _say(mt: s.Matching, row: Table, side: Int, asked: Int) -> Int:
+    """What a message said, from `Matching.found` to the columns of its exchange; `asked`: topics named before. OK or a
+    NEED_ status."""
+    found = mt.found
+    if side == 0:
+        for i in range(role.GROUP - role.ACKS):  # these roles and columns stand in one order
+            row[s.X_ACKS + i] = found[role.ACKS + i]
+        row[s.X_GROUP] = found[role.GROUP]
+        row[s.X_MEMBER] = found[role.MEMBER]
+        row[s.X_GENERATION] = found[role.GENERATION] if found[role.GENERATION] != s.NULL else found[role.MEMBER_EPOCH]
+        row[s.X_TRANSACTIONAL_ID] = found[role.TRANSACTIONAL_ID]
+    else:
+        row[s.X_THROTTLE] = found[role.THROTTLE]
+        row[s.X_ERROR] = found[FOUND_FIRST_ERROR]
+        codes = error_symbol(mt)
+        if codes == -1:
+            return s.NEED_LISTS
+        row[s.X_ERRORS] = codes
+        if found[role.MEMBER] != s.NULL:
+            # A member that joins says an empty id, and learns its own from the answer.
+            member = row[s.X_MEMBER]
+            if member == s.NULL or mt.strings.entries[member, ENTRY_LENGTH] == 0:
+                row[s.X_MEMBER] = found[role.MEMBER]
+        if row[s.X_GENERATION] == s.NULL:
+            row[s.X_GENERATION] = found[role.GENERATION]
+    if found[FOUND_TOPICS] > asked:
+        topics = topic_symbol(mt)
+        if topics == -1:
+            return s.NEED_LISTS
+        if topics == -2:
+            return s.NEED_TOPICS
+        row[s.X_TOPICS] = topics
+    return s.OK
+
+
+@inline
+def _learn(fr: s.Framing, mt: s.Matching, slot: Int, row: Table, header: Flag, decoded: Flag) -> None:
+    """What a request tells of its connection. `header`: its header was whole."""
+    k = fr.k
+    found = mt.found
+    k[slot, s.K_REQUESTS] += 1
+    k[slot, s.K_RAW] = 0
+    if decoded and found[role.SOFTWARE_NAME] != s.NULL:
+        k[slot, s.K_SOFTWARE_NAME] = found[role.SOFTWARE_NAME]
+        k[slot, s.K_SOFTWARE_VERSION] = found[role.SOFTWARE_VERSION]
+    if row[s.X_API_KEY] == names.SASL_HANDSHAKE:
+        if decoded:
+            k[slot, s.K_MECHANISM] = found[role.MECHANISM]
+        if row[s.X_API_VERSION] == 0 and header:
+            k[slot, s.K_RAW] = 1
+    if row[s.X_CLIENT_ID] != s.NULL and k[slot, s.K_CLIENT_ID] == s.NULL:
+        k[slot, s.K_CLIENT_ID] = row[s.X_CLIENT_ID]
+    correlation = row[s.X_CORRELATION_ID]
+    if correlation != s.NULL and (k[slot, s.K_LOWEST_ID] == s.NULL or correlation < k[slot, s.K_LOWEST_ID]):
+        k[slot, s.K_LOWEST_ID] = correlation
+
+
+@inline
+def _keep_message(st: s.State, buffer: Bytes, slot: Int, direction: Int, ordinal: Int) -> None:
+    fr = st.framing
+    mt = st.matching
+    out = st.output
+    if out.v[s.V_KEEP] == 0:
+        return
+    frame = fr.frame
+    row = out.v[s.V_MESSAGES]
+    out.v[s.V_MESSAGES] = row + 1
+    at = out.v[s.V_MESSAGE_BYTES]
+    start = frame[s.FR_AT]
+    copy_bytes(out.message_bytes, at, buffer, start, frame[s.FR_HAVE])
+    out.v[s.V_MESSAGE_BYTES] = at + frame[s.FR_HAVE]
+    m = out.messages
+    m[row, s.MSG_SLOT] = slot
+    m[row, s.MSG_CLIENT] = fr.k[slot, s.K_CLIENT]
+    m[row, s.MSG_DIRECTION] = direction
+    m[row, s.MSG_API_KEY] = mt.row[s.X_API_KEY]
+    m[row, s.MSG_API_VERSION] = mt.row[s.X_API_VERSION]
+    m[row, s.MSG_ORDINAL] = ordinal
+    m[row, s.MSG_AT] = at
+    m[row, s.MSG_LENGTH] = frame[s.FR_HAVE]
+    m[row, s.MSG_COMPLETE] = 1 if frame[s.FR_CAUSE] == 0 else 0
+    m[row, s.MSG_FIRST_NS] = frame[s.FR_FIRST_NS]
+    m[row, s.MSG_LAST_NS] = frame[s.FR_LAST_NS]
+    m[row, s.MSG_TRIGGER] = frame[s.FR_TRIGGER]
+
+
+@inline
+def _count_bytes(fr: s.Framing, slot: Int, state: Int, reason: Int, amount: Int) -> None:
+    """Put a frame's captured bytes into one class of the coverage."""
+    frame = fr.frame
+    held = frame[s.FR_HELD]
+    k = fr.k
+    if frame[s.FR_CAUSE] == s.LIMIT or (frame[s.FR_CAUSE] == 0 and reason == s.R_LIMIT):
+        k[slot, s.K_LIMIT] += held
+    elif frame[s.FR_CAUSE] != 0:
+        k[slot, s.K_INCOMPLETE] += held
+    elif state == s.DECODED_STATE:
+        if reason == s.R_TRAILING:
+            k[slot, s.K_TRAILING] += amount
+            held -= amount
+        k[slot, s.K_DECODED] += held
+    elif reason == s.R_UNKNOWN_API or reason == s.R_NO_REQUEST:
+        k[slot, s.K_UNKNOWN_API] += held
+    elif reason == s.R_UNSUPPORTED_VERSION:
+        k[slot, s.K_UNSUPPORTED_VERSION] += held
+    else:
+        k[slot, s.K_MALFORMED] += held
+
+
+@inline
+def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: Int) -> Int:
+    """The frame at hand is a message: a request (side 0) or a response (1). Returns OK, a NEED_ status, or REVERT (it
+    was tentative and is none). Both sides are handled alike but for what only one of them has."""
+    fr = st.framing
+    mt = st.matching
+    frame = fr.frame
+    k = fr.k
+    start = frame[s.FR_AT]
+    end = start + frame[s.FR_HAVE]
+    whole = frame[s.FR_CAUSE] == 0
+    trigger = frame[s.FR_TRIGGER]
+    base = np.int64(s.X_REQUEST if side == 0 else s.X_RESPONSE)
+    request = np.int64(-1)
+    before = np.int64(0)
+    api = np.int64(-1)
+    version = np.int64(-1)
+    correlation = np.int64(0)
+    place = start
+    length = np.int64(-2)
+    if side == 0:
+        header, api, version, correlation, place, length, body = parse_request_header(buffer, start + 4, end, lay)
+        readable = end - start >= 12
+        known = header == OK
+        if header == SHORT and whole:
+            header = np.int64(BAD_HEADER)
+    else:
+        header = np.int64(OK)
+        body = start + 8
+        readable = end - start >= 8
+        if readable:
+            correlation = read_int32(buffer, start + 4)
+            request, before = find_pending(fr, mt, slot, correlation)
+        if k[slot, s.K_RAW_WAITING] > 0 and request < 0:
+            k[slot, s.K_RAW_WAITING] -= 1
+            _count_token(fr, slot, key)
+            return s.OK
+        known = request >= 0 and mt.pending[request, s.X_API_KEY] != s.NULL
+        if known:
+            api = mt.pending[request, s.X_API_KEY]
+            version = answered_version(buffer, body, end, api, mt.pending[request, s.X_API_VERSION])
+    need = _room(st, before + k[slot, s.K_ZERO_HELD])
+    if need != s.OK:
+        return need
+    pc = known_layout(lay, side, api, version) if known else np.int64(-1)
+    if side == 1 and pc >= 0 and tagged_header(lay, api, version):
+        header, body = skip_response_tags(buffer, body, end)
+    decoded = header
+    stopped = body
+    used = np.int64(0)
+    failed = pc
+    if header == OK and pc >= 0:
+        stopped, used, decoded, failed = decode(
+            buffer, body, end, pc, lay.code, lay.tags, lay.tag_entries, lay.role, mt.tape, np.int64(0), np.int64(0),
+            mt.stack,
+        )  # fmt: skip
+        if decoded == FULL and len(mt.tape) < MAX_TAPE:
+            return s.NEED_TAPE
+        if used > MAX_PARTITIONS and count_parts(lay, mt.tape, used) > MAX_PARTITIONS:
+            decoded = np.int64(FULL)
+    # SASL by SaslHandshake v0: tokens have no header (KIP-43); the first true request ends them.
+    raw = side == 0 and k[slot, s.K_RAW] != 0
+    if raw and not (pc >= 0 and decoded == OK and stopped == end and whole):
+        k[slot, s.K_RAW_WAITING] += 1
+        _count_token(fr, slot, key)
+        return s.OK
+    wrong = decoded != OK and decoded != FULL and (whole or not may_go_on(decoded))
+    if wrong and frame[s.FR_TENTATIVE] != 0:
+        return s.REVERT
+
+    row = mt.row
+    if request >= 0:
+        for column in range(s.X_COLUMNS):
+            row[column] = mt.pending[request, column]
+    else:
+        for column in range(s.X_COLUMNS):
+            row[column] = s.NULL
+        row[s.X_PARTS] = -1
+        row[s.X_PARTS_COUNT] = 0
+        row[s.X_SLOT] = slot
+        if readable:
+            row[s.X_CORRELATION_ID] = correlation
+    if side == 0:
+        row[s.X_EXCHANGE] = fr.f[key, s.F_FRAMES]
+        row[s.X_ORDINAL] = frame[s.FR_ORDINAL]
+        if readable:
+            row[s.X_API_KEY] = api
+            row[s.X_API_VERSION] = version
+        if length >= 0:
+            symbol = intern(mt.strings, buffer, place, length)
+            if symbol < 0:
+                return s.NEED_STRINGS
+            row[s.X_CLIENT_ID] = symbol
+    else:
+        row[s.X_REPLY] = fr.f[key, s.F_FRAMES]
+    _describe(frame, row, base)
+    trailing = _outcome(frame, row, base, side == 1 and not known, pc, decoded, failed, stopped)
+    state = row[base + s.M_STATE]
+    reason = row[base + s.M_REASON]
+
+    forget(mt)
+    readable = state == s.DECODED_STATE or (side == 0 and not whole)  # what is there of a request says what it is about
+    if readable:
+        if not recall_topics(mt, row[s.X_TOPICS]):
+            return s.NEED_TOPICS
+        asked = mt.found[FOUND_TOPICS]
+        need = fill(mt, lay, buffer, used)
+        if need == s.OK:
+            need = _say(mt, row, side, asked)
+        if need == s.OK:
+            need = room_for_facts(st, used)
+        if need == s.OK:
+            need = room_for_parts(st, lay, used, row[s.X_PARTS_COUNT])
+        if need != s.OK:
+            return need
+
+    elif side == 1 and row[base + s.M_REASON] == s.R_MALFORMED:
+        fill_error(mt, lay, used)
+        if mt.found[FOUND_FIRST_ERROR] != 0:
+            codes = error_symbol(mt)
+            if codes == -1:
+                return s.NEED_LISTS
+            row[s.X_ERROR] = mt.found[FOUND_FIRST_ERROR]
+            row[s.X_ERRORS] = codes
+
+    # From here on everything is carried out.
+    if readable:
+        record_parts(st, lay, buffer, used, row, side, slot)
+    if state == s.DECODED_STATE:
+        record_facts(st, lay, buffer, used, slot, api if side == 1 else np.int64(-1), trigger)
+    _count_bytes(fr, slot, state, reason, trailing)
+    _keep_message(st, buffer, slot, side, fr.f[key, s.F_FRAMES])
+    fr.f[key, s.F_FRAMES] += 1
+    if side == 1:
+        row[s.X_EARLIER_NS] = k[slot, s.K_ANSWERED_NS]
+        if row[s.X_RESPONSE_LAST_NS] != s.NULL:
+            k[slot, s.K_ANSWERED_NS] = row[s.X_RESPONSE_LAST_NS]
+        if request >= 0:
+            held = k[slot, s.K_ZERO_HELD]
+            for _ in range(before):
+                end_first(st, slot, s.UNANSWERED, trigger)
+            take_first(fr, mt, slot)
+            if is_silent(row):
+                k[slot, s.K_ZERO_HELD] -= 1
+            elif k[slot, s.K_ZERO_HELD] < held:
+                k[slot, s.K_ZERO_SILENT] = 1  # this answer passes over what the broker would have answered before
+        put_out(st, row, s.ANSWERED if request >= 0 else s.ORPHAN_RESPONSE, trigger)
+    else:
+        _learn(fr, mt, slot, row, header == OK, state == s.DECODED_STATE)
+        wait(st, slot, row, trigger)
+    return s.OK

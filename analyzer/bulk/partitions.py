@@ -1,0 +1,376 @@
+"""Topic-partitions of an exchange: one row for each, request and response side joined; and who leads them.
+
+In: the tape of a decoded message. Out: rows of `State.parts`, linked to the exchange until it ends, then copied to
+`State.parts_out`; rows of `State.leaders`; where records are wanted, `State.sets` and the bytes of each record set.
+
+Rules
+- A partition field starts a row (`roles.PARTITION`); the fields after it in the message belong to it; topic, topic id
+  and, where a message has several groups or transactions, the section are those named last.
+- Response rows meet the request's by (section, topic or else topic id, partition). Brokers mostly answer in the order
+  asked, so the next row is tried first; then a small hash table. A row that only one side has stays a row.
+- Headers of record batches are counted here, because the bytes are here: 61 bytes are read of each batch (KIP-98), or
+  18 of each outermost message of the older formats.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from analyzer.bulk import roles as role
+from analyzer.bulk import state as s
+from analyzer.bulk.symbols import COUNT, USED, intern
+from analyzer.protocol.decoding import read_int32, read_int64
+from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
+
+MAX_PARTITIONS: Final = 1 << 19
+"""Topic-partitions of one message. A hostile one could name 25 million in 100 MB; real brokers hold some thousands."""
+
+MAX_WAITING: Final = 1 << 20
+"""Topic-partitions of requests that wait for an answer; a capture of one direction would else pile them up."""
+
+_COLUMN: Final = np.full(role.ROLES, -1, np.int64)
+"""By role: the column that a number of a topic-partition stands in as it is, where it is not negative."""
+_COLUMN[role.HIGH_WATERMARK] = s.P_HIGH_WATERMARK
+_COLUMN[role.LAST_STABLE] = s.P_LAST_STABLE
+_COLUMN[role.LOG_START] = s.P_LOG_START
+_COLUMN[role.PART_EPOCH] = s.P_EPOCH
+
+_SCAN: Final = 8
+_BASE64URL: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8).copy()
+
+
+@inline
+def uuid_text(buffer: Bytes, at: Int, into: Bytes) -> None:
+    """Kafka's text of a uuid: 22 characters of URL-safe base64 without padding."""
+    for group in range(5):
+        b = at + 3 * group
+        bits = np.int64(buffer[b]) << 16 | np.int64(buffer[b + 1]) << 8 | np.int64(buffer[b + 2])
+        for k in range(4):
+            into[4 * group + k] = _BASE64URL[(bits >> (18 - 6 * k)) & 63]
+    last = np.int64(buffer[at + 15])
+    into[20] = _BASE64URL[last >> 2]
+    into[21] = _BASE64URL[(last & 3) << 4]
+
+
+@inline
+def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int]:
+    """A record set at `at` -> (whole batches or outermost messages, records in them, the offset after the last).
+
+    Records are NULL where a message of the old formats is compressed: only its content says how many. The offset is
+    NULL where there is no batch. A batch that is cut off, or makes no sense, ends the count."""
+    end = at + length
+    batches = np.int64(0)
+    records = np.int64(0)
+    known = True
+    following = np.int64(s.NULL)
+    while end - at >= 17:
+        size = read_int32(buffer, at + 8)
+        if size < 14 or size > end - at - 12:
+            break
+        magic = np.int64(buffer[at + 16])
+        if magic == 2:
+            if size < 49:
+                break
+            inside = read_int32(buffer, at + 57)
+            known = known and inside >= 0
+            records += max(inside, 0)
+            following = read_int64(buffer, at) + read_int32(buffer, at + 23) + 1
+        elif magic <= 1:
+            known = known and (np.int64(buffer[at + 17]) & 7) == 0
+            records += 1
+            following = read_int64(buffer, at) + 1
+        else:
+            break
+        batches += 1
+        at += 12 + size
+    return batches, records if known else np.int64(s.NULL), following
+
+
+@inline
+def count_parts(lay: s.Layouts, tape: Table, used: Int) -> Int:
+    """How many topic-partitions a message names."""
+    count = np.int64(0)
+    for i in range(used):
+        if lay.role[tape[i, 1]] == role.PARTITION:
+            count += 1
+    return count
+
+
+@inline
+def room_for_parts(st: s.State, lay: s.Layouts, used: Int, asked: Int) -> Int:
+    """What must be free before the rows of a message with `used` rows on the tape are made; `asked`: rows of its
+    request. OK or a NEED_ status."""
+    fr = st.framing
+    mt = st.matching
+    parts = st.parts
+    out = st.output
+    v = out.v
+    more = used + 1
+    if used > 1024:
+        more = count_parts(lay, mt.tape, used) + 1
+    if v[s.V_PARTS_LIVE] + more > len(parts.rows):
+        return s.NEED_PARTS
+    # What is out and what may still come out: no other place has to ask.
+    if v[s.V_PARTS_OUT] + v[s.V_PARTS_LIVE] + more > len(out.parts):
+        return s.NEED_PARTS_OUT
+    if 2 * (asked + 1) > len(parts.lookup):
+        return s.NEED_LOOKUP
+    if v[s.V_LEADERS] + used > len(parts.leaders):
+        return s.NEED_LEADERS
+    strings = mt.strings
+    if strings.state[COUNT] + 2 * used + 8 > len(strings.entries):
+        return s.NEED_STRINGS
+    if strings.state[USED] + 22 * (used + 1) > len(strings.heap):
+        return s.NEED_STRINGS
+    if mt.lists.state[COUNT] + used + 1 > len(mt.lists.entries):
+        return s.NEED_LISTS
+    if mt.lists.state[USED] + 4 * used > len(mt.lists.heap) or 4 * used + 32 > len(mt.scratch):
+        return s.NEED_LISTS if 4 * used + 32 <= len(mt.scratch) else s.NEED_TOPICS
+    if v[s.V_RECORDS] != 0:
+        if v[s.V_SETS] + used > len(parts.sets):
+            return s.NEED_SETS
+        if v[s.V_SET_BYTES] + fr.frame[s.FR_HAVE] > len(parts.set_bytes):
+            return s.NEED_SETS
+    return s.OK
+
+
+@inline
+def _new_part(parts: s.Parts) -> Int:
+    """A free row of `State.parts`, all NULL."""
+    v = parts.v
+    at = v[s.V_PART_FREE]
+    if at >= 0:
+        v[s.V_PART_FREE] = parts.rows[at, s.P_NEXT]
+    else:
+        at = v[s.V_PARTS]
+        v[s.V_PARTS] = at + 1
+    v[s.V_PARTS_LIVE] += 1
+    for column in range(s.P_COLUMNS):
+        parts.rows[at, column] = s.NULL
+    parts.rows[at, s.P_NEXT] = -1
+    return at
+
+
+@inline
+def _link(parts: s.Parts, row: Table, part: Int) -> None:
+    """Append a part to an exchange's."""
+    if row[s.X_PARTS] < 0:
+        row[s.X_PARTS] = part
+    else:
+        parts.rows[row[s.X_PARTS_LAST], s.P_NEXT] = part
+    row[s.X_PARTS_LAST] = part
+    row[s.X_PARTS_COUNT] += 1
+
+
+@inline
+def _same(parts: Table, at: Int, section: Int, topic: Int, partition: Int) -> Flag:
+    name = parts[at, s.P_TOPIC] if parts[at, s.P_TOPIC] != s.NULL else parts[at, s.P_TOPIC_ID]
+    return (
+        parts[at, s.P_PARTITION] == partition
+        and name == topic
+        and parts[at, s.P_SECTION] == section
+        and parts[at, s.P_ANSWERED] == s.NULL
+    )
+
+
+@inline
+def _bucket(section: Int, topic: Int, partition: Int, mask: Int) -> Int:
+    h = np.uint64(section) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(topic) * np.uint64(0xD6E8FEB86659FD93)
+    h ^= np.uint64(partition) * np.uint64(0xFF51AFD7ED558CCD)
+    h ^= h >> np.uint64(32)
+    return np.int64(h & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
+
+
+@shared
+def _fill_lookup(parts: Table, lookup: Table, at: Int, count: Int) -> Int:
+    """Enter an exchange's parts, linked from `at`, into a hash table; of equal ones the first. Returns its mask."""
+    size = np.int64(2)
+    while size < 2 * count:
+        size *= 2
+    mask = size - 1
+    for i in range(size):
+        lookup[i] = -1
+    while at >= 0:
+        name = parts[at, s.P_TOPIC] if parts[at, s.P_TOPIC] != s.NULL else parts[at, s.P_TOPIC_ID]
+        bucket = _bucket(parts[at, s.P_SECTION], name, parts[at, s.P_PARTITION], mask)
+        known = False
+        while lookup[bucket] >= 0 and not known:
+            other = lookup[bucket]
+            said = parts[other, s.P_TOPIC] if parts[other, s.P_TOPIC] != s.NULL else parts[other, s.P_TOPIC_ID]
+            known = (
+                said == name
+                and parts[other, s.P_PARTITION] == parts[at, s.P_PARTITION]
+                and parts[other, s.P_SECTION] == parts[at, s.P_SECTION]
+            )
+            bucket = (bucket + 1) & mask
+        if not known:
+            lookup[bucket] = at
+        at = parts[at, s.P_NEXT]
+    return mask
+
+
+@inline
+def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) -> Int:
+    """Keep a record set's bytes; returns its number."""
+    v = parts.v
+    number = v[s.V_SET_NUMBER]
+    v[s.V_SET_NUMBER] = number + 1
+    row = v[s.V_SETS]
+    v[s.V_SETS] = row + 1
+    into = v[s.V_SET_BYTES]
+    copy_bytes(parts.set_bytes, into, buffer, at, length)
+    v[s.V_SET_BYTES] = into + length
+    parts.sets[row, s.SET_NUMBER] = number
+    parts.sets[row, s.SET_AT] = into
+    parts.sets[row, s.SET_LENGTH] = length
+    parts.sets[row, s.SET_SIDE] = side
+    return number
+
+
+@inline
+def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Table, side: Int, slot: Int) -> None:
+    """Make or complete the topic-partition rows of the exchange `row` from the tape of its request (side 0) or its
+    response (side 1), and note leaders. Room was made sure of before, and topics have their symbol in column 0."""
+    fr = st.framing
+    mt = st.matching
+    parts = st.parts
+    tape = mt.tape
+    v = parts.v
+    section = np.int64(s.NULL)
+    topic = np.int64(s.NULL)
+    topic_id = np.int64(s.NULL)
+    early = np.int64(s.NULL)
+    part: Int = np.int64(-1)
+    leader = np.int64(-1)
+    expected = row[s.X_PARTS]
+    asked = row[s.X_PARTS_COUNT] if expected >= 0 else np.int64(0)
+    first = expected
+    mask = np.int64(-1)
+    nodes = np.int64(-1)
+    for i in range(used):
+        kind = np.int64(lay.role[tape[i, 1]])
+        if kind < role.TOPIC or role.TOPIC_ID < kind < role.FIRST_OF_PARTITIONS:
+            continue
+        value = tape[i, 2]
+        if nodes >= 0 and kind != role.ISR:
+            parts.leaders[leader, s.L_ISR] = intern(mt.lists, mt.scratch, 0, 4 * nodes)
+            nodes = np.int64(-1)
+        if kind == role.TOPIC:
+            topic = tape[i, 0] if value > 0 else np.int64(s.NULL)
+        elif kind == role.TOPIC_ID:
+            at: Int = tape[i, 3]
+            topic_id = np.int64(s.NULL)
+            if value != 0 or read_int64(buffer, at + 8) != 0:
+                uuid_text(buffer, at, mt.scratch)
+                topic_id = intern(mt.strings, mt.scratch, 0, 22)
+        elif kind == role.PARTITION:
+            part = np.int64(-1)
+            if side == 1 and asked > 0:
+                name = topic if topic != s.NULL else topic_id
+                if expected >= 0 and _same(parts.rows, expected, section, name, value):
+                    part = expected
+                elif asked <= _SCAN:
+                    at = first
+                    for _ in range(asked):
+                        if _same(parts.rows, at, section, name, value):
+                            part = at
+                            break
+                        at = parts.rows[at, s.P_NEXT]
+                else:
+                    if mask < 0:
+                        mask = _fill_lookup(parts.rows, parts.lookup, first, asked)
+                    bucket = _bucket(section, name, value, mask)
+                    while parts.lookup[bucket] >= 0:
+                        if _same(parts.rows, parts.lookup[bucket], section, name, value):
+                            part = parts.lookup[bucket]
+                            break
+                        bucket = (bucket + 1) & mask
+            if part < 0:
+                part = _new_part(parts)
+                _link(parts, row, part)
+                parts.rows[part, s.P_SECTION] = section
+                parts.rows[part, s.P_PARTITION] = value
+            else:
+                expected = parts.rows[part, s.P_NEXT]
+            if topic != s.NULL:
+                parts.rows[part, s.P_TOPIC] = topic
+            if topic_id != s.NULL:
+                parts.rows[part, s.P_TOPIC_ID] = topic_id
+            if side == 1:
+                parts.rows[part, s.P_ANSWERED] = 1
+                parts.rows[part, s.P_ERROR] = early
+                early = np.int64(s.NULL)
+        elif kind == role.PART_ERROR_EARLY:
+            early = value
+        elif kind == role.GROUP_SECTION or kind == role.TRANSACTION_SECTION or kind == role.SECTION:
+            section = tape[i, 0] if value > 0 else np.int64(s.NULL)
+        elif kind == role.LEADER_ID or kind == role.META_PARTITION:
+            leader = np.int64(-1)
+            if kind == role.META_PARTITION or (value >= 0 and part >= 0):
+                leader = v[s.V_LEADERS]
+                v[s.V_LEADERS] = leader + 1
+                for column in range(s.L_COLUMNS):
+                    parts.leaders[leader, column] = s.NULL
+                parts.leaders[leader, s.L_NS] = fr.frame[s.FR_LAST_NS]
+                parts.leaders[leader, s.L_TRIGGER] = fr.frame[s.FR_TRIGGER]
+                parts.leaders[leader, s.L_SLOT] = slot
+                parts.leaders[leader, s.L_TOPIC] = topic
+                parts.leaders[leader, s.L_TOPIC_ID] = topic_id
+                if kind == role.META_PARTITION:
+                    parts.leaders[leader, s.L_PARTITION] = value
+                else:
+                    parts.leaders[leader, s.L_PARTITION] = parts.rows[part, s.P_PARTITION]
+                    parts.leaders[leader, s.L_LEADER] = value
+        elif leader >= 0 and kind == role.META_LEADER:
+            if value >= 0:
+                parts.leaders[leader, s.L_LEADER] = value
+        elif leader >= 0 and kind == role.LEADER_EPOCH:
+            if value >= 0:
+                parts.leaders[leader, s.L_EPOCH] = value
+        elif leader >= 0 and kind == role.ISR_COUNT:
+            nodes = np.int64(0)
+        elif kind == role.ISR:
+            if nodes >= 0:
+                for k in range(4):
+                    mt.scratch[4 * nodes + k] = np.uint8((value >> (8 * k)) & 255)
+                nodes += 1
+        elif part >= 0:
+            if kind == role.PART_ERROR:
+                parts.rows[part, s.P_ERROR] = value
+            elif kind == role.RECORDS:
+                if value >= 0:
+                    parts.rows[part, s.P_RECORD_BYTES] = value
+                    batches, records, following = count_batches(buffer, tape[i, 3], value)
+                    parts.rows[part, s.P_BATCHES] = batches
+                    parts.rows[part, s.P_RECORDS] = records
+                    parts.rows[part, s.P_FOLLOWING] = following
+                    if v[s.V_RECORDS] != 0 and value > 0:
+                        parts.rows[part, s.P_SET] = _keep_set(parts, buffer, tape[i, 3], value, side)
+            elif kind == role.PART_OFFSET:
+                if value >= 0 and parts.rows[part, s.P_OFFSET] == s.NULL:
+                    parts.rows[part, s.P_OFFSET] = value
+            elif _COLUMN[kind] >= 0 and value >= 0:
+                parts.rows[part, _COLUMN[kind]] = value
+    if nodes >= 0:
+        parts.leaders[leader, s.L_ISR] = intern(mt.lists, mt.scratch, 0, 4 * nodes)
+
+
+@inline
+def put_parts(parts: s.Parts, out: s.Output, first: Int, owner: Int) -> None:
+    """The exchange in row `owner` of the output has ended: copy its topic-partitions out and free them."""
+    v = out.v
+    to = v[s.V_PARTS_OUT]
+    at = first
+    while at >= 0:
+        for column in range(1, s.P_COLUMNS):
+            out.parts[to, column] = parts.rows[at, column]
+        out.parts[to, s.P_OWNER] = owner
+        to += 1
+        following = parts.rows[at, s.P_NEXT]
+        parts.rows[at, s.P_NEXT] = v[s.V_PART_FREE]
+        v[s.V_PART_FREE] = at
+        v[s.V_PARTS_LIVE] -= 1
+        at = following
+    v[s.V_PARTS_OUT] = to

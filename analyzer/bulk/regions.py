@@ -1,0 +1,184 @@
+"""Bytes of a direction that wait: kept in one region of the slab each, with marks that say which packet brought them.
+
+In: pieces of segments. Out: a region [F_FROM, F_HAVE) that grows at its end and is used up from its front, and
+descriptions of frames that lie in one. Rules: a region moves when it must grow, so nobody keeps an address; what is
+given up counts as free at once, and the caller moves the others together when the slab is full.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analyzer.bulk import state as s
+from captures.kernels import Bytes, Int, Table, copy_bytes, inline, shared
+from captures.stream_tables import SEG_FILE, SEG_NUMBER, SEG_ORDINAL, SEG_RECORD_AT, SEG_TIME_NS
+
+IN_WINDOW, IN_WAITING, IN_SLAB = 0, 1, 2  # which bytes a frame lies in
+
+
+@shared
+def release(fr: s.Framing, key: Int) -> None:
+    """Give up a direction's region of the slab, and its marks."""
+    f = fr.f
+    v = fr.v
+    v[s.V_SLAB_LIVE] -= f[key, s.F_ROOM]
+    if v[s.V_SLAB_LIVE] == 0:
+        v[s.V_SLAB] = 0
+    f[key, s.F_AT] = 0
+    f[key, s.F_ROOM] = 0
+    f[key, s.F_FROM] = 0
+    f[key, s.F_HAVE] = 0
+    f[key, s.F_NEED] = 0
+    f[key, s.F_SCANNED] = 0
+    f[key, s.F_ANSWER] = -1
+    mark = f[key, s.F_MARKS]
+    while mark >= 0:
+        following = fr.marks[mark, s.MARK_NEXT]
+        fr.marks[mark, s.MARK_NEXT] = v[s.V_MARK_FREE]
+        v[s.V_MARK_FREE] = mark
+        mark = following
+    f[key, s.F_MARKS] = -1
+    f[key, s.F_LAST_MARK] = -1
+
+
+@shared
+def append(fr: s.Framing, key: Int, source: Bytes, at: Int, length: Int, segment: Table, wanted: Int) -> Int:
+    """Collect source[at:at + length]; `wanted` is how large the region will have to be as far as known."""
+    f = fr.f
+    v = fr.v
+    have = f[key, s.F_HAVE]
+    if have + length > f[key, s.F_ROOM]:
+        room = max(have + length, min(wanted, max(np.int64(1 << 20), 2 * have)))
+        if v[s.V_SLAB] + room > len(fr.slab):
+            return s.NEED_SLAB
+    if v[s.V_MARK_FREE] < 0 and v[s.V_MARKS] >= len(fr.marks):
+        return s.NEED_MARKS
+    if have + length > f[key, s.F_ROOM]:
+        into = v[s.V_SLAB]
+        old = f[key, s.F_AT]
+        copy_bytes(fr.slab, into, fr.slab, old, have)
+        v[s.V_SLAB] = into + room
+        v[s.V_SLAB_LIVE] += room - f[key, s.F_ROOM]
+        f[key, s.F_AT] = into
+        f[key, s.F_ROOM] = room
+    target = f[key, s.F_AT] + have
+    copy_bytes(fr.slab, target, source, at, length)
+    f[key, s.F_HAVE] = have + length
+    f[key, s.F_LAST_NS] = segment[SEG_TIME_NS]
+    last = f[key, s.F_LAST_MARK]
+    if last >= 0 and fr.marks[last, s.MARK_ORDINAL] == segment[SEG_ORDINAL]:
+        return s.OK
+    mark = v[s.V_MARK_FREE]
+    if mark >= 0:
+        v[s.V_MARK_FREE] = fr.marks[mark, s.MARK_NEXT]
+    else:
+        mark = v[s.V_MARKS]
+        v[s.V_MARKS] = mark + 1
+    m = fr.marks
+    m[mark, s.MARK_NEXT] = -1
+    m[mark, s.MARK_AT] = have
+    m[mark, s.MARK_NS] = segment[SEG_TIME_NS]
+    m[mark, s.MARK_NUMBER] = segment[SEG_NUMBER]
+    m[mark, s.MARK_FILE] = segment[SEG_FILE]
+    m[mark, s.MARK_RECORD_AT] = segment[SEG_RECORD_AT]
+    m[mark, s.MARK_ORDINAL] = segment[SEG_ORDINAL]
+    if last >= 0:
+        m[last, s.MARK_NEXT] = mark
+    else:
+        f[key, s.F_MARKS] = mark
+    f[key, s.F_LAST_MARK] = mark
+    return s.OK
+
+
+@shared
+def drop_front(fr: s.Framing, key: Int) -> None:
+    """Move what is not used up to the front of the region. Marks of used-up bytes go."""
+    f = fr.f
+    start = f[key, s.F_FROM]
+    have = f[key, s.F_HAVE]
+    if start == 0:
+        return
+    if start >= have:
+        release(fr, key)
+        return
+    at = f[key, s.F_AT]
+    for i in range(have - start):
+        fr.slab[at + i] = fr.slab[at + start + i]
+    m = fr.marks
+    mark = f[key, s.F_MARKS]
+    while m[mark, s.MARK_NEXT] >= 0 and m[m[mark, s.MARK_NEXT], s.MARK_AT] <= start:
+        following = m[mark, s.MARK_NEXT]
+        m[mark, s.MARK_NEXT] = fr.v[s.V_MARK_FREE]
+        fr.v[s.V_MARK_FREE] = mark
+        mark = following
+    f[key, s.F_MARKS] = mark
+    while mark >= 0:
+        m[mark, s.MARK_AT] -= start  # below 0: the packet's first bytes are gone, and 0 is no segment's start
+        mark = m[mark, s.MARK_NEXT]
+    f[key, s.F_FROM] = 0
+    f[key, s.F_HAVE] = have - start
+    f[key, s.F_SCANNED] = max(np.int64(0), f[key, s.F_SCANNED] - start)
+    f[key, s.F_ANSWER] = -1
+
+
+@inline
+def _latest(fr: s.Framing, mark: Int, stop: Int) -> Int:
+    """The latest time of the packets from this mark on that brought bytes before offset `stop` of the region: a hole
+    may have been filled after what follows it came, and a message is complete when its last missing byte is there."""
+    m = fr.marks
+    latest = m[mark, s.MARK_NS]
+    while m[mark, s.MARK_NEXT] >= 0 and m[m[mark, s.MARK_NEXT], s.MARK_AT] < stop:
+        mark = m[mark, s.MARK_NEXT]
+        latest = max(latest, m[mark, s.MARK_NS])
+    return latest
+
+
+@inline
+def _mark_at(fr: s.Framing, key: Int, offset: Int) -> Int:
+    """The mark of the packet that brought the byte at `offset` of the region."""
+    m = fr.marks
+    mark = fr.f[key, s.F_MARKS]
+    while m[mark, s.MARK_NEXT] >= 0 and m[m[mark, s.MARK_NEXT], s.MARK_AT] <= offset:
+        mark = m[mark, s.MARK_NEXT]
+    return mark
+
+
+@shared
+def frame_from_region(fr: s.Framing, key: Int, have: Int, total: Int, held: Int, cause: Int, trigger: Int) -> None:
+    """Describe the frame at F_FROM of the region in `State.frame`."""
+    frame = fr.frame
+    m = fr.marks
+    start = fr.f[key, s.F_FROM]
+    first = _mark_at(fr, key, start)
+    frame[s.FR_AT] = fr.f[key, s.F_AT] + start
+    frame[s.FR_HAVE] = have
+    frame[s.FR_TOTAL] = total
+    frame[s.FR_HELD] = held
+    frame[s.FR_FIRST_NS] = m[first, s.MARK_NS]
+    frame[s.FR_NUMBER] = m[first, s.MARK_NUMBER]
+    frame[s.FR_FILE] = m[first, s.MARK_FILE]
+    frame[s.FR_RECORD_AT] = m[first, s.MARK_RECORD_AT]
+    frame[s.FR_ORDINAL] = m[first, s.MARK_ORDINAL]
+    if cause == 0:
+        frame[s.FR_LAST_NS] = _latest(fr, first, start + have)
+    else:
+        frame[s.FR_LAST_NS] = fr.f[key, s.F_LAST_NS]
+    frame[s.FR_TRIGGER] = trigger
+    frame[s.FR_CAUSE] = cause
+    frame[s.FR_TENTATIVE] = fr.f[key, s.F_TENTATIVE]
+    frame[s.FR_SOURCE] = IN_SLAB
+
+
+@shared
+def begin_drop(fr: s.Framing, key: Int, seen: Int, missing: Int, cause: Int) -> None:
+    """From here to its end the frame at hand is only counted: bytes of it are missing, or it is too large to keep.
+    `seen` bytes of it are in the region."""
+    f = fr.f
+    drop_front(fr, key)
+    f[key, s.F_MODE] = s.DROP
+    f[key, s.F_CAUSE] = cause
+    f[key, s.F_SEEN] = seen + missing
+    f[key, s.F_HELD] = seen
+    f[key, s.F_MISSING] = missing
+    if f[key, s.F_MARKS] >= 0:
+        f[key, s.F_LAST_NS] = max(f[key, s.F_LAST_NS], _latest(fr, f[key, s.F_MARKS], seen))

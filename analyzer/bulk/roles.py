@@ -1,0 +1,212 @@
+"""Which fields the bulk path puts on the tape, and what each means for the tables.
+
+The definitions carry entity types (`topicName`, `groupId` ...); with a field's name they are enough to find topics,
+groups and errors in any API and version, so no API is listed here by hand but where a column belongs to one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from analyzer.protocol import names
+from analyzer.protocol.program import FieldInfo, Program
+from analyzer.protocol.schema import REQUEST, RESPONSE
+
+# The number of a role means nothing but its group: roles of an exchange, then those of its topic-partitions.
+(
+    NONE,
+    ERROR,
+    THROTTLE,
+    TOPIC,
+    TOPIC_ID,
+    ACKS,
+    MAX_WAIT,
+    MIN_BYTES,
+    ISOLATION_LEVEL,
+    GROUP,
+    MEMBER,
+    GENERATION,
+    MEMBER_EPOCH,
+    TRANSACTIONAL_ID,
+    SOFTWARE_NAME,
+    SOFTWARE_VERSION,
+    MECHANISM,
+    API_KEY,
+    API_MIN,
+    API_MAX,
+    # Of topic-partitions, and of who leads them.
+    PARTITION,  # its index: starts one
+    PART_ERROR,
+    PART_ERROR_EARLY,  # stands before the index
+    PART_OFFSET,
+    RECORDS,
+    HIGH_WATERMARK,
+    LAST_STABLE,
+    LOG_START,
+    PART_EPOCH,
+    GROUP_SECTION,  # one of several groups of a request
+    TRANSACTION_SECTION,  # one of several transactional ids
+    SECTION,  # either, in a response
+    LEADER_ID,  # a redirect: current leader
+    LEADER_EPOCH,
+    META_PARTITION,
+    META_LEADER,
+    ISR_COUNT,
+    ISR,
+    NODE_ID,  # host, port and rack follow
+    NODE_HOST,
+    NODE_PORT,
+    NODE_RACK,
+    ROLES,
+) = range(43)
+FIRST_OF_PARTITIONS: Final = PARTITION
+
+_BY_PATH: Final = {
+    (names.PRODUCE, REQUEST, "acks"): ACKS,
+    (names.FETCH, REQUEST, "maxWaitMs"): MAX_WAIT,
+    (names.FETCH, REQUEST, "minBytes"): MIN_BYTES,
+    (names.FETCH, REQUEST, "isolationLevel"): ISOLATION_LEVEL,
+    (names.SHARE_FETCH, REQUEST, "maxWaitMs"): MAX_WAIT,
+    (names.SHARE_FETCH, REQUEST, "minBytes"): MIN_BYTES,
+    (names.API_VERSIONS, REQUEST, "clientSoftwareName"): SOFTWARE_NAME,
+    (names.API_VERSIONS, REQUEST, "clientSoftwareVersion"): SOFTWARE_VERSION,
+    (names.SASL_HANDSHAKE, REQUEST, "mechanism"): MECHANISM,
+    (names.API_VERSIONS, RESPONSE, "apiKeys.apiKey"): API_KEY,
+    (names.API_VERSIONS, RESPONSE, "apiKeys.minVersion"): API_MIN,
+    (names.API_VERSIONS, RESPONSE, "apiKeys.maxVersion"): API_MAX,
+}
+PARTITION_APIS: Final = (
+    names.PRODUCE,
+    names.FETCH,
+    names.LIST_OFFSETS,
+    names.OFFSET_COMMIT,
+    names.OFFSET_FETCH,
+    names.DELETE_RECORDS,
+    names.OFFSET_FOR_LEADER_EPOCH,
+    names.ADD_PARTITIONS_TO_TXN,
+    names.TXN_OFFSET_COMMIT,
+    names.OFFSET_DELETE,
+    names.DESCRIBE_PRODUCERS,
+    names.SHARE_FETCH,
+    names.SHARE_ACKNOWLEDGE,
+    names.DESCRIBE_SHARE_GROUP_OFFSETS,
+    names.ALTER_SHARE_GROUP_OFFSETS,
+)
+"""APIs whose topic-partitions are rows of `partitions`: data, offsets, group offsets, transactions. Not Metadata (it
+has `leaders`) and not what brokers tell each other."""
+
+_PARTITION_FIELDS: Final = frozenset(("index", "partition", "partitionIndex", "partitions[]", "partitionIndexes[]"))
+_SKIPPED_PARENTS: Final = ("forgottenTopicsData",)
+_PART_FIELDS: Final = {
+    (names.PRODUCE, REQUEST, "records"): RECORDS,
+    (names.PRODUCE, RESPONSE, "baseOffset"): PART_OFFSET,
+    (names.PRODUCE, RESPONSE, "logStartOffset"): LOG_START,
+    (names.FETCH, REQUEST, "fetchOffset"): PART_OFFSET,
+    (names.FETCH, REQUEST, "currentLeaderEpoch"): PART_EPOCH,
+    (names.FETCH, RESPONSE, "records"): RECORDS,
+    (names.FETCH, RESPONSE, "highWatermark"): HIGH_WATERMARK,
+    (names.FETCH, RESPONSE, "lastStableOffset"): LAST_STABLE,
+    (names.FETCH, RESPONSE, "logStartOffset"): LOG_START,
+    (names.LIST_OFFSETS, REQUEST, "currentLeaderEpoch"): PART_EPOCH,
+    (names.LIST_OFFSETS, RESPONSE, "oldStyleOffsets[]"): PART_OFFSET,
+    (names.LIST_OFFSETS, RESPONSE, "offset"): PART_OFFSET,
+    (names.LIST_OFFSETS, RESPONSE, "leaderEpoch"): PART_EPOCH,
+    (names.OFFSET_COMMIT, REQUEST, "committedOffset"): PART_OFFSET,
+    (names.OFFSET_COMMIT, REQUEST, "committedLeaderEpoch"): PART_EPOCH,
+    (names.OFFSET_FETCH, RESPONSE, "committedOffset"): PART_OFFSET,
+    (names.OFFSET_FETCH, RESPONSE, "committedLeaderEpoch"): PART_EPOCH,
+    (names.DELETE_RECORDS, REQUEST, "offset"): PART_OFFSET,
+    (names.DELETE_RECORDS, RESPONSE, "lowWatermark"): LOG_START,
+    (names.OFFSET_FOR_LEADER_EPOCH, REQUEST, "leaderEpoch"): PART_EPOCH,
+    (names.OFFSET_FOR_LEADER_EPOCH, RESPONSE, "leaderEpoch"): PART_EPOCH,
+    (names.OFFSET_FOR_LEADER_EPOCH, RESPONSE, "endOffset"): PART_OFFSET,
+    (names.TXN_OFFSET_COMMIT, REQUEST, "committedOffset"): PART_OFFSET,
+    (names.TXN_OFFSET_COMMIT, REQUEST, "committedLeaderEpoch"): PART_EPOCH,
+    (names.SHARE_FETCH, RESPONSE, "records"): RECORDS,
+    (names.DESCRIBE_SHARE_GROUP_OFFSETS, RESPONSE, "startOffset"): PART_OFFSET,
+    (names.DESCRIBE_SHARE_GROUP_OFFSETS, RESPONSE, "leaderEpoch"): PART_EPOCH,
+    (names.ALTER_SHARE_GROUP_OFFSETS, REQUEST, "startOffset"): PART_OFFSET,
+}
+"""Fields of a topic-partition, by API, direction and name: each stands in the struct that has the partition's index."""
+
+_LEADER_APIS: Final = (names.METADATA, names.DESCRIBE_TOPIC_PARTITIONS)
+_LEADER_FIELDS: Final = {
+    "topics.partitions.partitionIndex": META_PARTITION,
+    "topics.partitions.leaderId": META_LEADER,
+    "topics.partitions.leaderEpoch": LEADER_EPOCH,
+    "topics.partitions.isrNodes": ISR_COUNT,
+    "topics.partitions.isrNodes[]": ISR,
+}
+"""What answers that list topics say of who leads a partition."""
+
+_NODE_APIS: Final = (names.METADATA, names.DESCRIBE_CLUSTER)
+_NODE_FIELDS: Final = {
+    "nodeId": NODE_ID, "brokerId": NODE_ID, "host": NODE_HOST, "port": NODE_PORT, "rack": NODE_RACK,
+}  # fmt: skip
+
+_BY_NAME: Final = {
+    "throttleTimeMs": THROTTLE,
+    "memberId": MEMBER,
+    "generationId": GENERATION,
+    "generationIdOrMemberEpoch": GENERATION,
+    "memberEpoch": MEMBER_EPOCH,
+}
+
+
+def _role(info: FieldInfo) -> int:
+    if info.api_key < 0:
+        return NONE
+    parent, _, last = info.path.rpartition(".")
+    if info.api_key in _LEADER_APIS and info.direction == RESPONSE and info.path in _LEADER_FIELDS:
+        return _LEADER_FIELDS[info.path]
+    if info.direction == RESPONSE and last in _NODE_FIELDS:
+        clients = parent == "nodeEndpoints" and info.api_key in PARTITION_APIS  # others give quorum nodes
+        if clients or (parent == "brokers" and info.api_key in _NODE_APIS):
+            return _NODE_FIELDS[last]
+    if info.api_key in PARTITION_APIS and parent and not parent.startswith(_SKIPPED_PARENTS):
+        if last in _PARTITION_FIELDS and info.kind == "int32":
+            return PARTITION
+        if parent.endswith("currentLeader") and last == "leaderId":
+            return LEADER_ID
+        if parent.endswith("currentLeader") and last == "leaderEpoch":
+            return LEADER_EPOCH
+        if (info.api_key, info.direction, last) in _PART_FIELDS:
+            return _PART_FIELDS[info.api_key, info.direction, last]
+        if last in ("errorCode", "partitionErrorCode") and info.direction == RESPONSE and "artition" in parent:
+            return PART_ERROR_EARLY if info.api_key == names.OFFSET_FOR_LEADER_EPOCH else PART_ERROR
+        if info.entity_type in ("groupId", "transactionalId") and info.kind == "string":
+            if info.direction == RESPONSE:
+                return SECTION
+            return GROUP_SECTION if info.entity_type == "groupId" else TRANSACTION_SECTION
+    by_path = _BY_PATH.get((info.api_key, info.direction, info.path))
+    if by_path is not None:
+        return by_path
+    if "." not in info.path and info.path in _BY_NAME:
+        role = _BY_NAME[info.path]
+        return NONE if role == THROTTLE and info.direction == REQUEST else role
+    name = info.path.rsplit(".", 1)[-1].removesuffix("[]")
+    if info.kind == "string":
+        if info.entity_type == "topicName":
+            return TOPIC
+        if info.entity_type == "groupId" and info.direction == REQUEST:
+            return GROUP
+        if info.entity_type == "transactionalId" and info.direction == REQUEST:
+            return TRANSACTIONAL_ID
+    if info.kind == "uuid" and name in ("topicId", "topicIds"):
+        return TOPIC_ID
+    if info.kind == "int16" and info.direction == RESPONSE and (name == "errorCode" or name.endswith("ErrorCode")):
+        return ERROR
+    return NONE
+
+
+def roles(program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """(role uint8[n_fields], parent int32[n_fields]): fields of one struct share their parent's number."""
+    role = np.fromiter((_role(info) for info in program.fields), np.uint8, program.n_fields)
+    numbers: dict[tuple[int, int, str], int] = {}
+    parent = np.zeros(program.n_fields, np.int32)
+    for info in program.fields:
+        key = (info.api_key, info.direction, info.path.rpartition(".")[0])
+        parent[info.id] = numbers.setdefault(key, len(numbers))
+    return role, parent

@@ -1,0 +1,541 @@
+"""What one window of a capture point gives: the shards' results as one `Window`, which everything above learns from.
+
+In: for each window an `Ended` of each shard, in order. Out: a `Window`, with the shards' rows in one order, connections
+named and symbols numbered for the whole capture point. Rules: a window is read-only, and what the shards handed out is
+left as it is; numbers in windows mean what `Names` says, which grows; rows are in order of the packet that completed
+them, then of the age of their connection, however many shards there are.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from analyzer import tables
+from analyzer.arrow import distinct, text
+from analyzer.bulk import state as s
+from analyzer.bulk.ended import SYMBOLS, Connections, Ended
+from analyzer.bulk.fields import MAX_CODES as MAX_CODES
+from analyzer.bulk.merging import move_columns
+from captures.files import FileInfo
+
+_NAMED_OTHERWISE: Final = {
+    "request_time": s.X_REQUEST_FIRST_NS, "request_end": s.X_REQUEST_LAST_NS, "response_time": s.X_RESPONSE_FIRST_NS,
+    "response_end": s.X_RESPONSE_LAST_NS, "throttle_ms": s.X_THROTTLE, "error_code": s.X_ERROR,
+    "max_wait_ms": s.X_MAX_WAIT, "group_id": s.X_GROUP, "member_id": s.X_MEMBER, "request_packet": s.X_REQUEST_NUMBER,
+    "response_packet": s.X_RESPONSE_NUMBER, "ordinal": s.X_ORDINAL, "trigger": s.X_TRIGGER,
+}  # fmt: skip
+COLUMNS: Final = _NAMED_OTHERWISE | {
+    column.name: getattr(s, f"X_{column.name.upper()}")
+    for column in tables.EXCHANGES
+    if column.name not in (*_NAMED_OTHERWISE, "error") and hasattr(s, f"X_{column.name.upper()}")
+}
+"""Columns of `Exchanges` by name: those of the table `exchanges` that `state` has under the same name, and others.
+Times are in nanoseconds, text is a number in `Names.strings`, lists are numbers in `Names.lists`. `ordinal`: of its
+first packet; `trigger`: of the one that completed it."""
+
+_SYMBOLS: Final = (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID)
+_PART_SYMBOLS: Final = (s.P_TOPIC, s.P_TOPIC_ID)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def ip_text(address: int) -> str:
+    """An address of `captures.packets`: IPv4 is ::ffff:a.b.c.d there."""
+    if address >> 32 == 0xFFFF:
+        return str(ipaddress.IPv4Address(address & 0xFFFFFFFF))
+    return str(ipaddress.IPv6Address(address))
+
+
+def end_point(ip: str, port: int) -> str:
+    """`ip:port`, IPv6 in brackets (RFC 5952)."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+@dataclass(slots=True)
+class Names:
+    """What the numbers in the windows of a capture point stand for; the lists grow while windows come.
+
+    capture      name of the capture point
+    files        what is known of its files, in reading order
+    strings      distinct strings by number
+    lists        distinct lists by number: of numbers of strings (topics), of code, count, code, count ... (errors), or
+                 of node ids (replicas)
+    connections  name of each connection, `client_ip:port-broker_ip:port#n`
+    ends         numbers of client address, client port, broker address, broker port of each connection (addresses as
+                 numbers of strings)
+    born         which connection of the capture point each is, from 0
+
+    The number of a connection that has ended may be given again once `release` was called after its window.
+    """
+
+    capture: str
+    files: list[FileInfo] = field(default_factory=list)
+    strings: list[str] = field(default_factory=list)
+    lists: list[tuple[int, ...]] = field(default_factory=list)
+    connections: list[str] = field(default_factory=list)
+    ends: list[tuple[int, int, int, int]] = field(default_factory=list)
+    born: list[int] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _list_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _free: list[int] = field(default_factory=list)
+    _over: list[int] = field(default_factory=list)
+
+    def release(self) -> None:
+        """All windows so far are done with: numbers of connections that have ended may be given again. So what is kept
+        grows with the connections that are open, not with the capture."""
+        self._free += self._over
+        self._over = []
+
+    def over(self, numbers: list[int]) -> None:
+        """These connections have ended."""
+        self._over += numbers
+
+    def string(self, value: str) -> int:
+        """The number of a string, a new one if it is new."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.strings)
+            self.strings.append(value)
+        return number
+
+    def list_of(self, values: tuple[int, ...]) -> int:
+        """The same of a list."""
+        number = self._list_numbers.get(values)
+        if number is None:
+            number = self._list_numbers[values] = len(self.lists)
+            self.lists.append(values)
+        return number
+
+    def connection(self, client: tuple[int, int], broker: tuple[int, int], reuse: int, born: int) -> int:
+        """A number for a connection between two (address, port)."""
+        client_ip, broker_ip = ip_text(client[0]), ip_text(broker[0])
+        name = f"{end_point(client_ip, client[1])}-{end_point(broker_ip, broker[1])}#{reuse}"
+        ends = (self.string(client_ip), client[1], self.string(broker_ip), broker[1])
+        if not self._free:
+            self.connections.append(name)
+            self.ends.append(ends)
+            self.born.append(born)
+            return len(self.connections) - 1
+        number = self._free.pop()
+        self.connections[number], self.ends[number], self.born[number] = name, ends, born
+        return number
+
+    def born_of(self, numbers: np.ndarray) -> np.ndarray:
+        """`born` of many connections."""
+        used, where = np.unique(numbers, return_inverse=True)
+        found: np.ndarray = np.array([self.born[number] for number in used.tolist()], np.int64)[where]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Exchanges in order, with symbols in the numbering of the capture point.
+
+    columns      int64[X_COLUMNS, n], as in `analyzer.bulk.state`; `column` gives one by name
+    connection   int64[n], the number of each row's connection
+    partitions   int64[P_COLUMNS, m], their topic-partitions in the same order, P_OWNER the exchange's row
+    names        what the numbers stand for
+    """
+
+    columns: np.ndarray
+    connection: np.ndarray
+    partitions: np.ndarray
+    names: Names
+
+    def __len__(self) -> int:
+        return len(self.connection)
+
+    def column(self, name: str) -> np.ndarray:
+        """One of `COLUMNS`."""
+        values: np.ndarray = self.columns[COLUMNS[name]]
+        return values
+
+    @property
+    def owner(self) -> np.ndarray:
+        """int64[m]: the row that each topic-partition belongs to."""
+        values: np.ndarray = self.partitions[s.P_OWNER]
+        return values
+
+    def where(self, mask: np.ndarray) -> Exchanges:
+        """The rows that a mask lets through, and their topic-partitions."""
+        if mask.all():
+            return self
+        partitions = self.partitions.compress(mask[self.partitions[s.P_OWNER]], axis=1)
+        partitions[s.P_OWNER] = (np.cumsum(mask) - 1)[partitions[s.P_OWNER]]
+        return Exchanges(self.columns.compress(mask, axis=1), self.connection[mask], partitions, self.names)
+
+
+def no_exchanges(names: Names) -> Exchanges:
+    """None of them."""
+    none = np.zeros((s.X_COLUMNS, 0), np.int64), np.zeros(0, np.int64), np.zeros((s.P_COLUMNS, 0), np.int64)
+    return Exchanges(*none, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One frame: its bytes, the length field included; `complete`: none is missing. `connection`: its number in
+    `Names`; `ordinal`: which of its side of the connection; `trigger`: ordinal of the packet that completed it.
+    `last_ns` is None where not all of it came."""
+
+    data: bytes = field(repr=False)
+    complete: bool
+    connection: int = -1
+    request: bool = True
+    ordinal: int = 0
+    api_key: int = s.NULL
+    api_version: int = s.NULL
+    first_ns: int = 0
+    last_ns: int | None = None
+    trigger: int = 0
+
+
+class RecordSets(NamedTuple):
+    """Record sets of one shard: `number`, which `Exchanges.partitions` has in P_SET, and where each lies in `heap`
+    uint8[:]; int64[r]. Views, valid until the window after the next one."""
+
+    heap: np.ndarray
+    number: np.ndarray
+    at: np.ndarray
+    length: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one window of a capture point gives; read-only.
+
+    names        what its numbers stand for
+    every        all exchanges that ended in it
+    exchanges    those of them that are wanted: all, unless a filter chose (`only`)
+    connections  those that ended in it, in order
+    topic_ids    int64[:, 2]: id and name, numbers of strings, in order of the messages that said so
+    brokers      int64[:, 4]: node id, host (a string's number), port, rack (a string's number, or NULL)
+    offers       int64[:, 4]: connection's number, API key, lowest and highest version offered
+    leaders      int64[:, L_COLUMNS], in order; L_TOPIC and L_TOPIC_ID numbers of strings, L_ISR of a list
+    sets         record sets, where those are kept
+    oldest       whatever ends in later windows has its first packet at this ordinal or later
+    """
+
+    names: Names
+    every: Exchanges
+    exchanges: Exchanges
+    connections: Connections
+    topic_ids: np.ndarray
+    brokers: np.ndarray
+    offers: np.ndarray
+    leaders: np.ndarray
+    sets: tuple[RecordSets, ...]
+    oldest: int
+    _messages: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+    def only(self, exchanges: Exchanges) -> Window:
+        """The same with fewer exchanges wanted."""
+        return replace(self, exchanges=exchanges)
+
+    def without_facts(self) -> Window:
+        """Its exchanges, messages and record sets alone."""
+        none = self.connections.take(np.zeros(0, np.int64))
+        facts = {name: getattr(self, name)[:0] for name in _FACTS}
+        return replace(self, connections=none, **facts)
+
+    def facts_alone(self) -> Window:
+        """What its connections said that matters for others, and those that ended."""
+        none = no_exchanges(self.names)
+        return replace(self, every=none, exchanges=none, sets=(), _messages=())
+
+    def messages(self, apis: Collection[int] | None = None) -> Iterator[Message]:
+        """Raw messages, where those are kept: of some APIs, or of all."""
+        for rows, heap in self._messages:
+            for row in rows.tolist():
+                if apis is not None and row[s.MSG_API_KEY] not in apis:
+                    continue
+                yield Message(
+                    heap[row[s.MSG_AT] : row[s.MSG_AT] + row[s.MSG_LENGTH]].tobytes(),
+                    bool(row[s.MSG_COMPLETE]),
+                    row[s.MSG_SLOT],
+                    row[s.MSG_DIRECTION] == 0,
+                    row[s.MSG_ORDINAL],
+                    row[s.MSG_API_KEY],
+                    row[s.MSG_API_VERSION],
+                    row[s.MSG_FIRST_NS],
+                    row[s.MSG_LAST_NS] if row[s.MSG_LAST_NS] != s.NULL else None,
+                    row[s.MSG_TRIGGER],
+                )
+
+    def message_places(self) -> tuple[np.ndarray, np.ndarray]:
+        """(trigger, number of the connection) of each raw message."""
+        rows = np.concatenate([np.zeros((0, s.MSG_COLUMNS), np.int64), *(rows for rows, _ in self._messages)])
+        return rows[:, s.MSG_TRIGGER], rows[:, s.MSG_SLOT]
+
+
+_FACTS: Final = ("topic_ids", "brokers", "offers", "leaders")
+
+
+class EndPoints(Protocol):
+    """What knows the connections by slot: `captures.flows.Flows`."""
+
+    def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
+        """Two (address, port), how often they had a connection before, and which of the capture point it is."""
+        ...
+
+    def born(self, slots: np.ndarray) -> np.ndarray:
+        """The last of these, of many."""
+        ...
+
+
+@dataclass(slots=True)
+class _Symbols:
+    """One shard's symbols in the numbering of the whole capture point; -1: not needed yet."""
+
+    strings: list[int] = field(default_factory=list)
+    lists: list[bytes] = field(default_factory=list)
+    topics: list[int] = field(default_factory=list)  # of lists of strings
+    others: list[int] = field(default_factory=list)  # of lists of numbers: errors with counts, node ids
+    by_symbol: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # `strings`
+
+    def learn(self, ended: Ended, names: Names) -> None:
+        """Number the strings that are new in a window."""
+        if ended.strings:
+            self.strings.extend(names.string(text(value)) for value in ended.strings)
+            self.by_symbol = np.array(self.strings, np.int64)
+        self.lists.extend(ended.lists)
+        self.topics.extend([-1] * len(ended.lists))
+        self.others.extend([-1] * len(ended.lists))
+
+    def topic_lists(self, symbols: np.ndarray, names: Names) -> np.ndarray:
+        """Numbers of lists of strings."""
+        return self._lists(symbols, self.topics, names, through=True)
+
+    def other_lists(self, symbols: np.ndarray, names: Names) -> np.ndarray:
+        """Numbers of lists of numbers."""
+        return self._lists(symbols, self.others, names, through=False)
+
+    def _lists(self, symbols: np.ndarray, numbers: list[int], names: Names, *, through: bool) -> np.ndarray:
+        for symbol in distinct(symbols[symbols != s.NULL]).tolist():
+            if numbers[symbol] < 0:
+                content = np.frombuffer(self.lists[symbol], "<i4").tolist()
+                numbers[symbol] = names.list_of(tuple(self.strings[i] for i in content) if through else tuple(content))
+        return _through(np.array(numbers, np.int64), symbols)
+
+
+class Merging:
+    """Makes the windows of a capture point of what its shards hand out, and names what is in them (`names`)."""
+
+    def __init__(self, capture: str, shards: int, flows: EndPoints, files: list[FileInfo]) -> None:
+        self.names = Names(capture, files)
+        self._flows = flows
+        self._shards = [_Symbols() for _ in range(shards)]
+        self._slots = np.full(256, -1, np.int64)  # number of the connection in each slot
+
+    def take(self, shards: Sequence[Ended], done_packets: int) -> Window:
+        """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover."""
+        for symbols, ended in zip(self._shards, shards, strict=True):
+            symbols.learn(ended, self.names)
+        exchanges = self._exchanges(shards)
+        facts = self._facts(shards)
+        kind = facts[:, s.FACT_KIND]
+        offers = facts[kind == s.FACT_API_VERSION][:, [s.FACT_SLOT, s.FACT_A, s.FACT_B, s.FACT_C]]
+        offers[:, 0] = self._connections(offers[:, 0], np.full(len(offers), -1))
+        window = Window(
+            names=self.names,
+            every=exchanges,
+            exchanges=exchanges,
+            topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B]],
+            brokers=facts[kind == s.FACT_BROKER][:, [s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D]],
+            offers=offers,
+            leaders=self._leaders(shards),
+            sets=tuple(self._sets(shards)),
+            oldest=min([ended.oldest for ended in shards if ended.oldest is not None] + [done_packets]),
+            _messages=tuple(self._messages(shards)),
+            connections=self._ended(shards),
+        )
+        for array in (exchanges.columns, exchanges.connection, exchanges.partitions):
+            array.flags.writeable = False
+        for name in _FACTS:
+            getattr(window, name).flags.writeable = False
+        return window
+
+    # -- exchanges ----------------------------------------------------------------------------------------------------
+    def _exchanges(self, shards: Sequence[Ended]) -> Exchanges:
+        """The shards' rows in one order."""
+        names = self.names
+        columns = [ended.exchanges for ended in shards]
+        connection = np.concatenate([self._connections(x[s.X_SLOT], x[s.X_CLIENT_SIDE]) for x in columns])
+        owners, before = [], 0
+        for ended in shards:
+            owners.append(ended.parts[s.P_OWNER] + before)
+            before += ended.exchanges.shape[1]
+        owner = np.concatenate(owners)
+        trigger = np.concatenate([x[s.X_TRIGGER] for x in columns])
+        step = np.diff(trigger)
+        place: np.ndarray | slice = slice(None)
+        part_place: np.ndarray | slice = slice(None)
+        if len(shards) == 1 and not ((step < 0) | ((step == 0) & (np.diff(connection) != 0))).any():
+            x, parts = columns[0].copy(), shards[0].parts.copy()
+        else:
+            order = np.lexsort((np.array(names.born, np.int64)[connection], trigger))
+            place = _inverse(order)
+            x = _merged(columns, place)
+            connection = connection[order]
+            owner = place[owner]
+            part_order = np.argsort(owner, kind="stable")
+            part_place = _inverse(part_order)
+            parts = _merged([ended.parts for ended in shards], part_place)
+            owner = owner[part_order]
+        for column in _SYMBOLS:
+            x[column, place] = self._strings([ended.exchanges[column] for ended in shards])
+        both = list(zip(self._shards, shards, strict=True))
+        topics = [symbols.topic_lists(ended.exchanges[s.X_TOPICS], names) for symbols, ended in both]
+        x[s.X_TOPICS, place] = np.concatenate(topics)
+        errors = [symbols.other_lists(ended.exchanges[s.X_ERRORS], names) for symbols, ended in both]
+        x[s.X_ERRORS, place] = np.concatenate(errors)
+        for column in _PART_SYMBOLS:
+            parts[column, part_place] = self._strings([ended.parts[column] for ended in shards])
+        sets = [
+            np.where(ended.parts[s.P_SET] == s.NULL, s.NULL, self._set_numbers(shard, ended.parts[s.P_SET]))
+            for shard, ended in enumerate(shards)
+        ]
+        parts[s.P_SET, part_place] = np.concatenate(sets)
+        parts[s.P_OWNER] = owner
+        return Exchanges(x, connection, parts, names)
+
+    def _strings(self, by_shard: list[np.ndarray]) -> np.ndarray:
+        """The shards' symbols of strings, one shard after the other, as numbers of the capture point."""
+        numbers = [_through(known.by_symbol, values) for known, values in zip(self._shards, by_shard, strict=True)]
+        return np.concatenate(numbers)
+
+    def _set_numbers(self, shard: int, numbers: np.ndarray) -> np.ndarray:
+        """A shard's numbers of record sets in the numbering of the capture point."""
+        return numbers * len(self._shards) + shard
+
+    def _sets(self, shards: Sequence[Ended]) -> Iterator[RecordSets]:
+        for shard, ended in enumerate(shards):
+            numbers = self._set_numbers(shard, ended.sets[:, s.SET_NUMBER])
+            at, length = ended.sets[:, s.SET_AT], ended.sets[:, s.SET_LENGTH]
+            yield RecordSets(ended.set_bytes, numbers, np.ascontiguousarray(at), np.ascontiguousarray(length))
+
+    def _messages(self, shards: Sequence[Ended]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for ended in shards:
+            rows = ended.messages
+            if len(rows):
+                rows = rows.copy()
+                rows[:, s.MSG_SLOT] = self._connections(rows[:, s.MSG_SLOT], rows[:, s.MSG_CLIENT])
+            yield rows, ended.message_bytes
+
+    # -- what messages say of the cluster -----------------------------------------------------------------------------
+    def _facts(self, shards: Sequence[Ended]) -> np.ndarray:
+        """Rows for the small tables, FACT_SLOT a slot still."""
+        taken, born, order = [], [], []
+        for known, ended in zip(self._shards, shards, strict=True):
+            rows = _without_repeats(ended.facts).copy()
+            strings, kind = known.by_symbol, rows[:, s.FACT_KIND]
+            for columns, wanted in ((s.FACT_A, s.FACT_B), s.FACT_TOPIC_ID), ((s.FACT_B, s.FACT_D), s.FACT_BROKER):
+                for column in columns:
+                    here = kind == wanted
+                    rows[here, column] = _through(strings, rows[here, column])
+            taken.append(rows)
+            born.append(self._flows.born(rows[:, s.FACT_SLOT]))
+            order.append(np.arange(len(rows)))
+        rows = np.concatenate(taken)
+        return rows[np.lexsort((np.concatenate(order), np.concatenate(born), rows[:, s.FACT_TRIGGER]))]
+
+    def _leaders(self, shards: Sequence[Ended]) -> np.ndarray:
+        taken, born = [], []
+        for known, ended in zip(self._shards, shards, strict=True):
+            rows = ended.leaders.copy()
+            for column in (s.L_TOPIC, s.L_TOPIC_ID):
+                rows[:, column] = _through(known.by_symbol, rows[:, column])
+            rows[:, s.L_ISR] = known.other_lists(rows[:, s.L_ISR], self.names)
+            taken.append(rows)
+            born.append(self._flows.born(rows[:, s.L_SLOT]))
+        rows = np.concatenate(taken)
+        return rows[np.lexsort((np.concatenate(born), rows[:, s.L_TRIGGER]))]
+
+    # -- connections --------------------------------------------------------------------------------------------------
+    def _connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        """The number of each slot's connection; `clients`: which side of it asks."""
+        top = int(slots.max(initial=-1)) + 1
+        if top > len(self._slots):
+            larger = np.full(max(top, 2 * len(self._slots)), -1, np.int64)
+            larger[: len(self._slots)] = self._slots
+            self._slots = larger
+        numbers: np.ndarray = self._slots[slots]
+        new = numbers < 0
+        if new.any():
+            fresh, where = np.unique(slots[new], return_index=True)
+            self._slots[fresh] = [
+                self._number(slot, side)
+                for slot, side in zip(fresh.tolist(), clients[new][where].tolist(), strict=True)
+            ]
+            numbers = self._slots[slots]
+        return numbers
+
+    def _number(self, slot: int, side: int) -> int:
+        a, b, reuse, born = self._flows.end_points(slot)
+        client, broker = (b, a) if side == 1 else (a, b)
+        return self.names.connection(client, broker, reuse, born)
+
+    def _ended(self, shards: Sequence[Ended]) -> Connections:
+        """Those that ended, in order; their slots may get others."""
+        parts = []
+        for known, ended in zip(self._shards, shards, strict=True):
+            those = ended.connections
+            if not len(those):
+                continue
+            numbers = self._connections(those.number, those["client_side"])
+            strings = {name: _through(known.by_symbol, those[name]) for name in SYMBOLS}
+            parts.append(Connections(numbers, those.trigger, {**those.columns, **strings}))
+            self._slots[those.number] = -1
+            self.names.over(numbers.tolist())
+        if not parts:
+            return shards[0].connections
+        number, trigger = (np.concatenate([getattr(part, name) for part in parts]) for name in ("number", "trigger"))
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns}
+        born = np.array([self.names.born[one] for one in number.tolist()], np.int64)
+        return Connections(number, trigger, columns).take(np.lexsort((born, trigger)))
+
+
+def _without_repeats(facts: np.ndarray) -> np.ndarray:
+    """Facts of one window, each once: what Metadata says of topics and brokers it says again and again. Offered API
+    versions stay: `Offers` knows what a connection was offered in earlier windows too."""
+    if len(facts) < 2:
+        return facts
+    said = facts[:, : s.FACT_TRIGGER].copy()
+    said[:, s.FACT_SLOT] = 0
+    _, first = np.unique(said, axis=0, return_index=True)
+    fresh: np.ndarray = facts[:, s.FACT_KIND] == s.FACT_API_VERSION
+    fresh[first] = True
+    kept: np.ndarray = facts[fresh]
+    return kept
+
+
+def _inverse(order: np.ndarray) -> np.ndarray:
+    """place[order[i]] = i."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def _merged(tables: list[np.ndarray], place: np.ndarray) -> np.ndarray:
+    """The columns of some tables in one: row i of all of them in a row becomes row place[i]."""
+    out = np.empty((len(tables[0]), len(place)), np.int64)
+    begin = 0
+    for table in tables:
+        end = begin + table.shape[1]
+        move_columns(table, place[begin:end], out)
+        begin = end
+    return out
+
+
+def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:
+    """numbers[symbols], NULL staying NULL."""
+    if not len(numbers):
+        return symbols
+    absent = symbols == s.NULL
+    mapped: np.ndarray = numbers[np.where(absent, 0, symbols)]
+    mapped[absent] = s.NULL
+    return mapped

@@ -1,0 +1,308 @@
+"""One shard's framing and matching: owns the tables of `analyzer.bulk.state`, grows them, and hands out what has ended.
+
+In: `Segments`, window by window. Out: an `Ended` for each: exchanges that ended, connections that ended,
+facts and (where asked for) raw messages. Kernels never allocate: they come back with the table that is full.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from analyzer.bulk import state as s
+from analyzer.bulk.ended import Ended, connections
+from analyzer.bulk.fields import FOUND_COLUMNS
+from analyzer.bulk.framing import converse
+from analyzer.bulk.roles import roles
+from analyzer.bulk.symbols import Symbols, content, fresh, grown
+from analyzer.protocol import schema
+from analyzer.protocol.program import STACK_DEPTH, load
+from captures.cache import kept
+from captures.flows import Assigned, Flows
+from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
+from captures.packets import no_packets
+from captures.stream_tables import SEG_COLUMNS
+from captures.streams import Segments, Streams
+
+FRAME_LIMIT = 512 << 20
+"""Bytes of frames in progress; beyond that the largest ones are only counted, and so is a frame larger than `largest`,
+which does not depend on threads."""
+
+
+_GROWN: Final = {
+    s.NEED_MARKS: ("framing", "marks"),
+    s.NEED_PENDING: ("matching", "pending"),
+    s.NEED_STRINGS: ("matching", "strings"),
+    s.NEED_LISTS: ("matching", "lists"),
+    s.NEED_TAPE: ("matching", "tape"),
+    s.NEED_TOPICS: ("matching", "topics"),
+    s.NEED_PARTS: ("parts", "rows"),
+    s.NEED_LOOKUP: ("parts", "lookup"),
+    s.NEED_LEADERS: ("parts", "leaders"),
+    s.NEED_SETS: ("parts", "sets"),
+    s.NEED_OUT: ("output", "exchanges"),
+    s.NEED_PARTS_OUT: ("output", "parts"),
+    s.NEED_FACTS: ("output", "facts"),
+    s.NEED_MESSAGES: ("output", "messages"),
+    s.NEED_ENDED: ("output", "ended"),
+}
+"""By what a kernel comes back for: the part of `State` and the table that is full. Only the slab is another matter."""
+
+_WITH_BYTES: Final = {
+    s.NEED_MESSAGES: ("message_bytes", s.V_MESSAGE_BYTES),
+    s.NEED_SETS: ("set_bytes", s.V_SET_BYTES),
+}
+"""Tables whose rows have their bytes in an array of the same part: it, and the counter of the bytes in use."""
+
+
+@kernel
+def transpose(rows: Table, out: Table) -> None:
+    """out[c, r] = rows[r, c], in blocks that stay in the cache."""
+    n, columns = rows.shape
+    for start in range(0, n, 32):
+        stop = min(start + 32, n)
+        for c in range(columns):
+            for r in range(start, stop):
+                out[c, r] = rows[r, c]
+
+
+@kernel
+def move_regions(f: Table, slab: Bytes, into: Bytes) -> Int:
+    """Copy the regions in use to the front of `into`, each at its full size; returns how much room they take."""
+    used = np.int64(0)
+    for key in range(len(f)):
+        room = f[key, s.F_ROOM]
+        if room > 0:
+            at = f[key, s.F_AT]
+            copy_bytes(into, used, slab, at, f[key, s.F_HAVE])
+            f[key, s.F_AT] = used
+            used += room
+    return used
+
+
+def layouts() -> s.Layouts:
+    """The program and roles as kernels take them, made once a machine: a start does not need their names."""
+    return s.Layouts(*kept("layouts", schema.sources(), lambda: list(_layouts())))
+
+
+def _layouts() -> s.Layouts:
+    program = load()
+    role, parent = roles(program)
+    return s.Layouts(
+        program.code, program.tags, program.tag_entries, program.start, program.flexible,
+        program.header_version, program.max_version, role, parent,
+    )  # fmt: skip
+
+
+def compile_converse() -> None:
+    """Compile the largest kernel: work through a capture without packets."""
+    streams, nothing = Streams(), no_packets()
+    rows, waiting = np.zeros((1, SEG_COLUMNS), np.int64)[:0], np.zeros(1, np.uint8)
+    Conversations(layouts()).take(Segments(rows, (nothing.buffer, waiting)), streams, Flows().all_end(), True)
+
+
+class Conversations:
+    """The tables of one shard. Not safe to share between threads."""
+
+    def __init__(
+        self,
+        lay: s.Layouts,
+        ports: tuple[int, ...] = (),
+        keep_messages: bool = False,
+        limit: int = FRAME_LIMIT,
+        largest: int = FRAME_LIMIT,
+        keep_records: bool = False,
+    ) -> None:
+        self._lay = lay
+        self._ports = np.array(sorted(ports), np.int64)
+        self._limit = limit
+        v = np.zeros(s.V_COLUMNS, np.int64)
+        v[s.V_MARK_FREE] = v[s.V_PENDING_FREE] = v[s.V_PART_FREE] = -1
+        v[s.V_RECORDS] = keep_records
+        v[s.V_KEEP] = keep_messages
+        v[s.V_FRAME_LIMIT] = largest
+        self._state = s.State(
+            s.Framing(
+                f=np.zeros((512, s.F_COLUMNS), np.int64),
+                k=np.zeros((256, s.K_COLUMNS), np.int64),
+                slab=np.zeros(1 << 20, np.uint8),
+                marks=np.zeros((1 << 12, s.MARK_COLUMNS), np.int64),
+                frame=np.zeros(s.FR_COLUMNS, np.int64),
+                v=v,
+            ),
+            s.Matching(
+                pending=np.zeros((1 << 10, s.X_COLUMNS), np.int64),
+                row=np.zeros(s.X_COLUMNS, np.int64),
+                found=np.zeros(FOUND_COLUMNS, np.int64),
+                topics=np.zeros(1 << 10, np.int64),
+                tape=np.zeros((1 << 12, 5), np.int64),
+                stack=np.zeros((STACK_DEPTH, 3), np.int64),
+                strings=fresh(),
+                lists=fresh(),
+                scratch=np.zeros(1 << 12, np.uint8),
+                v=v,
+            ),
+            s.Parts(
+                rows=np.zeros((1 << 10, s.P_COLUMNS), np.int64),
+                lookup=np.zeros(1 << 8, np.int64),
+                leaders=np.zeros((1 << 8, s.L_COLUMNS), np.int64),
+                sets=np.zeros((1 << 8, s.SET_COLUMNS), np.int64),
+                set_bytes=np.zeros(1 << 16, np.uint8),
+                v=v,
+            ),
+            s.Output(
+                exchanges=np.zeros((1 << 13, s.X_COLUMNS), np.int64),
+                parts=np.zeros((1 << 12, s.P_COLUMNS), np.int64),
+                facts=np.zeros((1 << 10, s.FACT_COLUMNS), np.int64),
+                messages=np.zeros((1 << 8, s.MSG_COLUMNS), np.int64),
+                message_bytes=np.zeros(1 << 16, np.uint8),
+                ended=np.zeros((1 << 8, 2), np.int64),
+                v=v,
+            ),
+        )
+        self._v = v
+        self._strings_out = 0
+        self._lists_out = 0
+        # Record sets are handed out as views. Whoever reads those of one window does so while the next one is worked
+        # on, so two buffers take turns.
+        self._spare = (self._state.parts.sets.copy(), self._state.parts.set_bytes.copy())
+
+    def take(self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False) -> Ended:
+        """Work through one window's segments. `final`: the capture ends with them."""
+        slots = len(streams.connections)
+        while len(self._state.framing.k) < slots:
+            for name in ("k", "f"):
+                self._put("framing", name, doubled(getattr(self._state.framing, name)))
+        v = self._v
+        if v[s.V_RECORDS]:
+            parts = self._state.parts
+            spare = (parts.sets, parts.set_bytes)
+            self._state = self._state._replace(parts=parts._replace(sets=self._spare[0], set_bytes=self._spare[1]))
+            self._spare = spare
+        v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
+        v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
+        v[s.V_FINAL] = final
+        at = 0
+        while True:
+            status, at = converse(
+                at, segments.rows, segments.sources[0], segments.sources[1], streams.connections, assigned.pairs,
+                self._ports, self._state, self._lay,
+            )  # fmt: skip
+            if status == s.OK:
+                break
+            self._grow(status)
+        self._hold_limit()
+        return self._ended(streams)
+
+    @property
+    def in_progress(self) -> int:
+        """Bytes set aside for frames that are not complete."""
+        return int(self._v[s.V_SLAB_LIVE])
+
+    def _oldest(self, streams: Streams) -> int | None:
+        """Of requests that wait for their answer, frames in progress and packets that wait for their turn."""
+        state = self._state
+        f, k = state.framing.f, state.framing.k
+        heads = k[(k[:, s.K_STARTED] != 0) & (k[:, s.K_HEAD] >= 0), s.K_HEAD]
+        marks = f[(f[:, s.F_HAVE] > 0) & (f[:, s.F_MARKS] >= 0), s.F_MARKS]
+        found = [
+            state.matching.pending[heads, s.X_ORDINAL],
+            state.framing.marks[marks, s.MARK_ORDINAL],
+            streams.waiting_ordinals(),
+        ]
+        return min((int(values.min()) for values in found if len(values)), default=None)
+
+    def _put(self, part: str, name: str, table: Any) -> None:
+        """Another array in the place of a table."""
+        self._state = self._state._replace(**{part: getattr(self._state, part)._replace(**{name: table})})
+
+    def _grow(self, status: int) -> None:
+        """Make room in the table that a kernel came back for."""
+        if status == s.NEED_SLAB:
+            self._grow_slab()
+            return
+        frame = int(self._state.framing.frame[s.FR_HAVE])
+        part, name = _GROWN[status]
+        if status in _WITH_BYTES:
+            # Rows whose bytes lie elsewhere: those of the frame at hand must fit, or else a row is missing.
+            heap_name, counter = _WITH_BYTES[status]
+            heap, used = getattr(getattr(self._state, part), heap_name), int(self._v[counter])
+            if used + frame > len(heap):
+                more = np.empty(max(used + frame, 2 * len(heap)), np.uint8)
+                more[:used] = heap[:used]
+                self._put(part, heap_name, more)
+                return
+        table = getattr(getattr(self._state, part), name)
+        if isinstance(table, Symbols):
+            room = frame + (1 << 16) if name == "strings" else len(self._state.matching.scratch)
+            self._put(part, name, grown(table, room))
+        else:
+            self._put(part, name, doubled(table))
+        if status == s.NEED_TOPICS:
+            self._put(part, "scratch", np.zeros(4 * len(self._state.matching.topics), np.uint8))
+
+    def _grow_slab(self) -> None:
+        slab, v = self._state.framing.slab, self._v
+        live = int(v[s.V_SLAB_LIVE])
+        # Most of it may be regions given up: then moving the rest together may be enough. Not where there are none:
+        # a region larger than the whole slab is asked for.
+        given_up = int(v[s.V_SLAB]) > live
+        room = len(slab) if given_up and live * 2 < len(slab) // 2 else len(slab) * 2
+        self._move_slab(np.empty(room, np.uint8))
+
+    def _move_slab(self, into: Bytes) -> None:
+        """The regions in use, together at the front of other memory."""
+        framing = self._state.framing
+        self._v[s.V_SLAB] = move_regions(framing.f, framing.slab, into)
+        self._put("framing", "slab", into)
+
+    def _hold_limit(self) -> None:
+        """Where frames in progress take too much together, the largest are from now on only counted."""
+        f, v, slab = self._state.framing.f, self._v, self._state.framing.slab
+        while int(v[s.V_SLAB_LIVE]) > self._limit:
+            key = int(np.argmax(np.where(f[:, s.F_MODE] == s.SYNC, f[:, s.F_ROOM], 0)))
+            have = int(f[key, s.F_HAVE] - f[key, s.F_FROM])
+            if f[key, s.F_MODE] != s.SYNC or f[key, s.F_ROOM] <= 8192 or have < 4:
+                break
+            f[key, s.F_SEEN] = f[key, s.F_HELD] = have
+            f[key, s.F_MISSING] = 0
+            f[key, s.F_CAUSE] = s.LIMIT
+            f[key, s.F_MODE] = s.DROP
+            f[key, s.F_HAVE] = f[key, s.F_FROM] + min(have, 4096)
+            released = int(f[key, s.F_ROOM]) - int(f[key, s.F_HAVE])
+            f[key, s.F_ROOM] = f[key, s.F_HAVE]
+            v[s.V_SLAB_LIVE] -= released
+        live = int(v[s.V_SLAB_LIVE])
+        if len(slab) > 1 << 22 and live * 8 < len(slab):
+            self._move_slab(np.empty(max(1 << 20, live * 2), np.uint8))
+
+    def _ended(self, streams: Streams) -> Ended:
+        state, v = self._state, self._v
+        ready, framing, symbols = state.output, state.framing, state.matching
+        out = np.empty((s.X_COLUMNS, int(v[s.V_OUT])), np.int64)
+        transpose(ready.exchanges[: v[s.V_OUT]], out)
+        parts = np.empty((s.P_COLUMNS, int(v[s.V_PARTS_OUT])), np.int64)
+        transpose(ready.parts[: v[s.V_PARTS_OUT]], parts)
+        ended = ready.ended[: v[s.V_ENDED]].copy()
+        slots = ended[:, 0]
+        sides = (2 * slots[:, None] + np.arange(2)).ravel()
+        strings, lists = content(symbols.strings, self._strings_out), content(symbols.lists, self._lists_out)
+        self._strings_out += len(strings)
+        self._lists_out += len(lists)
+        return Ended(
+            exchanges=out,
+            facts=ready.facts[: v[s.V_FACTS]].copy(),
+            connections=connections(
+                ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides]
+            ),
+            messages=ready.messages[: v[s.V_MESSAGES]].copy(),
+            message_bytes=ready.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
+            parts=parts,
+            leaders=state.parts.leaders[: v[s.V_LEADERS]].copy(),
+            sets=state.parts.sets[: v[s.V_SETS]],
+            set_bytes=state.parts.set_bytes[: v[s.V_SET_BYTES]],
+            strings=strings,
+            lists=lists,
+            oldest=self._oldest(streams),
+        )

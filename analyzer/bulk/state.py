@@ -1,0 +1,318 @@
+"""The tables that framing and matching keep while they read a capture: names of their columns, and nothing else.
+
+All are int64, one row a thing; `NULL` stands for absent. They live in one `State` (named tuples of arrays, which
+kernels take as one argument) and are grown by `analyzer.bulk.shard` between kernel calls.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from analyzer.bulk.symbols import Symbols
+from captures.kernels import NULL as NULL
+from captures.kernels import Array, Bytes, Table
+
+# --- directions (row = 2 * slot + side) -------------------------------------------------------------------------------
+# A direction collects bytes in the slab: [F_FROM, F_HAVE) of its region are not used up yet.
+(
+    F_MODE,
+    F_AT,  # its region in the slab
+    F_ROOM,
+    F_FROM,
+    F_HAVE,
+    F_NEED,  # bytes from F_FROM that complete the frame at hand, 0 where not known
+    F_SCANNED,  # SEEK: offsets before it are no frame's start
+    F_STALLED,  # SEEK: F_HAVE when the search last stopped for want of bytes
+    F_STRICT,  # SEEK: only offset F_FROM can be a frame's start (the connection's first byte)
+    F_TENTATIVE,  # the frame at hand was found by seeking and is not proved yet
+    F_MARKS,  # first mark of the region, or -1
+    F_LAST_MARK,
+    F_SEEN,  # DROP: stream bytes of the frame so far, missing ones included
+    F_HELD,  # DROP: captured bytes of the frame so far
+    F_MISSING,  # DROP: missing bytes of the frame so far
+    F_CAUSE,  # DROP: why (TRUNCATED, LIMIT)
+    F_LAST_NS,
+    F_FRAMES,  # frames seen: the next one's ordinal
+    F_BROKEN,  # a gap came before the first frame was found
+    F_LOST,  # bytes given up before the connection was recognised
+    F_PREFIX,  # something may stand before its first message (see `analyzer.bulk.prefixes`)
+    F_ASKS,  # a request without a name was found, with this correlation id (plus 1): its answer would prove it
+    F_ANSWER,  # where an answer to what the other direction asks may start, behind F_AT; -1: none
+    F_ANSWER_END,
+    F_COLUMNS,
+) = range(25)
+SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
+TRUNCATED, LIMIT = 1, 2  # see also CUT
+
+# --- marks: which packet brought a byte (linked per direction) --------------------------------------------------------
+(MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_ORDINAL, MARK_COLUMNS) = range(8)
+
+# --- connections (row = slot) -----------------------------------------------------------------------------------------
+(
+    K_STARTED,
+    K_CLASS,
+    K_CLIENT,  # side that sends requests, -1 unknown
+    K_INSISTED,  # 1 where --port says that it is Kafka
+    K_HEAD,  # pending requests, linked
+    K_TAIL,
+    K_COUNT,
+    K_RAW,  # SaslHandshake v0 seen: raw tokens until the next request
+    K_RAW_WAITING,
+    K_CLOSED,  # 0 open, 1 FIN from both sides, 2 RST
+    K_FINS,
+    K_MECHANISM,
+    K_SOFTWARE_NAME,
+    K_SOFTWARE_VERSION,
+    K_CLIENT_ID,
+    K_OFFERED,  # an ApiVersions answer was recorded
+    K_LOWEST_ID,  # smallest correlation id of a request seen, to know answers to earlier ones
+    K_REQUESTS,
+    K_ERRORS,
+    K_TLS,
+    K_PREFIX_KIND,  # what stood before Kafka's first byte, and the part of it that names the ends
+    K_PREFIX_TEXT,
+    K_ZERO_HELD,  # Produce requests with acks=0 among the pending ones: most brokers do not answer them
+    K_ZERO_SILENT,  # this one does not
+    K_FIRST_0,  # the first 8 bytes of each side, to say what an unknown protocol may be
+    K_FIRST_1,
+    K_OTHER,  # bytes of a connection that is not (yet) Kafka
+    K_DECODED,
+    K_ENCRYPTED,
+    K_SASL,
+    K_UNKNOWN_API,
+    K_UNSUPPORTED_VERSION,
+    K_MALFORMED,
+    K_TRAILING,
+    K_LIMIT,
+    K_SKIPPED,
+    K_INCOMPLETE,
+    K_PREFIX,  # bytes before Kafka's first
+    K_ANSWERED_NS,  # last byte of the last response, NULL before the first
+    K_COLUMNS,
+) = range(40)
+UNDECIDED, KAFKA, OTHER = 0, 1, 2
+
+# --- exchanges (pending ones are linked by X_NEXT; finished ones are copied to the output) ----------------------------
+(
+    X_NEXT,
+    X_SLOT,
+    X_EXCHANGE,
+    X_REPLY,
+    X_STATUS,
+    X_API_KEY,
+    X_API_VERSION,
+    X_CORRELATION_ID,
+    X_CLIENT_ID,
+    X_REQUEST_FIRST_NS,
+    X_REQUEST_LAST_NS,
+    X_REQUEST_BYTES,
+    X_REQUEST_FILE,
+    X_REQUEST_NUMBER,
+    X_REQUEST_RECORD_AT,
+    X_REQUEST_STATE,
+    X_REQUEST_REASON,
+    X_REQUEST_REASON_A,
+    X_REQUEST_REASON_B,
+    X_RESPONSE_FIRST_NS,
+    X_RESPONSE_LAST_NS,
+    X_RESPONSE_BYTES,
+    X_RESPONSE_FILE,
+    X_RESPONSE_NUMBER,
+    X_RESPONSE_RECORD_AT,
+    X_RESPONSE_STATE,
+    X_RESPONSE_REASON,
+    X_RESPONSE_REASON_A,
+    X_RESPONSE_REASON_B,
+    X_THROTTLE,
+    X_ERROR,
+    X_ERRORS,
+    X_ACKS,
+    X_MAX_WAIT,
+    X_MIN_BYTES,
+    X_ISOLATION_LEVEL,
+    X_GROUP,
+    X_MEMBER,
+    X_GENERATION,
+    X_TRANSACTIONAL_ID,
+    X_TOPICS,
+    X_PARTS,  # first of its topic-partitions, linked; -1: none
+    X_PARTS_LAST,
+    X_PARTS_COUNT,
+    X_ORDINAL,
+    X_TRIGGER,
+    X_EARLIER_NS,  # last byte of the response before it on the connection, NULL: there was none
+    X_COLUMNS,
+) = range(48)
+X_CLIENT_SIDE: Final = X_NEXT
+"""In the output, where exchanges are not linked: which side of the connection is the client."""
+X_REQUEST: Final = X_REQUEST_FIRST_NS
+X_RESPONSE: Final = X_RESPONSE_FIRST_NS
+(
+    M_FIRST_NS,  # a message's columns, from X_REQUEST or X_RESPONSE on
+    M_LAST_NS,
+    M_BYTES,
+    M_FILE,
+    M_NUMBER,
+    M_RECORD_AT,
+    M_STATE,
+    M_REASON,
+    M_REASON_A,
+    M_REASON_B,
+    M_COLUMNS,
+) = range(11)
+ANSWERED, NO_RESPONSE_EXPECTED, UNANSWERED, IN_FLIGHT, ORPHAN_RESPONSE = 0, 1, 2, 3, 4
+DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
+# Reasons; A and B are numbers that go with them.
+(
+    R_NONE,
+    R_TRAILING,  # A bytes
+    R_UNKNOWN_API,
+    R_UNSUPPORTED_VERSION,
+    R_MALFORMED,  # A: pc * 16 + status of the decoder, B: offset in the message
+    R_TRUNCATED,  # A bytes of the message missing
+    R_LIMIT,
+    R_HEADER,  # the header itself breaks a rule; B: offset
+    R_CUT,  # the capture or the connection ended inside; A bytes of the message missing
+    R_NO_REQUEST,
+    R_TOO_MANY,  # more requests without an answer than a connection may have
+) = range(11)
+
+# --- topic-partitions of an exchange (`analyzer.bulk.partitions`); in the output P_NEXT is P_OWNER ---
+(
+    P_NEXT,
+    P_SECTION,  # the group or transaction that it stands under, where a message has several
+    P_TOPIC,
+    P_TOPIC_ID,
+    P_PARTITION,
+    P_ANSWERED,
+    P_ERROR,
+    P_OFFSET,
+    P_HIGH_WATERMARK,
+    P_LAST_STABLE,
+    P_LOG_START,
+    P_EPOCH,
+    P_RECORD_BYTES,
+    P_BATCHES,
+    P_RECORDS,
+    P_FOLLOWING,  # the offset after the records
+    P_SET,  # number of its record set, where those are kept
+    P_COLUMNS,
+) = range(18)
+P_OWNER: Final = P_NEXT  # the exchange's row of the same output
+
+# --- leaders: what Metadata and redirects say of a topic-partition ----------------------------------------------------
+(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_TRIGGER, L_COLUMNS) = range(10)
+
+# --- record sets: the content of records fields ----------------------------------------------------------------------
+(SET_NUMBER, SET_AT, SET_LENGTH, SET_SIDE, SET_COLUMNS) = range(5)
+
+# --- facts: rows for the small tables ---------------------------------------------------------------------------------
+FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_TRIGGER, FACT_COLUMNS = range(8)
+FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
+
+# --- messages: raw bytes kept for show, view and replay ---------------------------------------------------------------
+(MSG_SLOT, MSG_CLIENT, MSG_DIRECTION, MSG_ORDINAL, MSG_API_KEY, MSG_API_VERSION, MSG_AT, MSG_LENGTH, MSG_COMPLETE,
+ MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER, MSG_COLUMNS) = range(13)  # fmt: skip
+
+# --- the frame at hand ------------------------------------------------------------------------------------------------
+(
+    FR_AT,  # where it starts (its 4-byte length) in the buffer given
+    FR_HAVE,  # bytes of it that are there, from its start
+    FR_TOTAL,  # its size, the length field included
+    FR_HELD,  # captured bytes (FR_HAVE, and those after a hole)
+    FR_FIRST_NS,
+    FR_LAST_NS,
+    FR_NUMBER,
+    FR_FILE,
+    FR_RECORD_AT,
+    FR_ORDINAL,
+    FR_TRIGGER,
+    FR_CAUSE,  # 0 whole, TRUNCATED, LIMIT, CUT
+    FR_TENTATIVE,
+    FR_SOURCE,  # which bytes FR_AT points into: the window's, the waiting ones, the slab
+    FR_COLUMNS,
+) = range(15)
+CUT: Final = 3
+
+# --- the vector of counters -------------------------------------------------------------------------------------------
+(V_SLAB, V_SLAB_LIVE, V_MARK_FREE, V_MARKS, V_PENDING_FREE, V_PENDINGS, V_OUT, V_FACTS, V_MESSAGES, V_MESSAGE_BYTES,
+ V_ENDED, V_POSITION, V_KEEP, V_FRAME_LIMIT, V_FINAL, V_STAGE, V_KEY_0, V_KEY_1, V_PART_FREE, V_PARTS, V_PARTS_LIVE,
+ V_PARTS_OUT, V_LEADERS, V_RECORDS, V_SETS, V_SET_BYTES, V_SET_NUMBER, V_PENDING_LIVE,
+ V_COLUMNS) = range(29)  # fmt: skip
+
+# --- what a kernel call may come back for -----------------------------------------------------------------------------
+OK, NEED_SLAB, NEED_MARKS, NEED_PENDING, NEED_OUT, NEED_FACTS, NEED_MESSAGES, NEED_STRINGS, NEED_LISTS, NEED_TAPE, \
+    NEED_ENDED, NEED_TOPICS, NEED_PARTS, NEED_PARTS_OUT, NEED_LOOKUP, NEED_LEADERS, NEED_SETS = range(17)  # fmt: skip
+REVERT = 99
+
+
+class Layouts(NamedTuple):
+    """What a kernel needs of the program (see `analyzer.protocol.program`), and the roles of fields."""
+
+    code: Array
+    tags: Array
+    tag_entries: Array
+    start: Array
+    flexible: Array
+    header_version: Array
+    max_version: Array
+    role: Array
+    parent: Array
+
+
+class Framing(NamedTuple):
+    """What finding frames keeps: connections, directions, bytes that wait, and the frame at hand."""
+
+    f: Table  # a row a direction
+    k: Table  # a row a connection
+    slab: Bytes
+    marks: Table
+    frame: Table  # int64[FR_COLUMNS]
+    v: Table  # int64[V_COLUMNS]: the counters of all four
+
+
+class Matching(NamedTuple):
+    """What matching keeps: exchanges in progress, the exchange and the message at hand, strings."""
+
+    pending: Table
+    row: Table  # int64[X_COLUMNS]: the exchange at hand
+    found: Table  # what a message said, by role (see `analyzer.bulk.fields`)
+    topics: Table  # symbols of the topics of the exchange at hand
+    tape: Table
+    stack: Table
+    strings: Symbols
+    lists: Symbols
+    scratch: Bytes  # symbols of a list, as bytes
+    v: Table
+
+
+class Parts(NamedTuple):
+    """Topic-partitions of exchanges in progress, who leads them, and record sets."""
+
+    rows: Table
+    lookup: Table  # hash table of one exchange's parts
+    leaders: Table
+    sets: Table
+    set_bytes: Bytes
+    v: Table
+
+
+class Output(NamedTuple):
+    """What has ended, until the caller takes it."""
+
+    exchanges: Table
+    parts: Table
+    facts: Table
+    messages: Table
+    message_bytes: Bytes
+    ended: Table
+    v: Table
+
+
+class State(NamedTuple):
+    """Everything a shard keeps. A kernel takes the part that it writes, or all where it writes three and more."""
+
+    framing: Framing
+    matching: Matching
+    parts: Parts
+    output: Output

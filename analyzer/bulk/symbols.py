@@ -1,0 +1,117 @@
+"""Strings and short lists as small integers.
+
+On the bulk path a client id, a topic or a list of topics is an int64 *symbol*: rows stay rows of integers, and each
+distinct text is decoded to a Python string once. In: bytes in some buffer. Out: the symbol, the same for equal bytes.
+
+Symbols live in a `Symbols` table; when the table is full `intern` returns -1, the caller grows it and asks again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from captures.kernels import Array, Bytes, Int, Table, inline, kernel, shared
+
+ENTRY_AT, ENTRY_LENGTH, ENTRY_HASH, ENTRY_STAMP, ENTRY_COLUMNS = 0, 1, 2, 3, 4
+COUNT, USED, STAMP = 0, 1, 2
+
+
+class Symbols(NamedTuple):
+    """buckets int32[power of two]; entries int64[capacity, 4]; heap uint8; state int64[3] (count, heap used, stamp)."""
+
+    buckets: np.ndarray
+    entries: np.ndarray
+    heap: np.ndarray
+    state: np.ndarray
+
+
+def fresh(capacity: int = 1 << 10, heap: int = 1 << 16) -> Symbols:
+    """An empty table for `capacity` symbols of `heap` bytes together."""
+    return Symbols(
+        np.full(capacity * 2, -1, np.int32),
+        np.zeros((capacity, ENTRY_COLUMNS), np.int64),
+        np.zeros(heap, np.uint8),
+        np.zeros(3, np.int64),
+    )
+
+
+@inline
+def _hash(buffer: Bytes, at: Int, length: Int) -> Int:
+    h = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(length)
+    start = np.uint64(at)
+    for i in range(np.uint64(length)):
+        h = (h ^ np.uint64(buffer[start + i])) * np.uint64(0x100000001B3)
+    h ^= h >> np.uint64(32)
+    h *= np.uint64(0xD6E8FEB86659FD93)
+    return np.int64((h ^ (h >> np.uint64(29))) & np.uint64(0x7FFFFFFFFFFFFFFF))
+
+
+@shared
+def intern(symbols: Symbols, buffer: Bytes, at: Int, length: Int) -> Int:
+    """The symbol of buffer[at:at + length], or -1 when the table has no room for it."""
+    hashed = _hash(buffer, at, length)
+    mask = np.int64(len(symbols.buckets) - 1)
+    bucket = hashed & mask
+    while symbols.buckets[bucket] >= 0:
+        entry = np.int64(symbols.buckets[bucket])
+        if symbols.entries[entry, ENTRY_HASH] == hashed and symbols.entries[entry, ENTRY_LENGTH] == length:
+            start = symbols.entries[entry, ENTRY_AT]
+            same = True
+            for i in range(length):
+                if symbols.heap[start + i] != buffer[at + i]:
+                    same = False
+                    break
+            if same:
+                return entry
+        bucket = (bucket + 1) & mask
+    entry = symbols.state[COUNT]
+    used = symbols.state[USED]
+    if entry >= len(symbols.entries) or used + length > len(symbols.heap):
+        return np.int64(-1)
+    for i in range(length):
+        symbols.heap[used + i] = buffer[at + i]
+    symbols.entries[entry, ENTRY_AT] = used
+    symbols.entries[entry, ENTRY_LENGTH] = length
+    symbols.entries[entry, ENTRY_HASH] = hashed
+    symbols.entries[entry, ENTRY_STAMP] = 0
+    symbols.buckets[bucket] = entry
+    symbols.state[COUNT] = entry + 1
+    symbols.state[USED] = used + length
+    return entry
+
+
+@kernel
+def refill(buckets: Array, entries: Table, count: Int) -> None:
+    """Enter the first `count` entries into empty, larger buckets."""
+    mask = np.int64(len(buckets) - 1)
+    for i in range(len(buckets)):
+        buckets[i] = -1
+    for entry in range(count):
+        bucket = entries[entry, ENTRY_HASH] & mask
+        while buckets[bucket] >= 0:
+            bucket = (bucket + 1) & mask
+        buckets[bucket] = entry
+
+
+def grown(symbols: Symbols, room: int) -> Symbols:
+    """A copy with twice the entries and at least `room` more bytes; symbols keep their numbers."""
+    count, used = int(symbols.state[COUNT]), int(symbols.state[USED])
+    entries = np.zeros((len(symbols.entries) * 2, ENTRY_COLUMNS), np.int64)
+    entries[:count] = symbols.entries[:count]
+    heap = np.zeros(max(len(symbols.heap) * 2, used + room), np.uint8)
+    heap[:used] = symbols.heap[:used]
+    buckets = np.full(len(entries) * 2, -1, np.int32)
+    refill(buckets, entries, count)
+    return Symbols(buckets, entries, heap, symbols.state)
+
+
+def content(symbols: Symbols, start: int) -> list[bytes]:
+    """The bytes of symbols start, start + 1, ..."""
+    rows = symbols.entries[start : int(symbols.state[COUNT]), :2].tolist()
+    if not rows:
+        return []
+    first = rows[0][0]
+    heap = symbols.heap[first : int(symbols.state[USED])].tobytes()
+    return [heap[at - first : at - first + length] for at, length in rows]

@@ -1,0 +1,144 @@
+"""What is asked of a value: spans of integers, patterns of text, networks. Pure, and equal where they ask the same.
+
+In: one value, or for integers many at once. Out: whether it passes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+
+from analyzer.protocol import errors as kafka_errors
+
+Spans = tuple[tuple[int, int], ...]
+DAY_US: Final = 86_400_000_000
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> Spans:
+    """Sorted, without overlaps; empty spans go."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if low > high:
+            continue
+        if out and low <= out[-1][1]:
+            out[-1] = (out[-1][0], max(high, out[-1][1]))
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+def _within(values: np.ndarray, spans: Spans) -> np.ndarray:
+    inside = np.zeros(len(values), np.bool_)
+    if len(spans) <= 4:
+        for low, high in spans:
+            inside |= (values >= low) & (values <= high)
+        return inside
+    lows = np.array([low for low, _ in spans], np.int64)
+    highs = np.array([high for _, high in spans], np.int64)
+    at = np.searchsorted(lows, values, "right") - 1
+    inside = (at >= 0) & (values <= highs[np.maximum(at, 0)])
+    return inside
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A test on integers: inside one of `spans` (both ends included), or, for a time in microseconds, inside one of
+    `daytimes` after midnight UTC; the opposite if `negated`."""
+
+    spans: Spans
+    daytimes: Spans = ()
+    negated: bool = False
+
+    def __call__(self, value: Any) -> bool:
+        inside = any(low <= value <= high for low, high in self.spans) or any(
+            low <= value % DAY_US <= high for low, high in self.daytimes
+        )
+        return inside != self.negated
+
+    def many(self, values: np.ndarray) -> np.ndarray:
+        """The same for int64[n] -> bool[n]."""
+        inside = _within(values, self.spans)
+        if self.daytimes:
+            inside |= _within(values % DAY_US, self.daytimes)
+        return ~inside if self.negated else inside
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A test on text: one of `exact`, or found by `pattern`; the opposite if `negated`."""
+
+    exact: frozenset[str]
+    pattern: re.Pattern[str] | None = None
+    negated: bool = False
+
+    def __call__(self, value: Any) -> bool:
+        inside = value in self.exact or (self.pattern is not None and self.pattern.search(value) is not None)
+        return inside != self.negated
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorNames:
+    """A test on error codes by their names."""
+
+    pattern: re.Pattern[str]
+    negated: bool
+
+    def __call__(self, value: Any) -> bool:
+        return (self.pattern.search(kafka_errors.name(value)) is not None) != self.negated
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """A test on (ip, port): in one of the networks, with that port unless it is None; or `ip:port` found by `pattern`;
+    the opposite if `negated`."""
+
+    networks: tuple[tuple[Network, int | None], ...]
+    pattern: re.Pattern[str] | None = None
+    negated: bool = False
+
+    def __call__(self, value: Any) -> bool:
+        ip, port = value
+        if self.pattern is not None:
+            shown = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+            return (self.pattern.search(shown) is not None) != self.negated
+        address = ipaddress.ip_address(ip)
+        inside = any(address in network and wanted in (None, port) for network, wanted in self.networks)
+        return inside != self.negated
+
+
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """A test on float64 values; `text` NaN and infinities in bodies are no numbers here."""
+
+    operator: str
+    values: tuple[Fraction, ...]
+
+    def __call__(self, value: Any) -> bool:
+        if self.operator in ("==", "in"):
+            return value in self.values
+        if self.operator in ("!=", "not in"):
+            return value not in self.values
+        limit = self.values[0]
+        return bool({"<": value < limit, "<=": value <= limit, ">": value > limit, ">=": value >= limit}[self.operator])
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A test on bool values."""
+
+    wanted: frozenset[bool]
+
+    def __call__(self, value: Any) -> bool:
+        return value in self.wanted
+
+
+Test = Whole | Text | ErrorNames | Addresses | Reals | Truth

@@ -1,0 +1,356 @@
+"""The filter language: which exchanges are wanted.
+
+In: an expression such as `api == Produce and latency > 100ms and topic ~ "^orders"` (the language: `FILTER.md`). Out: a
+frozen `Filter`, which answers at three prices:
+
+    rows_verdict(exchanges)   rows of integers, before anything else is made of them
+    cheap(table)              an Arrow table of exchanges
+    matches(row, ...)         one exchange with its decoded bodies
+
+The first two say of each row: surely wanted, surely not, or only the bodies can tell. Rules: a wrong expression raises
+FilterError and nothing else; a comparison is true if any value passes, so it is false where there is no value, and
+`not` of it is then true. There are two truth values for one exchange; "cannot tell yet" is none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.bulk.rows import MAX_CODES, Exchanges
+from analyzer.filter.conditions import Test, Whole
+from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
+from analyzer.filter.sources import Apis, Coded, Rows, Source, Table, TopicName, distinct
+from analyzer.filter.terms import Columns, Comparison, Path
+from analyzer.filter.values import STATED, micros
+from analyzer.filter.words import INT64_MAX, INT64_MIN, FilterError
+from analyzer.protocol import schema
+
+__all__ = ["Filter", "FilterError", "IntegerTest", "parse"]
+
+
+def parse(text: str) -> Filter:
+    """The filter of an expression. Raises FilterError."""
+    return Filter(tree_of(text))
+
+
+# --- many rows --------------------------------------------------------------------------------------------------------
+
+Verdict = tuple[np.ndarray, np.ndarray]  # bool[n] surely true, bool[n] surely false
+
+
+def _tested(test: Test, values: np.ndarray) -> np.ndarray:
+    """A test on int64[n]."""
+    if isinstance(test, Whole):
+        return test.many(values)
+    distinct, where = np.unique(values, return_inverse=True)
+    passed = np.fromiter(map(test, distinct.tolist()), np.bool_, len(distinct))
+    return np.asarray(passed[where])
+
+
+def _looked_up(test: Test, found: Coded) -> np.ndarray:
+    """A test on distinct values, of which only those in use are tested."""
+    indices, present, values = found
+    used = np.zeros(len(values) + 1, np.bool_)
+    used[np.where(present, indices, len(values))] = True
+    passed = np.zeros(len(values) + 1, np.bool_)
+    for i in np.flatnonzero(used[:-1]).tolist():
+        passed[i] = test(values[i])
+    return np.asarray(passed[np.where(present, indices, len(values))])
+
+
+def _any_of(n: int, rows: np.ndarray, passed: np.ndarray) -> np.ndarray:
+    """Rows that have an element that passed."""
+    out = np.zeros(n, np.bool_)
+    out[rows[passed]] = True
+    return out
+
+
+def _known(passed: np.ndarray) -> Verdict:
+    return passed, ~passed
+
+
+def _unknown(n: int) -> Verdict:
+    return np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+
+
+def _about_columns(source: Source, node: Comparison, about: Columns) -> Verdict:
+    present, test = node.present, node.test
+    if about.form in ("integer", "time", "api"):
+        passed = np.zeros(source.n, np.bool_)
+        for name in about.names:
+            ints = source.integers(name)
+            if ints is None:
+                return _unknown(source.n)
+            passed |= ints[1] if test is None else ints[1] & _tested(test, ints[0])
+    elif about.form in ("text", "address"):
+        found = source.texts(about.names[0]) if about.form == "text" else source.addresses(about.names)
+        if found is None:
+            return _unknown(source.n)
+        passed = found[1] if test is None else _looked_up(test, found)
+    elif about.form == "errors":
+        errors = source.codes()
+        if errors is None:
+            return _unknown(source.n)
+        passed = _any_of(source.n, errors[0], np.ones(len(errors[0]), np.bool_) if test is None else
+                         _tested(test, errors[1]))  # fmt: skip
+    else:
+        listed = source.topics(about.names[0])
+        if listed is None:
+            return _unknown(source.n)
+        everything = np.ones(len(listed.index), np.bool_)
+        if test is None:
+            passed = listed.rows(everything)
+        else:
+            right = _looked_up(test, (listed.index, everything, listed.values))
+            true = listed.rows(right & ~listed.open)
+            return true, ~true & ~listed.rows(listed.open)
+    return _known(~passed if present is False else passed)
+
+
+def _about_path(source: Source, node: Comparison) -> Verdict:
+    """What the columns tell about a field of a body: it is not there in an API that does not have it, and a test may
+    imply one of a column."""
+    keys = source.api_keys()
+    possible = np.zeros(source.n, np.bool_)
+    for choice in node.choices:
+        here = np.isin(keys, list(choice.apis))
+        if choice.implies is not None and here.any():
+            assert isinstance(choice.implies.about, Columns)
+            never = _about_columns(source, choice.implies, choice.implies.about)[1]
+            never &= ~(_many_errors(source) if choice.implies.about.form == "errors" else _odd_topics(source))
+            here &= ~never
+        possible |= here
+    nothing = np.zeros(source.n, np.bool_)
+    return (~possible, nothing) if node.present is False else (nothing, ~possible)
+
+
+def _many_errors(source: Source) -> np.ndarray:
+    """Responses with so many different errors that the table may not list all."""
+    errors = source.codes()
+    if errors is None:
+        return np.ones(source.n, np.bool_)
+    return np.asarray(np.bincount(errors[0], minlength=source.n) >= MAX_CODES)
+
+
+def _odd_topics(source: Source) -> np.ndarray:
+    """Exchanges with a topic that is not UTF-8: the table shows such bytes as `\\xNN`, bodies show them otherwise. In
+    good names there is no backslash."""
+    listed = source.topics("topics")
+    if listed is None:
+        return np.ones(source.n, np.bool_)
+    used, where = distinct(listed.index, len(listed.values))
+    odd = np.fromiter(("\\" in listed.values[i] for i in used.tolist()), np.bool_, len(used))
+    return listed.rows(odd[where])
+
+
+def _verdict(node: Node, leaf: Callable[[Comparison], Verdict]) -> Verdict:
+    """Surely true, surely false (Kleene's logic of three values)."""
+    if isinstance(node, Comparison):
+        return leaf(node)
+    if isinstance(node, Not):
+        true, false = _verdict(node.part, leaf)
+        return false, true
+    true, false = _verdict(node.parts[0], leaf)
+    for part in node.parts[1:]:
+        more_true, more_false = _verdict(part, leaf)
+        if isinstance(node, And):
+            true, false = true & more_true, false | more_false
+        else:
+            true, false = true | more_true, false & more_false
+    return true, false
+
+
+def _judge(node: Node, source: Source) -> Verdict:
+    def leaf(comparison: Comparison) -> Verdict:
+        if isinstance(comparison.about, Columns):
+            return _about_columns(source, comparison, comparison.about)
+        return _about_path(source, comparison)
+
+    return _verdict(node, leaf)
+
+
+# --- one exchange -----------------------------------------------------------------------------------------------------
+
+
+def _column_values(row: dict[str, Any], about: Columns) -> list[Any]:
+    """The values, nulls left out, of one exchange's columns."""
+    if about.form == "api":
+        return [row["api_key"]] if row["api"] is not None and row["api_key"] is not None else []
+    if about.form == "errors":
+        return [error["code"] for error in row["errors"] or ()]
+    if about.form == "address":
+        pair = tuple(row[name] for name in about.names)
+        return [] if None in pair else [pair]
+    found = []
+    for name in about.names:
+        value = row[name]
+        if value is not None:
+            found.extend(value) if about.form == "topics" else found.append(value)
+    found = [value for value in found if value is not None]
+    return [micros(value) for value in found] if about.form == "time" else found
+
+
+def _body_values(body: dict[str, Any] | None, parts: tuple[str, ...]) -> list[Any]:
+    """All values at a path, elements of lists one by one, nulls left out."""
+    current: list[Any] = [] if body is None else [body]
+    for part in parts:
+        found: list[Any] = []
+        for one in current:
+            value = one.get(part) if isinstance(one, dict) else None
+            if isinstance(value, list):
+                found.extend(value)
+            elif value is not None:
+                found.append(value)
+        current = found
+    return [value for value in current if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerTest:
+    """`column` (of the table `exchanges`; `status` as its number) must be `operator` (`==`,
+    `!=`, `<=`, `>=`, `in`) than `value`; null never passes."""
+
+    column: str
+    operator: str
+    value: int | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A parsed filter; equal ones have equal trees. `str()` is an expression that parses to the same."""
+
+    root: Node
+
+    def __str__(self) -> str:
+        return source_of(self.root)
+
+    # -- what it needs --------------------------------------------------------------------------------------------
+    def _comparisons(self) -> list[Comparison]:
+        found: list[Comparison] = []
+        todo: list[Node] = [self.root]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, Comparison):
+                found.append(node)
+            else:
+                todo.extend((node.part,) if isinstance(node, Not) else node.parts)
+        return found
+
+    def _needs(self, side: str) -> bool:
+        return any(isinstance(one.about, Path) and one.about.side == side for one in self._comparisons())
+
+    @functools.cached_property
+    def needs_request(self) -> bool:
+        """Is there a field of the request's body that the columns do not have?"""
+        return self._needs("request")
+
+    @functools.cached_property
+    def needs_response(self) -> bool:
+        """The same for the response."""
+        return self._needs("response")
+
+    @property
+    def needs_bodies(self) -> bool:
+        """Can there be exchanges for which the columns are not enough?"""
+        return self.needs_request or self.needs_response
+
+    @functools.cached_property
+    def apis(self) -> frozenset[int] | None:
+        """The keys of the APIs whose exchanges it can match at all; None: any, or exchanges without a known API too.
+        Empty: it can never match."""
+        source = Apis()
+        possible = ~_judge(self.root, source)[1]
+        if possible[-1] or possible.sum() > len(schema.apis()):
+            return None
+        return frozenset(source.keys[possible].tolist())
+
+    # -- many rows --------------------------------------------------------------------------------------------------
+    def cheap(self, table: pa.Table, topic_name: TopicName | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of a table of exchanges: bool[n] surely matches, surely does not, needs the bodies to tell. Only the columns
+        that the filter names (and `api_key`, and for paths `errors` and `topics`) must be there. `topic_name` gives
+        the name for a topic's id; without it `topics` is taken as it stands."""
+        true, false = _judge(self.root, Table(table, topic_name))
+        return true, false, ~(true | false)
+
+    def rows_verdict(
+        self, exchanges: Exchanges, topic_name: TopicName | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of rows of integers: bool[n] surely matches, surely does not."""
+        return _judge(self.root, Rows(exchanges, topic_name))
+
+    def rows_mask(self, exchanges: Exchanges, topic_name: TopicName | None = None) -> np.ndarray:
+        """bool[n]: the rows that may match."""
+        return ~self.rows_verdict(exchanges, topic_name)[1]
+
+    def integer_tests(self) -> tuple[IntegerTest, ...]:
+        """Tests that an exchange passes if it matches, all of them; more may be needed. They are the comparisons of
+        integers that the outermost `and` joins."""
+        found: list[IntegerTest] = []
+        if self.apis is not None:
+            found.append(IntegerTest("api_key", "in", tuple(sorted(self.apis))))
+        parts = self.root.parts if isinstance(self.root, And) else (self.root,)
+        for part in parts:
+            if isinstance(part, Comparison) and isinstance(part.about, Columns) and part.present is not False:
+                found.extend(_integer_tests(part, part.about))
+        return tuple(found)
+
+    # -- one row ----------------------------------------------------------------------------------------------------
+    def matches(
+        self, row: dict[str, Any], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None
+    ) -> bool:
+        """Does one exchange match? `row` has the columns of `exchanges` as in `Table.to_pylist()`; the bodies have
+        Kafka's JSON names as `analyzer.protocol.tree` makes them, None where not decoded."""
+        return _matches(self.root, row, request, response)
+
+
+def _matches(node: Node, row: dict[str, Any], request: dict[str, Any] | None, response: dict[str, Any] | None) -> bool:
+    if isinstance(node, And):
+        return all(_matches(part, row, request, response) for part in node.parts)
+    if isinstance(node, Or):
+        return any(_matches(part, row, request, response) for part in node.parts)
+    if isinstance(node, Not):
+        return not _matches(node.part, row, request, response)
+    if isinstance(node.about, Columns):
+        values = _column_values(row, node.about)
+        if node.present is not None:
+            return bool(values) == node.present
+        return node.test is not None and any(map(node.test, values))
+    choices = [choice for choice in node.choices if row["api_key"] in choice.apis]
+    if not choices:
+        return node.present is False
+    values = _body_values(request if node.about.side == "request" else response, node.about.parts)
+    if node.present is not None:
+        return bool(values) == node.present
+    return any(
+        choice.test is not None and type(value) in choice.takes and choice.test(value)
+        for choice in choices
+        for value in values
+    )
+
+
+def _integer_tests(node: Comparison, about: Columns) -> list[IntegerTest]:
+    if about.form == "errors":
+        return [IntegerTest("error_code", "!=", 0)]
+    if len(about.names) != 1 or node.test is None:
+        return []
+    name = about.names[0]
+    if name == "status":
+        numbers = tuple(i for i, text in enumerate(STATED["status"]) if node.test(text))
+        return [IntegerTest("status", "in", numbers)]
+    test = node.test
+    if about.form not in ("integer", "time") or not isinstance(test, Whole) or test.daytimes:
+        return []
+    if test.negated:
+        return [IntegerTest(name, "!=", low) for low, high in test.spans if low == high]
+    if all(low == high for low, high in test.spans):
+        values = tuple(low for low, _ in test.spans)
+        return [IntegerTest(name, "==", values[0]) if len(values) == 1 else IntegerTest(name, "in", values)]
+    low, high = test.spans[0][0], test.spans[-1][1]
+    found = [] if low == INT64_MIN else [IntegerTest(name, ">=", low)]
+    return found if high == INT64_MAX else [*found, IntegerTest(name, "<=", high)]

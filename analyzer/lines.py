@@ -1,0 +1,411 @@
+"""Exchanges as lines for people: one a line, requests and responses apart, a dialogue, a tree of fields.
+
+In: exchanges, and the width there is. Out: lines. Rules: without a width, and with `--wide`, a line has every column
+and is as long as it gets; with one it has the columns that leave room for the result, which comes after them and is cut
+with `…`. What a line leaves out because all lines say the same is said where another says otherwise. Colour only
+repeats what the text says: errors are named and marked `!`, slow ones are marked `~`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analyzer.details import detail
+from analyzer.protocol.errors import label
+from analyzer.text import duration, printable, size
+
+SLOW_US = 100_000
+"""Latency from which an exchange is marked as slow. A long poll is slow on purpose; it is marked all the same."""
+
+LOOK_AHEAD = 500
+"""Exchanges that the choice of columns looks at, where more than one is at hand."""
+
+_RED, _YELLOW, _DIM, _BOLD, _RESET = "\x1b[31m", "\x1b[33m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+_NARROW, _ROOMY = 90, 120
+"""Columns of a terminal below which client ids are cut short, and from which times keep their microseconds."""
+
+_RESULT_SHARE = 0.4
+"""Of the width so much is for the result: columns beyond the first four that would take it away are left out."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a line: `gap` blanks before it, its width, and what it says of a row."""
+
+    heading: str
+    gap: int
+    width: int
+    right: bool
+    cell: Callable[[Row], str]
+
+
+class Lines:
+    """Formats exchanges as lines; times are seconds since the capture's first packet (`start`, given before the first
+    line), unless `absolute`. `width`: columns of the terminal, None for as many as there are to say; `cut`: what is
+    longer is cut off there."""
+
+    def __init__(
+        self, color: bool = False, absolute: bool = False, width: int | None = None, cut: bool = True
+    ) -> None:
+        self.start: datetime.datetime | None = None
+        self._color = color
+        self._absolute = absolute
+        self._width = width
+        self._cut = cut
+        self._ends = _Ends()
+        self._columns = self._every_column() if width is None else self._fitting([], width)
+
+    def look(self, head: Sequence[Any]) -> None:
+        """Choose the columns by the first exchanges; without them, by what is common."""
+        if self._width is not None:
+            self._ends = _Ends.of(head)
+            self._columns = self._fitting([one.row for one in head], self._width)
+
+    # --- columns
+
+    def _every_column(self) -> list[_Column]:
+        return [
+            _Column("time", 1, 15 if self._absolute else 12, True, self._when),
+            _Column("latency", 1, 9, True, _latency),
+            _Column("api", 2, 24, False, _api),
+            _Column("client", 1, 21, False, lambda row: _end(row["client_ip"], row["client_port"])),
+            _Column("broker", 1, 21, False, lambda row: _end(row["broker_ip"], row["broker_port"])),
+            _Column("request", 1, 9, True, lambda row: size(row["request_bytes"])),
+            _Column("response", 1, 9, True, lambda row: size(row["response_bytes"])),
+            _Column("id", 2, 6, True, _correlation),
+            _Column("client id", 1, 20, False, _client_id),
+        ]
+
+    def _fitting(self, head: list[Row], width: int) -> list[_Column]:
+        """The columns that leave room for the result; each as wide as the first exchanges need, within bounds."""
+        if head and self.start is None:
+            self.start = head[0]["request_time"] or head[0]["response_time"]
+
+        def column(heading: str, cell: Callable[[Row], str], widths: tuple[int, int], right: bool = False) -> _Column:
+            least, most = max(widths[0], len(heading)), widths[1]
+            needed = max((len(cell(row)) for row in head), default=most)
+            return _Column(heading, 1, max(least, min(needed, most)), right, cell)
+
+        widest = 10 if width < _NARROW else 16 if width < _ROOMY else 20
+        always = [
+            column("time", self._when, (8, 15), True),
+            column("latency", _latency, (8, 8), True),
+            column("api", _api, (12, 18 if width < _ROOMY else 24)),
+            column("client id", lambda row: cut(_client_id(row), widest), (9, widest)),
+        ]
+        sizes = [
+            column("request", lambda row: size(row["request_bytes"]), (8, 8), True),
+            column("response", lambda row: size(row["response_bytes"]), (8, 8), True),
+        ]
+        optional = [  # what is worth its place comes first
+            [column("broker", self._ends.broker, (6, 21))] if self._ends.several_brokers else [],
+            [column("client", self._ends.client, (6, 21))],
+            sizes,
+            [column("id", _correlation, (5, 6), True)],
+        ]
+        room = width - 2 - sum(one.gap + one.width for one in always) - int(width * _RESULT_SHARE)
+        chosen: list[_Column] = []
+        for group in optional:
+            needed = sum(one.gap + one.width for one in group)
+            if needed > room:
+                break
+            room -= needed
+            chosen += group
+        return [*always, *chosen]
+
+    def _placed(self, cells: Iterable[tuple[_Column, str]], mark: str, rest: str) -> str:
+        """Cells in their columns, and the rest. Where there is a width, a cell that is too long takes from the blanks
+        after it, so that the columns of most lines stand below each other."""
+        line, due = mark, len(mark)
+        for column, text in cells:
+            due += column.gap + column.width
+            start, room = line + " " * column.gap, column.width
+            if self._width is not None:
+                start = line + " " * max(due - column.width - len(line), min(column.gap, 1))
+                room = due - len(start)
+            line = start + (text.rjust(room) if column.right else text.ljust(room))
+        line = f"{line} {rest}".rstrip()
+        return self._shortened(line)
+
+    def _shortened(self, line: str) -> str:
+        return cut(line, self._width) if self._width is not None and self._cut else line
+
+    def _paint(self, code: str, line: str) -> str:
+        return f"{code}{line}{_RESET}" if self._color else line
+
+    def _when(self, row: Row) -> str:
+        return self._time(row["request_time"] or row["response_time"]).strip()
+
+    def _time(self, when: datetime.datetime | None) -> str:
+        width = 15 if self._absolute else 12
+        narrow = self._width is not None and self._width < _ROOMY
+        if when is None:
+            return " " * width
+        if self._absolute:
+            text = when.astimezone(datetime.UTC).strftime("%H:%M:%S.%f")
+            return text[:-3] if narrow else text
+        if self.start is None:
+            self.start = when
+        return f"{(when - self.start).total_seconds():{width}.{3 if narrow else 6}f}"
+
+    # --- forms
+
+    def heading(self) -> str:
+        """The line above exchanges."""
+        return self._paint(_BOLD, self._placed([(one, one.heading) for one in self._columns], " ", "result")) + "\n"
+
+    def exchange(self, one: Any) -> str:
+        """One exchange."""
+        row = one.row
+        slow = row["latency_us"] is not None and row["latency_us"] >= SLOW_US
+        failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
+        odd = "undecoded" in (row["request_state"], row["response_state"])
+        mark = "!" if failed or odd else "~" if slow else " "
+        line = self._placed([(column, column.cell(row)) for column in self._columns], mark, self._result(one))
+        if failed or odd:
+            line = self._paint(_RED, line)
+        elif slow:
+            line = self._paint(_YELLOW, line)
+        return line + "\n"
+
+    def _result(self, one: Any) -> str:
+        """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
+        is not the one of the other lines."""
+        if self._width is None:
+            return _words(_outcome(one.row), _subject(one.row), detail(one))
+        about = detail(one, short=True)
+        elsewhere = self._ends.elsewhere(one.row)
+        return _words(_outcome(one.row), elsewhere, about, _subject(one.row, topics=not (about and one.partitions)))
+
+    def dialogue(self, one: Any) -> str:
+        """One exchange of a followed connection, as what the client and the broker said."""
+        row = one.row
+        lines = []
+        if row["request_time"] is not None:
+            asked = f"{_api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
+            lines.append(f"{self._time(row['request_time'])}  > {_words(asked, _subject(row), detail(one))}")
+        if row["response_time"] is not None:
+            line = (
+                f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
+                f"after {duration(row['latency_us'])} {_outcome(row)}"
+            ).rstrip()
+            lines.append(self._paint(_RED, self._shortened(line)) if row["error_code"] else line)
+        elif row["status"] != "no_response_expected":
+            lines.append(self._paint(_RED, f"{'':>12}    < {row['status']}"))
+        return "\n".join(line if line.startswith("\x1b") else self._shortened(line) for line in lines) + "\n"
+
+    def frames_heading(self) -> str:
+        """The line above frames."""
+        columns = self._frame_columns()
+        return self._paint(_BOLD, self._placed([(one, one.heading) for one in columns], "", "message")) + "\n"
+
+    def _frame_columns(self) -> list[_Column]:
+        end = self._ends.width if self._width is not None else 21
+        return [
+            _Column("time", 0, 12 if self._width is None or self._width >= _ROOMY else 9, True, self._when),
+            _Column("from", 2, end, False, self._ends.client),
+            _Column("to", 1, end, False, self._ends.broker),
+            _Column("bytes", 1, 9, True, lambda row: size(row["request_bytes"])),
+            _Column("id", 2, 6, True, _correlation),
+        ]
+
+    def frames(self, found: Iterable[Any], limit: int | None) -> Iterator[str]:
+        """Requests and responses apart, in order of their first bytes, after a line with the names of the columns."""
+        events = []
+        head: list[Any] = []
+        for count, one in enumerate(found):
+            self.start = self.start or one.capture_start
+            if count < LOOK_AHEAD:
+                head.append(one)
+            for side in ("request", "response"):
+                if one.row[f"{side}_time"] is not None:
+                    events.append((one.row[f"{side}_time"], count, side, one))
+        events.sort(key=lambda event: event[:3])
+        self.look(head)
+        if events:
+            yield self.frames_heading()
+        columns = self._frame_columns()
+        for when, _, side, one in events[:limit]:
+            row = one.row
+            ends = self._ends.client(row), self._ends.broker(row)
+            sender, receiver = ends if side == "request" else ends[::-1]
+            if side == "request":
+                rest = _words(_api(row), "request", _subject(row), detail(one, short=self._width is not None))
+            else:
+                rest = _words(_api(row), "response", _outcome(row))
+            cells = [self._time(when).strip(), sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
+            line = self._placed(zip(columns, cells, strict=True), "", rest)
+            yield (self._paint(_RED, line) if side == "response" and row["error_code"] else line) + "\n"
+
+    def tree(self, one: Any, with_hex: bool) -> str:
+        """Both messages of an exchange, field by field: name, value, [start, end) in the message after its length."""
+        lines: list[str] = []
+        for side in ("request", "response"):
+            if one.row[f"{side}_state"] is None:
+                continue
+            decoded = one.decoded(side, nodes=True)
+            lines.append(f"    {side}")
+            if decoded is None:
+                lines.append("      (not decoded)")
+                continue
+            message = one.request_message if side == "request" else one.response_message
+            for node in decoded.nodes:
+                self._node(node, 3, message.data[4:] if with_hex else None, lines)
+            if decoded.reason:
+                lines.append(f"      ({decoded.reason})")
+        return "\n".join(lines) + "\n" if lines else ""
+
+    def _node(self, node: Any, depth: int, data: bytes | None, lines: list[str]) -> None:
+        value = "null" if node.null else _node_value(node)
+        line = f"{'  ' * depth}{printable(node.name)}{': ' + value if value else ''}"
+        span = f"[{node.start}, {node.end})"
+        if data is not None and not node.children:
+            span += " " + ("**" if node.secret else data[node.start : node.end][:32].hex(" "))
+            span += " ..." if node.end - node.start > 32 and not node.secret else ""
+        lines.append(f"{line:<56} {self._paint(_DIM, span)}")
+        for child in node.children:
+            self._node(child, depth + 1, data, lines)
+
+
+def _node_value(node: Any) -> str:
+    if node.value is None:
+        return ""
+    if isinstance(node.value, str):
+        return printable(node.value) or '""'
+    if isinstance(node.value, bytes):
+        return f"{len(node.value)} bytes"
+    if node.type == "array":
+        return f"{node.value} elements" if node.value != 1 else "1 element"
+    if isinstance(node.value, dict):
+        return "secret, " + ", ".join(f"{amount} bytes" for amount in node.value.values())
+    if node.name == "errorCode" or node.name.endswith("ErrorCode"):
+        return label(node.value) if isinstance(node.value, int) else str(node.value)
+    return str(node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """How the two ends of a connection are written: an address that all the first exchanges share is left out."""
+
+    client_ip: str | None = None
+    broker_ip: str | None = None
+    broker_port: int | None = None
+    several_brokers: bool = False
+    width: int = 21
+
+    @classmethod
+    def of(cls, head: Sequence[Any]) -> _Ends:
+        clients = {one.row["client_ip"] for one in head}
+        brokers = {(one.row["broker_ip"], one.row["broker_port"]) for one in head}
+        hosts = {ip for ip, _ in brokers}
+        ends = cls(
+            clients.pop() if len(clients) == 1 else None,
+            hosts.pop() if len(hosts) == 1 else None,
+            next(iter(brokers))[1] if len(brokers) == 1 else None,
+            len(brokers) > 1,
+        )
+        widest = max((len(text) for one in head for text in (ends.client(one.row), ends.broker(one.row))), default=21)
+        return cls(ends.client_ip, ends.broker_ip, ends.broker_port, ends.several_brokers, min(widest, 21))
+
+    def client(self, row: Row) -> str:
+        return _short_end(row["client_ip"], row["client_port"], self.client_ip)
+
+    def broker(self, row: Row) -> str:
+        return _short_end(row["broker_ip"], row["broker_port"], self.broker_ip)
+
+    def elsewhere(self, row: Row) -> str:
+        """The broker, where it has no column and is not that of the first exchanges."""
+        if self.several_brokers or self.broker_port is None:
+            return ""
+        same = (row["broker_ip"], row["broker_port"]) == (self.broker_ip, self.broker_port)
+        return "" if same else f"broker {_end(row['broker_ip'], row['broker_port'])}"
+
+
+def _short_end(ip: str, port: int, shared: str | None) -> str:
+    return f":{port}" if ip == shared else _end(ip, port)
+
+
+def cut(line: str, width: int) -> str:
+    """The line in so many columns of a terminal; where something is left out it ends in `…`."""
+    if len(line) <= width and line.isascii():
+        return line
+    taken = 0
+    for at, char in enumerate(line):
+        taken += 2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1
+        if taken > width:
+            kept = line[:at]
+            while kept and _cells(kept) > width - 1:
+                kept = kept[:-1]
+            return kept + "…"
+    return line
+
+
+def _cells(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
+
+
+def _words(*parts: str) -> str:
+    return " ".join(filter(None, parts))
+
+
+def _api(row: Row) -> str:
+    api = row["api"] or (f"API {row['api_key']}" if row["api_key"] is not None else "?")
+    return api + (f" v{row['api_version']}" if row["api_version"] is not None else "")
+
+
+def _latency(row: Row) -> str:
+    return duration(row["latency_us"])
+
+
+def _correlation(row: Row) -> str:
+    return str(row["correlation_id"]) if row["correlation_id"] is not None else ""
+
+
+def _client_id(row: Row) -> str:
+    return printable(row["client_id"] or "")
+
+
+def _end(ip: str, port: int) -> str:
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def _outcome(row: Row) -> str:
+    """How it ended: the errors by name, or the status where there was no answer."""
+    said = []
+    if row["errors"]:
+        said.append(
+            ", ".join(
+                label(error["code"]) + (f" x{error['count']}" if error["count"] > 1 else "") for error in row["errors"]
+            )
+        )
+    elif row["status"] == "answered":
+        said.append("ok" if row["response_state"] == "decoded" else str(row["response_state"]))
+    else:
+        said.append(row["status"].replace("_", " "))
+    if row["throttle_us"]:
+        said.append(f"throttled {duration(row['throttle_us'])}")
+    if row["reason"]:
+        said.append(f"({printable(row['reason'])})")
+    return " ".join(said)
+
+
+def _subject(row: Row, topics: bool = True) -> str:
+    """What it was about: topics, group, transaction."""
+    said = []
+    if row["topics"] and topics:
+        names = [printable(topic) for topic in row["topics"]]
+        said.append("topics " + ",".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""))
+    if row["group_id"]:
+        said.append(f"group {printable(row['group_id'])}")
+    if row["transactional_id"]:
+        said.append(f"transaction {printable(row['transactional_id'])}")
+    if row["acks"] is not None:
+        said.append(f"acks {row['acks']}")
+    return " ".join(said)

@@ -1,0 +1,190 @@
+"""What messages say of the cluster: names of topic ids, brokers, leaders, and the API versions that brokers offer.
+
+In: windows. Out: rows of `topic_ids`, `brokers`, `leaders` and `api_versions`, each said once, in order of the messages
+that said so; names by topic id. Pure but for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Names, Window, end_point
+
+MAX_OFFERS = 1024
+"""Offers of API versions remembered of a connection, so that each is one row; brokers offer fewer than a hundred."""
+
+Rows = list[dict[str, Any]]
+
+
+def _table(name: str, rows: Rows) -> tuple[str, pa.Table]:
+    return name, pa.Table.from_pylist(rows, schema=tables.schema(name))
+
+
+METADATA_TOPIC = {"AAAAAAAAAAAAAAAAAAAAAQ": "__cluster_metadata"}
+"""KRaft's own topic: its id is the same in every cluster (`Uuid.METADATA_TOPIC_ID`), and messages seldom name it."""
+
+
+@dataclass(slots=True)
+class TopicIds:
+    """Names of topic ids."""
+
+    names: dict[str, str] = field(default_factory=METADATA_TOPIC.copy)
+    _pairs: set[tuple[str, str]] = field(default_factory=set)
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        strings = window.names.strings
+        for topic_id, topic in window.topic_ids.tolist():
+            pair = (strings[topic_id], strings[topic])
+            if pair not in self._pairs:
+                self._pairs.add(pair)
+                self.names[pair[0]] = pair[1]
+                self._rows.append({"capture": window.names.capture, "topic_id": pair[0], "topic": pair[1]})
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("topic_ids", self._rows)
+        self._rows = []
+
+    def join(self, other: TopicIds) -> None:
+        self._pairs |= other._pairs
+        self._rows += other._rows
+        self.names.update(other.names)
+
+    def name(self, topic: str) -> str:
+        """The name for a topic id, where a message so far says it; else what was given."""
+        return self.names.get(topic, topic)
+
+    def learn(self, names: Mapping[str, str]) -> None:
+        """Names that messages say only later; what was said so far goes before."""
+        self.names = {**names, **self.names}
+
+    def resolve(self, row: dict[str, Any]) -> None:
+        """Put names for topic ids in a row of `exchanges`, as far as they are known."""
+        if row["topics"]:
+            row["topics"] = list(dict.fromkeys(map(self.name, row["topics"])))
+
+
+@dataclass(slots=True)
+class Brokers:
+    """Brokers by what Metadata and redirects say."""
+
+    _seen: set[tuple[int, str, int, str | None]] = field(default_factory=set)
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        strings = window.names.strings
+        for node_id, host, port, rack in window.brokers.tolist():
+            node = (node_id, strings[host], port, strings[rack] if rack != s.NULL else None)
+            if node not in self._seen:
+                self._seen.add(node)
+                row = dict(zip(("node_id", "host", "port", "rack"), node, strict=True))
+                self._rows.append({"capture": window.names.capture, **row})
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("brokers", self._rows)
+        self._rows = []
+
+    def join(self, other: Brokers) -> None:
+        self._seen |= other._seen
+        self._rows += other._rows
+
+
+@dataclass(slots=True)
+class Offers:
+    """The API versions that brokers offer, for each connection once while it is open."""
+
+    _offered: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)  # by name of the connection
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        names = window.names
+        for number, *offer in window.offers.tolist():
+            connection = names.connections[number]
+            offered = self._offered.setdefault(connection, set())
+            api_key, lowest, highest = offer
+            if (api_key, lowest, highest) in offered:
+                continue
+            if len(offered) < MAX_OFFERS:
+                offered.add((api_key, lowest, highest))
+            _, _, broker_ip, broker_port = names.ends[number]
+            self._rows.append(
+                {
+                    "capture": names.capture,
+                    "connection": connection,
+                    "broker": end_point(names.strings[broker_ip], broker_port),
+                    "api_key": api_key,
+                    "min": lowest,
+                    "max": highest,
+                }
+            )
+        for number in window.connections.number.tolist():
+            self._offered.pop(names.connections[number], None)
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("api_versions", self._rows)
+        self._rows = []
+
+    def join(self, other: Offers) -> None:
+        for connection, offers in other._offered.items():
+            self._offered.setdefault(connection, set()).update(offers)
+        self._rows += other._rows
+
+
+@dataclass(slots=True)
+class Leaders:
+    """Leaders of topic-partitions: a row where a leader, its epoch or the in-sync replicas are other than last said.
+    `topics` knows the names of ids, and has taken the window before."""
+
+    topics: TopicIds
+    _last: dict[tuple[str, int], tuple[int, int, tuple[int, ...] | None]] = field(default_factory=dict)
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        rows, names = window.leaders, window.names
+        if not len(rows):
+            return
+        # Most of what Metadata says repeats: what one topic-partition had said of it twice in a row is dropped here.
+        told = rows[:, [s.L_TOPIC, s.L_TOPIC_ID, s.L_PARTITION, s.L_LEADER, s.L_EPOCH, s.L_ISR]]
+        order = np.lexsort((told[:, 2], told[:, 1], told[:, 0]))
+        fresh = np.ones(len(rows), bool)
+        fresh[order[1:]] = (told[order[1:]] != told[order[:-1]]).any(axis=1)
+        for row in rows[fresh].tolist():
+            self._take(row, names)
+
+    def _take(self, row: list[int], names: Names) -> None:
+        topic = names.strings[row[s.L_TOPIC]] if row[s.L_TOPIC] != s.NULL else None
+        topic_id = names.strings[row[s.L_TOPIC_ID]] if row[s.L_TOPIC_ID] != s.NULL else None
+        key = (topic or self.topics.name(topic_id or ""), row[s.L_PARTITION])
+        last = self._last.get(key)
+        replicas = names.lists[row[s.L_ISR]] if row[s.L_ISR] != s.NULL else None
+        now = (row[s.L_LEADER], row[s.L_EPOCH], replicas if replicas is not None or last is None else last[2])
+        if now == last:
+            return
+        self._last[key] = now
+        self._rows.append(
+            {
+                "capture": names.capture,
+                "time": row[s.L_NS] // 1000,
+                "topic": topic,
+                "topic_id": topic_id,
+                "partition": row[s.L_PARTITION],
+                "leader": row[s.L_LEADER] if row[s.L_LEADER] != s.NULL else None,
+                "leader_epoch": row[s.L_EPOCH] if row[s.L_EPOCH] != s.NULL else None,
+                "isr": list(replicas) if replicas is not None else None,
+            }
+        )
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("leaders", self._rows)
+        self._rows = []
+
+    def join(self, other: Leaders) -> None:
+        self._last.update(other._last)
+        self._rows += other._rows

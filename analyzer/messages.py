@@ -1,0 +1,111 @@
+"""Raw messages of a capture point: kept until their exchanges are handed on, and as the table `messages`.
+
+In: windows with the bytes of messages. Out: the two messages of an exchange; rows of `messages`, secrets overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.bulk.rows import Exchanges, Message, Names, Window
+from analyzer.protocol import embedded, plans, tree
+from analyzer.protocol.schema import REQUEST, RESPONSE
+
+Key = tuple[int, int]
+"""Number of a connection, and ordinal of a message on its side."""
+
+
+class Messages:
+    """The raw messages of a capture point whose exchanges have not been handed on yet; of some APIs, or of all."""
+
+    def __init__(self, apis: Collection[int] | None = None, keep_secrets: bool = False) -> None:
+        self._apis = apis
+        self._keep_secrets = keep_secrets
+        self._requests: dict[Key, Message] = {}
+        self._responses: dict[Key, Message] = {}
+
+    def take(self, window: Window) -> None:
+        """Add one window's messages."""
+        for message in window.messages(self._apis):
+            into = self._requests if message.request else self._responses
+            into[message.connection, message.ordinal] = message
+
+    def pop(self, connection: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
+        """Request and response of an exchange; they are not kept any longer."""
+        return self._requests.pop((connection, exchange), None), self._responses.pop((connection, reply), None)
+
+    def peek(self, connection: int, exchange: int, reply: int) -> tuple[Message | None, Message | None]:
+        """The same, and they are kept."""
+        return self._requests.get((connection, exchange)), self._responses.get((connection, reply))
+
+    def forget(self, every: Exchanges, kept: Exchanges) -> None:
+        """Let go of the messages of exchanges that were not chosen."""
+        stay = {(connection, exchange) for connection, exchange, _ in _keys(kept)}
+        replies = {(connection, reply) for connection, _, reply in _keys(kept)}
+        for connection, exchange, reply in _keys(every):
+            if (connection, exchange) not in stay:
+                self._requests.pop((connection, exchange), None)
+            if (connection, reply) not in replies:
+                self._responses.pop((connection, reply), None)
+
+    def table(self, exchanges: Exchanges, everything: bool) -> pa.Table:
+        """The table `messages`, secrets overwritten: of these exchanges, or (`everything`) all at hand."""
+        taken: list[Message] = []
+        if everything:
+            for kept in (self._requests, self._responses):
+                taken += kept.values()
+                kept.clear()
+        else:
+            for key in _keys(exchanges):
+                taken += [message for message in self.pop(*key) if message is not None]
+        names = exchanges.names
+        taken.sort(key=lambda message: (message.trigger, names.born[message.connection]))
+        rows = [_row(message, names, self._keep_secrets) for message in taken]
+        return pa.Table.from_pylist(rows, schema=tables.schema("messages"))
+
+
+def _keys(exchanges: Exchanges) -> Collection[tuple[int, int, int]]:
+    """Connection, and ordinals of request and response, of each exchange."""
+    columns = (exchanges.connection, exchanges.column("exchange"), exchanges.column("reply"))
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _row(message: Message, names: Names, keep_secrets: bool) -> dict[str, Any]:
+    data = message.data
+    if not keep_secrets:
+        data = masked(data, message.api_key, message.api_version, message.request)
+    return {
+        "capture": names.capture,
+        "connection": names.connections[message.connection],
+        "exchange": message.ordinal if message.request else None,
+        "reply": None if message.request else message.ordinal,
+        "direction": "request" if message.request else "response",
+        "first_time": message.first_ns // 1000,
+        "last_time": message.last_ns // 1000 if message.last_ns is not None else None,
+        "complete": message.complete,
+        "bytes": data,
+    }
+
+
+def masked(data: bytes, api_key: int, version: int, request: bool) -> bytes:
+    """A frame with its secrets overwritten with `*`. What no layout describes is one as a whole: an answer whose
+    request was not seen may be a token, and a raw SASL token looks like a request of an unknown API."""
+    direction = REQUEST if request else RESPONSE
+    if not plans.has_layout(api_key, version, direction):
+        kept = 4 if request else 8  # the length; an answer's correlation id, which its request has too
+        return data[:kept] + b"*" * (len(data) - kept)
+    spans = tree.secret_spans(data[4:], api_key, version, direction, frame=True)
+    if (api_key, direction) in embedded.RECORD_FIELDS:
+        from analyzer.records import tree as record_tree
+
+        spans += record_tree.message_secrets(data[4:], api_key, version, direction)
+    if not spans:
+        return data
+    changed = bytearray(data)
+    for start, stop in spans:
+        changed[4 + start : 4 + stop] = b"*" * (stop - start)
+    return bytes(changed)

@@ -1,0 +1,51 @@
+"""How captures are read, as people and programs ask for it: one object from the command line to the engine.
+
+In: options of a command line, or arguments. Out: `Reading`, and the engine's `Settings` of it. Picklable, as tasks of
+Spark get it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analyzer.bulk.engine import Settings
+
+__all__ = ["Reading", "Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How captures are read; None is the default.
+
+    rotated        files that follow one another are one capture point
+    ports          server ports that are Kafka whatever their content
+    threads        kernels at work at once
+    window_bytes   capture bytes read at a time
+    frame_limit    bytes of unfinished frames kept
+    """
+
+    rotated: bool = False
+    ports: Sequence[int] = ()
+    threads: int | None = None
+    window_bytes: int | None = None
+    frame_limit: int | None = None
+
+    @classmethod
+    def asked(cls, options: argparse.Namespace) -> Reading:
+        """As a command line says (`cli.add_reading`)."""
+        return cls(options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit)
+
+    def settings(self, keep_messages: bool = False, keep_records: bool = False) -> Settings:
+        """What the engine is to do; `keep_...`: what it is to hand out beside exchanges."""
+        default = Settings()
+        return Settings(
+            threads=self.threads or min(default.threads, os.cpu_count() or 1),
+            window_bytes=self.window_bytes or default.window_bytes,
+            ports=tuple(self.ports),
+            keep_messages=keep_messages,
+            keep_records=keep_records,
+            frame_limit=self.frame_limit or default.frame_limit,
+        )

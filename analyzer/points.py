@@ -1,0 +1,447 @@
+"""Capture points read to the end: their windows as tables, and what is known of them besides.
+
+In: a capture point or a partition of log files, how to read it and what of it is wanted (`Choice`). Out: (name of a
+table, rows), and a `PointRead`; of several, what `_kwire.json` and the summary say. The public functions (`reading`),
+the tasks of Spark and shares of a point (`shares`) are made of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+import analyzer
+from analyzer import columns, tables
+from analyzer.arrow import plain
+from analyzer.bulk.engine import Engine, Settings
+from analyzer.bulk.rows import Exchanges, Names, Window
+from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer
+from analyzer.exchange import Exchange
+from analyzer.meaning import Watcher
+from analyzer.meaning.connections import EndedConnections
+from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
+from analyzer.meaning.records import OpenedRecords, RowGroups
+from analyzer.meaning.summary import Summary, Told
+from analyzer.messages import Messages
+from analyzer.records.batches import Limits
+from analyzer.records.log_names import LogError, LogPoint
+from analyzer.records.log_reading import read_log
+from analyzer.records.tables import BATCHES, FULL, META, NO_RECORDS, WITHOUT, empty_table
+from analyzer.times import rfc3339
+from captures.files import CaptureError, CapturePoint, stored_bytes
+
+__all__ = [
+    "BATCHES", "FULL", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead", "PointTables", "Progress",
+    "check_names", "chosen", "joined", "manifest", "nothing_matches", "parsed", "point_tables", "read_point",
+    "size_of",
+]  # fmt: skip
+
+Progress = Callable[[str, int, int], None]
+"""Called with the capture point's name, the bytes read so far, and their number where it is known (else 0)."""
+
+TOPIC_ID_LENGTH = 22
+"""Characters of a uuid as Kafka prints it."""
+
+
+def size_of(point: CapturePoint) -> int:
+    """Bytes of a capture point's files, 0 where that cannot be known."""
+    try:
+        return stored_bytes(point)
+    except (OSError, CaptureError):
+        return 0
+
+
+def parsed(filter: Any) -> Any:
+    """A filter expression, parsed; None stays None."""
+    if filter is None or not isinstance(filter, str):
+        return filter
+    from analyzer.filter import evaluation as filtering
+
+    return filtering.parse(filter)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What of a capture point is kept: `filter` (parsed) and `connection` (a name) limit the exchanges; `keep_bytes`
+    asks for the table `messages` (`keep_secrets`: nothing in it overwritten), `records` says how far batches are
+    opened, within `limits`. Picklable, as tasks of Spark get it."""
+
+    filter: Any = None
+    connection: str | None = None
+    keep_bytes: bool = False
+    records: str = BATCHES
+    limits: Limits = field(default_factory=Limits)
+    keep_secrets: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        filter: Any = None,
+        connection: str | None = None,
+        keep_bytes: bool = False,
+        records: str = BATCHES,
+        decompressed_limit: int | None = None,
+        decompressed_ratio: int | None = None,
+        keep_secrets: bool = False,
+    ) -> Choice:
+        """The same, the filter as text or parsed, None for the default limits. Raises FilterError, and ValueError for
+        `records` unknown."""
+        if records not in WITHOUT:
+            raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
+        limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
+        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets)
+
+    @classmethod
+    def asked(cls, options: argparse.Namespace) -> Choice:
+        """As `kwire analyze` was asked."""
+        return cls.of(
+            options.filter, None, options.keep_bytes, options.records, options.decompressed_limit,
+            options.decompressed_ratio, options.keep_secrets,
+        )  # fmt: skip
+
+    @property
+    def everything(self) -> bool:
+        """No exchange is left out."""
+        return self.filter is None and self.connection is None
+
+    @property
+    def divisible(self) -> bool:
+        """Connections may be decoded apart: filters and records of internal topics ask for names that others say."""
+        return self.everything and self.records != FULL
+
+    @property
+    def keep(self) -> bool:
+        """Raw messages are needed on the way."""
+        return self.keep_bytes or (self.filter is not None and self.filter.needs_bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class PointRead:
+    """What is known of a capture point when all of it has been read, besides its rows: its entry in `_kwire.json`, what
+    the user should know, its part of the summary, coverage included, and the ends (`ip:port-ip:port`) of connections
+    that began before it and of those that it left open, and how many exchanges a filter let through, of how many."""
+
+    capture: dict[str, Any]
+    notes: list[str]
+    summary: Summary
+    from_before: frozenset[str] = frozenset()
+    left_open: frozenset[str] = frozenset()
+    passed: tuple[int, int] | None = None
+
+
+def read_point(
+    point: CapturePoint | LogPoint,
+    settings: Settings,
+    choice: Choice,
+    put: Callable[[str, pa.Table], None],
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> PointRead:
+    """Decode one capture point, or read a partition's log segments. `put` gets the rows, table by table, each table at
+    least once (it may be empty)."""
+    if isinstance(point, LogPoint):
+        return _read_log(point, settings, choice, put, progress)
+    parts = point_tables(point, settings, choice, progress, stdin)
+    while True:
+        try:
+            name, table = next(parts)
+        except StopIteration as end:
+            read: PointRead = end.value
+            return read
+        put(name, table)
+
+
+def _read_log(
+    point: LogPoint,
+    settings: Settings,
+    choice: Choice,
+    put: Callable[[str, pa.Table], None],
+    progress: Progress | None,
+) -> PointRead:
+    if not choice.everything:
+        raise LogError(f"{point.name}: a log segment has no exchanges to filter", "leave out --filter")
+
+    def report(read: int, size: int) -> None:
+        if progress is not None:
+            progress(point.name, read, size)
+
+    groups = RowGroups()
+
+    def gather(name: str, table: pa.Table) -> None:
+        for group in groups.put(name, table):
+            put(*group)
+
+    read = read_log(point, choice.records, settings.threads, choice.limits, gather, report)
+    for group in groups.rest():
+        put(*group)
+    for name in ("batches", "records"):
+        if name not in WITHOUT[choice.records]:
+            put(name, empty_table(name))
+    summary = Summary()
+    summary.finish_log(read)
+    return PointRead(read.capture, read.notes, summary)
+
+
+def point_tables(
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> Generator[tuple[str, pa.Table], None, PointRead]:
+    """The same of a capture point as an iterator of (name of the table, rows), which may be left early."""
+    engine = Engine(point, dataclasses.replace(settings, keep_records=choice.records != NO_RECORDS), stdin)
+    topics = TopicIds()
+    ahead = NamesAhead(topics, point, settings)
+    made = PointTables(engine.merging.names, choice, settings.threads, topics, ahead.look_up)
+    size = size_of(point)
+
+    def report(read: int) -> None:
+        if progress is not None:
+            progress(point.name, read, size)
+
+    for window in engine.windows(report):
+        made.take(window)
+        yield from made.tables()
+        if made.rows >= ROW_GROUP_ROWS:
+            yield from made.flush()
+    yield from made.flush()
+    yield from made.rest()
+    return made.finish(point, engine.reader)
+
+
+class NamesAhead:
+    """Names for topic ids that messages say only later: `look_up` reads the capture to its end for them, once, and only
+    for an id that nothing has named so far. stdin is read once: of it nothing is known ahead."""
+
+    def __init__(self, topics: TopicIds, point: CapturePoint, settings: Settings) -> None:
+        self._topics = topics
+        self._point = point
+        self._settings = dataclasses.replace(settings, keep_messages=False, keep_records=False)
+        self._read = "-" in point.paths
+
+    def look_up(self, topic: str) -> str:
+        """The name for a topic's id, where some message says it; else what was given."""
+        if not self._read and topic not in self._topics.names and len(topic) == TOPIC_ID_LENGTH:
+            self._read = True
+            later = TopicIds()
+            for window in Engine(self._point, self._settings).windows():
+                later.take(window)
+                window.names.release()
+            self._topics.learn(later.names)
+        return self._topics.name(topic)
+
+    def resolve(self, row: dict[str, Any]) -> None:
+        """Put names for topic ids in a row of `exchanges`."""
+        if row["topics"]:
+            row["topics"] = list(dict.fromkeys(map(self.look_up, row["topics"])))
+
+
+class PointTables:
+    """The windows of one capture point as tables: `take` one, then `tables` has what it alone gives, and `flush` the
+    rows of all that wait. `waiting`: those that are in no table yet, `rows` of them. `look_up` gives the name for a
+    topic's id; without it, names are known as far as messages have said them."""
+
+    def __init__(
+        self,
+        names: Names,
+        choice: Choice,
+        threads: int = 1,
+        topics: TopicIds | None = None,
+        look_up: Callable[[str], str] | None = None,
+    ) -> None:
+        self.names = names
+        self.topics = topics or TopicIds()
+        self.summary = Summary()
+        self.waiting: list[Exchanges] = []
+        self.rows = 0
+        self._seen = self._matched = 0
+        self._look_up = look_up or self.topics.name
+        self._choice = choice
+        self._messages = Messages(keep_secrets=choice.keep_secrets)
+        self._taken: Exchanges | None = None
+        self._ended = EndedConnections()
+        leaders, brokers, offers = Leaders(self.topics), Brokers(), Offers()
+        self._learners: tuple[Watcher, ...] = (self.topics, leaders, brokers, offers, self._ended)  # names first
+        self._small: tuple[Watcher, ...] = (self._ended, leaders, brokers, self.topics, offers)  # as tables stand
+        self._opened = OpenedRecords(choice.records, threads, choice.limits, self._look_up, choice.everything)
+
+    def take(self, window: Window) -> None:
+        """One window."""
+        choice = self._choice
+        for watcher in self._learners:
+            watcher.take(window)
+        if choice.keep:
+            self._messages.take(window)
+        if not choice.everything:
+            window = window.only(chosen(window, self._messages, choice.filter, choice.connection, self._look_up))
+            if choice.keep:
+                self._messages.forget(window.every, window.exchanges)
+        self.summary.take(window)
+        self._opened.take(window)
+        self._taken = window.exchanges
+        self._seen += len(window.every)
+        self._matched += len(window.exchanges)
+        if len(window.exchanges):
+            self.waiting.append(window.exchanges)
+            self.rows += len(window.exchanges)
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        """Rows of record batches, and the raw messages of the last window where they are asked for."""
+        yield from self._opened.tables()
+        if self._choice.keep_bytes and self._taken is not None:
+            yield "messages", self._messages.table(self._taken, self._choice.everything)
+            self._taken = None
+
+    def flush(self) -> Iterator[tuple[str, pa.Table]]:
+        """Tables of all rows that wait."""
+        yield "exchanges", columns.exchanges(self.names, self.waiting)
+        yield "partitions", columns.partitions(self.names, self.waiting)
+        self.waiting, self.rows = [], 0
+        for watcher in self._small:
+            yield from watcher.tables()
+        self.names.release()
+
+    def opened(self) -> Iterator[tuple[str, pa.Table]]:
+        """Rows of record batches that wait for more to make a row group."""
+        yield from self._opened.flush()
+
+    def rest(self) -> Iterator[tuple[str, pa.Table]]:
+        """All has been taken: record batches that are left."""
+        yield from self._opened.finish(self.names)
+
+    def join_counts(self) -> None:
+        """All has been taken: the summary has the counts of record batches too."""
+        self.summary.records.join(self._opened.counts)
+
+    def finish(self, point: CapturePoint, told: Told) -> PointRead:
+        """What is known besides the rows; `told`: what the reader knows."""
+        self.join_counts()
+        self.summary.finish(point.name, told, self._ended, self.topics)
+        ends = frozenset(self._ended.from_before), frozenset(self._ended.left_open)
+        passed = (self._matched, self._seen) if self._choice.filter is not None else None
+        return PointRead(_entry(point, told), list(told.notes), self.summary, *ends, passed)
+
+
+def chosen(
+    window: Window, messages: Messages, filter: Any, connection: str | None, look_up: Callable[[str], str]
+) -> Exchanges:
+    """The exchanges of a window that a filter and the name of a connection let through, cheap tests first."""
+    exchanges, names = window.exchanges, window.names
+    if connection is not None:
+        used = np.unique(exchanges.connection)
+        named = np.array([names.connections[number] == connection for number in used.tolist()], bool)
+        exchanges = exchanges.where(np.isin(exchanges.connection, used[named]))
+    if filter is None or not len(exchanges):
+        return exchanges
+    yes, no = filter.rows_verdict(exchanges, look_up)
+    exchanges, yes = exchanges.where(~no), yes[~no]
+    if yes.all():
+        return exchanges
+    keep = yes.copy()
+    table = columns.exchanges(names, [exchanges])
+    requests, replies = exchanges.column("exchange"), exchanges.column("reply")
+    for i in np.flatnonzero(~yes).tolist():
+        row = plain(table.slice(i, 1), "exchanges").to_pylist()[0]
+        if row["topics"]:
+            row["topics"] = list(dict.fromkeys(map(look_up, row["topics"])))
+        exchange = Exchange(row, *messages.peek(int(exchanges.connection[i]), int(requests[i]), int(replies[i])))
+        bodies = (exchange.request, exchange.response) if filter.needs_bodies else (None, None)
+        keep[i] = filter.matches(row, *bodies)
+    return exchanges.where(keep)
+
+
+def joined(reads: Sequence[PointRead]) -> Dataset:
+    """What is known of all capture points together, without tables."""
+    summary = Summary()
+    for read in reads:
+        summary.join(read.summary)
+    return Dataset(
+        {},
+        captures=[read.capture for read in reads],
+        coverage=summary.coverage.as_dict(),
+        unrecognised=summary.unrecognised(),
+        summary=summary.as_dict(),
+        notes=[
+            *(note for read in reads for note in read.notes),
+            *nothing_matches([read.passed for read in reads if read.passed is not None]),
+        ],
+        hints=list(_continued(reads)),
+    )
+
+
+def nothing_matches(passed: Sequence[tuple[int, int]]) -> list[str]:
+    """A note where a filter let nothing through: silence would look as if nothing had been captured."""
+    if not passed or any(matched for matched, _ in passed):
+        return []
+    return [f"0 of {sum(seen for _, seen in passed):,} exchanges match the filter"]
+
+
+def _continued(reads: Sequence[PointRead]) -> Iterator[str]:
+    """A hint for each capture point that goes on with the connections of an earlier one: they may be one capture in
+    several files. Two points that were captured at the same time (client's and broker's side) are not that."""
+    for later in reads:
+        for earlier in reads:
+            ended, begun = earlier.capture["last_time"], later.capture["first_time"]
+            shared = len(earlier.left_open & later.from_before)
+            if shared and earlier is not later and ended <= begun:
+                yield (
+                    f"{later.capture['name']} goes on with {shared} connection{'s' * (shared > 1)} of "
+                    f"{earlier.capture['name']}: --rotated reads them as one capture"
+                )
+
+
+def manifest(result: Dataset) -> dict[str, Any]:
+    """`_kwire.json` but for the list of files."""
+    return {
+        "format_version": tables.FORMAT_VERSION,
+        "kwire_version": analyzer.__version__,
+        "captures": result.captures,
+        "coverage": result.coverage,
+        "unrecognised": result.unrecognised,
+        "notes": result.notes,
+    }
+
+
+def check_names(points: Sequence[CapturePoint | LogPoint], writer: Writer) -> None:
+    """Raise DatasetError where a dataset that is added to holds a capture point of the same name."""
+    taken = set(writer.captures)
+    for point in points:
+        if point.name in taken:
+            raise DatasetError(
+                f"{writer.path}: has a capture point {point.name!r} already",
+                "rename the capture, or leave out --append",
+            )
+
+
+def _entry(point: CapturePoint, told: Told) -> dict[str, Any]:
+    """A capture point's entry in `_kwire.json`."""
+    files = told.files
+    first = min((info.first_ns for info in files if info.first_ns is not None), default=None)
+    last = max((info.last_ns for info in files if info.last_ns is not None), default=None)
+    return {
+        "name": point.name,
+        "first_time": rfc3339(first // 1000) if first is not None else None,
+        "last_time": rfc3339(last // 1000) if last is not None else None,
+        "link_types": sorted({link for info in files for link in info.link_types}),
+        "packets": told.counts,
+        "files": [
+            {
+                "name": info.name,
+                "size": info.size,
+                "mtime": rfc3339(info.mtime_ns // 1000) if info.mtime_ns else None,
+                "crc32c": f"{info.crc32c:08x}",
+                "packets": info.packets,
+                "first_time": rfc3339(info.first_ns // 1000) if info.first_ns is not None else None,
+                "last_time": rfc3339(info.last_ns // 1000) if info.last_ns is not None else None,
+                "link_types": list(info.link_types),
+            }
+            for info in files
+        ],
+    }

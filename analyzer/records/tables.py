@@ -1,0 +1,446 @@
+"""Record sets -> the tables `batches` and `records`.
+
+In: `Kept`, the bytes of record sets, and `Origins`, what the message or the file around each said. Out: Arrow tables
+with the columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's
+threads work on side by side; what is ready waits for its turn, and no more than a few tasks are ahead, so memory is
+bounded by what so many pieces hold. No row makes a Python object, but for records of internal topics and control
+records with `full`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import arrow, tables
+from analyzer.records import batches as b
+from analyzer.records import checksums
+from analyzer.records.batches import Batches, Limits, batches
+from captures.kernels import NULL
+
+NO_RECORDS, BATCHES, META, FULL = "none", "batches", "meta", "full"
+"""How far records are opened: `--records`."""
+WITHOUT: Final = {NO_RECORDS: ("batches", "records"), BATCHES: ("records",), META: (), FULL: ()}
+"""The tables that each leaves out."""
+
+SIDES: Final = ("produce", "fetch")
+PRODUCE, FETCH = 0, 1
+TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
+
+TASK_BYTES: Final = 4 << 20
+"""Bytes of batches (as they lie there) that one task opens, if one batch is not larger."""
+TASK_ROWS: Final = 1 << 16
+"""Records, as headers count them, that one task opens: about a row group."""
+HELD_BYTES: Final = 256 << 20
+"""Bytes of record sets that wait for the end of their exchange. What is beyond gives no rows of `records`, and the
+reason of its batches says so: of a capture of requests alone, everything would wait."""
+AHEAD: Final = 2
+"""Tasks a thread that may be done before their turn."""
+
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
+"""The years 1 and 9999: what Python, and so most readers of the tables, can represent."""
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where record sets come from: one row a set in every array, int64, NULL where absent.
+
+    number        of the set, as `Kept` has it
+    connection    index in `connections`; exchange, reply: ordinals of its frames
+    side          PRODUCE or FETCH
+    topic, topic_id    indices in `strings`; partition
+    """
+
+    number: np.ndarray
+    connection: np.ndarray
+    exchange: np.ndarray
+    reply: np.ndarray
+    side: np.ndarray
+    topic: np.ndarray
+    topic_id: np.ndarray
+    partition: np.ndarray
+    capture: str
+    connections: Sequence[str]
+    strings: Sequence[str]
+    topic_name: Callable[[str], str] = field(default=str)
+
+    @cached_property
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns that tell where rows come from, a row a set."""
+        return {
+            "capture": arrow.dictionary(np.zeros(len(self.number), np.int32), [self.capture]),
+            "connection": arrow.strings(self.connection, list(self.connections)),
+            "exchange": arrow.integers(self.exchange, pa.int64()),
+            "reply": arrow.integers(self.reply, pa.int64()),
+            "topic": arrow.strings(self.topic, list(self.strings)),
+            "topic_id": arrow.strings(self.topic_id, list(self.strings)),
+            "partition": arrow.integers(self.partition, pa.int32()),
+            "side": arrow.dictionary(self.side, SIDES),
+        }
+
+    def of(self, which: np.ndarray) -> dict[str, pa.Array]:
+        """The same for rows of the sets `which` int64[n]."""
+        if len(which) == len(self.number) and (which == np.arange(len(which))).all():
+            return self.columns
+        index = pa.array(which)
+        return {name: column.take(index) for name, column in self.columns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The record sets of one shard and window: `number`, and where each lies in `heap` uint8[:]; int64[n]."""
+
+    heap: np.ndarray
+    number: np.ndarray
+    at: np.ndarray
+    length: np.ndarray
+
+
+@dataclass(slots=True)
+class RecordCounts:
+    """What a summary says of batches and records, of each side."""
+
+    sides: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, table: np.ndarray, side: np.ndarray) -> None:
+        """Count the batches of a table; side int64[n]: of each."""
+        codec = b.codec(table)
+        for number in np.unique(side).tolist():
+            here = side == number
+            into = self.sides.setdefault(SIDES[number] if number != NULL else "log", {})
+            counts = table[b.B_COUNT, here]
+            found = {
+                "batches": int(here.sum()),
+                "records": int(counts[counts != NULL].sum()),
+                "bytes": int(table[b.B_LENGTH, here].sum()),
+                "control_batches": int((_flag(table, b.CONTROL) & here).sum()),
+                "bad_checksums": int((table[b.B_CRC_OK, here] == 0).sum()),
+                "partial": int((table[b.B_STATE, here] == b.PARTIAL).sum()),
+                "bombs": int((table[b.B_REASON, here] == b.REASON_BOMB).sum()),
+                "not_read": int((_unread(table) & here).sum()),
+            }
+            for code, name in enumerate(b.CODECS):
+                found[name] = int((codec[here] == code).sum())
+            for name, count in found.items():
+                into[name] = into.get(name, 0) + count
+
+    def join(self, other: RecordCounts) -> None:
+        """Add another's."""
+        for side, counts in other.sides.items():
+            into = self.sides.setdefault(side, {})
+            for name, count in counts.items():
+                into[name] = into.get(name, 0) + count
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`: of each side the counts, with the batches of each codec apart."""
+        return {
+            side: {
+                **{name: count for name, count in counts.items() if name not in b.CODECS},
+                "codecs": {name: counts[name] for name in b.CODECS if counts[name]},
+            }
+            for side, counts in sorted(self.sides.items(), reverse=True)
+        }
+
+
+def _unread(table: np.ndarray) -> np.ndarray:
+    """Batches that are all there, and whose records cannot all be read; bombs are counted apart."""
+    reason = table[b.B_REASON]
+    known = (reason != b.REASON_NONE) & (reason != b.REASON_NOT_CAPTURED) & (reason != b.REASON_BOMB)
+    unread: np.ndarray = known & (reason != b.REASON_INNER_CRC)
+    return unread
+
+
+def _flag(table: np.ndarray, bit: int) -> np.ndarray:
+    """Batches of magic 2 with a bit among their attributes."""
+    attributes = table[b.B_ATTRIBUTES]
+    has: np.ndarray = (table[b.B_MAGIC] == 2) & (attributes != NULL) & (attributes & bit != 0)
+    return has
+
+
+class RecordTables:
+    """Makes the tables of one capture point, window by window. `mode`: BATCHES, META or FULL.
+
+    A set is seen when its message is read, and its row comes when its exchange ends, mostly in the same window. Until
+    then its batches wait, checked already; with META and FULL its bytes too, up to HELD_BYTES.
+    """
+
+    def __init__(self, mode: str, pool: Executor, threads: int, limits: Limits | None = None) -> None:
+        self.counts = RecordCounts()
+        self._mode = mode
+        self._pool = pool
+        self._threads = threads
+        self._limits = limits
+        self._openers: list[Any] = []
+        self._held = np.zeros((b.B_COLUMNS, 0), np.int64)
+        self._held_bytes: dict[int, bytes] = {}
+        self._held_size = 0
+        self._heap = np.zeros(0, np.uint8)
+
+    def take(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
+        """(name, rows) of one window: `records` in several parts, then `batches`, of the sets in `origins`, in its
+        order. gone: int64, the numbers of sets that are not wanted; all others wait."""
+        parts = [self._held, *(self._walked(one) for one in shards)]
+        table = np.concatenate([part for part in parts if part.shape[1]] or parts[:1], axis=1)
+        by_number = np.argsort(origins.number, kind="stable")
+        ordered = origins.number[by_number]
+        place = np.searchsorted(ordered, table[b.B_SET])
+        here = place < len(ordered)
+        here[here] = ordered[place[here]] == table[b.B_SET, here]
+        self._held = table[:, ~here & ~np.isin(table[b.B_SET], gone)]
+        table = table if here.all() else table[:, here]
+        table[b.B_SET] = by_number[place[here]]
+        if (np.diff(table[b.B_SET]) < 0).any():
+            table = table[:, np.argsort(table[b.B_SET], kind="stable")]
+        if self._mode != BATCHES:
+            self._collect(shards, origins, gone, table)
+        yield from self.tables(Batches(table, self._heap), origins)
+
+    def rest(self, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
+        """What still waits when all has been read: no exchange told of it (a message that names a partition twice)."""
+        numbers = np.unique(self._held[b.B_SET])
+        absent = np.full(len(numbers), NULL, np.int64)
+        nobody = replace(
+            origins, number=numbers, connection=absent, exchange=absent, reply=absent, side=absent, topic=absent,
+            topic_id=absent, partition=absent,
+        )  # fmt: skip
+        yield from self.take([], nobody, numbers[:0])
+
+    def _walked(self, kept: Kept) -> np.ndarray:
+        """The batches of one shard's sets, checked; places count from the start of their set, B_SET is its number."""
+        found = batches(kept.heap, kept.at, kept.length)
+        table = found.table
+        list(self._pool.map(lambda ends: checksums.check(table, kept.heap, *ends), _ranges(table)))
+        at = kept.at[table[b.B_SET]]
+        table[b.B_AT] -= at
+        table[b.B_RECORDS_AT] -= np.where(table[b.B_RECORDS_AT] == NULL, 0, at)
+        table[b.B_SET] = kept.number[table[b.B_SET]]
+        return table
+
+    def _collect(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray, table: np.ndarray) -> None:
+        """Put the bytes of the sets in `origins` into one heap, in their order, and the batches' places in it; keep
+        those that wait."""
+        from analyzer.records.opening import collect
+
+        where = {number: i for i, number in enumerate(origins.number.tolist())}
+        gone_numbers = set(gone.tolist())
+        length = np.zeros(len(where), np.int64)
+        sources: list[tuple[Kept, np.ndarray, np.ndarray]] = []
+        for kept in shards:
+            wanted = np.array([where.get(number, -1) for number in kept.number.tolist()], np.int64)
+            length[wanted[wanted >= 0]] = kept.length[wanted >= 0]
+            sources.append((kept, np.flatnonzero(wanted >= 0), wanted[wanted >= 0]))
+            for i in np.flatnonzero(wanted < 0).tolist():
+                if int(kept.number[i]) not in gone_numbers:
+                    self._hold(int(kept.number[i]), kept.heap[kept.at[i] : kept.at[i] + kept.length[i]])
+        late = [(number, data) for number in origins.number.tolist() if (data := self._held_bytes.get(number))]
+        for number, data in late:
+            length[where[number]] = len(data)
+        start = np.cumsum(length) - length
+        total = int(length.sum())
+        if total > len(self._heap):
+            self._heap = np.empty(total + total // 4, np.uint8)
+        for kept, which, into in sources:
+            collect(kept.heap, kept.at[which], length[into], self._heap, start[into])
+        for number, data in late:
+            at = int(start[where[number]])
+            self._heap[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        for number in [*(number for number, _ in late), *gone_numbers]:
+            self._held_size -= len(self._held_bytes.pop(number, b""))
+        at = start[table[b.B_SET]]
+        table[b.B_AT] += at
+        known = table[b.B_RECORDS_AT] != NULL
+        table[b.B_RECORDS_AT, known] += at[known]
+        lost = known & (length[table[b.B_SET]] == 0)
+        table[b.B_RECORDS_LENGTH, lost] = NULL
+        table[b.B_REASON, lost & (table[b.B_REASON] == b.REASON_NONE)] = b.REASON_NOT_KEPT
+
+    def _hold(self, number: int, data: np.ndarray) -> None:
+        if self._held_size + len(data) <= HELD_BYTES:
+            self._held_bytes[number] = data.tobytes()
+            self._held_size += len(data)
+
+    def tables(self, found: Batches, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
+        """The tables of batches whose checksums have been checked, B_SET being their row in `origins`."""
+        if not len(found):
+            return
+        if self._mode != BATCHES:
+            topics = topic_names(origins) if self._mode == FULL else None
+            tasks = [self._task(found, origins, topics, first, stop) for first, stop in _ranges(found.table)]
+            for table in in_order(self._pool, tasks, AHEAD * self._threads):
+                yield "records", table
+        self.counts.add(found.table, origins.side[found.table[b.B_SET]])
+        yield "batches", batches_table(found, origins)
+
+    def _task(
+        self, found: Batches, origins: Origins, topics: list[str | None] | None, first: int, stop: int
+    ) -> Iterator[pa.Table]:
+        """Open batches first .. stop - 1."""
+        from analyzer.records import opening as records
+
+        opener = self._openers.pop() if self._openers else records.Opener(self._limits)
+        for piece in opener.open(found, first, stop):
+            yield records_table(piece, found, origins, topics)
+        self._openers.append(opener)
+
+
+def _ranges(table: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Split batches into tasks of about TASK_BYTES or TASK_ROWS."""
+    counts = np.clip(np.where(table[b.B_COUNT] == NULL, 1, table[b.B_COUNT]), 1, TASK_ROWS)
+    weight = np.maximum(table[b.B_LENGTH] * (TASK_ROWS / TASK_BYTES), counts)
+    task = (np.cumsum(weight) // TASK_ROWS).astype(np.int64)
+    edges = [0, *(np.flatnonzero(np.diff(task)) + 1).tolist(), table.shape[1]]
+    return pairwise(edges)
+
+
+def in_order(pool: Executor, tasks: Sequence[Iterator[pa.Table]], ahead: int) -> Iterator[pa.Table]:
+    """What the tasks give, task after task. Each step of a task runs in the pool; up to `ahead` tasks have made their
+    first step before their turn."""
+    running: deque[tuple[Iterator[pa.Table], Future[pa.Table | None]]] = deque()
+    waiting = iter(tasks)
+    try:
+        while True:
+            while len(running) <= ahead and (task := next(waiting, None)) is not None:
+                running.append((task, pool.submit(next, task, None)))
+            if not running:
+                return
+            task, step = running[0]
+            table = step.result()
+            if table is None:
+                running.popleft()
+                continue
+            running[0] = (task, pool.submit(next, task, None))
+            yield table
+    finally:
+        for _, step in running:
+            step.cancel()
+
+
+def batches_table(found: Batches, origins: Origins) -> pa.Table:
+    """The table `batches`; strings come as dictionaries, as in `columns.py`."""
+    t = found.table
+    known = t[b.B_ATTRIBUTES] != NULL
+    codec = b.codec(t)
+    appended = np.where(known & (t[b.B_MAGIC] > 0), (t[b.B_ATTRIBUTES] & b.LOG_APPEND_TIME) >> 3, NULL)
+    columns = {
+        **origins.of(t[b.B_SET]),
+        "base_offset": arrow.integers(t[b.B_OFFSET], pa.int64()),
+        "magic": arrow.integers(t[b.B_MAGIC], pa.int8()),
+        "codec": arrow.dictionary(np.where(codec > b.ZSTD, NULL, codec), b.CODECS),
+        "timestamp_type": arrow.dictionary(appended, TIMESTAMP_TYPES),
+        "is_transactional": _booleans(_flag(t, b.TRANSACTIONAL), known),
+        "is_control": _booleans(_flag(t, b.CONTROL), known),
+        "producer_id": arrow.integers(_not_negative(t[b.B_PRODUCER_ID]), pa.int64()),
+        "producer_epoch": arrow.integers(_not_negative(t[b.B_PRODUCER_EPOCH]), pa.int16()),
+        "base_sequence": arrow.integers(_not_negative(t[b.B_BASE_SEQUENCE]), pa.int32()),
+        "record_count": arrow.integers(t[b.B_COUNT], pa.int32()),
+        "batch_bytes": arrow.integers(t[b.B_SIZE], pa.int64()),
+        "uncompressed_bytes": arrow.integers(t[b.B_UNCOMPRESSED], pa.int64()),
+        "first_timestamp": _millis(t[b.B_FIRST_TIMESTAMP]),
+        "last_timestamp": _millis(t[b.B_LAST_TIMESTAMP]),
+        "delete_horizon": _millis(t[b.B_DELETE_HORIZON]),
+        "crc_ok": _booleans(t[b.B_CRC_OK] == 1, t[b.B_CRC_OK] != NULL),
+        "partial": pa.array(t[b.B_STATE] == b.PARTIAL),
+        "reason": _reasons(t),
+    }
+    return pa.Table.from_arrays([columns[name] for name in _names("batches")], names=_names("batches"))
+
+
+def records_table(piece: Any, found: Batches, origins: Origins, topics: list[str | None] | None = None) -> pa.Table:
+    """The table `records` for a piece (`analyzer.records.Piece`); with its contents where `topics` are given, the names
+    of the topics of `origins` (`topic_names`)."""
+    from analyzer.records import opening as r
+
+    t = piece.table
+    which = found.table[b.B_SET, t[r.R_BATCH]]
+    columns = {
+        **origins.of(which),
+        "batch": arrow.integers(found.table[b.B_OFFSET, t[r.R_BATCH]], pa.int64()),
+        # Copies: the next piece is written where this one is.
+        "offset": arrow.integers(t[r.R_OFFSET].copy(), pa.int64()),
+        "timestamp": _millis(t[r.R_TIMESTAMP]),
+        "key_bytes": arrow.integers(t[r.R_KEY_LENGTH].copy(), pa.int64()),
+        "value_bytes": arrow.integers(t[r.R_VALUE_LENGTH].copy(), pa.int64()),
+        "control_type": _control_types(t[r.R_CONTROL]),
+    }
+    if topics is not None:
+        from analyzer.records import contents as record_contents
+
+        columns.update(record_contents.columns(piece, which, topics))
+    arrays = [
+        columns[column.name] if column.name in columns else pa.nulls(t.shape[1], column.type)
+        for column in tables.RECORDS
+    ]
+    return pa.Table.from_arrays(arrays, names=_names("records"))
+
+
+def empty_table(name: str) -> pa.Table:
+    """`batches` or `records` without rows, of the types that the others have."""
+    none = np.zeros(0, np.int64)
+    origins = Origins(none, none, none, none, none, none, none, none, "", (), ())
+    found = Batches(np.zeros((b.B_COLUMNS, 0), np.int64), np.zeros(0, np.uint8))
+    if name == "batches":
+        return batches_table(found, origins)
+    from analyzer.records import opening as r
+
+    return records_table(r.Piece(np.zeros((r.R_COLUMNS, 0), np.int64), (found.heap, found.heap)), found, origins)
+
+
+def topic_names(origins: Origins) -> list[str | None]:
+    """The name of each set's topic, by its id if need be and some message has told; None where not known."""
+    from analyzer.records.tree import CLUSTER_METADATA, CLUSTER_METADATA_ID
+
+    def named(topic: int, topic_id: int) -> str | None:
+        if topic != NULL:
+            return origins.strings[topic]
+        if topic_id == NULL:
+            return None
+        said = origins.strings[topic_id]
+        return CLUSTER_METADATA if said == CLUSTER_METADATA_ID else origins.topic_name(said)
+
+    return [named(*pair) for pair in zip(origins.topic.tolist(), origins.topic_id.tolist(), strict=True)]
+
+
+def _names(table: str) -> list[str]:
+    return [column.name for column in tables.TABLES[table]]
+
+
+def _not_negative(values: np.ndarray) -> np.ndarray:
+    """-1 is Kafka's "none"."""
+    return np.where(values < 0, NULL, values)
+
+
+def _millis(values: np.ndarray) -> pa.Array:
+    """Times of Kafka, in ms; -1 is none."""
+    fine = (values >= FIRST_MS) & (values <= LAST_MS) & (values != -1)
+    micros = pa.array(np.where(fine, values, 0) * 1000, pa.int64(), mask=None if fine.all() else ~fine)
+    return micros.view(tables.TIME)  # not a cast, which would load all of PyArrow's functions
+
+
+def _booleans(values: np.ndarray, known: np.ndarray) -> pa.Array:
+    return pa.array(values, mask=None if known.all() else ~known)
+
+
+def _reasons(table: np.ndarray) -> pa.Array:
+    """Sentences for the few rows that have something to say."""
+    odd = np.flatnonzero(table[b.B_REASON] != b.REASON_NONE)
+    pairs, where = np.unique(table[b.B_REASON : b.B_REASON_A + 1, odd], axis=1, return_inverse=True)
+    numbers = np.full(table.shape[1], NULL, np.int64)
+    numbers[odd] = where.reshape(-1)
+    return arrow.dictionary(numbers, [b.reason(code, number) for code, number in pairs.T.tolist()])
+
+
+def _control_types(types: np.ndarray) -> pa.Array:
+    from analyzer.records.opening import CONTROL_TYPES
+
+    distinct = np.unique(types[types != NULL])
+    names = [CONTROL_TYPES[n] if 0 <= n < len(CONTROL_TYPES) else str(n) for n in distinct.tolist()]
+    return arrow.dictionary(np.where(types == NULL, NULL, np.searchsorted(distinct, types)), names)

@@ -1,0 +1,281 @@
+"""A capture point's connections shared out: what each share gives, in pieces, and how pieces become one dataset.
+
+In: a capture point, and which of its connections are wanted (`Share`). Out: pieces of files with rows and facts, by
+range of packets; of all shares' pieces, the tables that one reader would give, row for row and in the same order.
+
+```
+ capture ──▶ share 0 of k ──▶ rows, facts ─┐
+ capture ──▶ share 1 of k ──▶ rows, facts ─┼──▶ `merge`, for each range of packets ──▶ Parquet
+ capture ──▶ ...              (in files)  ─┘    `take_facts`, once ──▶ small tables, coverage
+```
+
+Every share reads the whole capture point and decodes only its connections. So all of them see the same windows, clock,
+fragments and numbers of packets and connections, and nothing of that has to be told between them.
+
+What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: whoever
+takes those of all shares does so in order, window by window, as one reader does. Rows carry the packet that completed
+them and their connection's number, and merging sorts by both. Who runs shares, where, and carries pieces from one to
+the other is not said here: Spark's tasks do (`reports.spark.split`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.bulk.engine import Engine, Settings, Share
+from analyzer.bulk.facts import Facts, Naming, facts_of
+from analyzer.bulk.rows import Merging, Window
+from analyzer.dataset import Parts
+from analyzer.meaning.summary import Summary
+from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
+from captures.files import CapturePoint, FileInfo
+from captures.kernels import NULL
+
+__all__ = ["Piece", "Share", "Shared", "by_range", "merge", "share", "take_facts"]
+
+_TRIGGER, _BORN = "_trigger", "_born"
+
+_LAST = 1 << 62
+"""The place of rows that belong to no exchange: after all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes [at, at + size) of a file: rows of table `name`, or facts where it is empty, of a range of packets."""
+
+    path: str
+    at: int
+    size: int
+    range: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What came of one share. `files`, `counts` and `notes`: what the reader says of the capture point; all shares say
+    the same. `ranges`: how many there are."""
+
+    pieces: list[Piece]
+    ranges: int
+    files: list[FileInfo]
+    counts: dict[str, int]
+    notes: list[str]
+    summary: Summary
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+
+
+class _Pieces:
+    """Writes the pieces of one share into a file, which is there from the first piece on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written: list[Piece] = []
+        self._file: io.BufferedWriter | None = None
+
+    def add(self, place: int, name: str, content: pa.Table | list[Facts]) -> None:
+        """Rows of a table, or facts; `place` is the number of the range."""
+        if self._file is None:
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
+        at = self._file.tell()
+        if isinstance(content, pa.Table):
+            with pa.ipc.new_stream(self._file, content.schema) as out:
+                out.write_table(content)
+        else:
+            pickle.dump(content, self._file, pickle.HIGHEST_PROTOCOL)
+        self.written.append(Piece(str(self.path), at, self._file.tell() - at, place, name))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def share(
+    point: CapturePoint, settings: Settings, choice: Choice, part: Share, range_packets: int, path: Path
+) -> Shared:
+    """Decode the connections of one share into pieces, which lie in the file `path`. Raises CaptureError, and OSError
+    where pieces cannot be written."""
+    pieces = _Pieces(path)
+    settings = replace(settings, threads=1, keep_records=choice.records != NO_RECORDS)
+    engine = Engine(point, settings, share=part)
+    made = PointTables(engine.merging.names, choice)
+    naming = Naming(engine.flows, part.number, part.of)
+    facts: list[Facts] = []
+    opened: list[tuple[str, pa.Table]] = []
+    place = 0
+
+    def close_range() -> None:
+        opened.extend(made.opened())
+        for name, table in _placed(made, [*opened]):
+            pieces.add(place, name, table)
+        if facts:
+            pieces.add(place, "", facts)
+        opened.clear()
+        facts.clear()
+
+    for [ended] in engine.ended():
+        following = engine.done_packets // range_packets
+        if following != place:
+            close_range()
+            place = following
+        facts.append(facts_of(ended, naming))
+        window = engine.merging.take([ended], engine.done_packets).without_facts()  # they are told where all are
+        made.take(window)
+        for name, table in made.tables():
+            if name == "messages":
+                pieces.add(place, name, _with_keys(table, *_message_keys(window)))
+            else:
+                opened.append((name, table))
+    close_range()
+    for name, table in made.rest():
+        if len(table):
+            pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
+    pieces.close()
+    made.join_counts()
+    reader = engine.reader
+    return Shared(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary)
+
+
+def _placed(made: PointTables, opened: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    """The tables of all rows that wait, each row with its place; `opened`: those of record batches."""
+    waiting, names = made.waiting, made.names
+    none = np.zeros(0, np.int64)
+    trigger, exchange, reply = (
+        np.concatenate([none, *(rows.column(name) for rows in waiting)]) for name in ("trigger", "exchange", "reply")
+    )
+    connection = np.concatenate([none, *(rows.connection for rows in waiting)])
+    born = names.born_of(connection)
+    numbers = {names.connections[number]: number for number in np.unique(connection).tolist()}
+    before = np.cumsum([0, *(len(rows) for rows in waiting)])
+    owner = np.concatenate([none, *(rows.owner + at for rows, at in zip(waiting, before[:-1], strict=True))])
+    flushed = dict(made.flush())
+    if len(connection):
+        yield "exchanges", _with_keys(flushed["exchanges"], trigger, born)
+    if len(owner):
+        yield "partitions", _with_keys(flushed["partitions"], trigger[owner], born[owner])
+    for name, table in opened:
+        if len(table):
+            owner = _owners(table, numbers, connection, exchange, reply)
+            yield name, _with_keys(table, trigger[owner], born[owner])
+
+
+def _owners(
+    table: pa.Table, numbers: dict[str, int], connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray
+) -> np.ndarray:
+    """int64[rows of table]: which exchange each row belongs to; the three arrays have a row an exchange, `numbers` has
+    the connections by name."""
+
+    def packed(connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray) -> np.ndarray:
+        """What tells exchanges of one range apart, as one integer: under 2**39 exchanges a connection (which would take
+        22 TB of it), under 2**23 connections a range (which are more than it has packets)."""
+        orphan = exchange == NULL
+        key: np.ndarray = connection << 40 | orphan.astype(np.int64) << 39 | np.where(orphan, reply, exchange)
+        return key
+
+    column = table["connection"].unify_dictionaries().combine_chunks()
+    names = np.array([numbers[name] for name in column.dictionary.to_pylist()], np.int64)
+    ordinals = [table[name].fill_null(NULL).to_numpy() for name in ("exchange", "reply")]
+    wanted = packed(names[column.indices.to_numpy()], *ordinals)
+    change = np.append(True, wanted[1:] != wanted[:-1])  # rows of one exchange follow one another
+    known = packed(connection, exchange, reply)
+    order = np.argsort(known)
+    owner: np.ndarray = order[np.searchsorted(known[order], wanted[change])][np.cumsum(change) - 1]
+    return owner
+
+
+def _message_keys(window: Window) -> tuple[np.ndarray, np.ndarray]:
+    """Where the rows of `messages` of this window stand; the table is sorted by both."""
+    trigger, connection = window.message_places()
+    born = window.names.born_of(connection)
+    order = np.lexsort((born, trigger))
+    return trigger[order], born[order]
+
+
+def _with_keys(table: pa.Table, trigger: np.ndarray, born: np.ndarray) -> pa.Table:
+    return table.append_column(_TRIGGER, pa.array(trigger)).append_column(_BORN, pa.array(born))
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def by_range(shares: Sequence[Shared]) -> tuple[list[list[Piece]], list[Piece]]:
+    """The pieces of all shares: those with rows of each range that has some, and those with facts, in order."""
+    pieces: dict[tuple[int, bool], list[Piece]] = defaultdict(list)
+    for one in shares:
+        for piece in one.pieces:
+            pieces[piece.range, piece.name != ""].append(piece)
+    rows = [pieces[place, True] for place in range(shares[0].ranges) if pieces[place, True]]
+    return rows, [piece for place in range(shares[0].ranges) for piece in pieces[place, False]]
+
+
+def merge(ranges: Iterable[Sequence[Piece]], parts: Parts) -> list[dict[str, Any]]:
+    """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files."""
+    for pieces in ranges:
+        found: dict[str, list[pa.Table]] = defaultdict(list)
+        for piece in pieces:
+            found[piece.name].append(pa.ipc.open_stream(_bytes_of(piece)).read_all())
+        for name in tables.TABLES:
+            if name in found:
+                rows = pa.concat_tables(found.pop(name)).unify_dictionaries().combine_chunks()
+                # Stable: rows of one exchange stay as they are.
+                order = np.lexsort((rows[_BORN].to_numpy(), rows[_TRIGGER].to_numpy()))
+                parts.write(name, rows.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
+    return parts.close()
+
+
+def _bytes_of(piece: Piece) -> pa.Buffer:
+    with pa.memory_map(piece.path) as file:
+        file.seek(piece.at)
+        return file.read_buffer(piece.size)
+
+
+@dataclass(slots=True)
+class _Connections:
+    """The connections that shares have named, by slot."""
+
+    known: dict[int, tuple[Any, Any, int, int]] = field(default_factory=dict)
+
+    def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
+        return self.known[slot]
+
+    def born(self, slots: np.ndarray) -> np.ndarray:
+        return np.array([self.known[slot][3] for slot in slots.tolist()], np.int64)
+
+
+def take_facts(
+    pieces: Sequence[Piece], shares: Sequence[Shared], point: CapturePoint, choice: Choice, parts: Parts
+) -> tuple[PointRead, tuple[str, ...], list[dict[str, Any]]]:
+    """The facts of a capture point, `pieces` in order of shares in order of ranges: all that is known besides its rows,
+    the names of its tables, and its small tables written."""
+    connections = _Connections()
+    first = shares[0]
+    merging = Merging(point.name, len(shares), connections, first.files)
+    made = PointTables(merging.names, choice)
+    names = [name for name, _ in (*made.flush(), *made.rest())]
+    names += ["messages"] if choice.keep_bytes else []
+    for at in range(0, len(pieces), len(shares)):
+        told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
+        for window in zip(*told, strict=True):
+            for facts in window:
+                connections.known.update(facts.named)
+            made.take(merging.take([facts.ended for facts in window], 0).facts_alone())
+            merging.names.release()
+        for name, table in made.flush():
+            if len(table):
+                parts.write(name, table)
+    for one in shares:
+        made.summary.join(one.summary)
+    return made.finish(point, first), tuple(names), parts.close()

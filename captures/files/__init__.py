@@ -1,0 +1,10 @@
+"""Capture files: what an argument names, a file's bytes, where packets lie in them, and writing captures.
+
+The door for other packages: capture points, and what can go wrong with them.
+"""
+
+from captures.files.points import CapturePoint as CapturePoint
+from captures.files.points import capture_points as capture_points
+from captures.files.points import stored_bytes as stored_bytes
+from captures.files.sources import FileInfo as FileInfo
+from captures.problems import CaptureError as CaptureError

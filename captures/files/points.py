@@ -1,0 +1,198 @@
+"""What an argument names: capture points, which files each has and in which order.
+
+In: the CAPTURE arguments of a command. Out: capture points. Rules: a file is a capture by its first bytes, never by its
+name; the files of a point are in order of their first packets; what is left out is noted.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from captures.files import layouts, urls
+from captures.files.sources import Source, not_a_capture, place_of, unreadable, utf8
+from captures.problems import CaptureError
+
+PEEK_BYTES = 1 << 20
+"""How far into a file the first packet is looked for when files are put in time order."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePoint:
+    """One place where traffic was captured: its name (the `capture` column) and its files in reading order.
+
+    `paths` are as the user typed them (`-` is stdin), URLs among them: `urls.shown` before anybody sees one. `notes`
+    tell what was left out while they were looked up. `folder` is where relative paths start, empty for the current
+    folder: another process may read the point.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    folder: str = ""
+
+
+def stored_bytes(point: CapturePoint) -> int:
+    """Bytes of a capture point's files, as stored. Raises CaptureError and OSError."""
+    return sum(
+        place_of(path).size() if urls.is_url(path) else os.path.getsize(os.path.join(point.folder, path))
+        for path in point.paths
+    )
+
+
+@dataclass(slots=True)
+class _Glimpse:
+    """What the beginning of a file shows: is it a capture, and when does it begin."""
+
+    is_capture: bool
+    first_ns: int | None = None
+    reason: str = field(default="")
+
+
+def _glimpse(path: str) -> _Glimpse:
+    """Look at the beginning of a file. Never raises for what is in it; CaptureError where it cannot be read."""
+    with Source(path) as source:
+        head = bytearray(PEEK_BYTES)
+        filled = 0
+        # Most files show their first packet in the first few kilobytes.
+        for wanted in (4096, PEEK_BYTES):
+            count = source.readinto(memoryview(head)[filled:wanted])
+            filled += count
+            found = bytes(head[:filled])
+            if not layouts.is_capture(found):
+                return _Glimpse(False)
+            first_ns = layouts.first_time_ns(found)
+            if first_ns is not None or filled < wanted:
+                return _Glimpse(True, first_ns)
+        return _Glimpse(True)
+
+
+def in_time_order(paths: Sequence[str]) -> tuple[str, ...]:
+    """`paths` ordered by the time of their first packet; files without one come last, by name.
+
+    Raises CaptureError where a file cannot be read or is no capture.
+    """
+    if len(paths) < 2:
+        return tuple(paths)
+    keys: list[tuple[bool, int, str]] = []
+    for path in paths:
+        seen = _glimpse(path)
+        if not seen.is_capture:
+            raise not_a_capture(urls.shown(path), b"")
+        keys.append((seen.first_ns is None, seen.first_ns or 0, path))
+    return tuple(path for _, _, path in sorted(keys))
+
+
+def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], list[str]]:
+    """The captures among `paths` with their sort keys, and a note for each file that is none."""
+    keys: list[tuple[bool, int, str]] = []
+    notes: list[str] = []
+    for path in paths:
+        if not urls.is_url(path) and not os.path.isfile(path):
+            continue  # folders in a folder: captures are not looked for further down
+        try:
+            seen = _glimpse(path)
+        except CaptureError as failure:
+            notes.append(f"ignored: {failure}")
+            continue
+        if seen.is_capture:
+            keys.append((seen.first_ns is None, seen.first_ns or 0, path))
+        else:
+            notes.append(f"ignored: {urls.shown(path)} is not a capture")
+    return keys, notes
+
+
+def _resolve(argument: str) -> CapturePoint:
+    """The capture point that one argument names."""
+    if argument == "-":
+        return CapturePoint("stdin", ("-",))
+    argument = urls.local_path(argument)
+    if urls.is_url(argument):
+        return _resolve_url(argument)
+    if os.path.isdir(argument):
+        name = os.path.basename(os.path.realpath(argument)) or argument
+        found = sorted(os.path.join(argument, entry) for entry in _listed(argument))
+        what = f"{argument}: no capture in this folder"
+    elif not os.path.exists(argument) and glob.has_magic(argument):
+        name = argument
+        found = sorted(glob.glob(argument))
+        what = f"{argument}: no capture matches this pattern"
+    else:
+        if not os.path.exists(argument):
+            raise CaptureError(
+                f"{argument}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
+            )
+        return CapturePoint(os.path.basename(argument), (argument,))
+    return _point_of(name, found, what)
+
+
+def _point_of(name: str, found: Sequence[str], what: str) -> CapturePoint:
+    """The captures among some files as a capture point; `what` is the matter where there is none."""
+    keys, notes = _captures_among(found)
+    if not keys:
+        raise CaptureError(what, "name a pcap or pcapng file, or a folder that holds some")
+    return CapturePoint(name, tuple(path for _, _, path in sorted(keys)), tuple(notes))
+
+
+def _resolve_url(url: str) -> CapturePoint:
+    """The same for a URL: a file, a folder, or a pattern with `*` in its last part."""
+    place = place_of(url)
+    shown, name = urls.shown(url), urls.base_name(url)
+    folder, pattern = urls.split_pattern(url)
+    try:
+        kind = place.kind()
+        if kind == "file":
+            return CapturePoint(name, (url,))
+        if kind == "folder":
+            names, folder, what = place.names(), url, f"{shown}: no capture in this folder"
+        elif pattern:
+            names = fnmatch.filter(place_of(folder).names(), pattern)
+            name, what = shown, f"{shown}: no capture matches this pattern"
+        else:
+            raise FileNotFoundError
+    except OSError as failure:
+        raise unreadable(url, failure) from failure
+    return _point_of(name, [urls.child(folder, one) for one in sorted(names)], what)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as failure:
+        raise unreadable(folder, failure) from failure
+
+
+def capture_points(arguments: Sequence[str], rotated: bool = False) -> list[CapturePoint]:
+    """The capture points that CAPTURE arguments name, in the order of the arguments.
+
+    A file, a folder (its captures, not recursive), a glob, a URL of any of these, or `-` for stdin is one capture
+    point, named by its basename (a glob by its pattern); arguments whose names would be equal are named as typed, and
+    numbered if they are equal even so. `rotated` joins all arguments into one point, named like the first. The files
+    of a point are in order of their first packet.
+
+    Raises CaptureError for a missing file, a folder or pattern without captures, and a second `-`.
+    """
+    points = [_resolve(argument) for argument in arguments]
+    if sum(point.paths == ("-",) for point in points) > 1:
+        raise CaptureError("-: stdin was named twice", "name stdin once")
+    if rotated and len(points) > 1:
+        paths = [path for point in points for path in point.paths]
+        if "-" in paths:
+            raise CaptureError(
+                "-: stdin cannot be joined with other files", "leave out --rotated, or save it to a file"
+            )
+        notes = tuple(note for point in points for note in point.notes)
+        return [CapturePoint(utf8(points[0].name), in_time_order(list(dict.fromkeys(paths))), notes)]
+    names = [point.name for point in points]
+    chosen: list[str] = []
+    for argument, name in zip(arguments, names, strict=True):
+        wanted = urls.shown(argument) if names.count(name) > 1 else name
+        unique, copy = wanted, 1
+        while unique in chosen:
+            copy += 1
+            unique = f"{wanted}#{copy}"
+        chosen.append(unique)
+    return [CapturePoint(utf8(name), point.paths, point.notes) for name, point in zip(chosen, points, strict=True)]

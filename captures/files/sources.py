@@ -1,0 +1,382 @@
+"""Capture files as byte streams: what a file is by its magic, and its bytes, decompressed.
+
+In: the path or URL of one file. Out: a `Source`, which gives its decompressed bytes into the caller's buffer. Nothing
+here looks inside a packet.
+
+The rule: a file is what its first bytes say, never what its name says. What cannot be read at all is a
+`CaptureError`; what ends early is read as far as it goes, and `Source.problem` says why it ended.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import stat
+import sys
+import zlib
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+
+import crc32c
+import zstandard
+
+from captures.files import urls
+from captures.problems import CaptureError
+
+if TYPE_CHECKING:
+    from captures.files.stores import Place
+
+inflater: Any
+try:
+    inflater = importlib.import_module("isal.isal_zlib")  # three times as fast as zlib, where there is a wheel for it
+except ImportError:  # pragma: no cover - depends on the machine
+    inflater = zlib
+
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+CHUNK_BYTES = 1 << 16
+"""How much compressed data is read, and how much is decompressed, at a time: enough to make the calls cheap. Where the
+data is damaged, what was decompressed up to there in that call is lost, so it is small beside a window."""
+
+ZSTD_PIECE_BYTES = 1 << 11
+"""Compressed data that zstd gets at a time. 4 bytes can stand for 128 KiB, so this much is 64 MiB at worst."""
+
+LARGEST_ZSTD_WINDOW_BYTES = 128 << 20
+"""zstd frames may ask for a history as large as they like; this is what the zstd tool grants without being asked."""
+
+LIVE_WAIT_SECONDS = 0.05
+"""So long after its first byte a window of a pipe is handed on half full, so that live traffic shows up at once: a
+deadline, since a pipe with a packet now and then is never silent for as long as that."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What is known of one capture file, for the list of captures in `_kwire.json`.
+
+    `size` and `crc32c` are of the bytes as stored (compressed ones where `compressed`); `mtime_ns` is 0 for stdin.
+    `first_ns` and `last_ns` are the earliest and the latest packet time, None without a timed packet. `packets` counts
+    every captured packet, TCP or not. Until a file is read to its end, size, crc32c and the times are those so far.
+    """
+
+    name: str
+    path: str
+    size: int = 0
+    mtime_ns: int = 0
+    crc32c: int = 0
+    compressed: bool = False
+    first_ns: int | None = None
+    last_ns: int | None = None
+    link_types: tuple[str, ...] = ()
+    packets: int = 0
+
+
+class Stream(Protocol):
+    """Bytes in order; `readinto` returns 0 at the end only."""
+
+    problem: str
+
+    def readinto(self, into: memoryview) -> int: ...
+
+
+class _Stored:
+    """The bytes of a file as stored: counts them, checksums them, and lets the first ones be looked at."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self._head = b""
+        # A pipe gives what it has; a full read would wait for bytes that live traffic may take minutes to bring.
+        self._read_some = getattr(handle, "readinto1", None) or handle.readinto  # type: ignore[attr-defined]
+        self.bytes_read = 0
+        self.crc32c = 0
+        self.problem = ""
+
+    def _from_handle(self, into: memoryview) -> int:
+        count = self._read_some(into) or 0
+        if count:
+            self.crc32c = crc32c.crc32c(into[:count], self.crc32c)
+            self.bytes_read += count
+        return count
+
+    def peek(self, count: int) -> bytes:
+        """The next `count` bytes without taking them (fewer at the end)."""
+        while len(self._head) < count:
+            more = bytearray(count - len(self._head))
+            got = self._from_handle(memoryview(more))
+            if not got:
+                break
+            self._head += bytes(more[:got])
+        return self._head[:count]
+
+    def readinto(self, into: memoryview) -> int:
+        if self._head:
+            count = min(len(self._head), len(into))
+            into[:count] = self._head[:count]
+            self._head = self._head[count:]
+            return count
+        return self._from_handle(into)
+
+    def read(self, count: int = -1) -> bytes:
+        """Like a file's `read`, which decompressors ask for; at most one chunk at a time."""
+        chunk = bytearray(min(count, CHUNK_BYTES) if count >= 0 else CHUNK_BYTES)
+        return bytes(chunk[: self.readinto(memoryview(chunk))])
+
+
+class _Gzip:
+    """gzip data, one member or several after each other (RFC 1952)."""
+
+    def __init__(self, stored: _Stored) -> None:
+        self._stored = stored
+        self._input = b""
+        self._member = inflater.decompressobj(31)
+        self._output = memoryview(b"")
+        self.problem = ""
+
+    def readinto(self, into: memoryview) -> int:
+        if not self._output:
+            self._output = memoryview(self._next())
+        count = min(len(into), len(self._output))
+        into[:count] = self._output[:count]
+        self._output = self._output[count:]
+        return count
+
+    def _next(self) -> bytes:
+        """The next piece, b"" at the end. Its size is always the same, so that what a damaged file still gives does not
+        depend on how much the reader asks for."""
+        while not self.problem:
+            data = self._input or self._stored.read()
+            try:
+                out: bytes = self._member.decompress(data, CHUNK_BYTES)
+            except (zlib.error, inflater.error) as failure:
+                self.problem = f"its gzip data is damaged ({failure})"
+                break
+            if self._member.eof:
+                self._input = self._member.unused_data or self._stored.read()
+                if self._input.startswith(GZIP_MAGIC):
+                    self._member = inflater.decompressobj(31)
+                elif not out:
+                    # Padding of zeros after the last member is ordinary (tapes, block devices).
+                    if self._input.strip(b"\0"):
+                        self.problem = "what follows its gzip data is no gzip data"
+                    break
+            else:
+                self._input = self._member.unconsumed_tail
+                if not data and not out:
+                    self.problem = "its gzip data is cut off"
+                    break
+            if out:
+                return out
+        return b""
+
+
+class _Zstd:
+    """zstd data, one frame or several after each other (RFC 8878)."""
+
+    def __init__(self, stored: _Stored) -> None:
+        self._stored = stored
+        # One decompressor for each source: it must not be shared between threads.
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW_BYTES)
+        self._frame = self._decompressor.decompressobj()
+        self._inside = False  # whether a frame has begun and not ended
+        self._input = b""
+        self._at = 0
+        self._output = memoryview(b"")
+        self.problem = ""
+
+    def readinto(self, into: memoryview) -> int:
+        while not self._output and not self.problem and self._fill():
+            piece = self._input[self._at : self._at + ZSTD_PIECE_BYTES]
+            self._at += len(piece)
+            self._inside = True
+            try:
+                self._output = memoryview(self._frame.decompress(piece))
+            except zstandard.ZstdError as failure:
+                self.problem = f"its zstd data is damaged ({failure})"
+                break
+            if self._frame.eof:
+                self._at -= len(self._frame.unused_data)
+                self._frame = self._decompressor.decompressobj()
+                self._inside = False
+        count = min(len(self._output), len(into))
+        into[:count] = self._output[:count]
+        self._output = self._output[count:]
+        return count
+
+    def _fill(self) -> bool:
+        """Have input at hand: some of a frame, or the beginning of one."""
+        while len(self._input) - self._at < (1 if self._inside else 4):
+            more = self._stored.read()
+            if not more:
+                break
+            self._input = self._input[self._at :] + more
+            self._at = 0
+        head = self._input[self._at : self._at + 4]
+        if self._inside:
+            if not head:
+                self.problem = "its zstd data is cut off"
+        elif head.strip(b"\0") and not is_zstd(head):
+            self.problem = "what follows its zstd data is no zstd data"
+        return bool(head) and not self.problem and (self._inside or is_zstd(head))
+
+
+class Source:
+    """One capture file, open for reading: `readinto` gives its decompressed bytes. A relative path starts at `folder`;
+    `path` is how the file may be called to anybody.
+
+    Raises CaptureError where the file cannot be opened or read. Use as a context manager, or `close` it.
+    """
+
+    def __init__(self, path: str, stdin: BinaryIO | None = None, folder: str = "") -> None:
+        self.path = urls.shown(path)
+        self.name = "stdin" if path == "-" else _base_name(path)
+        self._live: int | None = None
+        if path == "-":
+            self._handle: BinaryIO = sys.stdin.buffer if stdin is None else stdin
+            self.size = self.mtime_ns = 0
+            self._find_pipe()
+        elif urls.is_url(path):
+            self._handle, self.size, self.mtime_ns = _open_url(path)
+        else:
+            self._handle = _open(path, folder)
+            status = os.fstat(self._handle.fileno())
+            self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
+        self._stored = _Stored(self._handle)
+        head = self._guarded_peek()
+        self.compressed = True
+        self._stream: Stream
+        if head.startswith(GZIP_MAGIC):
+            self._stream = _Gzip(self._stored)
+        elif is_zstd(head):
+            self._stream = _Zstd(self._stored)
+        else:
+            self._stream = self._stored
+            self.compressed = False
+
+    def _find_pipe(self) -> None:
+        try:
+            descriptor = self._handle.fileno()
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self._live = descriptor
+        except (OSError, ValueError, AttributeError):
+            pass
+
+    def _guarded_peek(self) -> bytes:
+        try:
+            return self._stored.peek(4)
+        except OSError as failure:
+            self.close()
+            raise unreadable(self.path, failure) from failure
+
+    @property
+    def problem(self) -> str:
+        """Why the bytes ended before their end, or an empty string."""
+        return self._stream.problem
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes taken from the file as stored."""
+        return self._stored.bytes_read
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of the bytes taken from the file as stored."""
+        return self._stored.crc32c
+
+    def readinto(self, into: memoryview) -> int:
+        """Fill `into` as far as the file goes; a pipe may leave it half full, `LIVE_WAIT_SECONDS` after the first byte.
+        0 means the end."""
+        filled = 0
+        deadline = 0.0
+        try:
+            while filled < len(into):
+                count = self._stream.readinto(into[filled:])
+                if not count:
+                    break
+                if self._live is not None and not filled:
+                    deadline = monotonic() + LIVE_WAIT_SECONDS
+                filled += count
+                if self._live is not None:
+                    left = deadline - monotonic()
+                    if left <= 0 or not select.select([self._live], [], [], left)[0]:
+                        break
+        except OSError as failure:
+            raise unreadable(self.path, failure) from failure
+        return filled
+
+    def drain(self) -> None:
+        """Read the rest of the file as stored, so that size and checksum are the file's. A pipe is left alone."""
+        if self.path == "-":
+            return
+        try:
+            while self._stored.read():
+                pass
+        except OSError as failure:
+            raise unreadable(self.path, failure) from failure
+
+    def close(self) -> None:
+        if self.path != "-":
+            self._handle.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def is_zstd(head: bytes) -> bool:
+    """Whether a zstd frame begins with `head` (4 bytes): data, or to be skipped, as parallel compressors write."""
+    return head == ZSTD_MAGIC or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50)
+
+
+def _open(path: str, folder: str) -> BinaryIO:
+    try:
+        return cast(BinaryIO, open(os.path.join(folder, path), "rb", buffering=0))
+    except FileNotFoundError as failure:
+        raise CaptureError(
+            f"{path}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
+        ) from failure
+    except OSError as failure:
+        raise unreadable(path, failure) from failure
+
+
+def place_of(url: str) -> Place:
+    from captures.files import stores  # few need it
+
+    return stores.place(url)
+
+
+def _open_url(url: str) -> tuple[BinaryIO, int, int]:
+    """The file's bytes, how many there are, and when it was changed."""
+    place = place_of(url)
+    try:
+        return cast(BinaryIO, place.open()), place.size(), place.mtime_ns()
+    except OSError as failure:
+        raise unreadable(url, failure) from failure
+
+
+def _base_name(path: str) -> str:
+    return utf8(urls.base_name(path) if urls.is_url(path) else os.path.basename(path))
+
+
+def utf8(name: str) -> str:
+    """A file's name as all may store and print it: bytes that are no UTF-8 stand as `\\xNN`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def unreadable(path: str, failure: OSError) -> CaptureError:
+    reason = failure.strerror or str(failure)
+    if urls.is_url(path):
+        what = "no such file" if isinstance(failure, FileNotFoundError) else f"cannot be read: {reason}"
+        return CaptureError(f"{urls.shown(path)}: {what}", "check the URL, and how one logs in there")
+    return CaptureError(f"{path}: cannot be read: {reason}", "check its permissions and the disk it lies on")
+
+
+def not_a_capture(path: str, head: bytes) -> CaptureError:
+    """The error for a file that is no capture; `head` are its first bytes, where they are at hand."""
+    begins = f" (it begins with {head[:8].hex(' ')})" if head else ""
+    return CaptureError(
+        f"{path}: not a pcap or pcapng capture{begins}",
+        "kwire reads pcap and pcapng, also as .gz or .zst; convert others with: editcap -F pcapng FILE NEW",
+    )

@@ -1,0 +1,209 @@
+"""What opens captures behind a URL: `s3://bucket/day1`, `zip://a.pcap::s3://bucket/day1.zip`.
+
+In: a URL as typed. Out: a `Place`: a file's bytes as a stream, with size and time of change where its store says them,
+or the names of a folder's files.
+
+Rules
+- PyArrow opens what it brings a file system for; fsspec, which is no dependency, all others and chains (`::`). Where
+  the data lies and who may read it is configured as these two say (environment, files in the home folder, the URL).
+- Every stream is read from its beginning to its end. What a store raises becomes an OSError or a CaptureError, with
+  nothing in it of the URL that is not to be seen.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote
+
+from captures.files.urls import ARROW, shown
+from captures.problems import CaptureError
+
+CHUNK_BYTES = 16 << 20
+"""Bytes asked of a store at once, at most: each may be a request over the network, and memory of its own."""
+
+
+class Place(Protocol):
+    """A file or folder of some store."""
+
+    def kind(self) -> str:
+        """`file`, `folder`, or an empty string where there is nothing."""
+
+    def names(self) -> list[str]:
+        """The names of what lies in this folder."""
+
+    def size(self) -> int:
+        """Bytes of this file, 0 where the store does not say."""
+
+    def mtime_ns(self) -> int:
+        """When it was last changed, 0 where the store does not say."""
+
+    def open(self) -> Any:
+        """The file's bytes: something with `read` and `close`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrowPlace:
+    files: Any
+    path: str
+
+    def _info(self) -> Any:
+        return self.files.get_file_info(self.path)
+
+    def kind(self) -> str:
+        return {"File": "file", "Directory": "folder"}.get(self._info().type.name, "")
+
+    def names(self) -> list[str]:
+        from pyarrow import fs
+
+        return [str(info.base_name) for info in self.files.get_file_info(fs.FileSelector(self.path)) if info.is_file]
+
+    def size(self) -> int:
+        return int(self._info().size or 0)
+
+    def mtime_ns(self) -> int:
+        return int(self._info().mtime_ns or 0)
+
+    def open(self) -> Any:
+        return self.files.open_input_stream(self.path, compression=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _FsspecPlace:
+    files: Any
+    path: str
+
+    def kind(self) -> str:
+        try:
+            return "folder" if self.files.info(self.path)["type"] == "directory" else "file"
+        except FileNotFoundError:
+            return ""
+
+    def names(self) -> list[str]:
+        found = self.files.ls(self.path, detail=True)
+        return [str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "file"]
+
+    def size(self) -> int:
+        return int(self.files.info(self.path).get("size") or 0)
+
+    def mtime_ns(self) -> int:
+        try:
+            return int(self.files.modified(self.path).timestamp() * 1e9)
+        except Exception:  # each store has its own way not to know
+            return 0
+
+    def open(self) -> Any:
+        return self.files.open(self.path, "rb")
+
+
+def place(url: str) -> Place:
+    """The place that a URL names; nothing is read yet. Raises CaptureError where nothing opens such URLs."""
+    url = re.sub(r"^s3[an]://", "s3://", url)  # as Hadoop calls it
+    scheme = re.split("://|::", url, maxsplit=1)[0].lower()
+    if scheme in ARROW and "::" not in url:
+        from pyarrow import fs
+
+        try:
+            return _Cleaned(url, _ArrowPlace(*fs.FileSystem.from_uri(url)))
+        except Exception as failure:
+            hint = f"the documentation of PyArrow's file systems says what {scheme}:// needs"
+            raise CaptureError(f"{shown(url)}: {_said(url, failure)}", hint) from None
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        arrow = ", ".join(f"{name}://" for name in ARROW)
+        raise CaptureError(
+            f"{shown(url)}: {scheme}:// needs fsspec, which is not installed",
+            f"pip install 'kwire[urls]'; without it there are {arrow} and file://",
+        ) from None
+    try:
+        return _Cleaned(url, _FsspecPlace(*url_to_fs(url)))
+    except ImportError as failure:
+        what = f"{shown(url)}: {scheme}:// needs a package that is not installed"
+        raise CaptureError(what, f"fsspec says: {_said(url, failure)}") from None
+    except FileNotFoundError:
+        raise CaptureError(f"{shown(url)}: no such file", "check the URL") from None
+    except Exception as failure:
+        hint = "a URL of PyArrow or fsspec: s3://, gs://, abfs://, hdfs://, http://, zip://FILE::URL and the like"
+        raise CaptureError(f"{shown(url)}: {_said(url, failure)}", hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cleaned:
+    """A place whose errors are OSErrors that tell no secret of its URL."""
+
+    url: str
+    inner: Place
+
+    def kind(self) -> str:
+        return str(self._tried(self.inner.kind))
+
+    def names(self) -> list[str]:
+        found: list[str] = self._tried(self.inner.names)
+        return found
+
+    def size(self) -> int:
+        return int(self._tried(self.inner.size))
+
+    def mtime_ns(self) -> int:
+        return int(self._tried(self.inner.mtime_ns))
+
+    def open(self) -> io.RawIOBase:
+        return _Stream(self, self._tried(self.inner.open))
+
+    def _tried(self, action: Any) -> Any:
+        try:
+            return action()
+        except Exception as failure:
+            raise _cleaned(self.url, failure) from None
+
+
+class _Stream(io.RawIOBase):
+    """A store's file as a stream. It holds on to its place, for some stores close their files when they go."""
+
+    def __init__(self, place: _Cleaned, handle: Any) -> None:
+        self._place = place
+        self._handle = handle
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        view = memoryview(into).cast("B")
+        try:
+            data = self._handle.read(min(len(view), CHUNK_BYTES))
+        except Exception as failure:
+            raise _cleaned(self._place.url, failure) from None
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._handle.close()
+
+
+def _cleaned(url: str, failure: Exception) -> OSError:
+    kind = FileNotFoundError if isinstance(failure, FileNotFoundError) else OSError
+    return kind(_said(url, failure))
+
+
+def _said(url: str, failure: Exception) -> str:
+    """What a store says is wrong, in one line, with nothing of the URL that is not to be seen."""
+    text = (str(failure).strip() or type(failure).__name__).splitlines()[0]
+    for secret in _secrets(url):
+        text = text.replace(secret, "...")
+    return text
+
+
+def _secrets(url: str) -> list[str]:
+    """Parts of a URL that must not be repeated, long ones first."""
+    found = [url]
+    for link in url.split("::"):
+        rest, _, query = link.partition("://")[2].partition("?")
+        user = rest.rpartition("@")[0]
+        found += [user, *user.split(":"), query, *(value for _, value in parse_qsl(query))]
+    found += [unquote(secret) for secret in found]
+    return sorted({secret for secret in found if len(secret) > 2}, key=len, reverse=True)

@@ -1,0 +1,144 @@
+"""The tables of TCP streams: what each column means, and the columns of the rows that come out.
+
+All are int64, one row a thing. They live in `StreamTables`, which kernels take as they are: `copies` writes the ring of
+recent packets, `out_of_order` the waiting segments, `streams` all else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from captures.kernels import Bytes, Int, Table
+
+RECENT = 16
+"""Packets of a direction that are remembered to know a copy by: copies come within a few packets, but for a card's
+batch (both sides of a bridge)."""
+
+# Kinds of segment rows.
+DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
+
+# Columns of a segment row (int64).
+(
+    SEG_KEY,  # 2 * slot + side
+    SEG_KIND,
+    SEG_SOURCE,  # 0: `at` is in the window's buffer, 1: in the waiting bytes
+    SEG_AT,
+    SEG_LENGTH,
+    SEG_TIME_NS,
+    SEG_NUMBER,
+    SEG_FILE,
+    SEG_RECORD_AT,
+    SEG_ORDINAL,  # of the packet that brought the bytes, over the whole capture point
+    SEG_TRIGGER,  # of the packet that made the row certain: never falls from row to row
+    SEG_COLUMNS,
+) = range(12)
+
+# Columns of the connection table.
+(
+    C_STARTED,
+    C_HOLD,
+    C_BLOCKED,
+    C_BLOCKED_NS,
+    C_FIRST_NS,
+    C_LAST_NS,
+    C_SYN_NS,
+    C_SYN_SIDE,
+    C_ANSWERED,
+    C_RTT_NS,
+    C_COLUMNS,
+) = range(11)
+
+LATE_RANGES = 4
+"""Gaps a direction remembers, to tell a byte that came too late from one that came twice."""
+
+# Columns of the direction table.
+(
+    D_REF,  # D_NEXT holds a number that others can be measured against
+    D_SYNCED,  # D_NEXT is the next byte to hand on
+    D_NEXT,
+    D_HEAD,  # first waiting segment, or -1
+    D_COUNT,
+    D_BYTES,
+    D_FIN,
+    D_RST,
+    D_RST_ACK,  # what the RST acknowledges, or -1
+    D_DONE,
+    D_MAX_ACK,
+    D_OLD_ACK,
+    D_HIGH,
+    D_HIGH_NS,
+    D_LATE_AT,
+    D_LATE_0,  # LATE_RANGES pairs (start, stop)
+    D_PACKETS,
+    D_CAPTURED,
+    D_DUPLICATE,
+    D_LATE,
+    D_RETRANSMISSIONS,
+    D_OUT_OF_ORDER,
+    D_ZERO_WINDOWS,
+    D_GAPS,
+    D_GAP_BYTES,
+    D_SNAPLEN,
+    D_DUPLICATE_PACKETS,  # sightings of a packet after its first
+    D_CONFLICTS,  # bytes that differ from the copy that waited; of bytes handed on, one for each copy that differs
+    D_LIES,  # segments with a wrong checksum that were acknowledged all the same
+    D_COLUMNS,
+) = (*range(16), *range(16 + 2 * LATE_RANGES - 1, 30 + 2 * LATE_RANGES - 1))
+
+# Columns of the recent packets: of each direction a ring of RECENT.
+R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_SUM, R_COLUMNS = 0, 1, 2, 3, 4, 5
+
+# Columns of a waiting segment.
+(
+    W_SEQ,
+    W_LENGTH,
+    W_CAPTURED,
+    W_AT,
+    W_ACK,
+    W_NEXT,
+    W_TIME_NS,
+    W_NUMBER,
+    W_FILE,
+    W_RECORD_AT,
+    W_ORDINAL,
+    W_SUM,  # of its packet's headers for the TCP checksum (see `header_sum`), -1, or RIGHT
+    W_DOUBT,  # 1: its checksum is wrong, and its receiver has not acknowledged it
+    W_COLUMNS,
+) = range(14)
+
+RIGHT = -2
+"""W_SUM of a part of a packet whose checksum was right."""
+
+# Columns of the state vector.
+V_OUT, V_FREE, V_ROWS, V_BYTES, V_LIVE, V_COLUMNS = 0, 1, 2, 3, 4, 5
+
+
+class StreamTables(NamedTuple):
+    """TCP state of the connections of one shard, as kernels take it.
+
+    connections  [slots, C_COLUMNS]
+    directions   [2 * slots, D_COLUMNS]: key 2 * slot + side
+    recent       [2 * slots, RECENT, R_COLUMNS]
+    waiting      [n, W_COLUMNS]: out-of-order segments
+    held         their bytes
+    counters     [V_COLUMNS]
+    out          [n, SEG_COLUMNS]: the rows of this window
+    """
+
+    connections: Table
+    directions: Table
+    recent: Table
+    waiting: Table
+    held: Bytes
+    counters: Table
+    out: Table
+
+
+class Origin(NamedTuple):
+    """The packet that bytes came in, all int64."""
+
+    time_ns: Int
+    number: Int
+    file: Int
+    record_at: Int
+    ordinal: Int

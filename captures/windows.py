@@ -1,0 +1,172 @@
+"""Bytes of a capture file, window by window, each in memory on loan together with columns for what is found in it.
+
+In: a `Source`. Out: `Window`s: the file's next bytes, behind what the one before left over. Rules: a record that does
+not end in a window moves whole to the front of the next; one that is larger than a window gets a larger one. Memory
+comes from a pool and goes back to it by `Window.give_back`: fresh memory costs more (page faults) than the scan.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from captures.files.sources import Source
+from captures.kernels import Array, Table
+
+WINDOW_BYTES = 8 << 20
+"""Bytes read at a time: 4 to 16 MiB scan equally fast; less pays the fixed price of a window too often, more falls out
+of the cache and costs page faults."""
+
+SMALLEST_ROW_BYTES = 56
+"""A record that gives a row has at least a 16-byte record header, an IPv4 and a TCP header."""
+
+POOLED = 4
+"""Windows kept for reuse: one being read, one waiting, one in use, and one to spare."""
+
+
+class PacketColumns(NamedTuple):
+    """TCP packets as columns, one row each. All have the same length and are writable and C-contiguous."""
+
+    number: Table
+    """int64: 1-based number of the packet in its file, as Wireshark shows it."""
+    file: Array
+    """int32: index into the reader's `files`; one window never spans two files."""
+    record_at: Table
+    """int64: byte offset in the (decompressed) file of the packet's record header or block."""
+    time_ns: Table
+    """int64: nanoseconds since 1970. May step back."""
+    interface: Array
+    """int32: interface in its file, counted over all sections from 0."""
+    src_hi: Array
+    """uint64: upper half of the sender's IPv6 address; 0 for IPv4, which is mapped (::ffff:a.b.c.d)."""
+    src_lo: Array
+    """uint64: lower half."""
+    dst_hi: Array
+    """uint64: upper half of the receiver's address."""
+    dst_lo: Array
+    """uint64: lower half."""
+    src_port: Array
+    """int32."""
+    dst_port: Array
+    """int32."""
+    seq: Table
+    """int64: raw sequence number, 0 <= seq < 2**32."""
+    ack: Table
+    """int64: raw acknowledgement number."""
+    window: Array
+    """int32: raw receive window, before scaling."""
+    flags: Array
+    """int32: FIN 0x01, SYN 0x02, RST 0x04, PSH 0x08, ACK 0x10, URG 0x20, ECE 0x40, CWR 0x80, AE 0x100."""
+    payload_at: Table
+    """int64: where in the window's buffer the payload begins."""
+    payload_captured: Table
+    """int64: payload bytes in the capture."""
+    payload_length: Table
+    """int64: payload bytes on the wire; more than captured where the snap length cut the packet."""
+    tcp_at: Table
+    """int64: where in the window's buffer the TCP header begins."""
+    identity: Table
+    """int64: what tells a packet from another one with the same sequence numbers: the identification field of its IPv4
+    header (0 for IPv6) times 65,536, plus the checksum field of its TCP header."""
+
+
+_OTHERS: dict[str, type[np.generic]] = {
+    **dict.fromkeys(("file", "interface", "src_port", "dst_port", "window", "flags"), np.int32),
+    **dict.fromkeys(("src_hi", "src_lo", "dst_hi", "dst_lo"), np.uint64),
+}
+"""The columns that are not int64."""
+
+
+def room_for(rows: int) -> PacketColumns:
+    """Columns of so many rows, not filled."""
+    return PacketColumns(*(np.empty(rows, _OTHERS.get(name, np.int64)) for name in PacketColumns._fields))
+
+
+class Window:
+    """A window's memory: the byte buffer and full-length columns. Given back at most once.
+
+    Bytes [at, end) of the buffer are the file's. Before `spare`, where they begin, is room for reassembled packets:
+    there so that a read past the window's end is a read past the buffer's end, which the tests' bounds checks see.
+    """
+
+    __slots__ = ("_pool", "at", "buffer", "columns", "end", "spare")
+
+    def __init__(self, size: int, spare: int, pool: deque[Window]) -> None:
+        self.spare = max(size, spare)
+        self.at = self.end = self.spare
+        self.buffer = np.empty(self.spare + size, np.uint8)
+        self.columns = room_for(size // SMALLEST_ROW_BYTES + 1)
+        self._pool: deque[Window] | None = pool
+
+    def give_back(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.append(self)  # a deque's append is atomic: any thread may give back
+
+    def lend(self, pool: deque[Window]) -> Window:
+        self._pool = pool
+        return self
+
+
+class Pool:
+    """Windows for reuse, of `window_bytes` each, with at least `spare` bytes before them."""
+
+    def __init__(self, window_bytes: int, spare: int) -> None:
+        self._window_bytes = window_bytes
+        self._spare = spare
+        self._windows: deque[Window] = deque(maxlen=POOLED)
+
+    def take(self, size: int) -> Window:
+        """Memory for a window of at least `size` bytes."""
+        if size <= self._window_bytes:
+            try:
+                return self._windows.pop().lend(self._windows)
+            except IndexError:
+                size = self._window_bytes
+        # A pool of its own that nobody draws from: windows for outsized records are not kept.
+        pool = self._windows if size == self._window_bytes else deque[Window](maxlen=0)
+        return Window(size, self._spare, pool)
+
+    def clear(self) -> None:
+        self._windows.clear()
+
+
+class Windows:
+    """The windows of one file.
+
+    base    file offset of the byte at which the next window begins
+    ended   the last window was the file's last
+    """
+
+    def __init__(self, source: Source, pool: Pool) -> None:
+        self._source, self._pool = source, pool
+        self.base = 0
+        self.ended = False
+        self._needed = 0
+        # Bytes of an incomplete record, still in the window before. That window may have been released since, but
+        # only `take` hands it out again, and then it is the one that they are moved to the front of.
+        self._rest = np.empty(0, np.uint8)
+
+    @property
+    def left(self) -> int:
+        """Bytes that the last window left over."""
+        return len(self._rest)
+
+    def read(self) -> Window:
+        """The next one: what was left over, and as many of the file's next bytes as there is room for."""
+        window = self._pool.take(max(self._needed, len(self._rest) + 1))
+        buffer, window.at = window.buffer, window.spare
+        fresh_at = window.at + len(self._rest)
+        buffer[window.at : fresh_at] = self._rest
+        fresh = self._source.readinto(memoryview(buffer.data)[fresh_at:])
+        self.ended = fresh == 0
+        window.end = fresh_at + fresh
+        return window
+
+    def leave(self, window: Window, at: int, needed: int) -> None:
+        """The window was worked off up to `at`; the next needs room for `needed` bytes from there on."""
+        self._rest = window.buffer[at : window.end]
+        self.base += at - window.spare
+        self._needed = needed

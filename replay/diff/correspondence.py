@@ -1,0 +1,532 @@
+"""What stands for what: learned from two sides of the same exchanges, before they are compared.
+
+In: pairs. Out: `Learned`: topic names by id on either side, which member ids mean one member, which offsets mean one
+record, what each connection has read of a partition, what each group assigned. Pure; it takes nothing from the
+replayer's own remapping, which is one of the things that a comparison is there to check.
+"""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from analyzer.protocol import names, tree
+from analyzer.protocol.schema import ZERO_UUID
+from analyzer.protocol.topics import topics_of
+from replay.diff.pairs import Pair, Side
+from replay.diff.records import Reader, Record
+
+_ABORT = "abort"
+_READ_COMMITTED = 1
+_AWAITED, _RELEASED = "records_awaited", "wait_released"
+"""Rules of the replay: it fetched again and again; it did not wait for what the records come from."""
+
+
+@dataclass(slots=True)
+class TopicNames:
+    """Topics by id, on one side."""
+
+    by_id: dict[str, str] = field(default_factory=dict)
+
+    def topic(self, topic_id: str) -> str:
+        return self.by_id.get(topic_id, topic_id)
+
+    def of(self, struct: dict[str, Any]) -> str:
+        """The topic that a struct of a request or answer is about."""
+        for name in ("topic", "name"):
+            if struct.get(name):
+                return str(struct[name])
+        return self.topic(struct.get("topicId", ZERO_UUID))
+
+
+@dataclass(slots=True)
+class Twins:
+    """Ids that mean the same on both sides, each with one of the other side, by scope (a group)."""
+
+    _pairs: dict[tuple[str, str], str] = field(default_factory=dict)
+    _back: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def same(self, scope: str, left: str, right: str) -> bool:
+        """Do they? Two that nobody has met yet do from now on."""
+        if not left or not right:
+            return left == right
+        known = self._pairs.setdefault((scope, left), right)
+        return known == right and self._back.setdefault((scope, right), left) == left
+
+    def of_right(self, scope: str, right: str) -> str:
+        """What the left calls the right's."""
+        return self._back.get((scope, right), right)
+
+
+class Stored(NamedTuple):
+    """A batch that both sides have stored: its base offset on each, and for how many records. `producer`: a number for
+    whoever produced it; `place`: of its exchange among the pairs."""
+
+    left: int
+    right: int
+    records: int
+    producer: int
+    place: int
+
+
+_LEFT, _RIGHT, _RECORDS = (Stored._fields.index(name) for name in ("left", "right", "records"))
+
+
+class StoredBatches:
+    """`Stored`s in the order in which they were produced, 40 bytes each."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+
+    def append(self, one: Stored) -> None:
+        self._numbers.extend(one)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // len(Stored._fields)
+
+    def __iter__(self) -> Iterator[Stored]:
+        numbers = iter(self._numbers)
+        return map(Stored._make, zip(*[numbers] * len(Stored._fields), strict=True))
+
+    def ranges(self, by: int, other: int) -> OffsetRanges:
+        """(offset on one side, on the other, count) in order of the first. `by`, `other`: fields of `Stored`."""
+        table = np.array(self._numbers, np.int64).reshape(-1, len(Stored._fields))
+        order = np.lexsort((table[:, _RECORDS], table[:, other], table[:, by]))
+        return OffsetRanges(*(array("q", table[order, column].tobytes()) for column in (by, other, _RECORDS)))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRanges:
+    """Offsets of batches on one side, in order; on the other; records of each."""
+
+    here: array[int] = field(default_factory=lambda: array("q"))
+    there: array[int] = field(default_factory=lambda: array("q"))
+    counts: array[int] = field(default_factory=lambda: array("q"))
+
+    def translated(self, offset: int) -> int | None:
+        """The other side's offset of the record at `offset`; None where no batch has it."""
+        at = bisect.bisect_right(self.here, offset) - 1
+        if at < 0:
+            return None
+        inside = offset - self.here[at]
+        return self.there[at] + inside if inside < self.counts[at] else None
+
+
+class Seen:
+    """Records by offset, 24 bytes each."""
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._digests = bytearray()
+
+    def add(self, record: Record) -> None:
+        self._offsets.append(record.offset)
+        self._digests += record.digest
+
+    def by_offset(self) -> dict[int, bytes]:
+        """The digest of each; the last one counts."""
+        size = len(self._digests) // max(len(self._offsets), 1)
+        return {at: bytes(self._digests[n * size : n * size + size]) for n, at in enumerate(self._offsets)}
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one connection has read of a partition, visible to it. `row`: its last fetch; `hidden`: the left's offsets
+    of records of transactions that did not commit; `served`: what each answer of the right covers, from the offset
+    asked for to its last record; `starved`: where the right asked for records that the left got, was given time for
+    them (`records_awaited`) and got none, each with its row."""
+
+    row: dict[str, Any] = field(repr=False)
+    left: Seen = field(default_factory=Seen)
+    right: Seen = field(default_factory=Seen)
+    hidden: set[int] = field(default_factory=set)
+    served: list[tuple[int, int]] = field(default_factory=list)
+    starved: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Partition:
+    """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `unseen`: something
+    was produced whose offset no answer tells (acks=0); `interleaved`: batches are in another order on the right;
+    `swallowed`: places of exchanges whose batch one side took for a duplicate; `untimed`: has the left, has the right
+    answered a batch without a log append time?"""
+
+    topic: str
+    index: int
+    batches: StoredBatches = field(default_factory=StoredBatches)
+    failed: bool = False
+    unseen: bool = False
+    transactional: bool = False
+    interleaved: bool = False
+    swallowed: set[int] = field(default_factory=set)
+    untimed: list[bool] = field(default_factory=lambda: [False, False])
+    _timed: StoredBatches = field(default_factory=StoredBatches)  # with a log append time on one side only
+    _timed_left: set[int] = field(default_factory=set)  # of these, places where that is the left
+    _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
+    _by_left: OffsetRanges = field(default_factory=OffsetRanges)
+    _by_right: OffsetRanges = field(default_factory=OffsetRanges)
+
+    @property
+    def readings(self) -> Iterable[Reading]:
+        return self._readings.values()
+
+    def reading(self, row: dict[str, Any]) -> Reading:
+        found = self._readings.setdefault((row["capture"], row["connection"]), Reading(row))
+        found.row = row
+        return found
+
+    def add(self, one: Stored, times: tuple[int, int]) -> None:
+        """A batch that both sides answered with a base offset, with these log append times (-1: none)."""
+        for side in (0, 1):
+            self.untimed[side] |= times[side] < 0
+        if (times[0] < 0) == (times[1] < 0):
+            self.batches.append(one)
+            return
+        self._timed.append(one)
+        if times[0] >= 0:
+            self._timed_left.add(one.place)
+
+    def _settle_timed(self) -> None:
+        """An answer with a log append time is that of a topic with LogAppendTime, or that of a batch that was taken for
+        a duplicate and not stored. The time alone does not tell: the second has the base offset of a batch before it,
+        or stands among answers without times."""
+        if not len(self._timed):
+            return
+        stored = sorted([*self.batches, *self._timed], key=lambda one: one.place)
+        timed = {one.place for one in self._timed}
+        given: tuple[set[int], set[int]] = (set(), set())
+        self.batches = StoredBatches()
+        for one in stored:
+            side = 0 if one.place in self._timed_left else 1
+            base = (one.left, one.right)
+            if one.place in timed and (self.untimed[side] or base[side] in given[side]):
+                self.swallowed.add(one.place)
+                self.failed |= side == 1
+                continue
+            given[0].add(one.left)
+            given[1].add(one.right)
+            self.batches.append(one)
+
+    def index_batches(self) -> None:
+        """To be called when all batches are there."""
+        self._settle_timed()
+        self._by_left = self.batches.ranges(_LEFT, _RIGHT)
+        self._by_right = self.batches.ranges(_RIGHT, _LEFT)
+        self.interleaved = bool((np.diff(np.array(self._by_left.there, np.int64)) < 0).any())
+
+    def to_right(self, offset: int) -> int | None:
+        """The right side's offset of the record that the left has at `offset`."""
+        return self._by_left.translated(offset)
+
+    def to_left(self, offset: int) -> int | None:
+        return self._by_right.translated(offset)
+
+    def position(self, left: int, right: int) -> str | None:
+        """Are two positions between the same records? `same`, the rule why not, or None."""
+        here, there, counts = self._by_left.here, self._by_left.there, self._by_left.counts
+        if not here:
+            return "same" if left == right else "before_capture"
+        at = bisect.bisect_left(here, left)
+        before = at - 1 if at else None
+        if before is not None and here[before] + counts[before] > left:
+            least = most = there[before] + left - here[before]  # inside a batch
+        else:
+            least = there[before] + counts[before] if before is not None else 0
+            if at < len(here):
+                most = there[at]
+            else:
+                # Behind the last batch only markers can follow, at most one a batch, and what only one side has.
+                beyond = left - (here[before] + counts[before]) if before is not None else left
+                most = least + beyond + (len(self.batches) if self.transactional else 0)
+        if least <= right <= max(most, least):
+            return "same"
+        if self.interleaved:
+            return "interleaved"
+        if self.failed:
+            return "not_stored"
+        return "before_capture" if self.unseen or before is None else None
+
+
+@dataclass(slots=True)
+class GroupSide:
+    """What one side did with a group: partitions assigned to members, and those that two had at once."""
+
+    assigned: set[tuple[str, int]] = field(default_factory=set)
+    doubled: set[tuple[str, int]] = field(default_factory=set)
+    _owners: dict[tuple[int, tuple[str, int]], str] = field(default_factory=dict)
+
+    def assign(self, generation: int | None, member: str, partitions: Iterable[tuple[str, int]]) -> None:
+        for one in partitions:
+            self.assigned.add(one)
+            if generation is not None and self._owners.setdefault((generation, one), member) != member:
+                self.doubled.add(one)
+
+
+@dataclass(slots=True)
+class Group:
+    """A consumer group. `row`: the last exchange that told something."""
+
+    name: str
+    left: GroupSide = field(default_factory=GroupSide)
+    right: GroupSide = field(default_factory=GroupSide)
+    row: dict[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class Learned:
+    """All of it. `named_topics`: topics that captured requests name; `committed`: (group, topic, partition) of captured
+    commits."""
+
+    left: TopicNames = field(default_factory=TopicNames)
+    right: TopicNames = field(default_factory=TopicNames)
+    members: Twins = field(default_factory=Twins)
+    partitions: dict[tuple[str, int], Partition] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    named_topics: set[str] = field(default_factory=set)
+    committed: set[tuple[str, str, int]] = field(default_factory=set)
+    reader: Reader = field(default_factory=Reader, repr=False)
+    _producers: dict[Any, int] = field(default_factory=dict)
+
+    def partition(self, topic: str, index: int) -> Partition:
+        return self.partitions.setdefault((topic, index), Partition(topic, index))
+
+    def group(self, name: str) -> Group:
+        return self.groups.setdefault(name, Group(name))
+
+    def position(self, topic: str, index: int, left: int, right: int) -> str | None:
+        return self.partition(topic, index).position(left, right)
+
+    def producer(self, who: int | str) -> int:
+        """A number for a producer id, or for a connection that produces without one."""
+        return who if isinstance(who, int) else -1 - self._producers.setdefault(who, len(self._producers) + 1)
+
+    def batches_of(self, pair: Pair) -> list[tuple[str, int, int]]:
+        """(topic, partition, producer id) of the idempotent batches of a produce request."""
+        found = []
+        for topic in (pair.left.asked() or {}).get("topicData", ()):
+            for one in topic["partitionData"]:
+                records = self.reader.read(one["records"] or b"")
+                if records and records[0].producer_id >= 0:
+                    found.append((self.left.of(topic), one["index"], records[0].producer_id))
+        return found
+
+
+def learn(pairs: Sequence[Pair]) -> Learned:
+    """One pass for names, because a topic id may be used before it is told; one for the rest."""
+    learned = Learned()
+    for pair in pairs[:1]:
+        learned.left.by_id.update(pair.left.named)
+        learned.right.by_id.update(pair.right.named)
+    for pair in pairs:
+        if pair.api_key in (names.METADATA, names.CREATE_TOPICS):
+            for side, topics in ((pair.left, learned.left), (pair.right, learned.right)):
+                _learn_names(pair.api_key, side, topics)
+    for place, pair in enumerate(pairs):
+        if pair.api_key in _STEPS:
+            asked = pair.left.asked()
+            if asked is not None:
+                learned.named_topics.update(learned.left.of(topic) for _, topic in topics_of(pair.api_key, asked))
+            _STEPS[pair.api_key](learned, pair, place)
+    for partition in learned.partitions.values():
+        partition.index_batches()
+    return learned
+
+
+def _body(side: Side, api_key: int) -> dict[str, Any] | None:
+    said = side.said(api_key)
+    return None if said is None else said.body
+
+
+def _learn_names(api_key: int, side: Side, names: TopicNames) -> None:
+    for topic in (_body(side, api_key) or {}).get("topics", ()):
+        if topic.get("topicId", ZERO_UUID) != ZERO_UUID and topic.get("name"):
+            names.by_id[topic["topicId"]] = topic["name"]
+
+
+def _nothing(learned: Learned, pair: Pair, place: int) -> None:
+    """Only its topics are of interest."""
+
+
+# --- what is stored ---
+
+
+def _produced(body: dict[str, Any] | None, names: TopicNames) -> dict[tuple[str, int], dict[str, Any]]:
+    """The answer's partitions without an error."""
+    return {
+        (names.of(topic), one["index"]): one
+        for topic in (body or {}).get("responses", ())
+        for one in topic["partitionResponses"]
+        if not one["errorCode"] and one["baseOffset"] >= 0
+    }
+
+
+def _learn_produce(learned: Learned, pair: Pair, place: int) -> None:
+    asked = pair.left.asked()
+    if asked is None:
+        return
+    left = _produced(_body(pair.left, names.PRODUCE), learned.left)
+    right = _produced(_body(pair.right, names.PRODUCE), learned.right)
+    for topic in asked["topicData"]:
+        for one in topic["partitionData"]:
+            key = learned.left.of(topic), one["index"]
+            partition = learned.partition(*key)
+            records = learned.reader.read(one["records"] or b"")
+            producer = records[0].producer_id if records else -1
+            partition.transactional |= any(record.transactional for record in records)
+            if key in left and key in right:
+                by = learned.producer(producer if producer >= 0 else pair.row["connection"])
+                stored = Stored(left[key]["baseOffset"], right[key]["baseOffset"], len(records), by, place)
+                partition.add(stored, (left[key].get("logAppendTimeMs", -1), right[key].get("logAppendTimeMs", -1)))
+            elif key in left:
+                partition.failed = True
+            elif pair.left.state != "answered":
+                partition.unseen = True
+
+
+# --- what is read ---
+
+
+def _learn_fetch(learned: Learned, pair: Pair, place: int) -> None:
+    for side, topics, left in ((pair.left, learned.left, True), (pair.right, learned.right, False)):
+        answer, asked = _body(side, names.FETCH), side.asked()
+        if answer is None or asked is None:
+            continue
+        starts = {
+            (topics.of(topic), one["partition"]): one["fetchOffset"]
+            for topic in asked["topics"]
+            for one in topic["partitions"]
+        }
+        committed = asked.get("isolationLevel", 0) == _READ_COMMITTED
+        for topic in answer["responses"]:
+            for one in topic["partitions"]:
+                if not one.get("records"):
+                    continue
+                key = topics.of(topic), one["partitionIndex"]
+                aborted = one.get("abortedTransactions") if committed else None
+                reading = learned.partition(*key).reading(pair.row)
+                into = reading.left if left else reading.right
+                records = learned.reader.read(one["records"])
+                shown = list(visible(records, aborted or ()))
+                for record in shown:
+                    # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
+                    if not left or record.offset >= starts.get(key, 0):
+                        into.add(record)
+                if not left and records:
+                    reading.served.append((starts.get(key, records[0].offset), records[-1].offset))
+                if left:
+                    hidden = {record.offset for record in records if not record.control}
+                    reading.hidden |= hidden - {record.offset for record in shown}
+    _learn_starved(learned, pair)
+
+
+def _learn_starved(learned: Learned, pair: Pair) -> None:
+    """Where the right asked for records that the left got, and still got none when time was up."""
+    if _AWAITED not in pair.right.retries or _RELEASED in pair.right.retries:
+        return
+    got = {
+        (learned.left.of(topic), one["partitionIndex"])
+        for topic in (_body(pair.left, names.FETCH) or {}).get("responses", ())
+        for one in topic["partitions"]
+        if one.get("records")
+    }
+    answered = {
+        (learned.right.of(topic), one["partitionIndex"]): bool(one.get("records") or one["errorCode"])
+        for topic in (_body(pair.right, names.FETCH) or {}).get("responses", ())
+        for one in topic["partitions"]
+    }
+    for topic in (pair.right.asked() or {}).get("topics", ()):
+        for one in topic["partitions"]:
+            key = learned.right.of(topic), one["partition"]
+            if key in got and not answered.get(key, False):
+                learned.partition(*key).reading(pair.row).starved.append((one["fetchOffset"], pair.row))
+
+
+def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Iterator[Record]:
+    """What a consumer sees: no markers, and nothing of the transactions that the answer calls aborted (KIP-98)."""
+    waiting = sorted(((one["firstOffset"], one["producerId"]) for one in aborted), reverse=True)
+    inside: set[int] = set()
+    for record in records:
+        while waiting and waiting[-1][0] <= record.offset:
+            inside.add(waiting.pop()[1])
+        if record.control is not None:
+            if record.control == _ABORT:
+                inside.discard(record.producer_id)
+        elif not (record.transactional and record.producer_id in inside):
+            yield record
+
+
+# --- groups ---
+
+
+def _learn_join(learned: Learned, pair: Pair, place: int) -> None:
+    left, right = _body(pair.left, names.JOIN_GROUP), _body(pair.right, names.JOIN_GROUP)
+    name = pair.row.get("group_id")
+    if left is None or right is None or not name:
+        return
+    if not left["errorCode"] and not right["errorCode"]:
+        learned.members.same(name, left["memberId"], right["memberId"])
+
+
+def _learn_commit(learned: Learned, pair: Pair, place: int) -> None:
+    asked = pair.left.asked() or {}
+    for topic in asked.get("topics", ()):
+        for one in topic["partitions"]:
+            learned.committed.add((asked["groupId"], learned.left.of(topic), one["partitionIndex"]))
+
+
+def _learn_sync(learned: Learned, pair: Pair, place: int) -> None:
+    name = pair.row.get("group_id")
+    if not name:
+        return
+    group = learned.group(name)
+    for side, into in ((pair.left, group.left), (pair.right, group.right)):
+        answer, asked = _body(side, names.SYNC_GROUP), side.asked()
+        if answer is None or asked is None or answer["errorCode"]:
+            continue
+        given = [(side.renamed.get(topic, topic), index) for topic, index in _assignment(answer["assignment"])]
+        into.assign(asked["generationId"], asked["memberId"], given)
+        group.row = pair.row
+
+
+def _assignment(data: bytes) -> list[tuple[str, int]]:
+    """The partitions of a consumer's assignment; none where it is something else (Connect has its own)."""
+    version = int.from_bytes(data[:2], "big", signed=True) if len(data) >= 2 else -1
+    decoded = tree.decode_data(data[2:], "ConsumerProtocolAssignment", max(0, min(version, 3)), exact=True)
+    if version < 0 or decoded.body is None:
+        return []
+    return [(topic["topic"], one) for topic in decoded.body["assignedPartitions"] for one in topic["partitions"]]
+
+
+def _learn_heartbeat(learned: Learned, pair: Pair, place: int) -> None:
+    name = pair.row.get("group_id")
+    left, right = _body(pair.left, pair.api_key), _body(pair.right, pair.api_key)
+    if not name or left is None or right is None:
+        return
+    group = learned.group(name)
+    if left.get("memberId") and right.get("memberId"):
+        learned.members.same(name, left["memberId"], right["memberId"])
+    for body, topics, into in ((left, learned.left, group.left), (right, learned.right, group.right)):
+        given = body.get("assignment")
+        if given is not None:
+            listed = given["topicPartitions"]
+            partitions = [(topics.of(topic), index) for topic in listed for index in topic["partitions"]]
+            into.assign(None, body.get("memberId") or "", partitions)
+            group.row = pair.row
+
+
+_STEPS = {
+    names.PRODUCE: _learn_produce,
+    names.FETCH: _learn_fetch,
+    names.METADATA: _nothing,
+    names.CREATE_TOPICS: _nothing,
+    names.OFFSET_COMMIT: _learn_commit,
+    names.TXN_OFFSET_COMMIT: _learn_commit,
+    names.JOIN_GROUP: _learn_join,
+    names.SYNC_GROUP: _learn_sync,
+    names.CONSUMER_GROUP_HEARTBEAT: _learn_heartbeat,
+}

@@ -1,0 +1,262 @@
+"""A RUN on disk, asked for one captured exchange after the other in order of captured time.
+
+In: a RUN's tables. Out: rows and frames of both sides, by *place* (an exchange's number in that order). A RUN may be
+larger than memory, and its tables are in other orders than time: so what comparing needs of them is unpacked once into
+temporary files that are mapped, which the system may drop and read again, and memory holds only where in them an
+exchange's rows are (some 80 bytes each). Rule: nothing is decoded here.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analyzer.dataset import DatasetError, StoredDataset, open_dataset, readable
+from analyzer.protocol.schema import ZERO_UUID
+from analyzer.tables import REPLAYED
+
+Numbers = npt.NDArray[np.int64]
+
+ROW: Final = (
+    "capture", "connection", "exchange", "reply", "api_key", "api_version", "correlation_id", "request_file",
+    "request_packet", "request_time", "group_id", "transactional_id", "status", "latency_us",
+)  # fmt: skip
+"""Columns of the table `exchanges` that comparing and reporting want."""
+_KEY: Final = ("capture", "connection", "exchange", "api_key")
+_OUTCOME: Final = ("verdict", "rule", "sent_version", "latency_us", "retries")
+_MESSAGE: Final = ("capture", "connection", "exchange", "reply", "direction", "complete", "bytes")
+_ROWS: Final = 8192
+"""Rows that are unpacked at a time."""
+_NONE: Final = -1
+_ORDINALS: Final = 40
+"""Bits of a key that hold the exchange's number in its connection; the others hold the connection's."""
+
+
+class ConnectionNames:
+    """Numbers for connections, the same in all RUNs that are compared with each other."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[str, str], int] = {}
+
+    def keys(self, batch: pa.RecordBatch, ordinal: str) -> Numbers:
+        """A number for each row's (capture, connection, ordinal), `_NONE` where the ordinal is null."""
+        pairs = [batch.column(name).dictionary_encode() for name in ("capture", "connection")]
+        captures, connections = (one.dictionary.to_pylist() for one in pairs)
+        first, second = (one.indices.to_numpy(zero_copy_only=False).astype(np.int64) for one in pairs)
+        both = first * max(len(connections), 1) + second
+        seen, inverse = np.unique(both, return_inverse=True)
+        numbers = [
+            self.of.setdefault((captures[one // len(connections)], connections[one % len(connections)]), len(self.of))
+            for one in seen.tolist()
+        ]
+        column = batch.column(ordinal)
+        ordinals = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        keys: Numbers = (np.array(numbers, np.int64)[inverse] << _ORDINALS) | ordinals
+        keys[column.is_null().to_numpy(zero_copy_only=False)] = _NONE
+        return keys
+
+
+class _Index:
+    """Where keys are: `_NONE` for those that are nowhere. Of equal keys the last counts."""
+
+    def __init__(self, keys: Numbers) -> None:
+        self._at = np.argsort(keys, kind="stable")
+        self._keys = keys[self._at]
+
+    def find(self, keys: Numbers) -> Numbers:
+        if not len(self._keys):
+            return np.full(len(keys), _NONE, np.int64)
+        places = np.searchsorted(self._keys, keys, side="right") - 1
+        found = (places >= 0) & (self._keys[places] == keys) & (keys != _NONE)
+        return np.where(found, self._at[places], _NONE)
+
+
+class _Unpacked:
+    """Some columns of a table in a mapped temporary file without a name, which ends with this."""
+
+    def __init__(self, stored: StoredDataset, table: str, columns: tuple[str, ...]) -> None:
+        source = getattr(stored, table)
+        schema = pa.schema([source.schema.field(name) for name in columns])
+        descriptor, path = tempfile.mkstemp(prefix="kwire-diff-")
+        try:
+            with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+                for batch in source.to_batches(
+                    columns=list(columns), batch_size=_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+                ):
+                    if len(batch):
+                        writer.write_batch(batch)
+            opened = pa.ipc.open_file(pa.memory_map(path))
+        except OSError as failure:
+            if failure.errno is None:
+                raise  # of Arrow: the table is damaged
+            raise DatasetError(
+                f"{Path(path).parent}: cannot unpack {table}: {failure.strerror or failure}",
+                "TMPDIR names a folder with more space",
+            ) from None
+        finally:
+            os.unlink(path)
+        self.batches = [opened.get_batch(number) for number in range(opened.num_record_batches)]
+        self._starts = [0, *itertools.accumulate(len(batch) for batch in self.batches)]
+        self._columns = [dict(zip(columns, batch.columns, strict=True)) for batch in self.batches]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def cell(self, at: int, column: str) -> Any:
+        """One value, as Python has it."""
+        number = bisect.bisect_right(self._starts, at) - 1
+        return self._columns[number][column][at - self._starts[number]].as_py()
+
+    def row(self, at: int) -> dict[str, Any]:
+        number = bisect.bisect_right(self._starts, at) - 1
+        inside = at - self._starts[number]
+        return {name: column[inside].as_py() for name, column in self._columns[number].items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutcome:
+    """What became of an exchange, and its frames without their length, as sent and answered; None for none."""
+
+    verdict: str
+    rule: str | None
+    sent_version: int | None
+    latency_us: int | None
+    retries: tuple[str, ...]
+    request: bytes | None
+    answer: bytes | None
+
+
+class Run:
+    """One RUN. `keys`: of the exchanges by place; `renamed`: topics of the target and what they were called when
+    captured; `captured_names`, `replayed_names`: what each side calls topics by id."""
+
+    def __init__(self, path: str | os.PathLike[str], names: ConnectionNames) -> None:
+        stored = open_dataset(path)
+        with readable(path, "a table"):
+            self._open(path, stored, names)
+
+    def _open(self, path: str | os.PathLike[str], stored: StoredDataset, names: ConnectionNames) -> None:
+        if not isinstance(stored.manifest.get("replay"), dict):
+            raise DatasetError(
+                f"{path}: not a RUN (no replay wrote it)", "kwire replay CAPTURE --to HOST:PORT -o RUN makes one"
+            )
+        self._exchanges = _Unpacked(stored, "exchanges", ROW)
+        self._messages = _Unpacked(stored, "messages", _MESSAGE)
+        self._outcomes = _Unpacked(stored, "outcomes", (*_KEY, *_OUTCOME))
+        exchanges = _joined(names.keys(batch, "exchange") for batch in self._exchanges.batches)
+        index = _Index(exchanges)
+        self._asked, self._answered = self._frames(names, index, exchanges)
+        outcomes = _joined(names.keys(batch, "exchange") for batch in self._outcomes.batches)
+        known = _joined(batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches) != 0
+        places = np.flatnonzero(known & (outcomes != _NONE))
+        captured = index.find(outcomes[places])
+        if (captured == _NONE).any():
+            raise DatasetError(f"{path}: has outcomes of exchanges that it lacks", "replay the capture again")
+        order = self._in_order(names, outcomes[places], captured)
+        self.keys: Numbers = outcomes[places][order]
+        self._outcome_at: Numbers = places[order]
+        self._captured_at: Numbers = captured[order]
+        self._replayed_at: Numbers = index.find(_replayed(names, self.keys))
+        self.renamed, self.captured_names, self.replayed_names = _topics(stored)
+
+    def _frames(self, names: ConnectionNames, index: _Index, exchanges: Numbers) -> tuple[Numbers, Numbers]:
+        """Which message is each exchange's request, and which its answer."""
+        replies = _Index(_joined(self._answer_keys(names)))
+        asked, answered = (np.full(len(self._exchanges), _NONE, np.int64) for _ in range(2))
+        first = 0
+        for batch in self._messages.batches:
+            numbers = np.arange(first, first + len(batch))
+            first += len(batch)
+            complete = batch.column("complete").to_numpy(zero_copy_only=False).astype(bool)
+            requests = pc.equal(batch.column("direction"), "request").to_numpy(zero_copy_only=False).astype(bool)
+            for wanted, where, into, ordinal in (
+                (requests, index, asked, "exchange"), (~requests, replies, answered, "reply")
+            ):  # fmt: skip
+                at = where.find(names.keys(batch, ordinal))
+                chosen = complete & wanted & (at != _NONE)
+                into[at[chosen]] = numbers[chosen]
+        return asked, answered
+
+    def _answer_keys(self, names: ConnectionNames) -> Iterator[Numbers]:
+        for batch in self._exchanges.batches:
+            keys = names.keys(batch, "reply")
+            keys[names.keys(batch, "exchange") == _NONE] = _NONE
+            yield keys
+
+    def _in_order(self, names: ConnectionNames, keys: Numbers, captured: Numbers) -> Numbers:
+        """Order by captured time, then connection, then exchange."""
+        times = _joined(
+            batch.column("request_time").cast(pa.int64()).to_numpy(zero_copy_only=False)
+            for batch in self._exchanges.batches
+        )[captured]
+        by_name = {name: rank for rank, name in enumerate(sorted({connection for _, connection in names.of}))}
+        ranks = np.array([by_name[connection] for _, connection in names.of], np.int64)
+        ordinals = keys & ((1 << _ORDINALS) - 1)
+        return np.lexsort((ordinals, ranks[keys >> _ORDINALS] if len(keys) else keys, times))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def place_of(self, keys: Numbers) -> Numbers:
+        """Where exchanges are in this RUN's order, by another RUN's keys."""
+        return _Index(self.keys).find(keys)
+
+    def row(self, place: int) -> dict[str, Any]:
+        """The captured row of the table `exchanges`."""
+        return self._exchanges.row(int(self._captured_at[place]))
+
+    def captured(self, place: int) -> tuple[bytes | None, bytes | None]:
+        """The captured request and answer."""
+        return self._pair(int(self._captured_at[place]))
+
+    def outcome(self, place: int) -> StoredOutcome:
+        """What the replay did with it."""
+        at = int(self._outcome_at[place])
+        verdict, rule, version, latency_us, retries = (self._outcomes.cell(at, name) for name in _OUTCOME)
+        frames = self._pair(int(self._replayed_at[place]))
+        return StoredOutcome(verdict, rule, version, latency_us, tuple(retries or ()), *frames)
+
+    def _pair(self, exchange: int) -> tuple[bytes | None, bytes | None]:
+        if exchange == _NONE:
+            return None, None
+        return self._frame(int(self._asked[exchange])), self._frame(int(self._answered[exchange]))
+
+    def _frame(self, message: int) -> bytes | None:
+        if message == _NONE:
+            return None
+        frame: bytes = self._messages.cell(message, "bytes")
+        return frame[4:]
+
+
+def _joined(some: Iterator[Any]) -> Numbers:
+    return np.concatenate([np.empty(0, np.int64), *some])
+
+
+def _replayed(names: ConnectionNames, keys: Numbers) -> Numbers:
+    """The keys of the same exchanges as replayed."""
+    twins = np.array([names.of.get((REPLAYED + name, connection), _NONE) for name, connection in names.of], np.int64)
+    if not len(keys):
+        return keys
+    twin = twins[keys >> _ORDINALS]
+    return np.where(twin == _NONE, _NONE, (twin << _ORDINALS) | (keys & ((1 << _ORDINALS) - 1)))
+
+
+def _topics(stored: StoredDataset) -> tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]:
+    about = stored.manifest.get("replay")
+    mapped = about.get("map_topic") if isinstance(about, dict) else None
+    renamed = {str(new): str(old) for old, new in mapped.items()} if isinstance(mapped, dict) else {}
+    ids = stored.remaps.to_table(filter=pc.field("kind") == "topic_id").to_pylist()
+    before = {row["captured"]: row["scope"] for row in ids}
+    now = {row["replayed"]: row["scope"] for row in ids if row["replayed"] != ZERO_UUID}
+    return renamed, before, now

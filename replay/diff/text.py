@@ -1,0 +1,149 @@
+"""A comparison, told: for a person, and as plain values for JSON.
+
+In: a `Comparison`. Out: what differs, grouped, the unexpected first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from analyzer.protocol import schema
+from replay.diff.compare import RULES, Comparison, Difference, Grouped, grouped
+
+_SLOWER: Final = 10
+"""A latency that many times the other's is pointed at. It never decides the exit code: machines differ."""
+_ENOUGH: Final = 20
+"""Answers on each side below which latencies are not judged."""
+
+
+def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
+    """Everything, in plain values."""
+    return {
+        "sides": list(sides),
+        "exchanges": {
+            "total": comparison.total,
+            "compared": comparison.compared,
+            "same": comparison.same,
+            "expected": comparison.expected,
+            "unexpected": comparison.unexpected,
+            "not_compared": dict(sorted(comparison.skipped.items())),
+        },
+        "differences": [_group_json(group) for group in grouped(comparison.differences)],
+        "noise": dict(sorted(comparison.noise.items())),
+        "latency_us": {
+            api: {side: quantiles(values) for side, values in zip(sides, both)}
+            for api, both in sorted(comparison.latencies.items())
+        },
+    }
+
+
+def _group_json(group: Grouped) -> dict[str, Any]:
+    return {
+        "verdict": "unexpected" if group.unexpected else "expected",
+        "rule": group.rule,
+        "api": schema.api_name(group.api_key),
+        "api_version": group.version,
+        "field": group.path,
+        "kind": group.kind,
+        "count": group.count,
+        "examples": [_example_json(example) for example in group.examples],
+    }
+
+
+def _example_json(example: Difference) -> dict[str, Any]:
+    row = example.row
+    return {
+        "capture": row["capture"],
+        "file": row["request_file"],
+        "packet": row["request_packet"],
+        "connection": row["connection"],
+        "exchange": row["exchange"],
+        "correlation_id": row["correlation_id"],
+        "key": list(example.key),
+        "left": example.left,
+        "right": example.right,
+    }
+
+
+def quantiles(values: list[int]) -> dict[str, int]:
+    """Nearest-rank quantiles; empty for none."""
+    if not values:
+        return {"count": 0}
+    ordered = sorted(values)
+    ranks = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    picked = {name: ordered[max(math.ceil(rank * len(ordered)), 1) - 1] for name, rank in ranks.items()}
+    return {"count": len(ordered), **picked}
+
+
+def as_text(comparison: Comparison, sides: tuple[str, str]) -> str:
+    """For a person: the verdict first, then what it rests on."""
+    groups = grouped(comparison.differences)
+    unexpected = [group for group in groups if group.unexpected]
+    expected = [group for group in groups if not group.unexpected]
+    lines = [
+        f"{comparison.total} exchanges, {sides[0]} against {sides[1]}: {comparison.compared} compared "
+        f"({comparison.same} same, {comparison.expected} differ as expected, "
+        f"{comparison.unexpected} differ unexpectedly)"
+    ]
+    if comparison.skipped:
+        lines.append(f"  not compared: {_counts(comparison.skipped)}")
+    if comparison.noise:
+        lines.append(f"  values that may differ, and do: {_counts(comparison.noise)}")
+    if unexpected:
+        lines += ["", "unexpected"]
+        for group in unexpected:
+            lines += _group_lines(group)
+    if expected:
+        lines += ["", "expected"]
+        for group in expected:
+            lines.append(f"  {_title(group)}: {group.rule} ({RULES[group.rule or ''].partition(';')[0]})")
+    if any(left and right for left, right in comparison.latencies.values()):
+        lines += ["", *_latency_lines(comparison, sides)]
+    total = sum(group.count for group in unexpected)
+    same = "same" if comparison.compared else "nothing was compared"
+    lines += ["", f"verdict: {total} unexpected difference{'s' * (total != 1)}" if total else f"verdict: {same}"]
+    return "\n".join(lines)
+
+
+def _counts(counts: Any) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+
+
+def _title(group: Grouped) -> str:
+    name = schema.api_name(group.api_key) + (f" v{group.version}" if group.version is not None else "")
+    values = f": {group.left} -> {group.right}" if group.left or group.right else ""
+    return f"{group.count} x {name}  {group.path}  {group.kind}{values}"
+
+
+def _group_lines(group: Grouped) -> list[str]:
+    lines = [f"  {_title(group)}"]
+    for example in group.examples:
+        row = example.row
+        key = "/".join(example.key)
+        values = "" if group.left or group.right else f"  {example.left} -> {example.right}"
+        lines.append(
+            f"      {row['request_file']} packet {row['request_packet']}  {row['connection']}  "
+            f"id {row['correlation_id']}  {key}{values}"
+        )
+    if group.count > len(group.examples):
+        lines.append(f"      and {group.count - len(group.examples)} more")
+    return lines
+
+
+def _latency_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:
+    lines = [
+        f"  {'latency, ms':<24}{'answers':>9}" + "".join(f"{f'{side} p50':>15}{'p95':>9}{'p99':>9}" for side in sides)
+    ]
+    for api, both in sorted(comparison.latencies.items()):
+        left, right = (quantiles(values) for values in both)
+        if not left["count"] or not right["count"]:
+            continue
+        figures = "".join(
+            f"{side['p50'] / 1000:>15.2f}{side['p95'] / 1000:>9.2f}{side['p99'] / 1000:>9.2f}" for side in (left, right)
+        )
+        slower = min(left["count"], right["count"]) >= _ENOUGH and all(
+            right[name] > _SLOWER * max(left[name], 1) for name in ("p50", "p95")
+        )
+        lines.append(f"  {api:<24}{right['count']:>9}{figures}{'  slower' if slower else ''}")
+    return lines

@@ -1,0 +1,32 @@
+"""What a replay takes: `kwire replay`'s options, and `replay.replay`'s, in one object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from replay.remap import offsets, remap
+from replay.send.settings import Settings
+from replay.send.workers import Access
+
+LAG_LIMIT_US: Final = 50_000
+"""99th percentile of the replayer's own delay above which a run is no valid load test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `kwire replay` takes. `access`: how workers, which are processes of their own, open connections."""
+
+    host: str
+    port: int
+    allow: frozenset[int] = frozenset()
+    settings: Settings = field(default_factory=Settings)
+    map_topic: dict[str, str] = field(default_factory=dict)
+    offsets: str = offsets.SHIFT
+    timestamps: str = remap.KEEP
+    seed_topics: bool = False
+    yes: bool = False
+    partial: bool = False
+    lag_limit_us: int = LAG_LIMIT_US
+    processes: int = 1
+    access: Access = field(default_factory=Access)

@@ -1,0 +1,238 @@
+"""Record batches as the replayer has to change them: bytes in, bytes out.
+
+Record batches (magic 2, KIP-98) are changed in place: producer id, epoch and base sequence, timestamps; their CRC32C is
+computed again. Message sets (magic 0 and 1) are made one batch where the target demands it. Layout: Kafka's
+`DefaultRecordBatch` and `LegacyRecord`. Bytes that do not have that layout raise BadRecords.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+
+from analyzer.records import codecs
+from analyzer.records.batches import Limits
+
+HEADER: Final = 61
+NO_PRODUCER: Final = -1
+TRANSACTIONAL: Final = 1 << 4
+CONTROL: Final = 1 << 5
+_SIZES = struct.Struct(">qiib")  # base offset, length of what follows, leader epoch, magic
+_CRC_AT = 17
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+_TIMES = struct.Struct(">qq")
+_TIMES_AT = 27
+_NO_TIME = -1
+
+
+class BadRecords(ValueError):
+    """Bytes that are no record batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The header of a record batch that starts at `at` and has `size` bytes with its header."""
+
+    at: int
+    size: int
+    base_offset: int
+    magic: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+
+_REST = struct.Struct(">hiqqqhii")  # from the attributes to the number of records
+
+
+def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
+    """The batches of a `records` field that are whole. Raises BadRecords where there is another magic or a wrong size
+    (what is cut off at the end of a fetch is left out)."""
+    at = 0
+    while at + 17 <= len(records):
+        base_offset, length, _, magic = _SIZES.unpack_from(records, at)
+        if magic != 2:
+            raise BadRecords(f"magic {magic} at byte {at}")
+        size = 12 + length
+        if size < HEADER:
+            raise BadRecords(f"a batch of {size} bytes at byte {at}")
+        if at + size > len(records):
+            return
+        yield Batch(at, size, base_offset, magic, *_REST.unpack_from(records, at + 21))
+        at += size
+
+
+def produced(records: bytes | None) -> list[Batch]:
+    """The batches of a Produce request's partition; none of null or of what is no batches (old message sets, and what
+    a broker will refuse)."""
+    try:
+        return list(batches(records or b""))
+    except BadRecords:
+        return []
+
+
+def checksum(records: bytes, batch: Batch) -> bytes:
+    """The CRC32C of a batch (magic 2: behind base offset, length, leader epoch and magic), as it stands there."""
+    return bytes(records[batch.at + _CRC_AT : batch.at + _CRC_AT + 4])
+
+
+def magic(records: bytes | bytearray | memoryview) -> int:
+    """Magic of the first message or batch: 0, 1 or 2. Raises BadRecords."""
+    if len(records) < 17 or records[16] > 2:
+        raise BadRecords("no message or batch")
+    return records[16]
+
+
+def set_producer(records: bytearray, at: int, size: int, producer_id: int, epoch: int, sequence: int) -> None:
+    """Replace who produced the batch at `at`, and seal it."""
+    _PRODUCER.pack_into(records, at + _PRODUCER_AT, producer_id, epoch, sequence)
+    seal(records, at, size)
+
+
+def shift_times(records: bytearray, at: int, size: int, delta_ms: int) -> None:
+    """Move the batch's timestamps (its records have differences to the first only), and seal it."""
+    first, last = _TIMES.unpack_from(records, at + _TIMES_AT)
+    moved = [_NO_TIME if one == _NO_TIME else max(one + delta_ms, 0) for one in (first, last)]
+    _TIMES.pack_into(records, at + _TIMES_AT, *moved)
+    seal(records, at, size)
+
+
+def seal(records: bytearray, at: int, size: int) -> None:
+    """Compute the batch's CRC32C: over everything after the checksum."""
+    with memoryview(records) as view:
+        struct.pack_into(">I", records, at + 17, crc32c.crc32c(view[at + 21 : at + size]))
+
+
+# --- message sets ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+def from_message_set(data: bytes) -> bytes:
+    """One record batch with the messages of a message set of magic 0 or 1, compressed as it was. Raises BadRecords.
+
+    Messages of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on."""
+    codec = 0
+    messages: list[_Message] = []
+    for attributes, message in _messages(data):
+        if attributes & 7:
+            codec = attributes & 7
+            inner = decompressed(message.value or b"", codec)
+            messages += [one for _, one in _messages(inner)]
+        else:
+            messages.append(message)
+    if not messages:
+        raise BadRecords("no messages")
+    first = messages[0].timestamp
+    body = b"".join(_record(one, index, first) for index, one in enumerate(messages))
+    last = max(one.timestamp for one in messages)
+    return sealed(body, codec, len(messages), first, last)
+
+
+def sealed(body: bytes, codec: int, count: int, first: int, last: int) -> bytes:
+    """A batch of `count` encoded records, without a producer."""
+    body = _compressed(body, codec)
+    rest = struct.pack(">hiqqqhii", codec, count - 1, first, last, NO_PRODUCER, -1, -1, count) + body
+    header = struct.pack(">qiibI", 0, 9 + len(rest), -1, 2, crc32c.crc32c(rest))
+    return header + rest
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, _Message]]:
+    """(attributes, message) of each whole message."""
+    at = 0
+    while at + 12 <= len(data):
+        _, size = struct.unpack_from(">qi", data, at)
+        end = at + 12 + size
+        if size < 14 or end > len(data):
+            raise BadRecords(f"a message of {size} bytes at byte {at}")
+        kind, attributes = data[at + 16], data[at + 17]
+        if kind > 1:
+            raise BadRecords(f"magic {kind} at byte {at}")
+        position = at + 18
+        timestamp = _NO_TIME
+        if kind == 1:
+            if position + 8 > end:
+                raise BadRecords(f"a message of {size} bytes at byte {at}")
+            (timestamp,) = struct.unpack_from(">q", data, position)
+            position += 8
+        key, position = _bytes(data, position, end)
+        value, position = _bytes(data, position, end)
+        yield attributes, _Message(timestamp, key, value)
+        at = end
+    if at != len(data):
+        raise BadRecords(f"{len(data) - at} bytes after the last message")
+
+
+def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    if at + 4 > end:
+        raise BadRecords(f"cut off at byte {at}")
+    (size,) = struct.unpack_from(">i", data, at)
+    if size < 0:
+        return None, at + 4
+    if at + 4 + size > end:
+        raise BadRecords(f"cut off at byte {at}")
+    return data[at + 4 : at + 4 + size], at + 4 + size
+
+
+def varint(value: int) -> bytes:
+    """Zigzag, as records have their numbers."""
+    value = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _record(message: _Message, index: int, first: int) -> bytes:
+    body = bytearray(b"\0") + varint(message.timestamp - first) + varint(index)
+    for part in (message.key, message.value):
+        body += varint(-1) if part is None else varint(len(part)) + part
+    body += varint(0)
+    return varint(len(body)) + bytes(body)
+
+
+def decompressed(data: bytes, codec: int) -> bytes:
+    """Raises BadRecords."""
+    out = codecs.Scratch()
+    try:
+        codecs.decompress(codec, memoryview(data), Limits().allowed(len(data)), out)
+    except (codecs.Broken, codecs.Bomb, KeyError) as failure:
+        raise BadRecords(f"codec {codec}: {failure or 'too many bytes'}") from None
+    return out.data[: out.used].tobytes()
+
+
+def _compressed(data: bytes, codec: int) -> bytes:
+    if codec == 1:
+        packer = zlib.compressobj(wbits=31)
+        return packer.compress(data) + packer.flush()
+    if codec == 2:
+        import snappy
+
+        return bytes(snappy.compress(data))
+    if codec == 3:
+        import lz4.frame
+
+        return bytes(lz4.frame.compress(data, block_linked=False))
+    return data

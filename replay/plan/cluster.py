@@ -1,0 +1,187 @@
+"""What a capture says of its own cluster: topics with their ids and settings, nodes, groups. Pure.
+
+In: both bodies of each request, in any order. Out: a `Cluster`. Rules: only what answers say counts, and what requests
+say that were answered well; an id whose name no message tells is named by records that were both produced (by name)
+and fetched (by id), then by what is known from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from analyzer.protocol import names
+from analyzer.protocol.schema import ZERO_UUID
+from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
+from analyzer.protocol.tree import Body
+from replay.plan import apis, batches
+from replay.plan.early_members import Early
+from replay.plan.sessions import Decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of the capture: how many partitions (the most that were seen), how many replicas, and its configuration
+    where a CreateTopics said it. `created`: the capture shows how it was made."""
+
+    name: str
+    partitions: int
+    replicas: int
+    configs: dict[str, str | None]
+    created: bool
+    internal: bool
+
+
+@dataclass(slots=True)
+class Cluster:
+    """`early`: members that had joined before the capture began, by group; `members`: those, and who joined while it
+    ran; `assignments`: what leaders handed out, by group and generation."""
+
+    topic_names: dict[str, str] = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    nodes: set[int] = field(default_factory=set)
+    assignments: dict[tuple[str, int], list[Body]] = field(default_factory=dict)
+    produced: set[str] = field(default_factory=set)
+    members: set[tuple[str, str]] = field(default_factory=set)
+    early: dict[str, tuple[Early, ...]] = field(default_factory=dict)
+
+    # --- what is noted ---
+
+    def note_id(self, topic: Body) -> None:
+        """A struct that has a topic's name and perhaps its id."""
+        if topic.get("topicId", ZERO_UUID) != ZERO_UUID:
+            self.topic_names[topic["topicId"]] = topic["name"]
+
+    def note(
+        self,
+        name: str,
+        partitions: int,
+        replicas: int = 1,
+        configs: dict[str, str | None] | None = None,
+        internal: bool = False,
+    ) -> None:
+        """A topic with at least so many partitions and replicas; `configs`: it was created with them."""
+        old = self.topics.get(name)
+        self.topics[name] = Topic(
+            name,
+            max(partitions, old.partitions if old else 0),
+            max(replicas, old.replicas if old else 1),
+            configs if configs is not None else (old.configs if old else {}),
+            configs is not None or (old is not None and old.created),
+            internal or (old is not None and old.internal),
+        )
+
+
+def learn(decoded: Iterable[Decoded], elsewhere: Mapping[str, str]) -> Cluster:
+    """What both bodies of all requests say. `elsewhere`: names of topic ids that the capture may lack. Who had joined
+    before the capture began is not learned here (`early_members`: that depends on the order)."""
+    cluster = Cluster()
+    messages = [one for one in decoded if one.body is not None]
+    for message in messages:
+        assert message.body is not None
+        _learn_request(cluster, message.request.api_key, message.body, message.answer)
+        if message.answer is not None:
+            _learn_answer(cluster, message.request.api_key, message.body, message.answer)
+    cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
+    _match_ids(cluster, messages)
+    _name_ids(cluster, messages, elsewhere)
+    return cluster
+
+
+def _learn_request(cluster: Cluster, api_key: int, body: Body, answer: Body | None) -> None:
+    if api_key == names.JOIN_GROUP or (api_key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0):
+        cluster.members.add((body["groupId"], body["memberId"]))
+        cluster.members.add((body["groupId"], (answer or {}).get("memberId") or ""))
+    elif api_key == names.SYNC_GROUP and body["assignments"]:
+        cluster.assignments[body["groupId"], body["generationId"]] = body["assignments"]
+    elif api_key == names.PRODUCE:
+        cluster.produced.update(topic.get("name") or topic.get("topicId") for topic in body["topicData"])
+
+
+_SERVED: Final = (names.PRODUCE, names.FETCH, names.LIST_OFFSETS)
+"""A capture that began later may have no Metadata: what these served exists."""
+
+
+def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> None:
+    if api_key == names.METADATA:
+        cluster.nodes.update(broker["nodeId"] for broker in answer["brokers"])
+        for topic in answer["topics"]:
+            if not topic["errorCode"] and topic["name"] is not None:
+                cluster.note_id(topic)
+                replicas = max((len(partition["replicaNodes"]) for partition in topic["partitions"]), default=1)
+                internal = topic.get("isInternal", False)
+                cluster.note(topic["name"], len(topic["partitions"]), replicas, internal=internal)
+    elif api_key == names.DESCRIBE_TOPIC_PARTITIONS:
+        for topic in answer["topics"]:
+            if not topic["errorCode"]:
+                cluster.note_id(topic)
+    elif api_key == names.CREATE_TOPICS:
+        asked = {topic["name"]: topic for topic in body["topics"]}
+        for topic in answer["topics"]:
+            wanted = asked.get(topic["name"])
+            if topic["errorCode"] or wanted is None or body.get("validateOnly"):
+                continue
+            cluster.note_id(topic)
+            count = max(wanted["numPartitions"], len(wanted["assignments"]), topic.get("numPartitions", 0))
+            configs = {config["name"]: config["value"] for config in wanted["configs"]}
+            cluster.note(topic["name"], count, wanted["replicationFactor"], configs)
+    elif api_key in _SERVED:
+        where = RESPONSE_LISTS[api_key]
+        for topic in structs(answer, where.path):
+            for partition in topic[where.partitions]:
+                if not partition["errorCode"] and topic.get(where.name):
+                    cluster.note(topic[where.name], partition[where.number] + 1)
+
+
+# --- names of topic ids ---
+
+
+def _match_ids(cluster: Cluster, messages: Iterable[Decoded]) -> None:
+    """Names of topic ids that no Metadata told: by records that were both produced (by name) and fetched (by id). A
+    batch's checksum is the same in both, because the broker's own fields lie before it."""
+    produced: dict[tuple[int, bytes], str] = {}
+    fetched: list[tuple[str, int, bytes]] = []
+    for message in messages:
+        if message.request.api_key == names.PRODUCE:
+            produced.update(_produced_by_name(message.body or {}))
+        elif message.request.api_key == names.FETCH and message.answer is not None:
+            fetched += _fetched_by_id(message.answer, cluster.topic_names)
+    for topic_id, partition, checksum in fetched:
+        if (partition, checksum) in produced:
+            cluster.topic_names[topic_id] = produced[partition, checksum]
+
+
+def _produced_by_name(body: Body) -> Iterator[tuple[tuple[int, bytes], str]]:
+    """((partition, checksum), topic) of each batch."""
+    for topic in body["topicData"]:
+        if not topic.get("name"):
+            continue
+        for partition in topic["partitionData"]:
+            for batch in batches.produced(partition["records"]):
+                yield (partition["index"], batches.checksum(partition["records"], batch)), topic["name"]
+
+
+def _fetched_by_id(answer: Body, told: Mapping[str, str]) -> Iterator[tuple[str, int, bytes]]:
+    """(topic id, partition, checksum) of the first batch of each partition whose topic's name is not told."""
+    for topic in answer["responses"]:
+        topic_id = topic.get("topicId", ZERO_UUID)
+        if topic_id == ZERO_UUID or topic_id in told:
+            continue
+        for partition in topic["partitions"]:
+            for batch in batches.produced(partition.get("records"))[:1]:
+                yield topic_id, partition["partitionIndex"], batches.checksum(partition["records"], batch)
+
+
+def _name_ids(cluster: Cluster, messages: Iterable[Decoded], elsewhere: Mapping[str, str]) -> None:
+    """Names from elsewhere for the topic ids that are used and that the capture does not name."""
+    captured = set(cluster.topic_names)
+    for message in messages:
+        for where, topic in topics_of(message.request.api_key, message.body or {}):
+            topic_id = topic.get(where.id) if where.id else None
+            if topic_id is None or topic_id in captured or topic_id not in elsewhere:
+                continue
+            name = cluster.topic_names[topic_id] = elsewhere[topic_id]
+            listed = topic.get(where.partitions) or () if where.partitions else ()
+            last = max((part[where.number] if where.number else part for part in listed), default=0)
+            cluster.note(name, last + 1)

@@ -1,0 +1,218 @@
+"""What was captured, as the replayer wants it: one session per client connection, its requests in order.
+
+In: captures, or a dataset written with `--keep-bytes`. Out: `Session`s of `Request`s, each with its bytes and the
+answer's. Rules: times are int nanoseconds since the epoch (the tables' microseconds); nothing is left out here: a
+response without its request is counted in `Session.orphans`, a request whose bytes are missing has `data` None.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from analyzer.protocol import tree
+from analyzer.protocol.decoding import OK
+from analyzer.protocol.tree import Body
+
+if TYPE_CHECKING:
+    from analyzer.dataset import StoredDataset
+
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One captured request with its answer.
+
+    `row` has the columns of the table `exchanges`. `data` and `answer` are whole frames without their four bytes of
+    length, None where not seen or not complete. `sent_ns`: first byte of the request; `answered_ns`: last byte of the
+    response, None where there is none.
+    """
+
+    row: dict[str, Any]
+    sent_ns: int
+    answered_ns: int | None
+    data: bytes | None = field(repr=False)
+    answer: bytes | None = field(repr=False)
+
+    @property
+    def capture(self) -> str:
+        return str(self.row["capture"])
+
+    @property
+    def connection(self) -> str:
+        return str(self.row["connection"])
+
+    @property
+    def exchange(self) -> int:
+        return int(self.row["exchange"])
+
+    @property
+    def api_key(self) -> int:
+        return int(self.row["api_key"])
+
+    @property
+    def version(self) -> int:
+        return int(self.row["api_version"])
+
+    def decoded(self) -> tree.Decoded | None:
+        """The request with everything in it, fit to be encoded again; None without its bytes."""
+        return None if self.data is None else tree.decode_request(self.data, exact=True)
+
+    def decoded_answer(self) -> tree.Decoded | None:
+        """The same for the answer."""
+        if self.answer is None:
+            return None
+        return tree.decode_response(self.answer, self.api_key, self.version, exact=True)
+
+
+class Decoded:
+    """Both bodies of a request, decoded once."""
+
+    __slots__ = ("answer", "body", "reason", "request", "version")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.body: Body | None = None
+        self.answer: Body | None = None
+        self.reason = ""
+        self.version = -1
+        if request.data is None or request.row["api_key"] is None:
+            self.reason = request.row["reason"] or "bytes are missing"
+            return
+        decoded = request.decoded()
+        assert decoded is not None
+        self.version = decoded.version
+        self.body = decoded.body if decoded.status == OK else None
+        self.reason = decoded.reason or ""
+        answer = request.decoded_answer()
+        if answer is not None and answer.status == OK:
+            self.answer = answer.body
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One captured client connection. `requests` are in the order in which they were sent; `orphans` are the rows of
+    responses whose request was not seen. `opened`: its start was seen, so no state is missing. `topic_ids`: names by
+    topic id, which a dataset has also of messages that it has not kept."""
+
+    capture: str
+    connection: str
+    broker: tuple[str, int]
+    opened: bool
+    requests: tuple[Request, ...]
+    orphans: tuple[dict[str, Any], ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+def _nanoseconds(moment: datetime.datetime | None) -> int | None:
+    return None if moment is None else ((moment - _EPOCH) // datetime.timedelta(microseconds=1)) * 1000
+
+
+def _request(row: dict[str, Any], data: bytes | None, answer: bytes | None) -> Request:
+    sent = _nanoseconds(row["request_time"])
+    assert sent is not None
+    return Request(row, sent, _nanoseconds(row["response_end"]), data, answer)
+
+
+def _sessions(
+    exchanges: Iterable[tuple[dict[str, Any], bytes | None, bytes | None]],
+    opened: set[Any],
+    topic_ids: Mapping[str, str] | None = None,
+) -> list[Session]:
+    """Rows with their frames, in any order -> sessions in order of their first request."""
+    requests: dict[tuple[str, str], list[Request]] = {}
+    orphans: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    brokers: dict[tuple[str, str], tuple[str, int]] = {}
+    for row, data, answer in exchanges:
+        key = row["capture"], row["connection"]
+        brokers[key] = row["broker_ip"], row["broker_port"]
+        requests.setdefault(key, [])
+        if row["exchange"] is None:
+            orphans.setdefault(key, []).append(row)
+        else:
+            requests[key].append(_request(row, data, answer))
+    sessions = []
+    for key, asked in requests.items():
+        asked.sort(key=lambda request: request.exchange)
+        orphaned = tuple(orphans.get(key, ()))
+        sessions.append(Session(*key, brokers[key], key in opened, tuple(asked), orphaned, topic_ids or {}))
+    return sorted(sessions, key=_begun)
+
+
+def _begun(session: Session) -> tuple[int, str]:
+    return session.requests[0].sent_ns if session.requests else 0, session.connection
+
+
+def from_captures(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    filter: Any = None,
+    rotated: bool = False,
+    ports: Sequence[int] = (),
+    notes: list[str] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Session]:
+    """Read captures. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
+    from analyzer import reading
+
+    exchanges = []
+    opened: set[tuple[str, str]] = set()
+    for exchange in reading.exchanges(
+        captures, filter=filter, rotated=rotated, ports=ports, notes=notes, progress=progress
+    ):
+        data = exchange.request_message
+        answer = exchange.response_message
+        row = exchange.row
+        if row["exchange"] == 0 and row["request_state"] is not None:
+            opened.add((row["capture"], row["connection"]))
+        exchanges.append(
+            (
+                row,
+                data.data[4:] if data is not None and data.complete else None,
+                answer.data[4:] if answer is not None and answer.complete else None,
+            )
+        )
+    return _sessions(exchanges, opened)
+
+
+def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
+    """Read a dataset that was written with `--keep-bytes`; secrets in it are overwritten, so what holds one cannot be
+    sent. Raises DatasetError."""
+    from analyzer.dataset import open_dataset, readable
+
+    stored = open_dataset(path)
+    with readable(path, "a table"):
+        return _from_tables(path, stored)
+
+
+def _from_tables(path: str | os.PathLike[str], stored: StoredDataset) -> list[Session]:
+    from analyzer.dataset import DatasetError
+
+    asked: dict[tuple[str, str, int], bytes] = {}
+    answered: dict[tuple[str, str, int], bytes] = {}
+    for batch in stored.messages.to_batches():
+        for row in batch.to_pylist():
+            if row["complete"] and row["bytes"] is not None:
+                into, ordinal = (asked, row["exchange"]) if row["direction"] == "request" else (answered, row["reply"])
+                into[row["capture"], row["connection"], ordinal] = row["bytes"][4:]
+    if not asked:
+        raise DatasetError(f"{path}: has no messages to send", "kwire analyze --keep-bytes keeps them")
+    exchanges = []
+    for batch in stored.exchanges.to_batches():
+        for row in batch.to_pylist():
+            key = row["capture"], row["connection"]
+            if row["exchange"] is not None and row["request_time"] is None:
+                raise DatasetError(f"{path}: has an exchange without its time", "analyse the capture again")
+            exchanges.append((row, asked.get((*key, row["exchange"])), answered.get((*key, row["reply"]))))
+    opened = {
+        (row["capture"], row["connection"])
+        for batch in stored.connections.to_batches(columns=["capture", "connection", "opened"])
+        for row in batch.to_pylist()
+        if row["opened"]
+    }
+    names = {row["topic_id"]: row["topic"] for row in stored.topic_ids.to_table().to_pylist()}
+    return _sessions(exchanges, opened, names)

@@ -1,0 +1,126 @@
+"""What a plan is made of.
+
+A captured exchange becomes a `Step` (it will be sent) or a `Skip` (it will not, and why). Rules have names, each
+explained in `RULES` and in the README; nothing is sent or skipped for a reason that has no name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from replay.plan.apis import Route
+from replay.plan.sessions import Request
+from replay.plan.values import Quick
+
+RULES: Final[dict[str, str]] = {
+    # skipped by the plan
+    "internal": "spoken among brokers or with controllers only",
+    "replayer": "the replayer does this itself, for each of its connections",
+    "login": "the replayer logs in with its own credentials",
+    "mutating": "changes the cluster; sent only with --allow API",
+    "follower": "a fetch by a follower (replica id of a broker)",
+    "streams_group": "a heartbeat in a Streams group: tasks are not mapped to those that the target assigns (KIP-1071)",
+    "raw_token": "a token of SASL handshake v0, which has no header",
+    "secret": "holds a secret, which is never replayed",
+    "incomplete": "bytes are missing in the capture, or cannot be decoded",
+    "no_request": "the response's request was not captured",
+    "target_lacks_api": "the target does not offer this API",
+    "target_lacks_version": "no version that the target offers can say it",
+    "null_records": "a broker never answers a produce request without records",
+    "bad_records": "the records cannot be converted to batches, which the target demands",
+    "client_retried": "failed in the capture with an error that its client retries; what it sent then is sent",
+    "partition_absent": "the target's topic has fewer partitions, and this is for one that it lacks (--partial)",
+    "no_member": "its member joined before the capture began, and could not be joined here",
+    # skipped during the run
+    "no_session": "the fetch session that it names was not made in the replay",
+    "no_producer": "the target gave no producer id for it: InitProducerId was answered with an error",
+    "not_joined": "the target did not take its member into the group: nothing is sent by a name it never gave",
+    "unknown_topic_id": "nothing says the name for this topic id: no capture, no dataset, not the target",
+    "target_refuses": "the target answered that it does not serve this API",
+    # converted
+    "version": "sent in a version that the target offers",
+    "zookeeper_offsets": "offsets in ZooKeeper (version 0) became offsets in Kafka (version 1 or newer)",
+    "committed_alone": "offsets of a member that cannot be joined (`no_member`), committed without membership",
+    "joined_early": "the replayer joined its group for it first: the member had joined before the capture began",
+    "batches": "old message sets were made record batches (KIP-98)",
+    "split": "sent in parts to several leaders or coordinators",
+    "no_auto_create": "raised to a version that can say that topics are not to be created",
+    # waits and retries
+    "topic_appears": "sent again until the new topic is everywhere (3, 6, 100 after CreateTopics)",
+    "topic_absent": "not sent again: an earlier request has waited for this topic, and it did not appear",
+    "coordinator_loads": "sent again until the coordinator is there (14, 15, 16)",
+    "leader_moved": "sent again to the new leader (5, 6, 74, 75)",
+    "transaction_ends": "sent again until the last transaction has ended (51)",
+    "member_id_given": "joined again with the id that the target gave (79)",
+    "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",
+    "rejoined": "a member that the target fenced or forgot joined again, as its client would (22, 25, 27, 110)",
+    "member_epoch_moved": "sent again with the epoch that the member has by now (113)",
+    "long_poll_scaled": "a fetch that found nothing waits shorter, as the speed demands",
+    "sessionless": "a fetch session became full fetches, because its partitions have several leaders",
+    "transaction_v1": "partitions were added to the transaction first, as the target demands (KIP-890)",
+    "producer_asked": "a producer id was asked for, because the capture does not show how it came",
+    "records_awaited": "fetched again until there are records, as there were in the capture",
+    "position_asked": "its reader's place is as far from the log's end as in the capture, which has no other hint",
+    "session_remade": "the fetch session was made again (70, 71)",
+    "reconnected": "sent again on a new connection",
+    "wait_released": "what it waited for did not come; sent without it",
+    # not comparable
+    "no_answer_expected": "produced with acks=0",
+    "not_captured": "the capture has no answer to compare with",
+    "worker_lost": "the process that was to send it died: whether it did, and what came, is not known",
+    # not sent
+    "aborted": "the run ended first",
+    "unreachable": "the target could not be reached",
+    "tool_error": "the replayer failed; a bug",
+    "session_lost": "its connection could not be opened again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A captured request that will be sent.
+
+    `number`: its place in the plan, in order of captured time over all sessions. `session`: index in the plan's
+    sessions. `at_ns`: when it is due, from the start, at speed 1. `version`: what it will be sent as. `waits`: numbers
+    of the steps whose answers must be there first; `after`: steps that must have been sent first. `rules`: what was
+    converted, by name; empty: sent in its own version. `body` has the request decoded, in the form
+    of the newest version (`convert.canonical`), topics named (`parts.NAME`). `expects`: a fetch whose records in the
+    capture are produced by steps of this plan.
+    """
+
+    number: int
+    session: int
+    request: Request
+    at_ns: int
+    version: int
+    route: Route
+    waits: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    rules: tuple[str, ...] = ()
+    body: dict[str, Any] | None = field(default=None, repr=False)
+    expects: bool = False
+    quick: Quick | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A captured exchange that will not be sent. `row`: of the table `exchanges`."""
+
+    row: dict[str, Any]
+    rule: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All steps in order of captured time, all skips; `sessions` holds each session's step numbers in order."""
+
+    steps: tuple[Step, ...]
+    skips: tuple[Skip, ...]
+    sessions: tuple[tuple[int, ...], ...]
+
+    def __iter__(self) -> Iterator[Step | Skip]:
+        yield from self.steps
+        yield from self.skips

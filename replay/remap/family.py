@@ -1,0 +1,26 @@
+"""What each family of values does: writes the target's into requests, learns them from answers.
+
+`step` is the captured request, `sent` and `body` are what the target got or gets, `captured` and `replayed` the answers
+of both sides (None: not captured; lost). Topics' structs have their captured names under `parts.NAME`. Rule: a family
+changes bodies and its own state, and reads other families only through their methods.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from analyzer.protocol.tree import Body
+from replay.plan.steps import Step
+
+
+class Family(Protocol):
+    """Of values that the original cluster assigned, and that the target has others for."""
+
+    def write(self, step: Step, body: Body) -> None:
+        """Put the target's values into a request."""
+
+    def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        """Take from a pair of answers what the target assigned."""
+
+    def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
+        """Make a request that was answered (or lost) fit to be sent again by a rule of `steps.RULES`."""

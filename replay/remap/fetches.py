@@ -1,0 +1,234 @@
+"""Fetch sessions (KIP-227) and share sessions (KIP-932), and where fetches read. Pure.
+
+Rules: the target's session is told what the captured client's was told, its epochs are counted anew; a session is one
+broker's, so on a target with several brokers fetches name all of their partitions each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.schema import ZERO_UUID
+from analyzer.protocol.tree import Body
+from replay.plan import batches
+from replay.plan.parts import NAME, Partition, answered, partitions
+from replay.plan.steps import Step
+from replay.remap.offsets import AS_IS, Offsets, asked_offsets
+from replay.remap.topics import Topics
+
+_SESSIONLESS = 0, -1
+_NEW = 0, 0
+"""(session id, epoch) of a fetch outside of sessions, and of one that makes a session."""
+_ADOPTED_BYTES = 1 << 20
+"""`partition_max_bytes` of a partition that no captured request names: the default of clients."""
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """A fetch session of the capture: its partitions as the client last named them, and the target's session (id 0:
+    none; `epoch` is the next one to send). `partial`: its start was not seen, so partitions may be missing."""
+
+    partitions: dict[Partition, Body] = field(default_factory=dict)
+    id: int = 0
+    epoch: int = 0
+    partial: bool = False
+
+    def track(self, body: Body) -> None:
+        """Keep the partitions that a fetch names, as it was made for the target; let go of those that it forgets."""
+        for topic in body["topics"]:
+            for partition in topic["partitions"]:
+                self.partitions[topic.get(NAME, ""), partition["partition"]] = partition
+        for topic in body.get("forgottenTopicsData") or ():
+            for number in topic["partitions"]:
+                self.partitions.pop((topic.get(NAME, ""), number), None)
+
+    def name_all(self, body: Body) -> None:
+        """Name all partitions of the session."""
+        topics: dict[str, Body] = {}
+        for (name, _), partition in self.partitions.items():
+            topics.setdefault(name, {NAME: name, "topic": name, "topicId": ZERO_UUID, "partitions": []})
+            topics[name]["partitions"].append(partition)
+        body["topics"] = list(topics.values())
+        body["forgottenTopicsData"] = []
+
+
+class Fetches:
+    """Sessions by connection and captured id."""
+
+    def __init__(self, topics: Topics, offsets: Offsets) -> None:
+        self._topics = topics
+        self._offsets = offsets
+        self._sessions: dict[tuple[str, int], FetchSession] = {}
+        self._share_epochs: dict[tuple[str, str, str], int] = {}
+
+    def enter(self, step: Step, body: Body, captured: Body | None, several: bool) -> str | None:
+        """Put a fetch into the target's session; the rule by which it became something else, if it did. `several`: the
+        target has several brokers."""
+        if "sessionId" not in body:
+            body["sessionId"], body["sessionEpoch"] = _SESSIONLESS
+        captured_id, epoch = body["sessionId"], body["sessionEpoch"]
+        if (captured_id, epoch) == _SESSIONLESS:
+            return None
+        key = step.request.connection, captured_id
+        session = self._sessions.get(key)
+        if epoch > 0:
+            if session is None:
+                session = self._sessions[key] = FetchSession(partial=True)
+            if session.partial:
+                self._adopt(session, body, captured)
+            session.track(body)
+            if not session.partitions:
+                return "no_session"
+            if session.id and not several:
+                body["sessionId"], body["sessionEpoch"] = session.id, session.epoch
+                return None
+            session.name_all(body)
+        elif session is None:
+            # (0, 0) makes a session; the answer says its captured id, see `_learn_session`.
+            session = self._sessions[key] = FetchSession()
+            session.track(body)
+        if several or epoch == -1:
+            if epoch == -1 and session.id and not several:
+                body["sessionId"] = session.id
+                session.id = 0
+                return None
+            body["sessionId"], body["sessionEpoch"] = _SESSIONLESS
+            return "sessionless" if several and epoch >= 0 else None
+        if epoch == 0:
+            session.partitions.clear()
+            session.track(body)
+            body["sessionId"] = session.id
+            return None
+        body["sessionId"], body["sessionEpoch"] = _NEW
+        return "session_remade"
+
+    def _adopt(self, session: FetchSession, body: Body, captured: Body | None) -> None:
+        """Name the partitions that the captured answer has records of, and nobody named since the capture began: they
+        were asked for from these records on."""
+        asked = {(topic.get(NAME, ""), part["partition"]) for topic in body["topics"] for part in topic["partitions"]}
+        for topic in (captured or {}).get("responses", ()):
+            name = topic.get(NAME)
+            for partition in topic["partitions"]:
+                where = name, partition["partitionIndex"]
+                inside = batches.produced(partition.get("records"))
+                if name and inside and where not in asked and where not in session.partitions:
+                    adopted = {
+                        "partition": partition["partitionIndex"],
+                        "fetchOffset": self._offsets.offset(where, inside[0].base_offset),
+                        "partitionMaxBytes": _ADOPTED_BYTES,
+                    }
+                    body["topics"].append({NAME: name, "topic": name, "topicId": ZERO_UUID, "partitions": [adopted]})
+
+    # --- places that are out of range ---
+
+    def lost_places(
+        self, step: Step, sent: Body, captured: Body | None, replayed: Body
+    ) -> Iterator[tuple[str, int, int]]:
+        """(captured topic, partition, captured high watermark) where a fetch is out of range on the target, and was not
+        when captured, because nothing had said yet how offsets here and there belong together when it was sent."""
+        if self._offsets.mode == AS_IS:
+            return
+        before = answered(names.FETCH, captured)
+        asked, had = asked_offsets(step.body or {}), asked_offsets(sent)
+        for (topic, partition), now in answered(names.FETCH, replayed).items():
+            where = self._topics.captured(topic), partition
+            was = before.get(where)
+            if now["errorCode"] != errors.OFFSET_OUT_OF_RANGE or was is None:
+                continue
+            if was["errorCode"] or was["highWatermark"] < 0:
+                continue
+            known = self._offsets.map_of(where)
+            unknown = known is None or not (known.produced or known.hints)
+            if unknown or (known and where in asked and known.start(asked[where]) != had.get(where)):
+                yield *where, was["highWatermark"]
+
+    def found_places(self, step: Step, body: Body, ends: dict[Partition, tuple[int, int]]) -> None:
+        """The captured high watermark and the target's of each such partition: read from the place that is as far from
+        them, in a session made again."""
+        session = self._session(step)
+        places = dict(session.partitions) if session is not None else {}
+        places |= {(name, number): part for name, number, part in partitions(names.FETCH, body) if part is not None}
+        for where, partition in places.items():
+            if where in ends:
+                captured, replayed = self._offsets.guess(where, ends[where])
+                known = self._offsets.map_of(where)
+                assert known is not None
+                partition["fetchOffset"] = known.start(partition["fetchOffset"] + captured - replayed)
+        self.again(step, body, "session_remade", None, None)
+
+    def lacks_share_session(self, step: Step) -> bool:
+        """Does a request go on in a share session that the target has not made?"""
+        if step.request.api_key not in (names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE):
+            return False
+        assert step.body is not None
+        return step.body["shareSessionEpoch"] > 0 and _share(step, step.body) not in self._share_epochs
+
+    # --- as a family ---
+
+    def write(self, step: Step, body: Body) -> None:
+        match step.request.api_key:
+            case names.FETCH:
+                self._fetch(step, body)
+            case names.SHARE_FETCH | names.SHARE_ACKNOWLEDGE:
+                if body["shareSessionEpoch"] > 0:
+                    body["shareSessionEpoch"] = self._share_epochs[_share(step, body)]
+
+    def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        match step.request.api_key:
+            case names.FETCH:
+                self._learn_session(step, sent, captured, replayed)
+            case names.SHARE_FETCH | names.SHARE_ACKNOWLEDGE:
+                if not replayed["errorCode"]:
+                    epoch = sent["shareSessionEpoch"]
+                    self._share_epochs[_share(step, sent)] = 1 if epoch == 0 else epoch + 1
+
+    def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
+        if step.request.api_key != names.FETCH or body["sessionEpoch"] == -1:
+            return
+        session = self._session(step)
+        if session is None:
+            body["sessionId"], body["sessionEpoch"] = _SESSIONLESS
+        elif rule in ("session_remade", "reconnected") or replayed is None or not replayed.get("sessionId"):
+            session.name_all(body)
+            body["sessionId"], body["sessionEpoch"] = _NEW
+        else:
+            body["sessionId"], body["sessionEpoch"] = replayed["sessionId"], body["sessionEpoch"] + 1
+
+    def _session(self, step: Step) -> FetchSession | None:
+        return self._sessions.get((step.request.connection, (step.body or {}).get("sessionId", 0)))
+
+    def _fetch(self, step: Step, body: Body) -> None:
+        body.pop("clusterId", None)
+        body["replicaId"] = -1
+        body.pop("replicaState", None)
+        for topic in body["topics"]:
+            for partition in topic["partitions"]:
+                where = topic.get(NAME, ""), partition["partition"]
+                partition["currentLeaderEpoch"] = -1
+                partition["lastFetchedEpoch"] = -1
+                partition["logStartOffset"] = -1
+                partition["fetchOffset"] = self._offsets.read_from(
+                    step.request.connection, where, partition["fetchOffset"]
+                )
+                partition.pop("replicaDirectoryId", None)
+                partition.pop("highWatermark", None)
+
+    def _learn_session(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        """Keep the session by its captured id, whatever it became here; take the target's id, and count its epoch."""
+        session = self._session(step)
+        if session is None:
+            return
+        captured_id = (step.body or {}).get("sessionId", 0)
+        if captured_id == 0 and captured is not None and captured.get("sessionId"):
+            del self._sessions[step.request.connection, captured_id]
+            self._sessions[step.request.connection, captured["sessionId"]] = session
+        if sent["sessionEpoch"] == -1 or replayed.get("errorCode"):
+            return
+        session.id = replayed.get("sessionId", 0)
+        session.epoch = sent["sessionEpoch"] + 1
+
+
+def _share(step: Step, body: Body) -> tuple[str, str, str]:
+    return body["groupId"] or "", body["memberId"] or "", step.request.connection

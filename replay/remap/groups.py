@@ -1,0 +1,354 @@
+"""Members of groups, classic (JoinGroup), of KIP-848 and of share groups: their ids, generations and epochs. Pure.
+
+Rules: a member has its id, its generation or epoch and its partitions from the target; whoever leads there hands out
+what the captured leader did. A member that the target lost joins again with all that it has said of itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.tree import Body
+from replay.plan import apis
+from replay.plan.steps import Step
+from replay.remap.topics import Topics
+
+_LOST: Final = frozenset((errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID))
+"""The target has no such member, or not in this generation."""
+
+_SUBSCRIPTION: Final = (
+    "instanceId", "rackId", "rebalanceTimeoutMs", "subscribedTopicNames", "subscribedTopicRegex", "serverAssignor",
+)  # fmt: skip
+"""What a member says of itself when it joins, and later only where it changes (KIP-848)."""
+
+Who = tuple[str, str]
+"""A group, and a member of it by its captured id."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A member of a KIP-848 or share group on the target. `assignment` is the target's last one, `owned` what the
+    member has confirmed, `subscription` what it has said of itself, as it was sent."""
+
+    epoch: int = 0
+    subscription: Body = field(default_factory=dict)
+    assignment: list[Body] | None = None
+    owned: list[Body] | None = None
+
+    def take(self, sent: Body, answer: Body) -> None:
+        """Its heartbeat was answered."""
+        told = {name: sent.get(name) for name in _SUBSCRIPTION}
+        self.subscription |= {name: value for name, value in told.items() if value not in (None, -1)}
+        if answer["errorCode"]:
+            return
+        self.epoch = answer["memberEpoch"]
+        if answer.get("assignment") is not None:
+            self.assignment = answer["assignment"]["topicPartitions"]
+
+
+class Groups:
+    """`assignments`: of the captured leaders' SyncGroup, by group and generation."""
+
+    def __init__(self, topics: Topics, assignments: Mapping[tuple[str, int], list[Body]]) -> None:
+        self._topics = topics
+        self._assignments = assignments
+        self._ids: dict[Who, str] = {}
+        self._generations: dict[tuple[str, str, int], int] = {}
+        self._leads: dict[tuple[str, str, int], bool] = {}
+        self._joins: dict[Who, Body] = {}  # of classic groups: the last JoinGroup that was sent ...
+        self._current: dict[Who, int] = {}  # ... and the generation that it brought
+        self._rejoins: dict[str, int] = {}  # how often members of a group had to join again ...
+        self._settled: dict[Who, int] = {}  # ... and how often when this one joined last
+        self._members: dict[Who, Member] = {}
+        self._refused: set[str] = set()  # groups of a kind that the target does not serve
+
+    # --- what is known ---
+
+    def member(self, group: str, member: str) -> str:
+        """A member's id on the target; its own where none was learned, which is not sent (`stranger`)."""
+        return self._ids.get((group, member), member)
+
+    def stranger(self, step: Step) -> Who | None:
+        """The group and member that a request speaks for, where the target has given it no id or no generation: its
+        join was refused, or never answered. What it says needs them. None: all that it names is there."""
+        body, key = step.body, step.request.api_key
+        assert body is not None
+        speaks: list[Who] = []
+        if key in (names.HEARTBEAT, names.SYNC_GROUP):
+            speaks = [(body["groupId"], body["memberId"])]
+        elif key in (names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT):
+            if body.get("memberId") and body["generationIdOrMemberEpoch"] >= 0:
+                speaks = [(body["groupId"], body["memberId"])]
+        elif key in apis.GROUP_HEARTBEATS:
+            speaks = [(body["groupId"], body["memberId"])] if body["memberEpoch"] > 0 else []
+        elif key == names.OFFSET_FETCH:
+            speaks = [(asked["groupId"], asked["memberId"]) for asked in body["groups"] if asked.get("memberId")]
+        elif key == names.LEAVE_GROUP:
+            leaving = [
+                (body["groupId"], each["memberId"]) for each in body["members"] if not each.get("groupInstanceId")
+            ]
+            speaks = leaving if not any(map(self._is_member, leaving)) else []
+        return next((who for who in speaks if who[0] not in self._refused and not self._is_member(who)), None)
+
+    def _is_member(self, who: Who) -> bool:
+        """Has the target given it an id, and a generation or an epoch?"""
+        state = self._members.get(who)
+        return who in self._current or (state is not None and state.epoch > 0)
+
+    def generation(self, group: str, member: str, generation: int) -> int:
+        """The generation of a classic group, or the epoch that a member has now."""
+        if generation < 0:
+            return generation
+        state = self._members.get((group, member))
+        if state is not None:
+            return state.epoch
+        now = self._current.get((group, member), generation)
+        return self._generations.get((group, member, generation), now)
+
+    def assignment(self, group: str, generation: int, otherwise: list[Body]) -> list[Body]:
+        """What the captured leader handed out in a captured generation, by the ids that the members have now."""
+        given = copy.deepcopy(self._assignments.get((group, generation), otherwise))
+        for one in given:
+            one["memberId"] = self.member(group, one["memberId"])
+        return given
+
+    def subscription(self, group: str, member: str) -> Body:
+        """What a member of a KIP-848 or share group has said of itself; nothing where it is none."""
+        state = self._members.get((group, member))
+        return copy.deepcopy(state.subscription) if state is not None else {}
+
+    def join_of(self, group: str, member: str) -> Body:
+        """The JoinGroup that was last sent for a member of a classic group."""
+        return self._joins[group, member]
+
+    def can_rejoin(self, step: Step, captured: Body | None, codes: set[int]) -> bool:
+        """May the member that got these errors join again? Not where it leaves, nor where it never joined; because of a
+        rebalance only if that comes from another member's joining again: others are the capture's, with joins of its
+        own."""
+        assert step.body is not None
+        who = _speaker(step, captured)
+        if step.request.api_key == names.JOIN_GROUP:
+            return bool(step.body["memberId"])
+        if step.request.api_key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] < 0:
+            return False
+        if self.subscription(*who):
+            return True
+        if who not in self._joins:
+            return False
+        return self._behind(who) or bool(codes & _LOST)
+
+    def moved_on(self, step: Step, sent: Body) -> bool:
+        """Is a member of a classic group in another generation by now than a request of it that was sent? Then the
+        captured generation stands for that."""
+        assert step.body is not None
+        group, member = step.body["groupId"], step.body["memberId"]
+        now = self._current.get((group, member))
+        name = "generationId" if "generationId" in sent else "generationIdOrMemberEpoch"
+        if now is None or now == sent[name]:
+            return False
+        self._generations[group, member, step.body[name]] = now
+        return True
+
+    def members(self) -> Iterator[tuple[str, str, str]]:
+        """(group, captured id, id on the target)."""
+        for (group, member), there in self._ids.items():
+            yield group, member, there
+
+    def generations(self) -> Iterator[tuple[str, int, int]]:
+        """(group, captured generation, generation on the target), of each member."""
+        for (group, _, generation), there in self._generations.items():
+            yield group, generation, there
+
+    # --- what the replayer did itself ---
+
+    def joined(self, group: str, member: str, generation: int, body: Body, answer: Body) -> None:
+        """The replayer joined a classic group for a member: `member` and `generation` are the captured ones (-1: not
+        said), `body` is what it joined with."""
+        self._ids[group, member] = answer["memberId"]
+        self._settle((group, member), body, answer)
+        if generation >= 0:
+            self._take_generation((group, member, generation), answer)
+
+    def joined_assigned(self, group: str, member: str, body: Body, answer: Body) -> None:
+        """The replayer joined a KIP-848 group for a member: the same for its epoch and its partitions."""
+        state = self._members[group, member] = Member()
+        self._take_heartbeat((group, member), state, body, answer)
+
+    def refuse(self, group: str) -> None:
+        """The target does not serve groups of this kind: it has no members."""
+        self._refused.add(group)
+
+    def rejoins(self, group: str, member: str) -> None:
+        """A member joins again, not because of another that did: the others will have to."""
+        if not self._behind((group, member)):
+            self._rejoins[group] = self._rejoins.get(group, 0) + 1
+
+    def _behind(self, who: Who) -> bool:
+        """Did another member have to join again after this one did?"""
+        return self._rejoins.get(who[0], 0) > self._settled.get(who, 0)
+
+    def _settle(self, who: Who, body: Body, answer: Body) -> None:
+        self._joins[who] = body
+        self._current[who] = answer["generationId"]
+        self._settled[who] = self._rejoins.get(who[0], 0)
+
+    def _take_generation(self, key: tuple[str, str, int], answer: Body) -> None:
+        self._generations[key] = answer["generationId"]
+        self._leads[key] = answer["leader"] == answer["memberId"]
+
+    # --- as a family ---
+
+    def write(self, step: Step, body: Body) -> None:
+        match step.request.api_key:
+            case names.OFFSET_COMMIT | names.TXN_OFFSET_COMMIT:
+                self._commit(body)
+            case names.OFFSET_FETCH:
+                self._offset_fetch(body)
+            case names.JOIN_GROUP:
+                # By an id that it never gave the target does not know it.
+                body["memberId"] = self._ids.get((body["groupId"], body["memberId"]), "")
+            case names.SYNC_GROUP:
+                self._sync(body)
+            case names.HEARTBEAT:
+                self._speak(body)
+            case names.LEAVE_GROUP:
+                self._leave(body)
+            case names.CONSUMER_GROUP_HEARTBEAT:
+                self._group_heartbeat(body)
+            case names.SHARE_GROUP_HEARTBEAT:
+                self._subscribe(body)
+                state = self._members.setdefault((body["groupId"], body["memberId"]), Member())
+                if body["memberEpoch"] > 0:
+                    body["memberEpoch"] = state.epoch
+
+    def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        if step.request.api_key == names.JOIN_GROUP:
+            self._learn_join(step, sent, captured, replayed)
+        elif step.request.api_key in apis.GROUP_HEARTBEATS:
+            who = _speaker(step, captured)
+            self._take_heartbeat(who, self._members.setdefault(who, Member()), sent, replayed)
+
+    def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
+        if rule == "member_id_given" and replayed is not None:
+            body["memberId"] = replayed["memberId"]
+        if rule == "rejoined" and step.request.api_key == names.JOIN_GROUP:
+            body["memberId"] = ""
+        if step.request.api_key in apis.GROUP_HEARTBEATS and rule in ("rebalance_awaited", "rejoined"):
+            self._heartbeat_again(_speaker(step, captured), body, rule == "rejoined")
+
+    def _commit(self, body: Body) -> None:
+        group, member = body["groupId"], body.get("memberId", "")
+        if group in self._refused:
+            body["memberId"], body["generationIdOrMemberEpoch"] = "", -1
+        elif "generationIdOrMemberEpoch" in body:
+            body["generationIdOrMemberEpoch"] = self.generation(group, member, body["generationIdOrMemberEpoch"])
+            body["memberId"] = self.member(group, member)
+
+    def _offset_fetch(self, body: Body) -> None:
+        for asked in body["groups"]:
+            group, member = asked["groupId"], asked.get("memberId")
+            if group in self._refused:
+                asked["memberId"], asked["memberEpoch"] = None, -1
+            elif member:
+                asked["memberEpoch"] = self.generation(group, member, asked["memberEpoch"])
+                asked["memberId"] = self.member(group, member)
+
+    def _sync(self, body: Body) -> None:
+        group, generation = body["groupId"], body["generationId"]
+        leads = self._leads.get((group, body["memberId"], generation))
+        if leads is None:
+            for given in body["assignments"]:
+                given["memberId"] = self.member(group, given["memberId"])
+        else:
+            body["assignments"] = self.assignment(group, generation, body["assignments"]) if leads else []
+        self._speak(body)
+
+    def _leave(self, body: Body) -> None:
+        """Members leave by the ids that the target gave, static ones also by their instance alone."""
+        group = body["groupId"]
+        body["memberId"] = self._ids.get((group, body.get("memberId", "")), "")
+        leaving = []
+        for member in body["members"]:
+            there = self._ids.get((group, member["memberId"]), "")
+            if there or member.get("groupInstanceId"):
+                leaving.append({**member, "memberId": there})
+        body["members"] = leaving
+
+    def _speak(self, body: Body) -> None:
+        group, member = body["groupId"], body["memberId"]
+        body["generationId"] = self.generation(group, member, body["generationId"])
+        body["memberId"] = self.member(group, member)
+
+    def _subscribe(self, body: Body) -> None:
+        if body.get("subscribedTopicNames") is not None:
+            body["subscribedTopicNames"] = [self._topics.name(name) for name in body["subscribedTopicNames"]]
+
+    def _group_heartbeat(self, body: Body) -> None:
+        """KIP-848: the member has its epoch and its partitions from the target, not from the capture."""
+        group, member = body["groupId"], body["memberId"]
+        self._subscribe(body)
+        if not member:  # version 0 joins without an id: whose state it is, the answer says
+            body["topicPartitions"] = []
+            return
+        state = self._members.setdefault((group, member), Member())
+        joins = body["memberEpoch"] <= 0
+        if joins:
+            state.assignment = state.owned = None
+        else:
+            body["memberEpoch"] = state.epoch
+        body["memberId"] = self.member(group, member)
+        if joins and body["memberEpoch"] == 0:
+            body["topicPartitions"] = []
+        elif not joins and (body.get("topicPartitions") is not None or state.assignment != state.owned):
+            body["topicPartitions"] = copy.deepcopy(state.assignment or [])
+            state.owned = state.assignment
+
+    def _heartbeat_again(self, who: Who, body: Body, rejoins: bool) -> None:
+        """The member is where its last answer put it (an older epoch is fenced), or it joins with all that it has said
+        of itself, and owns nothing."""
+        state = self._members.setdefault(who, Member())
+        body["memberId"] = self.member(*who)
+        owned: list[Body] | None = None
+        if rejoins:
+            body.update(copy.deepcopy(state.subscription))
+            state.epoch, state.assignment, state.owned, owned = 0, None, None, []
+        elif state.assignment != state.owned:
+            owned, state.owned = copy.deepcopy(state.assignment or []), state.assignment
+        body["memberEpoch"] = state.epoch
+        if "topicPartitions" in body:
+            body["topicPartitions"] = owned
+
+    def _learn_join(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        assert step.body is not None
+        group, asked = step.body["groupId"], step.body["memberId"]
+        was = captured["memberId"] if captured is not None else ""
+        if replayed["errorCode"] not in (errors.NONE, errors.MEMBER_ID_REQUIRED):
+            return  # an id may stand in the answer all the same: the one that was asked with, and is not known
+        for old in (asked, was):
+            if old and replayed["memberId"]:
+                self._ids[group, old] = replayed["memberId"]
+        if replayed["errorCode"]:
+            return
+        if captured is None:
+            self._settle((group, asked), sent, replayed)
+        elif not captured["errorCode"]:
+            self._take_generation((group, was, captured["generationId"]), replayed)
+            self._settle((group, was), sent, replayed)
+
+    def _take_heartbeat(self, who: Who, state: Member, sent: Body, replayed: Body) -> None:
+        state.take(sent, replayed)
+        if replayed["errorCode"] == errors.UNSUPPORTED_VERSION:  # offered, and not configured (3.9: KIP-848 groups)
+            self.refuse(who[0])
+        elif not replayed["errorCode"] and replayed.get("memberId"):
+            self._ids[who] = replayed["memberId"]
+
+
+def _speaker(step: Step, captured: Body | None) -> Who:
+    """The group and the member, by its captured id, that a request speaks for; version 0 of a group heartbeat is given
+    it by the answer."""
+    assert step.body is not None
+    return step.body["groupId"], step.body.get("memberId") or (captured or {}).get("memberId") or ""

@@ -1,0 +1,241 @@
+"""Offsets of the capture, and where the same records are on the target. Pure.
+
+Pairs are learned from answers: each produced batch has a base offset on both sides. With several producers on a
+partition batches may interleave otherwise, so a pair holds for its batch, and for what follows until the next one. A
+reader that goes on from where its last answer ended does so here too: it is never ahead of what it has read.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.plan import batches
+from replay.plan.parts import NAME, Partition, answered, partitions
+from replay.plan.steps import Step
+from replay.remap.topics import Topics
+
+AS_IS: Final = "as-is"
+SHIFT: Final = "shift"
+POSITION: Final = "position"
+
+
+@dataclass(slots=True)
+class OffsetMap:
+    """One partition. `produced`: (captured base, replayed base, offsets) of batches, sorted; `hints`: pairs from
+    ListOffsets, used where no batch was produced before; `guess`: where the log ended there and here when nothing else
+    was known; `mixed`: batches are in another order on the target."""
+
+    produced: list[tuple[int, int, int]] = field(default_factory=list)
+    hints: list[tuple[int, int]] = field(default_factory=list)
+    guess: tuple[int, int] | None = None
+    mixed: bool = False
+
+    def learn(self, captured: int, replayed: int, count: int) -> None:
+        """A batch was appended on both sides."""
+        one = captured, replayed, count
+        if self.produced and self.produced[-1] <= one:
+            self.mixed |= self.produced[-1][1] > replayed  # by far the most: a batch behind all others
+            self.produced.append(one)
+            return
+        at = bisect.bisect_left(self.produced, one)
+        self.mixed |= at > 0 and self.produced[at - 1][1] > replayed
+        self.mixed |= at < len(self.produced) and self.produced[at][1] < replayed
+        self.produced.insert(at, one)
+
+    def start(self, captured: int) -> int:
+        """Where to read on the target from, so that no record from `captured` on is missed: the order of batches of
+        several producers may be another one there, and some lie before."""
+        here = self.replayed(captured)
+        if captured < 0 or not self.mixed:
+            return here
+        at = bisect.bisect_left(self.produced, (captured, -1, -1))
+        beside = [max(there + captured - near, 0) for near, there in self._nearest_hint(captured)]
+        return min([here, *beside, *(there for _, there, _ in self.produced[at:])])
+
+    def _nearest_hint(self, captured: int) -> list[tuple[int, int]]:
+        """The answer about this partition that is nearest, in a list; none where none is known."""
+        return [min(self.hints, key=lambda pair: abs(pair[0] - captured))] if self.hints else []
+
+    def hint(self, captured: int, replayed: int) -> None:
+        """The same question was answered with these offsets."""
+        at = bisect.bisect_left(self.hints, (captured, -1))
+        if at < len(self.hints) and self.hints[at][0] == captured:
+            self.hints[at] = captured, replayed
+        else:
+            self.hints.insert(at, (captured, replayed))
+
+    def replayed(self, captured: int) -> int:
+        """The offset on the target; special values (negative) stay."""
+        if captured < 0:
+            return captured
+        at = bisect.bisect_right(self.produced, (captured, 1 << 62, 0))
+        if at:
+            base, there, _ = self.produced[at - 1]
+            return there + captured - base
+        near = self.guess
+        if self.hints:
+            # Nothing was produced before it: the nearest answer about this partition is the best that is known.
+            near = min(self.hints, key=lambda pair: abs(pair[0] - captured))
+        elif self.produced:
+            near = self.produced[0][:2]
+        return captured if near is None else max(near[1] + captured - near[0], 0)
+
+
+class Offsets:
+    """All partitions. `mode`: `AS_IS`, the target is a copy; `SHIFT`, by pairs; `POSITION`, a reader goes on from where
+    its own last answer ended."""
+
+    def __init__(self, mode: str, topics: Topics) -> None:
+        self.mode = mode
+        self._topics = topics
+        self._maps: dict[Partition, OffsetMap] = {}
+        self._positions: dict[tuple[str, str, int], tuple[int, int]] = {}
+
+    def items(self) -> Iterator[tuple[Partition, OffsetMap]]:
+        """All partitions that something is known of."""
+        yield from self._maps.items()
+
+    def map_of(self, where: Partition) -> OffsetMap | None:
+        """What is known of a captured partition."""
+        return self._maps.get(where)
+
+    def appended(self, where: Partition, captured: int, replayed: int, count: int) -> None:
+        """A batch was appended on both sides."""
+        self._map(where).learn(captured, replayed, count)
+
+    def guess(self, where: Partition, ends: tuple[int, int]) -> tuple[int, int]:
+        """Where the log ended there and here, when nothing else is known; what was guessed before (0, 0: nothing)."""
+        map_ = self._map(where)
+        before, map_.guess = map_.guess or (0, 0), ends
+        return before
+
+    def offset(self, where: Partition, captured: int) -> int:
+        """An offset of a captured partition, by the mode."""
+        known = None if self.mode == AS_IS else self._maps.get(where)
+        return captured if known is None else known.replayed(captured)
+
+    def read_from(self, connection: str, where: Partition, captured: int) -> int:
+        """Where a reader goes on that asked for this offset when captured."""
+        known = None if self.mode == AS_IS else self._maps.get(where)
+        there = captured if known is None else known.start(captured)
+        position = self._positions.get((connection, *where))
+        if position is None or position[0] != captured:
+            return there
+        return position[1] if self.mode == POSITION else min(position[1], there)
+
+    def _map(self, where: Partition) -> OffsetMap:
+        known = self._maps.get(where)
+        if known is None:
+            known = self._maps[where] = OffsetMap()
+        return known
+
+    # --- as a family ---
+
+    def write(self, step: Step, body: Body) -> None:
+        match step.request.api_key:
+            case names.OFFSET_COMMIT | names.TXN_OFFSET_COMMIT:
+                for where, partition in _named(body):
+                    partition["committedOffset"] = self.offset(where, partition["committedOffset"])
+                    if "committedLeaderEpoch" in partition:
+                        partition["committedLeaderEpoch"] = -1
+            case names.SHARE_FETCH | names.SHARE_ACKNOWLEDGE:
+                for where, partition in _named(body, known_only=True):
+                    for acknowledged in partition.get("acknowledgementBatches") or ():
+                        for end in ("firstOffset", "lastOffset"):
+                            acknowledged[end] = self.offset(where, acknowledged[end])
+
+    def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        match step.request.api_key:
+            case names.PRODUCE:
+                self._learn_produce(step, captured, replayed)
+            case names.LIST_OFFSETS:
+                self._learn_listed(captured, replayed)
+            case names.FETCH:
+                self._learn_position(step, sent, captured, replayed)
+
+    def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
+        """Nothing: what is known of a partition only grows."""
+
+    def _learn_produce(self, step: Step, captured: Body | None, replayed: Body) -> None:
+        assert step.body is not None
+        before, after = answered(names.PRODUCE, captured), answered(names.PRODUCE, replayed)
+        for topic in step.body["topicData"]:
+            name = topic.get(NAME, "")
+            for partition in topic["partitionData"]:
+                was = before.get((name, partition["index"]))
+                now = after.get((self._topics.name(name), partition["index"]))
+                if was is None or now is None or was["errorCode"] or now["errorCode"]:
+                    continue
+                if was["baseOffset"] < 0 or now["baseOffset"] < 0:
+                    continue
+                count = sum(batch.last_offset_delta + 1 for batch in batches.produced(partition["records"]))
+                self.appended((name, partition["index"]), was["baseOffset"], now["baseOffset"], count)
+
+    def _learn_listed(self, captured: Body | None, replayed: Body) -> None:
+        before = answered(names.LIST_OFFSETS, captured)
+        for (topic, partition), now in answered(names.LIST_OFFSETS, replayed).items():
+            where = self._topics.captured(topic), partition
+            was = before.get(where)
+            if was is None or was["errorCode"] or now["errorCode"]:
+                continue
+            there, here = listed_offset(was), listed_offset(now)
+            if there >= 0 and here >= 0:
+                self._map(where).hint(there, here)
+
+    def _learn_position(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        """Where a reader is on both sides: behind the records that it got, else where it asked."""
+        before = answered(names.FETCH, captured)
+        now = {
+            (self._topics.captured(topic), number): partition
+            for (topic, number), partition in answered(names.FETCH, replayed).items()
+        }
+        asked_there, asked_here = asked_offsets(step.body or {}), asked_offsets(sent)
+        for where in (before.keys() | now.keys()) if captured is not None else ():
+            reader = step.request.connection, *where
+            was = self._positions.get(reader, (None, None))
+            there = _end(before.get(where), asked_there.get(where, was[0]))
+            here = _end(now.get(where), asked_here.get(where, was[1]))
+            if there is None or here is None:
+                self._positions.pop(reader, None)
+            else:
+                self._positions[reader] = there, here
+
+
+def _named(body: Body, known_only: bool = False) -> Iterator[tuple[Partition, Body]]:
+    """The partitions of a request by captured name; `known_only`: of topics that have one."""
+    for topic in body["topics"]:
+        if NAME in topic or not known_only:
+            for partition in topic["partitions"]:
+                yield (topic.get(NAME, ""), partition["partitionIndex"]), partition
+
+
+def asked_offsets(fetch: Body) -> dict[Partition, int]:
+    """The offsets that a fetch asks for."""
+    return {
+        (topic, number): partition["fetchOffset"]
+        for topic, number, partition in partitions(names.FETCH, fetch)
+        if partition is not None and "fetchOffset" in partition
+    }
+
+
+def _end(partition: Body | None, asked: int | None) -> int | None:
+    """The offset after the records of a fetched partition; where it was asked for, without any; None where the records
+    are no batches, or nothing says it."""
+    end = asked
+    try:
+        for batch in batches.batches((partition or {}).get("records") or b""):
+            end = batch.base_offset + batch.last_offset_delta + 1
+    except batches.BadRecords:
+        return None
+    return end
+
+
+def listed_offset(partition: Body) -> int:
+    """The offset that ListOffsets answers, -1 for none; version 0 has a list of them, the one asked for first."""
+    listed = partition["offset"] if "offset" in partition else next(iter(partition.get("oldStyleOffsets") or ()), -1)
+    return int(listed)

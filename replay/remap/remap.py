@@ -1,0 +1,104 @@
+"""What the original cluster assigned, and what the target has in its place.
+
+In: bodies of captured requests, answers of both sides. Out: bodies to send. Pure: no I/O, no clock; the state is what
+was learned. Each family of values keeps its own (`family`); here all of them are asked, one after the other. Rules: a
+value is replaced only by what an answer brought (or what the engine asked for itself); nobody changes what was learned
+but through a method that says what happened.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from analyzer.protocol.tree import Body
+from replay.plan.steps import Step
+from replay.remap.family import Family
+from replay.remap.fetches import Fetches
+from replay.remap.groups import Groups
+from replay.remap.offsets import SHIFT as SHIFT_OFFSETS
+from replay.remap.offsets import Offsets
+from replay.remap.producers import Producers
+from replay.remap.topics import Topics
+
+KEEP: Final = "keep"
+SHIFT: Final = "shift"
+"""Timestamps of records: as captured, or as old now as they were then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemapOptions:
+    """offsets: a mode of `offsets`; timestamps: `keep`, or `shift` by `time_delta_ms`; map_topic: new names of
+    topics."""
+
+    offsets: str = SHIFT_OFFSETS
+    timestamps: str = KEEP
+    time_delta_ms: int = 0
+    map_topic: Mapping[str, str] = field(default_factory=dict)
+
+
+class Remap:
+    """All that was learned. `assignments`: of the captured leaders' SyncGroup, by group and generation; `nodes`:
+    captured broker ids to the target's."""
+
+    def __init__(
+        self,
+        options: RemapOptions = RemapOptions(),
+        assignments: Mapping[tuple[str, int], list[Body]] | None = None,
+        nodes: Mapping[int, int] | None = None,
+    ) -> None:
+        self.topics = Topics(options.map_topic, nodes or {})
+        self.producers = Producers(options.time_delta_ms if options.timestamps == SHIFT else None)
+        self.offsets = Offsets(options.offsets, self.topics)
+        self.groups = Groups(self.topics, assignments or {})
+        self.fetches = Fetches(self.topics, self.offsets)
+        self.in_place = not options.map_topic and options.timestamps == KEEP
+        """Are producers and topic ids all that is replaced in Produce requests?"""
+
+    @property
+    def _families(self) -> tuple[Family, ...]:
+        return self.topics, self.producers, self.offsets, self.groups, self.fetches
+
+    def request(self, step: Step) -> Body:
+        """What to send for a step: its body with the target's values. Topics' structs keep `NAME`."""
+        body = copy.deepcopy(step.body)
+        assert body is not None
+        for family in self._families:
+            family.write(step, body)
+        self.topics.address(step.request.api_key, body)
+        return body
+
+    def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> Body:
+        """What to send for a step that was answered (or lost) and is sent again by a rule of `steps.RULES`."""
+        if rule == "member_epoch_moved":
+            return self.request(step)
+        for family in self._families:
+            family.again(step, body, rule, captured, replayed)
+        self.topics.address(step.request.api_key, body)
+        return body
+
+    def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        """Take from a pair of answers what the target assigned. `sent` is the body that was sent."""
+        for family in self._families:
+            family.learn(step, sent, captured, replayed)
+
+    def rows(self, capture: str) -> Iterator[Body]:
+        """What was learned, as rows of the table `remaps`."""
+
+        def row(kind: str, scope: str | None, captured: object, replayed: object, records: int | None = None) -> Body:
+            return {"capture": capture, "kind": kind, "scope": scope, "captured": str(captured),
+                    "replayed": str(replayed), "records": records}  # fmt: skip
+
+        for old, new in self.producers.items():
+            yield row("producer", None, f"{old.id}/{old.epoch}", f"{new.id}/{new.epoch}")
+        for group, member, there in self.groups.members():
+            yield row("member", group, member, there)
+        for group, generation, there_generation in self.groups.generations():
+            yield row("generation", group, generation, there_generation)
+        for node, other in self.topics.nodes.items():
+            yield row("node", None, node, other)
+        for (topic, partition), known in self.offsets.items():
+            for base, there_base, count in known.produced:
+                yield row("offset", f"{topic}-{partition}", base, there_base, count)

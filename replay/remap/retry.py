@@ -1,0 +1,237 @@
+"""When the same request is sent again, by which rule, and what of its answer is kept. Pure: no I/O, no clock.
+
+A fresh target meets a faithful resend with races that the capture does not show (replay/README.md has what brokers
+answered): such an answer is retried as a client would, with a bound, and counted. An error that the capture has too is
+the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
+from analyzer.protocol.tree import Body
+from replay.plan import apis
+from replay.plan.parts import NAME, named, subset, without
+from replay.plan.steps import Step
+from replay.plan.values import NO_COORDINATOR
+from replay.remap.remap import Remap
+from replay.remap.topology import Topology
+
+NO_TOPIC: Final = (errors.UNKNOWN_TOPIC_OR_PARTITION, errors.UNKNOWN_TOPIC_ID)
+_LEADER_MOVED: Final = (
+    errors.LEADER_NOT_AVAILABLE, errors.NOT_LEADER_OR_FOLLOWER, errors.REQUEST_TIMED_OUT, errors.REPLICA_NOT_AVAILABLE,
+    errors.NETWORK_EXCEPTION, errors.NOT_ENOUGH_REPLICAS, errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    errors.KAFKA_STORAGE_ERROR, errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH,
+)  # fmt: skip
+"""What clients ask for the leader after: it moves, times out, lacks replicas or its disk, is of another epoch."""
+_SESSION_LOST: Final = (errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH)
+
+_BY_CODE: Final = {
+    **dict.fromkeys(NO_TOPIC, "topic_appears"),
+    **dict.fromkeys(NO_COORDINATOR, "coordinator_loads"),
+    **dict.fromkeys(_LEADER_MOVED, "leader_moved"),
+    **dict.fromkeys(_SESSION_LOST, "session_remade"),
+    errors.CONCURRENT_TRANSACTIONS: "transaction_ends",
+    errors.STALE_MEMBER_EPOCH: "member_epoch_moved",
+}
+_REJOINS: Final = {
+    **dict.fromkeys(apis.GROUP_HEARTBEATS, (errors.UNKNOWN_MEMBER_ID, errors.FENCED_MEMBER_EPOCH)),
+    **dict.fromkeys(
+        (names.HEARTBEAT, names.SYNC_GROUP, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT),
+        (errors.UNKNOWN_MEMBER_ID, errors.ILLEGAL_GENERATION, errors.REBALANCE_IN_PROGRESS),
+    ),
+    names.JOIN_GROUP: (errors.UNKNOWN_MEMBER_ID,),
+}
+"""Errors after which a client joins its group again, by API."""
+_NOT_FOR: Final = frozenset((names.METADATA, names.DESCRIBE_CONFIGS, names.DELETE_TOPICS))
+"""APIs that ask about a topic: that it is not there is an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long (seconds) an answer of a kind is retried: `errors` covers an election after a broker died, `records`
+    and `rebalance` what another member or producer of the capture still has to do."""
+
+    errors: float = 30.0
+    records: float = 5.0
+    rebalance: float = 30.0
+    first_pause: float = 0.02
+    longest_pause: float = 0.5
+
+
+def codes(body: Body | None) -> set[int]:
+    """Every error code of an answer but 0, at any depth."""
+    return set(errors.codes(body))
+
+
+def rule_for(
+    api_key: int, captured: Body | None, replayed: Body, after_retry: bool, given_up: Collection[int] = ()
+) -> str | None:
+    """The rule by which a request with this answer is sent again; None: it is the answer. `after_retry`: an earlier
+    request of the connection was sent again, so that this one came before it. `given_up`: errors that are waited for no
+    more."""
+    expected = codes(captured).union(given_up)
+    for code in sorted(codes(replayed) - expected):
+        name = _BY_CODE.get(code)
+        if code in NO_TOPIC and api_key in _NOT_FOR:
+            continue
+        if name is not None:
+            return name
+        if code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER and after_retry:
+            return "leader_moved"
+        if code == errors.OFFSET_OUT_OF_RANGE and api_key == names.FETCH:
+            return "position_asked"
+        if code in _REJOINS.get(api_key, ()):
+            return "rejoined"
+        if code == errors.MEMBER_ID_REQUIRED and captured is not None and not expected:
+            return "member_id_given"
+    if captured is None:
+        return None
+    if api_key == names.FETCH and has_records(captured) and not has_records(replayed) and not codes(replayed):
+        return "records_awaited"
+    if api_key == names.HEARTBEAT and not replayed["errorCode"]:
+        if captured["errorCode"] == errors.REBALANCE_IN_PROGRESS:
+            return "rebalance_awaited"
+    if api_key in apis.GROUP_HEARTBEATS and not codes(replayed):
+        if _assigned(captured) and not _assigned(replayed):
+            return "rebalance_awaited"
+    return None
+
+
+def _assigned(answer: Body) -> bool:
+    assignment = answer.get("assignment")
+    return bool(assignment and assignment["topicPartitions"])
+
+
+def has_records(answer: Body) -> bool:
+    """Does a Fetch answer carry records?"""
+    return any(partition.get("records") for topic in answer.get("responses", ()) for partition in topic["partitions"])
+
+
+def absent_topics(api_key: int, answer: Body, captured: Body | None) -> set[str]:
+    """The topics of a named answer (`NAME`) that are not there, and were in the capture; "" for one that the
+    target knows no id of. Nothing where the API's answer does not tell topics apart."""
+    where = RESPONSE_LISTS.get(api_key)
+    if where is None:
+        return set()
+    missing = set(NO_TOPIC) - codes(captured)
+    return {
+        topic.get(NAME) or topic.get(where.name) or ""
+        for topic in structs(answer, where.path)
+        if missing & codes({where.partitions: topic[where.partitions]})
+    }
+
+
+def failed_partitions(api_key: int, answer: Body, captured: Body | None) -> set[tuple[str, int]] | None:
+    """The partitions of a named answer (`NAME`) whose errors are retried; None where the API's answer does not
+    tell partitions apart."""
+    where = RESPONSE_LISTS.get(api_key)
+    if where is None or codes({"errorCode": answer.get("errorCode", 0)}):
+        return None
+    expected = codes(captured)
+    return {
+        (topic.get(NAME) or topic.get(where.name) or "", one[where.number])
+        for topic in structs(answer, where.path)
+        for one in topic[where.partitions]
+        if codes({"errorCode": one.get("errorCode", 0)}) - expected
+    }
+
+
+@dataclass(slots=True)
+class History:
+    """Of a session's earlier requests. `retried`: one was sent again, so that later ones came before it;
+    `waited_in_vain`: one waited for records that did not come."""
+
+    retried: bool = False
+    waited_in_vain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`rule`: by which the request is sent again, after `pause` seconds; None: it is not. `also`: rules that this rests
+    on."""
+
+    rule: str | None
+    pause: float = 0.0
+    also: tuple[str, ...] = ()
+
+
+class Retries:
+    """Decides about the answers of one step, one after the other. `captured`: the captured answer, its topics named."""
+
+    def __init__(
+        self, step: Step, captured: Body | None, history: History, remap: Remap, topology: Topology, limits: Limits,
+        now: float,
+    ) -> None:  # fmt: skip
+        self.captured = captured
+        self._step = step
+        self._history = history
+        self._remap = remap
+        self._topology = topology
+        self._limits = limits
+        self._started = now
+        self._pause = limits.first_pause
+        self._closed = False
+
+    def after(self, sent: Body, replayed: Body | None, now: float) -> Decision:
+        """What follows from the answer to what was sent; None: its connection ended without one."""
+        also: tuple[str, ...] = ()
+        rule = self._after_closing() if replayed is None else self._after_answer(sent, replayed)
+        if replayed is not None and rule == "topic_appears" and self._is_absent(self._not_there(sent, replayed)):
+            rule, also = self._after_answer(sent, replayed, NO_TOPIC), ("topic_absent",)
+        if rule is None or now - self._started > self._bound(rule):
+            self._history.waited_in_vain |= rule == "records_awaited"
+            if replayed is not None and rule == "topic_appears":
+                self._topology.absent |= self._not_there(sent, replayed)
+            return Decision(None, also=also)
+        pause, self._pause = self._pause, min(self._pause * 2, self._limits.longest_pause)
+        return Decision(rule, pause, also)
+
+    def parted(self, sent: Body, replayed: Body) -> tuple[Body, list[Body]]:
+        """Of an answer with retriable errors for some partitions: what to send again, only these, and the answer with
+        the others, which is kept."""
+        key = self._step.request.api_key
+        failed = None
+        if apis.api(key).route is apis.Route.LEADER and key != names.FETCH:
+            failed = failed_partitions(key, replayed, self.captured)
+        there = {where: (self._remap.topics.name(where[0]), where[1]) for where in named(key, sent)} if failed else {}
+        if not failed or not failed < set(there.values()):
+            return sent, []
+        wanted = {where for where, on_target in there.items() if on_target in failed}
+        return subset(key, sent, wanted), [without(key, replayed, failed)]
+
+    def _after_closing(self) -> str | None:
+        first, self._closed = not self._closed, True
+        return "reconnected" if first and self._step.request.answer is not None else None
+
+    def _after_answer(self, sent: Body, replayed: Body, given_up: Collection[int] = ()) -> str | None:
+        step = self._step
+        rule = rule_for(step.request.api_key, self.captured, replayed, self._history.retried, given_up)
+        if rule == "records_awaited" and (self._history.waited_in_vain or not step.expects):
+            return None
+        if rule == "position_asked":
+            lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
+            return rule if any(lost) else None
+        if rule == "rejoined" and not self._remap.groups.can_rejoin(step, self.captured, codes(replayed)):
+            return None
+        return rule
+
+    def _bound(self, rule: str) -> float:
+        limits = self._limits
+        return {"records_awaited": limits.records, "rebalance_awaited": limits.rebalance}.get(rule, limits.errors)
+
+    def _not_there(self, sent: Body, replayed: Body) -> set[str]:
+        """The target's names of the topics that an answer says are not there."""
+        key = self._step.request.api_key
+        told = absent_topics(key, replayed, self.captured)
+        if told and "" not in told:
+            return told
+        asked = {self._remap.topics.name(topic[NAME]) for _, topic in topics_of(key, sent) if topic.get(NAME)}
+        return {name for name in asked if name not in self._topology.partitions} or asked
+
+    def _is_absent(self, topics: set[str]) -> bool:
+        return bool(topics) and topics <= self._topology.absent

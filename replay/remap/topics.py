@@ -1,0 +1,103 @@
+"""Topics, brokers and leader epochs: by what name, id, number and epoch the target knows them. Pure.
+
+Rules: a topic has the captured name there, or the one that the user gave; ids come from the target's Metadata; leader
+epochs are sent as unknown (-1), which every broker takes, and where one is asked about, the target's of now is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from analyzer.protocol import names
+from analyzer.protocol.schema import ZERO_UUID
+from analyzer.protocol.topics import topics_of
+from analyzer.protocol.tree import Body
+from replay.plan.parts import NAME
+from replay.plan.steps import Step
+from replay.remap.topology import Topology
+
+_BY_NAME_OR_ID: Final = (names.METADATA, names.DELETE_TOPICS)
+"""Requests that ask by name or by id; brokers refuse both at once."""
+
+
+class Topics:
+    """`renamed`: topics that have another name on the target; `nodes`: captured broker ids to the target's."""
+
+    def __init__(self, renamed: Mapping[str, str], nodes: Mapping[int, int]) -> None:
+        self.renamed = renamed
+        self.nodes = nodes
+        self._ids: dict[str, str] = {}
+        self._leader_epochs: dict[tuple[str, int], int] = {}
+        self._captured = {new: old for old, new in reversed(list(renamed.items()))}
+
+    def name(self, captured: str) -> str:
+        """The topic's name on the target."""
+        return self.renamed.get(captured, captured)
+
+    def captured(self, name: str) -> str:
+        """A target's topic by its name in the capture."""
+        return self._captured.get(name, name)
+
+    def id(self, captured: str) -> str | None:
+        """The topic's id on the target; None where it has none, or none is known."""
+        return self._ids.get(self.name(captured))
+
+    def learn_from(self, topology: Topology) -> None:
+        """The target's topic ids and leader epochs, as its Metadata says them."""
+        self._ids.update(topology.topic_ids)
+        self._leader_epochs.update(topology.leader_epochs)
+
+    def address(self, api_key: int, body: Body) -> None:
+        """Give each topic of a request its name and id on the target."""
+        for where, topic in topics_of(api_key, body):
+            name = topic.get(NAME)
+            if name is None:
+                continue
+            there = self.name(name)
+            if where.name and (topic.get(where.name) is not None or api_key != names.METADATA):
+                topic[where.name] = there
+            if where.id and (api_key not in _BY_NAME_OR_ID or topic.get(where.id, ZERO_UUID) != ZERO_UUID):
+                topic[where.id] = self._ids.get(there, topic.get(where.id, ZERO_UUID))
+
+    # --- as a family ---
+
+    def write(self, step: Step, body: Body) -> None:
+        match step.request.api_key:
+            case names.METADATA:
+                body["allowAutoTopicCreation"] = False
+            case names.LIST_OFFSETS:
+                for _, _, partition in _partitions(body):
+                    partition["currentLeaderEpoch"] = -1
+            case names.OFFSET_FOR_LEADER_EPOCH:
+                self._epoch_ends(body)
+            case names.DESCRIBE_CONFIGS | names.ALTER_CONFIGS | names.INCREMENTAL_ALTER_CONFIGS:
+                self._resources(body)
+
+    def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        """Nothing: `learn_from` takes what the topology has learned."""
+
+    def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
+        """Nothing: topics are addressed again whatever the rule is."""
+
+    def _epoch_ends(self, body: Body) -> None:
+        for topic, number, partition in _partitions(body):
+            partition["currentLeaderEpoch"] = -1
+            # The epoch is the question: the target's epoch of now has what the capture's had.
+            now = self._leader_epochs.get((self.name(topic[NAME]), number))
+            partition["leaderEpoch"] = now if now is not None else partition["leaderEpoch"]
+
+    def _resources(self, body: Body) -> None:
+        """Configurations of a topic or a broker: by their name on the target."""
+        for resource in body["resources"]:
+            name = resource["resourceName"]
+            if resource["resourceType"] == names.TOPIC_RESOURCE:
+                resource["resourceName"] = self.name(name)
+            elif resource["resourceType"] in names.BROKER_RESOURCES and name.isdigit():
+                resource["resourceName"] = str(self.nodes.get(int(name), int(name)))
+
+
+def _partitions(body: Body) -> Iterator[tuple[Body, int, Body]]:
+    for topic in body["topics"]:
+        for partition in topic["partitions"]:
+            yield topic, partition.get("partition", partition.get("partitionIndex", -1)), partition

@@ -1,0 +1,70 @@
+"""What has to be added to transactions first, on a target that does not do it by itself (before KIP-890). Pure.
+
+In: the transactional requests of clients whose broker did it. Out: the AddPartitionsToTxn or AddOffsetsToTxn that the
+target wants before such a request. Rule: a partition or a group is added once a transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.plan.parts import named
+from replay.plan.steps import Step
+from replay.remap.remap import Remap
+
+VERSION: Final = 3
+"""What both are asked in: later versions of AddPartitionsToTxn have a form that only brokers use."""
+_BY_ITSELF: Final = {names.PRODUCE: 12, names.TXN_OFFSET_COMMIT: 5}
+"""From these versions on a broker adds the partitions or the group by itself."""
+
+
+class Missing(NamedTuple):
+    """A request that adds `what`, (topic, partition) or group, to a transaction."""
+
+    transactional_id: str
+    api_key: int
+    body: Body
+    what: set[tuple[str, int] | str]
+
+
+class Additions:
+    """What was added to the transactions that run now."""
+
+    def __init__(self) -> None:
+        self._added: dict[str, set[tuple[str, int] | str]] = {}
+
+    def missing(self, step: Step, body: Body, remap: Remap) -> Missing | None:
+        """What has to be added before a Produce or TxnOffsetCommit is sent with this body; None: nothing."""
+        key = step.request.api_key
+        name = body.get("transactionalId")
+        if not name or step.request.version < _BY_ITSELF[key] or step.version >= _BY_ITSELF[key]:
+            return None
+        producer = remap.producers.of_transaction(name)
+        if producer is None:
+            return None
+        added = self._added.get(name, set())
+        if key == names.PRODUCE:
+            missing = {*named(key, body)} - added
+            asked: Body = {
+                "v3AndBelowTransactionalId": name,
+                "v3AndBelowProducerId": producer.id,
+                "v3AndBelowProducerEpoch": producer.epoch,
+                "v3AndBelowTopics": [
+                    {"name": remap.topics.name(topic), "partitions": sorted(p for t, p in missing if t == topic)}
+                    for topic in sorted({topic for topic, _ in missing})
+                ],
+            }
+            return Missing(name, names.ADD_PARTITIONS_TO_TXN, asked, {*missing}) if missing else None
+        group = body["groupId"]
+        asked = {"transactionalId": name, "producerId": producer.id, "producerEpoch": producer.epoch, "groupId": group}
+        return Missing(name, names.ADD_OFFSETS_TO_TXN, asked, {group}) if group not in added else None
+
+    def add(self, missing: Missing) -> None:
+        """It was added."""
+        self._added.setdefault(missing.transactional_id, set()).update(missing.what)
+
+    def ended(self, transactional_id: str) -> None:
+        """A transaction ended: the next one has nothing."""
+        self._added.pop(transactional_id, None)

@@ -1,0 +1,558 @@
+"""Sends a plan: when it is due, once what it waits for is there, to whoever serves it now.
+
+In: a plan, what the capture says of its cluster, the target. Out: an `Outcome` for each step. One task a session sends
+its steps in order; one task a sent step waits for its answers and sends it again where a rule says so. Nothing here
+decides what may be sent (the plan does), as what it goes to the target (`preparing`), who gets it (`routing`), when a
+wait is over (`dependencies`), or what an answer means (`retry`). Time is the event loop's, the network is a
+`Dial`, so a test hands in both. Rules: every wait has a bound; what was done is recorded whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from analyzer.protocol import errors, names, tree
+from analyzer.protocol.decoding import OK
+from analyzer.protocol.encoding import EncodeError, encode_request, encode_response
+from analyzer.protocol.tree import Body
+from replay.outcome import Outcome
+from replay.plan import convert
+from replay.plan.cluster import Cluster
+from replay.plan.parts import merged, name_answer, without_names
+from replay.plan.sessions import Session
+from replay.plan.steps import Plan, Step
+from replay.plan.values import Offers
+from replay.remap import retry
+from replay.remap.remap import Remap
+from replay.remap.topology import Topology
+from replay.send import produce_in_place
+from replay.send.channel import Channel, ChannelClosed
+from replay.send.dependencies import Waiting
+from replay.send.link import Dial, LinkError
+from replay.send.own_requests import Asker
+from replay.send.preparing import Job, Preparation, Skipped
+from replay.send.progress import Standing
+from replay.send.routing import Connections, Router
+from replay.send.settings import Settings
+
+_LEAST_BACKLOG: Final = 64 << 10
+_TELLING: Final = 1.0
+"""Seconds between two words about how far a run is."""
+
+
+class _SessionState:
+    """What a session has open."""
+
+    def __init__(self, broker: tuple[str, int]) -> None:
+        self.connections = Connections(broker)
+        self.again = asyncio.Lock()
+        self.history = retry.History()
+        self.quick: dict[int, tuple[Step, Outcome]] = {}  # sent the short way and not answered yet
+        self.landed: asyncio.Future[None] | None = None  # told of each answer, while somebody waits for one
+        self.jobs: dict[asyncio.Task[None], Job] = {}
+        self.owed: set[asyncio.Task[None]] = set()  # of the jobs, those that were answered in the capture
+        self.lost = ""
+        self.next: Step | None = None  # is held until it is due and ready
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.quick) + len(self.jobs)
+
+    async def landing(self) -> None:
+        """Wait until one more of the steps that were sent has its answer, or none will come."""
+        self.landed = asyncio.get_running_loop().create_future()
+        await self.landed
+
+    def has_landed(self) -> None:
+        if self.landed is not None and not self.landed.done():
+            self.landed.set_result(None)
+
+
+class Engine:
+    """One run. `record` gets each step's outcome when it is known."""
+
+    def __init__(
+        self,
+        sessions: Sequence[Session],
+        planned: Plan,
+        cluster: Cluster,
+        remap: Remap,
+        topology: Topology,
+        offers: Offers,
+        dial: Dial,
+        bootstrap: tuple[str, int],
+        settings: Settings,
+        record: Callable[[Outcome], None],
+        progress: Callable[[Standing], None] | None = None,
+    ) -> None:
+        self.plan = planned
+        self.remap = remap
+        self.topology = topology
+        self.settings = settings
+        self.notes: Counter[str] = Counter()
+        """How often each rule was applied."""
+        self.failure: LinkError | None = None
+        """What the target did that kept something from being sent."""
+        self._bootstrap = bootstrap
+        self._asker = Asker(dial, bootstrap, offers, topology, remap, settings, self.notes)
+        brokers = sorted({session.broker for session in sessions})
+        self._router = Router(brokers, topology, remap, self._asker, settings, self.notes)
+        self._preparation = Preparation(cluster, remap, topology, self._asker, settings, self.notes)
+        self._waiting = Waiting(planned.steps)
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        self._states = [_SessionState(session.broker) for session in sessions]
+        part = max(settings.unsent_bytes // max(len(sessions), 1), _LEAST_BACKLOG)
+        self._most_unsent = min(settings.backlog_bytes, part)
+        self._started = 0.0
+        self._epoch_ns = 0
+        self._heard = 0
+        self._errors = 0
+        self._progress = progress
+
+    @property
+    def own_requests(self) -> Counter[str]:
+        """What the replayer asked for itself, by API."""
+        return self._asker.own_requests
+
+    # --- the run ---
+
+    async def run(self, start_ns: int | None = None) -> None:
+        """Send everything, from now or from that time on. Cancelling it ends the run, as a target does that is silent
+        for too long (`failure`): what was not sent is recorded as that."""
+        self._epoch_ns = start_ns or time.time_ns()
+        self._started = self._loop.time() + (self._epoch_ns - time.time_ns() if start_ns else 0) / 1e9
+        joins = self._preparation.begin((step.body or {}).get("groupId") for step in self.plan.steps)
+        runners = [
+            self._loop.create_task(self._run_session(state, self.plan.sessions[index]))
+            for index, state in enumerate(self._states)
+        ]
+        sending = asyncio.gather(*runners)
+        watch = self._loop.create_task(self._watch())
+        telling = self._loop.create_task(self._tell())
+        try:
+            done, _ = await asyncio.wait((sending, watch), return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+            jobs = [job for state in self._states for job in state.jobs]
+            if not watch.done():
+                await self._all_taken()
+                if jobs:
+                    await asyncio.wait(jobs, timeout=self.settings.grace)
+        finally:
+            following = {task: job for state in self._states for task, job in state.jobs.items()}
+            owed = [(job.step, job.outcome) for job in following.values()]
+            for state in self._states:
+                owed += state.quick.values()
+                state.quick.clear()
+            for task in (watch, telling, *runners, *joins, *following):
+                task.cancel()
+            await asyncio.gather(sending, watch, telling, *runners, *joins, *following, return_exceptions=True)
+            for step, outcome in owed:
+                if not self._waiting.is_done(step.number):
+                    _abort(step, outcome)
+                    self._finish(step, outcome)
+            self.give_up_rest()
+            self.close()
+            await asyncio.sleep(0)
+
+    def give_up_rest(self) -> None:
+        """Record what was not sent as that."""
+        for step in self.plan.steps:
+            if not self._waiting.is_done(step.number):
+                self._give_up(step, "aborted", None)
+
+    def close(self) -> None:
+        """End all connections."""
+        for state in self._states:
+            state.connections.close()
+        self._asker.close()
+
+    def _now_ns(self) -> int:
+        return self._epoch_ns + round((self._loop.time() - self._started) * 1e9)
+
+    def _due(self, step: Step) -> float:
+        if self.settings.speed is None:
+            return self._started
+        return self._started + step.at_ns / 1e9 / self.settings.speed
+
+    async def _run_session(self, state: _SessionState, numbers: Sequence[int]) -> None:
+        self._waiting.begin()
+        try:
+            for number in numbers:
+                step = self.plan.steps[number]
+                if state.in_flight >= self.settings.in_flight:
+                    self.notes["back_pressure"] += 1
+                    await state.landing()
+                if not (step.quick is not None and self._is_ready(step) and self._send_quick(state, step, None)):
+                    await self._run_step(state, step)
+            while state.owed or state.quick:
+                await state.landing()
+        finally:
+            self._waiting.end()
+
+    def _give_up(self, step: Step, rule: str, reason: str | None) -> None:
+        outcome = self._outcome(step)
+        outcome.action, outcome.verdict, outcome.rule, outcome.reason = "not_sent", "not_sent", rule, reason
+        self._finish(step, outcome)
+
+    def _outcome(self, step: Step) -> Outcome:
+        outcome = Outcome(step.request.row, step.number, "converted" if step.rules else "sent", "answered")
+        outcome.rule = step.rules[0] if step.rules else None
+        outcome.captured_answer = step.request.answer
+        outcome.scheduled_ns = self._epoch_ns + round((self._due(step) - self._started) * 1e9)
+        return outcome
+
+    def _finish(self, step: Step, outcome: Outcome) -> None:
+        self._record(outcome)
+        self._waiting.done(step.number)
+
+    # --- one step ---
+
+    async def _hold(self, state: _SessionState, step: Step, outcome: Outcome) -> None:
+        """Wait until the step is due and what it waits for is there."""
+        state.next = step
+        due = self._due(step)
+        now = self._loop.time()
+        if due > now:
+            await asyncio.sleep(due - now)
+        if not await self._waiting.until_ready(step):
+            outcome.retries.append("wait_released")
+            self.notes["wait_released"] += 1
+        state.next = None
+
+    async def _run_step(self, state: _SessionState, step: Step) -> None:
+        outcome = self._outcome(step)
+        await self._hold(state, step, outcome)
+        if step.quick is not None and self._send_quick(state, step, outcome):
+            return None
+        job = Job(step, outcome)
+        if state.lost:
+            return self._give_up(step, "session_lost", state.lost)
+        try:
+            async with state.again:
+                await self._preparation.first(job)
+                await self._send(state, job)
+        except Skipped as skipped:
+            outcome.action = outcome.verdict = "skipped"
+            outcome.rule, outcome.reason = skipped.rule, skipped.reason
+            return self._finish(step, outcome)
+        except LinkError as failure:
+            state.lost = str(failure)
+            self.failure = self.failure or failure
+            return self._give_up(step, "unreachable", str(failure))
+        except Exception as failure:
+            # One step must not take the run down; the run is not valid, and says why.
+            return self._give_up(step, "tool_error", f"{type(failure).__name__}: {failure}")
+        self._waiting.sent(step.number)
+        if all(waiter is None for waiter in job.waiters):
+            outcome.verdict, outcome.rule = "not_comparable", "no_answer_expected"
+            return self._finish(step, outcome)
+        self._follow(state, job)
+        return None
+
+    def _follow(self, state: _SessionState, job: Job) -> None:
+        """Wait for the answer of what was sent, beside the session."""
+        self._waiting.begin()
+        task = self._loop.create_task(self._await_answer(state, job))
+        state.jobs[task] = job
+        if job.step.request.answer is not None:
+            state.owed.add(task)
+        task.add_done_callback(lambda done: self._job_done(state, done))
+
+    def _job_done(self, state: _SessionState, task: asyncio.Task[None]) -> None:
+        del state.jobs[task]
+        state.owed.discard(task)
+        state.has_landed()
+        if not task.cancelled() and task.exception() is not None:
+            self._loop.call_exception_handler({"message": "a step failed", "exception": task.exception()})
+        self._waiting.end()
+
+    # --- the short way ---
+
+    def _is_ready(self, step: Step) -> bool:
+        """Is it due, and is everything there that it waits for?"""
+        if not self._waiting.is_ready(step):
+            return False
+        return self.settings.speed is None or self._loop.time() >= self._due(step)
+
+    def _send_quick(self, state: _SessionState, step: Step, outcome: Outcome | None) -> bool:
+        """Send a step the short way; False where it has to take the other one."""
+        assert step.quick is not None
+        assert step.request.data is not None
+        if len(self.topology.nodes) != 1 or not self.remap.in_place or state.again.locked() or state.lost:
+            return False
+        channel = state.connections.channels.get(next(iter(self.topology.nodes)))
+        if channel is None or not channel.open or channel.backlog() > self._most_unsent:
+            return False
+        outcome = outcome or self._outcome(step)
+        outcome.ready_ns = self._now_ns()
+        correlation = channel.correlation()
+        frame = produce_in_place.frame(step.quick, step.request.data, correlation, self.remap)
+        if frame is None:
+            return False
+        state.quick[step.number] = step, outcome
+        self._waiting.begin()
+        channel.send_whole(frame, correlation, functools.partial(self._quick_answer, state, step, outcome, channel))
+        outcome.request = frame
+        outcome.sent_version = step.version
+        outcome.targets = channel.addresses
+        outcome.sent_ns = outcome.first_sent_ns = self._now_ns()
+        self._waiting.sent(step.number)
+        return True
+
+    def _quick_answer(
+        self, state: _SessionState, step: Step, outcome: Outcome, channel: Channel, answer: bytes | ChannelClosed
+    ) -> None:
+        """What came for a step sent the short way. Anything but a plain success goes the other way from here."""
+        short = step.quick
+        assert short is not None
+        if state.quick.pop(step.number, None) is None:
+            return  # the run has ended without it
+        good = None
+        if isinstance(answer, bytes):
+            good = produce_in_place.success(answer, step.version, short.partition)
+        if good is None:
+            waiter: asyncio.Future[bytes] = self._loop.create_future()
+            if isinstance(answer, bytes):
+                waiter.set_result(answer)
+            else:
+                waiter.set_exception(answer)
+                waiter.exception()
+            self._follow(state, Job(step, outcome, self.remap.request(step), [waiter], [channel]))
+        else:
+            self._heard += 1
+            outcome.answered_ns = self._now_ns()
+            outcome.answer = answer if isinstance(answer, bytes) else None
+            if short.base >= 0:
+                self.remap.offsets.appended((short.topic, short.partition), short.base, good[0], short.count)
+            self._finish(step, outcome)
+        state.has_landed()
+        self._waiting.end()
+
+    async def _watch(self) -> None:
+        """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue. Returns
+        when the target has been silent for too long, while answers were owed."""
+        tick = min(self.settings.answer_timeout / 4, 5.0)
+        heard, silent = 0, 0.0
+        while True:
+            await asyncio.sleep(tick)
+            if self._heard != heard:
+                heard, silent = self._heard, 0.0
+            elif any(state.in_flight for state in self._states):
+                silent += tick
+            if silent > self.settings.silence:
+                host, port = self._bootstrap
+                self.failure = LinkError(
+                    f"{host}:{port}: no answer to anything for {self.settings.silence:g} s",
+                    "see the broker's log; a lower --speed",
+                )
+                return
+            overdue = self._now_ns() - round(self.settings.answer_timeout * 1e9)
+            for state in self._states:
+                oldest = next(iter(state.quick.values()), None)
+                if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
+                    state.connections.close()
+
+    # --- who watches ---
+
+    async def _tell(self) -> None:
+        """Say how far the run is, again and again."""
+        before = (0, 0)
+        while self._progress is not None:
+            await asyncio.sleep(_TELLING)
+            now = self._waiting.sent_count(), self._heard
+            self._progress(self._standing(now[0], now != before))
+            before = now
+
+    def _standing(self, sent: int, moves: bool) -> Standing:
+        now_ns = self._now_ns()
+        flying: list[tuple[Step, Outcome]] = []
+        for state in self._states:
+            flying += [(job.step, job.outcome) for job in state.jobs.values()]
+            flying += list(state.quick.values())[:1]
+        awaited = None
+        if flying:
+            step, outcome = min(flying, key=lambda each: each[1].first_sent_ns or now_ns)
+            at = outcome.targets[0] if outcome.targets else "the target"
+            what = f"the answer to {names.name(step.request.api_key)} of {step.request.row['client_id']} from {at}"
+            awaited = what, (now_ns - (outcome.first_sent_ns or now_ns)) / 1e9
+        due = [self._due(state.next) for state in self._states if state.next is not None]
+        behind = None if self.settings.speed is None else max(self._loop.time() - min(due, default=float("inf")), 0.0)
+        in_flight = sum(state.in_flight for state in self._states)
+        return Standing(
+            len(self.plan.steps), sent, self._heard, self._errors, in_flight, behind, awaited, moves
+        )  # fmt: skip
+
+    # --- sending ---
+
+    async def _send(self, state: _SessionState, job: Job) -> None:
+        """Send all parts now, in one turn of the loop, so that the order on each connection is the session's."""
+        reached = await self._router.reach(state.connections, job.step.request.api_key, job.body)
+        for channel, _ in reached:
+            if channel.backlog() > self._most_unsent:
+                self.notes["back_pressure"] += 1
+                await channel.taken(self._most_unsent, self.settings.answer_timeout)
+        if job.outcome.ready_ns is None:
+            job.outcome.ready_ns = self._now_ns()
+        job.waiters, job.channels = [], [channel for channel, _ in reached]
+        step = job.step
+        outcome = job.outcome
+        answered = not (step.request.api_key == names.PRODUCE and job.body["acks"] == 0)
+        for channel, body in reached:
+            correlation = channel.correlation()
+            frame = self._encoded(step, body, correlation)
+            try:
+                job.waiters.append(channel.send(frame, correlation, answered))
+            except ChannelClosed as closed:
+                failed: asyncio.Future[bytes] = self._loop.create_future()
+                failed.set_exception(closed)
+                failed.exception()
+                job.waiters.append(failed)
+            if len(reached) == 1:
+                outcome.request = frame
+        if len(reached) != 1:
+            if "split" not in outcome.retries:
+                outcome.retries.append("split")
+            outcome.request = self._encoded(step, job.body, 0)
+        outcome.sent_ns = self._now_ns()
+        outcome.first_sent_ns = outcome.first_sent_ns or outcome.sent_ns
+        outcome.sent_version = step.version
+        outcome.targets = [channel.address for channel in job.channels]
+
+    async def _all_taken(self) -> None:
+        """What expects no answer may still be unsent when everything else is answered."""
+        taken = [
+            channel.taken(0, self.settings.answer_timeout)
+            for state in self._states
+            for channel in state.connections.channels.values()
+            if channel.backlog()
+        ]
+        for failed in await asyncio.gather(*taken, return_exceptions=True):
+            if isinstance(failed, LinkError):
+                self.failure = self.failure or failed
+
+    def _encoded(self, step: Step, body: Body, correlation: int) -> bytes:
+        key = step.request.api_key
+        try:
+            return encode_request(
+                key, step.version, correlation, step.request.row["client_id"], convert.fit(key, step.version, body)
+            )
+        except EncodeError as problem:
+            raise Skipped("target_lacks_version", f"v{step.version}: {problem}") from None
+
+    # --- answers ---
+
+    async def _await_answer(self, state: _SessionState, job: Job) -> None:
+        """Wait for the answers of a sent step; send again by rule; learn; record."""
+        step, outcome = job.step, job.outcome
+        captured = self._preparation.captured(step)
+        retries = retry.Retries(
+            step, captured, state.history, self.remap, self.topology, self.settings.limits, self._loop.time()
+        )
+        kept: list[Body] = []
+        try:
+            while True:
+                replayed = await self._answer(job)
+                decision = retries.after(job.body, replayed, self._loop.time())
+                self._apply(outcome, *decision.also)
+                if decision.rule is None:
+                    break
+                if replayed is not None and decision.rule == "rebalance_awaited":
+                    # Its epoch and its partitions are new all the same.
+                    self._preparation.learn(job, captured, replayed)
+                elif replayed is not None and decision.rule != "records_awaited":
+                    job.body, good = retries.parted(job.body, replayed)
+                    kept += good
+                if decision.rule in ("rebalance_awaited", "rejoined"):
+                    self._waiting.let_others_go_on(step)
+                self._apply(outcome, decision.rule)
+                await asyncio.sleep(decision.pause)
+                state.history.retried = True
+                async with state.again:
+                    await self._preparation.again(job, decision.rule, captured, replayed)
+                    await self._send(state, job)
+            self._conclude(job, captured, replayed, kept)
+        except asyncio.CancelledError:
+            _abort(step, outcome)
+            raise
+        except (LinkError, Skipped) as failure:
+            outcome.verdict, outcome.reason = "unanswered", str(failure)
+        except Exception as failure:
+            outcome.verdict, outcome.rule = "unanswered", "tool_error"
+            outcome.reason = f"{type(failure).__name__}: {failure}"
+        finally:
+            self._finish(step, outcome)
+
+    def _apply(self, outcome: Outcome, *rules: str) -> None:
+        outcome.retries += rules
+        self.notes.update(rules)
+
+    async def _answer(self, job: Job) -> Body | None:
+        """The answer of all parts; None where a connection ended before it came."""
+        try:
+            replayed = await self._answers(job)
+        except ChannelClosed as closed:
+            job.outcome.reason = str(closed)
+            return None
+        job.outcome.reason = None
+        self._heard += 1
+        job.outcome.answered_ns = self._now_ns()
+        return replayed
+
+    async def _answers(self, job: Job) -> Body:
+        """The answer of all parts, merged, its topics named. Raises ChannelClosed."""
+        step = job.step
+        frames = []
+        for waiter, channel in zip(job.waiters, job.channels, strict=True):
+            assert waiter is not None
+            try:
+                frames.append(await asyncio.wait_for(asyncio.shield(waiter), self.settings.answer_timeout))
+            except TimeoutError:
+                channel.close()
+                raise ChannelClosed(f"{channel.address}: no answer after {self.settings.answer_timeout:g} s") from None
+        bodies = []
+        for frame, channel in zip(frames, job.channels, strict=True):
+            decoded = tree.decode_response(frame, step.request.api_key, step.version, exact=True)
+            if decoded.status != OK or decoded.body is None:
+                channel.close()
+                raise ChannelClosed(f"{channel.address}: the answer cannot be decoded: {decoded.reason}")
+            name_answer(step.request.api_key, decoded.body, self.topology.names_by_id())
+            bodies.append(decoded.body)
+        job.outcome.answer = frames[0] if len(frames) == 1 else None
+        return bodies[0] if len(bodies) == 1 else merged(step.request.api_key, bodies)
+
+    def _conclude(self, job: Job, captured: Body | None, replayed: Body | None, kept: list[Body]) -> None:
+        step, outcome = job.step, job.outcome
+        key = step.request.api_key
+        if replayed is None:
+            if captured is None:
+                outcome.verdict, outcome.rule = "not_comparable", "not_captured"
+            else:
+                outcome.verdict = "unanswered"
+            return
+        self._preparation.learn(job, captured, replayed)
+        self._errors += bool(retry.codes(replayed) - retry.codes(captured))
+        if kept:
+            replayed = merged(key, [*kept, replayed])
+            outcome.answer = None
+        if outcome.answer is None:
+            outcome.answer = encode_response(key, step.version, 0, without_names(replayed))
+        if captured is None:
+            outcome.verdict, outcome.rule = "not_comparable", "not_captured"
+        elif errors.UNSUPPORTED_VERSION in retry.codes(replayed) - retry.codes(captured):
+            self._preparation.refuse(key)
+            outcome.reason = f"the target offers {names.name(key)} and answers UNSUPPORTED_VERSION (35)"
+
+
+def _abort(step: Step, outcome: Outcome) -> None:
+    """The run ends before the answer of what was sent."""
+    if step.request.answer is None:
+        outcome.verdict, outcome.rule = "not_comparable", "not_captured"
+    else:
+        outcome.verdict, outcome.rule = "unanswered", "aborted"

@@ -1,0 +1,146 @@
+"""Joins groups for members: those that had joined before the capture began, and those that the target lost.
+
+The network is a function that asks the group's coordinator (`Ask`), each time on a connection of its own, because a
+join holds up whatever comes behind it. What the target assigned goes to the remap. Rule: whoever joins syncs too, and
+as leader hands out what the captured leader did, if that was captured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.tree import Body
+from replay.plan.early_members import Early
+from replay.plan.values import NO_COORDINATOR
+from replay.remap.remap import Remap
+
+Ask = Callable[[int, int, Body], Awaitable[Body]]
+"""Asks a group's coordinator: API, the version wanted (the nearest offered is sent), body; its answer."""
+
+_DYNAMIC_JOIN: Final = 3
+"""The last version of JoinGroup in which a member joins at once; from 4 on it is given an id first (KIP-394)."""
+_STATIC_JOIN: Final = 5
+_SYNC: Final = 3
+_HEARTBEAT: Final = 3
+"""The first versions that know static members (KIP-345)."""
+_GROUP_HEARTBEAT: Final = 1
+
+_AGAIN: Final = (errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID, errors.REBALANCE_IN_PROGRESS)
+"""What sends a member back to JoinGroup."""
+_PAUSE: Final = 0.1
+
+
+async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
+    """Join all early members of a group, until all are in one generation. Raises JoinRefused."""
+    generations: dict[str, int] = {}
+
+    async def classic(who: Early) -> None:
+        member = ""
+        while True:
+            answer = await _join(ask, {**who.body, "memberId": member})
+            member = answer["memberId"]
+            remap.groups.joined(who.group, who.member, who.generation, who.body, answer)
+            if not await _sync(ask, remap, who.group, who.member, who.generation, answer, who.body):
+                continue
+            generations[who.member] = answer["generationId"]
+            while len(generations) < len(members) or len(set(generations.values())) > 1:
+                # Somebody has not joined yet; when it does, everybody has to join again.
+                await asyncio.sleep(_PAUSE)
+                if await _beat(ask, who.body, answer) in _AGAIN:
+                    break
+            else:
+                return
+
+    async def assigned(who: Early) -> None:
+        topics = [remap.topics.name(name) for name in who.body["subscribedTopicNames"]]
+        await _join_assigned(ask, remap, who.group, who.member, {**who.body, "subscribedTopicNames": topics})
+
+    await asyncio.gather(*(classic(who) if who.api_key == names.JOIN_GROUP else assigned(who) for who in members))
+
+
+async def again(group: str, member: str, generation: int, remap: Remap, ask: Ask) -> None:
+    """Join a member again that the target does not know, or knows in another generation. Raises JoinRefused."""
+    subscription = remap.groups.subscription(group, member)
+    if subscription:
+        body = {"groupId": group, "memberId": remap.groups.member(group, member), "memberEpoch": 0, **subscription}
+        return await _join_assigned(ask, remap, group, member, {**body, "topicPartitions": []})
+    body = remap.groups.join_of(group, member)
+    remap.groups.rejoins(group, member)
+    while True:
+        answer = await _join(ask, {**body, "memberId": remap.groups.member(group, member)})
+        remap.groups.joined(group, member, generation, body, answer)
+        if await _sync(ask, remap, group, member, generation, answer, body):
+            return None
+
+
+class JoinRefused(Exception):
+    """The target does not take a member; says the error."""
+
+
+async def _join(ask: Ask, body: Body) -> Body:
+    """A JoinGroup until it is taken: with the id that the target gives, without the one that it does not know."""
+    version = _STATIC_JOIN if body.get("groupInstanceId") else _DYNAMIC_JOIN
+    while True:
+        answer = await _asked(ask, names.JOIN_GROUP, version, body)
+        error = answer["errorCode"]
+        if not error:
+            return answer
+        if error == errors.UNKNOWN_MEMBER_ID and body["memberId"]:
+            body = {**body, "memberId": ""}
+        elif answer["memberId"] and answer["memberId"] != body["memberId"]:
+            body = {**body, "memberId": answer["memberId"]}
+        elif error in _AGAIN:
+            await asyncio.sleep(_PAUSE)
+        else:
+            raise JoinRefused(f"JoinGroup of group {body['groupId']}: error {error}")
+
+
+async def _sync(
+    ask: Ask, remap: Remap, group: str, member: str, generation: int, joined: Body, body: Body
+) -> bool:  # fmt: skip
+    """The SyncGroup after a join; False where the group rebalances again."""
+    given: list[Body] = []
+    if joined["leader"] == joined["memberId"]:
+        if remap.groups.assignment(group, generation, []):
+            await asyncio.sleep(_PAUSE)  # the others' ids come with their answers to the same rebalance
+        given = remap.groups.assignment(group, generation, [])
+    request = {
+        "groupId": group, "generationId": joined["generationId"], "memberId": joined["memberId"],
+        "groupInstanceId": body.get("groupInstanceId"), "assignments": given,
+    }  # fmt: skip
+    answer = await _asked(ask, names.SYNC_GROUP, _SYNC, request)
+    if answer["errorCode"] and answer["errorCode"] not in _AGAIN:
+        raise JoinRefused(f"SyncGroup of group {group}: error {answer['errorCode']}")
+    return not answer["errorCode"]
+
+
+async def _beat(ask: Ask, body: Body, joined: Body) -> int:
+    """The error of a Heartbeat."""
+    request = {
+        "groupId": body["groupId"], "generationId": joined["generationId"], "memberId": joined["memberId"],
+        "groupInstanceId": body.get("groupInstanceId"),
+    }  # fmt: skip
+    return int((await _asked(ask, names.HEARTBEAT, _HEARTBEAT, request))["errorCode"])
+
+
+async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: Body) -> None:
+    """Join a KIP-848 group: the broker assigns. One that does not serve them says so again to the next heartbeat."""
+    answer = await _asked(ask, names.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
+    if answer["errorCode"] == errors.UNSUPPORTED_VERSION:
+        remap.groups.refuse(group)
+        return
+    if answer["errorCode"]:
+        raise JoinRefused(f"ConsumerGroupHeartbeat of group {group}: error {answer['errorCode']}")
+    remap.groups.joined_assigned(group, member, body, answer)
+
+
+async def _asked(ask: Ask, api_key: int, version: int, body: Body) -> Body:
+    """The answer, once the coordinator is there."""
+    while True:
+        answer = await ask(api_key, version, body)
+        if answer["errorCode"] not in NO_COORDINATOR:
+            return answer
+        await asyncio.sleep(_PAUSE)

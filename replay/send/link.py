@@ -1,0 +1,156 @@
+"""A connection to the target, as the engine speaks to it.
+
+`Link` and `Receiver` are all that the engine knows of a network: a scripted fake fits, and so does a link that has
+logged in first. In: whole request frames (their four bytes of length included). Out: whole response frames (without
+the length), in the order in which they came. Rules: a link never decodes; it says when it closed, and why, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Protocol
+
+from captures.problems import Problem
+
+MAX_FRAME = 256 << 20
+"""Larger answers are not Kafka's: a broker's own limit for a fetch is far below. What claims more is closed."""
+
+_TLS_ALERT = b"\x15\x03"
+"""How a TLS listener answers what is not TLS: no Kafka frame is that long (RFC 8446, section 5.1)."""
+
+_PORT_HINT = "is the broker up, and the port right?"
+_TLS_HINT = "is this a TLS listener, and its certificate's issuer known?"
+
+
+class LinkError(Problem):
+    """A target that cannot be spoken to."""
+
+
+class Receiver(Protocol):
+    """Who gets what a link receives."""
+
+    def frame(self, data: bytes) -> None:
+        """One response frame, without its length."""
+
+    def closed(self, reason: str) -> None:
+        """The link has ended; called once, also after `Link.close`."""
+
+
+class Link(Protocol):
+    """An open connection that requests may be sent on, logged in where that is needed."""
+
+    def send(self, frame: bytes) -> None:
+        """Send (or queue) a whole request frame, its length included. After the link has closed: nothing happens."""
+
+    def backlog(self) -> int:
+        """Bytes that were queued and are not sent yet."""
+
+    def close(self) -> None:
+        """End it; `Receiver.closed` follows. What is not sent by now is lost."""
+
+
+class Dial(Protocol):
+    """Opens links: to a host and port, telling this receiver. Raises LinkError."""
+
+    async def __call__(self, host: str, port: int, receiver: Receiver) -> Link: ...
+
+
+class _TcpLink(asyncio.Protocol):
+    """Length-prefixed frames over a stream."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._reason = ""
+        self._queued: list[bytes] = []
+        self._queued_bytes = 0
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        at, end = 0, len(buffer)
+        while end - at >= 4:
+            size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
+            if buffer[at : at + 2] == _TLS_ALERT:
+                self._reason = "it speaks TLS only (answered with a TLS alert)"
+                self.close()
+                return
+            if not 4 <= size <= MAX_FRAME:
+                self._reason = f"not Kafka: answered with a frame of {size} bytes ({bytes(buffer[at : at + 4]).hex()})"
+                self.close()
+                return
+            if end - at - 4 < size:
+                break
+            self.receiver.frame(bytes(buffer[at + 4 : at + 4 + size]))
+            at += 4 + size
+        if at:
+            del buffer[:at]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.receiver.closed(self._reason or (f"{exc}" if exc else "closed by the target"))
+
+    def send(self, frame: bytes) -> None:
+        # What is sent within one turn of the loop goes out in one write.
+        if not self._queued:
+            self._loop.call_soon(self._flush)
+        self._queued.append(frame)
+        self._queued_bytes += len(frame)
+
+    def _flush(self) -> None:
+        if self._transport is not None:
+            self._transport.write(b"".join(self._queued))
+        self._queued.clear()
+        self._queued_bytes = 0
+
+    def backlog(self) -> int:
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return waiting + self._queued_bytes
+
+    def close(self) -> None:
+        self._reason = self._reason or "closed by the replayer"
+        if self._transport is not None:
+            self._flush()
+            if self._transport.get_write_buffer_size():
+                self._transport.abort()  # closing would wait for a target that may never take the rest
+            else:
+                self._transport.close()
+
+
+def tcp(context: ssl.SSLContext | None = None, server_name: str | None = None, timeout: float = 10.0) -> Dial:
+    """Opens plain TCP links, or TLS ones with a context. `timeout` in seconds covers connecting and the handshake."""
+
+    async def dial(host: str, port: int, receiver: Receiver) -> Link:
+        loop = asyncio.get_running_loop()
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            _, link = await asyncio.wait_for(
+                loop.create_connection(
+                    lambda: _TcpLink(receiver), host, port, ssl=context,
+                    server_hostname=(server_name or host) if context is not None else None,
+                ),
+                timeout,
+            )  # fmt: skip
+        except TimeoutError:
+            raise LinkError(f"{where}: no connection after {timeout:g} s", _PORT_HINT) from None
+        except ssl.SSLCertVerificationError as failure:
+            raise LinkError(f"{where}: TLS: certificate refused: {failure.verify_message}", _TLS_HINT) from None
+        except ssl.SSLError as failure:
+            raise LinkError(f"{where}: TLS: {failure.reason or failure}", _TLS_HINT) from None
+        except OSError as failure:
+            if context is not None and not isinstance(failure, ConnectionRefusedError | socket.gaierror):
+                # A plain listener takes a TLS greeting for a frame too large, and hangs up.
+                raise LinkError(f"{where}: closed the connection during the TLS handshake", _TLS_HINT) from None
+            said = failure.strerror or str(failure)
+            raise LinkError(f"{where}: {said}", _PORT_HINT) from None
+        return link
+
+    return dial

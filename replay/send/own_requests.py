@@ -1,0 +1,211 @@
+"""What the replayer asks the target on its own account: leaders, coordinators, producer ids, joins of groups.
+
+In: a question, with the newest version that it is written for. Out: the answer; topics' leaders and coordinators go to
+the topology, topics' ids to the remap too. One control connection serves; what only one broker of several answers, and
+whatever holds up others, goes over a connection of its own. Rules: nothing captured is sent from here; every question
+is counted, and asked again by the rules of `retry` with a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.plan import convert
+from replay.plan.values import NO_COORDINATOR, Offers, Producer
+from replay.remap import retry
+from replay.remap.offsets import listed_offset
+from replay.remap.remap import Remap
+from replay.remap.topology import Topology
+from replay.send.channel import Channel, ChannelClosed, connect, introduce
+from replay.send.link import Dial, LinkError
+from replay.send.settings import Settings
+
+_TRANSACTION_TIMEOUT_MS: Final = 60_000
+
+
+def list_offsets(topic: str, partition: int, timestamp: int) -> Body:
+    """ListOffsets for one partition, in every version's form."""
+    asked = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
+    return {"replicaId": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+
+
+class Asker:
+    """Asks for one run. `own_requests`: how many requests, by API; `notes`: the run's, by rule."""
+
+    def __init__(
+        self,
+        dial: Dial,
+        bootstrap: tuple[str, int],
+        offers: Offers,
+        topology: Topology,
+        remap: Remap,
+        settings: Settings,
+        notes: Counter[str],
+    ) -> None:
+        self.own_requests: Counter[str] = Counter()
+        self._dial = dial
+        self._bootstrap = bootstrap
+        self._offers = offers
+        self._topology = topology
+        self._remap = remap
+        self._settings = settings
+        self._notes = notes
+        self._control: Channel | None = None
+        self._control_lock = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """End the control connection."""
+        if self._control is not None:
+            self._control.close()
+
+    # --- connections ---
+
+    async def dialled(self, node: int) -> Channel:
+        """Connect to a node; to the only one again and again until a bound, for brokers restart. Raises LinkError."""
+        started = self._loop.time()
+        pause = 0.05
+        while True:
+            try:
+                return await self._opened(*self._topology.nodes.get(node, self._bootstrap))
+            except LinkError:
+                # Of several brokers others may have taken over: the router asks.
+                if len(self._topology.nodes) > 1 or self._loop.time() - started > self._settings.reconnect:
+                    raise
+            self._notes["dialled_again"] += 1
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    async def _dialled_any(self) -> Channel:
+        started = self._loop.time()
+        while True:
+            for address in dict.fromkeys((self._bootstrap, *self._topology.nodes.values())):
+                with contextlib.suppress(LinkError):
+                    return await self._opened(*address)
+            if self._loop.time() - started > self._settings.reconnect:
+                host, port = self._bootstrap
+                raise LinkError(f"{host}:{port}: no broker of the target answers", "is it up?")
+            await asyncio.sleep(0.2)
+
+    async def _opened(self, host: str, port: int) -> Channel:
+        channel = await connect(self._dial, host, port)
+        await introduce(channel, self._offers, self._settings.answer_timeout)
+        return channel
+
+    # --- asking ---
+
+    async def _ask(self, api_key: int, version: int, body: Body, node: int | None = None) -> Body:
+        """Ask on the control connection; a node of several is asked apart."""
+        if node is not None and len(self._topology.nodes) > 1:
+            return await self._ask_apart(node, api_key, version, body)
+        question = self._question(api_key, version, body)
+        async with self._control_lock:
+            for attempt in (0, 1):
+                if self._control is None or not self._control.open:
+                    self._control = await self._dialled_any()
+                try:
+                    return await self._control.ask(*question)
+                except ChannelClosed as closed:
+                    if attempt:
+                        raise _went_away(closed) from None
+        raise AssertionError
+
+    async def _ask_apart(self, node: int, api_key: int, version: int, body: Body) -> Body:
+        """Ask a node on a connection for this request only."""
+        question = self._question(api_key, version, body)
+        channel = await self.dialled(node)
+        try:
+            return await channel.ask(*question)
+        except ChannelClosed as closed:
+            raise _went_away(closed) from None
+        finally:
+            channel.close()
+
+    def _question(self, api_key: int, version: int, body: Body) -> tuple[int, int, Body, float]:
+        """What `Channel.ask` takes, in the nearest version that is offered."""
+        version = convert.choose(version, self._offers[api_key])
+        self.own_requests[names.name(api_key)] += 1
+        return api_key, version, convert.fit(api_key, version, body), self._settings.answer_timeout
+
+    async def ask_until(self, api_key: int, version: int, body: Body, transaction: str | None = None) -> Body:
+        """Ask until no retriable error comes, with a bound; the last answer comes back. `transaction`: ask the
+        coordinator of this transactional id. Raises LinkError."""
+        started = self._loop.time()
+        pause = self._settings.limits.first_pause
+        while True:
+            late = self._loop.time() - started > self._settings.limits.errors
+            try:
+                node = await self.coordinator(names.TRANSACTION_COORDINATOR, transaction) if transaction else None
+                answer = await self._ask(api_key, version, body, node)
+            except LinkError:
+                if late:
+                    raise
+                rule: str | None = "reconnected"
+            else:
+                rule = retry.rule_for(api_key, {"errorCode": 0}, answer, False)
+                if rule is None or late:
+                    return answer
+            if transaction and rule == "coordinator_loads":
+                await self.find_coordinator(names.TRANSACTION_COORDINATOR, transaction)
+            elif transaction:
+                self._topology.coordinators.pop((names.TRANSACTION_COORDINATOR, transaction), None)
+            assert rule is not None
+            self._notes[rule] += 1
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._settings.limits.longest_pause)
+
+    async def ask_as_member(self, group: str, api_key: int, version: int, body: Body) -> Body:
+        """Ask a group's coordinator as one of its members (`joining.Ask`, once the group is given). Raises
+        LinkError."""
+        answer = await self._ask_apart(await self.coordinator(names.GROUP_COORDINATOR, group), api_key, version, body)
+        if answer["errorCode"] in NO_COORDINATOR:
+            await self.find_coordinator(names.GROUP_COORDINATOR, group)
+        return answer
+
+    # --- the questions ---
+
+    async def refresh(self, topics: Sequence[str]) -> None:
+        """Ask for the leaders of topics (and all brokers). Raises LinkError."""
+        body: Body = {"topics": [{"name": name} for name in topics], "allowAutoTopicCreation": False}
+        self._topology.learn_metadata(await self._ask(names.METADATA, 12, body))
+        self._remap.topics.learn_from(self._topology)
+
+    async def end(self, topic: str, partition: int) -> int | None:
+        """Where a partition of the target ends; None where it does not say. Raises LinkError."""
+        leader = self._topology.leaders.get((topic, partition))
+        answer = await self._ask(names.LIST_OFFSETS, 5, list_offsets(topic, partition, names.END_OF_LOG), leader)
+        listed = answer["topics"][0]["partitions"][0]
+        return None if listed["errorCode"] else max(listed_offset(listed), 0)
+
+    async def coordinator(self, key_type: int, key: str) -> int:
+        """The node that coordinates a group or a transactional id; asked for where that is not known."""
+        if len(self._topology.nodes) <= 1:
+            return next(iter(self._topology.nodes))
+        known = self._topology.coordinators.get((key_type, key))
+        return known if known is not None else await self.find_coordinator(key_type, key)
+
+    async def find_coordinator(self, key_type: int, key: str) -> int:
+        """Ask for a coordinator. A cluster that was never asked has none: the question makes the topic that it keeps
+        its state in, and a capture may begin after its clients had asked."""
+        self._topology.coordinators.pop((key_type, key), None)
+        answer = await self.ask_until(names.FIND_COORDINATOR, 3, {"key": key, "keyType": key_type})
+        if answer["errorCode"]:
+            return next(iter(self._topology.nodes))
+        self._topology.learn_coordinator(key_type, key, answer["nodeId"], answer["host"], answer["port"])
+        return int(answer["nodeId"])
+
+    async def producer(self, transactional_id: str | None) -> Producer | int:
+        """A producer id of the target, or the error with which it refuses one. Raises LinkError."""
+        body = {"transactionalId": transactional_id or None, "transactionTimeoutMs": _TRANSACTION_TIMEOUT_MS}
+        answer = await self.ask_until(names.INIT_PRODUCER_ID, 4, body, transactional_id)
+        return int(answer["errorCode"]) or Producer(answer["producerId"], answer["producerEpoch"])
+
+
+def _went_away(closed: ChannelClosed) -> LinkError:
+    return LinkError(str(closed), "see the broker's log")

@@ -1,0 +1,134 @@
+"""Who gets a request: the brokers that serve it now, on its session's connections to them.
+
+In: a request's body, as it is to be sent. Out: its parts, one a broker, each with the open connection that takes it.
+Rules: a session has at most one connection to a broker; a broker that cannot be reached is asked about until others
+have taken over, with a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.plan import apis
+from replay.plan.apis import Route
+from replay.plan.parts import named, named_broker, subset
+from replay.remap.remap import Remap
+from replay.remap.topology import Topology
+from replay.send.channel import Channel
+from replay.send.link import LinkError
+from replay.send.own_requests import Asker
+from replay.send.settings import Settings
+
+
+class Connections:
+    """Those of one session, by node. `broker`: the captured one that it spoke to."""
+
+    def __init__(self, broker: tuple[str, int]) -> None:
+        self.broker = broker
+        self.channels: dict[int, Channel] = {}
+
+    async def to(self, node: int, asker: Asker) -> Channel:
+        """The connection to a node, opened where it is not. Raises LinkError."""
+        channel = self.channels.get(node)
+        if channel is None or not channel.open:
+            channel = self.channels[node] = await asker.dialled(node)
+        return channel
+
+    def close(self) -> None:
+        """End them all."""
+        for channel in self.channels.values():
+            channel.close()
+
+
+class Router:
+    """Routes one run's requests. `brokers`: the captured ones; `notes`: the run's, by rule."""
+
+    def __init__(
+        self,
+        brokers: Sequence[tuple[str, int]],
+        topology: Topology,
+        remap: Remap,
+        asker: Asker,
+        settings: Settings,
+        notes: Counter[str],
+    ) -> None:
+        self._brokers = brokers
+        self._topology = topology
+        self._remap = remap
+        self._asker = asker
+        self._settings = settings
+        self._notes = notes
+        self._down: dict[int, float] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def reach(self, connections: Connections, api_key: int, body: Body) -> list[tuple[Channel, Body]]:
+        """Split a request by who serves it now, and open what it needs; a session does one of these at a time. Raises
+        LinkError."""
+        started = self._loop.time()
+        while True:
+            parts = await self._parts(connections.broker, api_key, body)
+            reached: list[tuple[Channel, Body]] = []
+            try:
+                for node, part in parts:
+                    reached.append((await connections.to(node, self._asker), part))
+                return reached
+            except LinkError:
+                if len(self._topology.nodes) <= 1 or self._loop.time() - started > self._settings.reconnect:
+                    raise
+                lost = parts[len(reached)][0]
+                self._down[lost] = self._loop.time()
+                self._topology.forget_node(lost)
+            self._notes["dialled_again"] += 1
+            await asyncio.sleep(self._settings.limits.longest_pause)
+            names = {self._remap.topics.name(topic) for topic, _ in named(api_key, body)}
+            await self._asker.refresh(sorted(names))
+
+    async def _parts(self, broker: tuple[str, int], api_key: int, body: Body) -> list[tuple[int, Body]]:
+        """(node, body) of each part of a request."""
+        route = apis.api(api_key).route
+        home = self._home(broker)
+        if len(self._topology.nodes) <= 1 or route is Route.ANY:
+            return [(home, body)]
+        if route is Route.BROKER:
+            node = named_broker(body)
+            return [(node if node in self._topology.nodes and node is not None else home, body)]
+        if route is Route.LEADER:
+            by_leader: dict[int, set[tuple[str, int]]] = {}
+            for topic, partition in named(api_key, body):
+                leader = self._topology.leaders.get((self._remap.topics.name(topic), partition), home)
+                by_leader.setdefault(leader, set()).add((topic, partition))
+            if len(by_leader) <= 1:
+                return [(next(iter(by_leader), home), body)]
+            return [(node, subset(api_key, body, wanted)) for node, wanted in sorted(by_leader.items())]
+        if route is Route.TRANSACTION:
+            name = body.get("transactionalId") or body.get("v3AndBelowTransactionalId") or ""
+            return [(await self._asker.coordinator(names.TRANSACTION_COORDINATOR, name) if name else home, body)]
+        return await self._group_parts(home, body)
+
+    async def _group_parts(self, home: int, body: Body) -> list[tuple[int, Body]]:
+        for list_name in ("groups", "groupIds", "groupsNames"):
+            listed = body.get(list_name)
+            if not isinstance(listed, list):
+                continue
+            by_node: dict[int, list[Any]] = {}
+            for element in listed:
+                group = element if isinstance(element, str) else element["groupId"]
+                by_node.setdefault(await self._asker.coordinator(names.GROUP_COORDINATOR, group), []).append(element)
+            if not by_node:
+                return [(home, body)]
+            return [(node, {**body, list_name: part}) for node, part in sorted(by_node.items())]
+        return [(await self._asker.coordinator(names.GROUP_COORDINATOR, body.get("groupId") or ""), body)]
+
+    def _home(self, broker: tuple[str, int]) -> int:
+        """The node that stands for a captured broker; while that is down, another."""
+        node = self._topology.home(self._brokers, broker)
+        recently = self._loop.time() - self._settings.reconnect
+        if self._down.get(node, recently) > recently:
+            up = [other for other in sorted(self._topology.nodes) if self._down.get(other, recently) <= recently]
+            return up[0] if up else node
+        return node

@@ -1,0 +1,285 @@
+"""Sending from several processes: what must stay together goes to one, all start at the same instant.
+
+In: a plan. Out: shares of it, and what each worker's engine did. Together stay the connections of one client instance
+(client id and address), of one group, of one transactional or producer id (`plan` names their states), and whatever
+waits for another's answers: a reader goes with the writers of its records, because what one worker learns another does
+not know.
+Rules: a worker writes a dataset of its own, which the parent takes over. Ctrl-C is the parent's: it tells the workers,
+which then write what they did; so does a worker whose parent is gone. A worker that dies takes its own outcomes with it
+and nobody else's: the others go on to their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer import dataset
+from replay.outcome import Counts, Outcome, Recorder
+from replay.plan.cluster import Cluster
+from replay.plan.order import uses
+from replay.plan.sessions import Session
+from replay.plan.steps import Plan
+from replay.plan.values import Offers
+from replay.remap.remap import Remap
+from replay.remap.topology import Topology
+from replay.send import link, login
+from replay.send.engine import Engine
+from replay.send.settings import Settings
+
+_LEAD: Final = 0.2
+"""Seconds between telling the workers when to start, and that."""
+_PATIENCE: Final = 10.0
+"""Seconds for a worker to end after its last word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to open connections, in a form that can be handed to a process."""
+
+    tls: bool = False
+    authorities: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    credentials: login.Credentials | None = None
+
+    def dial(self) -> link.Dial:
+        """Raises LinkError where a file cannot be read."""
+        context = login.tls_context(self.authorities, self.certificate, self.key) if self.tls else None
+        dial = link.tcp(context)
+        return dial if self.credentials is None else login.sasl(dial, self.credentials)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one worker sends: a plan of its own, and the numbers that its steps have in the whole one."""
+
+    sessions: tuple[Session, ...]
+    plan: Plan
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every worker knows from the start."""
+
+    cluster: Cluster
+    offers: Offers
+    topology: Topology
+    remap: Remap
+    bootstrap: tuple[str, int]
+    settings: Settings
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a worker says in the end. `failure`: what kept something from being sent."""
+
+    counts: Counts
+    own_requests: dict[str, int]
+    notes: dict[str, int]
+    interrupted: bool
+    failure: link.LinkError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A worker that ended without a word: its place among the shares, and how it ended."""
+
+    number: int
+    reason: str
+
+
+def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
+    """Indices of the sessions that must stay together, each list in order, the list with most steps first."""
+    parent = list(range(len(sessions)))
+
+    def find(one: int) -> int:
+        while parent[one] != one:
+            parent[one] = parent[parent[one]]
+            one = parent[one]
+        return one
+
+    first: dict[Any, int] = {}
+    for step in planned.steps:
+        row = step.request.row
+        keys: set[Any] = {("client", row["client_id"], row["client_ip"])}
+        if step.body is not None:
+            keys.update(
+                state for state, _ in uses(step.request.api_key, step.body, None) if state[0] not in ("topic", "end")
+            )
+        for number in (*step.waits, *step.after):
+            parent[find(step.session)] = find(planned.steps[number].session)
+        for key in keys:
+            parent[find(step.session)] = find(first.setdefault(key, step.session))
+    together: dict[int, list[int]] = {}
+    for index in range(len(sessions)):
+        together.setdefault(find(index), []).append(index)
+    return sorted(together.values(), key=lambda indices: -sum(len(planned.sessions[index]) for index in indices))
+
+
+def shares(sessions: Sequence[Session], planned: Plan, count: int) -> list[Share]:
+    """At most `count` shares of about the same number of steps; none is empty."""
+    loads: list[tuple[int, list[int]]] = [(0, []) for _ in range(count)]
+    for together in groups(sessions, planned):
+        at = min(range(count), key=lambda index: loads[index][0])
+        steps = sum(len(planned.sessions[index]) for index in together)
+        loads[at] = loads[at][0] + steps, loads[at][1] + together
+    return [_share(sessions, planned, sorted(chosen)) for steps, chosen in loads if steps]
+
+
+def _share(sessions: Sequence[Session], planned: Plan, chosen: list[int]) -> Share:
+    numbers = sorted(number for index in chosen for number in planned.sessions[index])
+    here = {number: at for at, number in enumerate(numbers)}
+    place = {index: at for at, index in enumerate(chosen)}
+    steps = tuple(
+        replace(
+            planned.steps[number],
+            number=here[number],
+            session=place[planned.steps[number].session],
+            waits=tuple(here[other] for other in planned.steps[number].waits if other in here),
+            after=tuple(here[other] for other in planned.steps[number].after if other in here),
+        )
+        for number in numbers
+    )
+    by_session = tuple(tuple(here[number] for number in planned.sessions[index]) for index in chosen)
+    return Share(tuple(sessions[index] for index in chosen), Plan(steps, (), by_session), tuple(numbers))
+
+
+def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) -> None:
+    """A worker's process: say that it is ready, get the start (None: there is none), send until all is sent or the
+    parent speaks again, write, say what was done."""
+    recorder = Recorder(dataset.Writer(out))
+
+    def record(outcome: Outcome) -> None:
+        if outcome.step is not None:
+            outcome.step = share.numbers[outcome.step]
+        recorder.add(outcome)
+
+    async def send() -> tuple[Engine, bool]:
+        engine = Engine(
+            share.sessions, share.plan, surroundings.cluster, surroundings.remap, surroundings.topology,
+            surroundings.offers, surroundings.access.dial(), surroundings.bootstrap, surroundings.settings, record,
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        pipe.send("ready")
+        start_ns = await loop.run_in_executor(None, _received, pipe)
+        if start_ns is None:
+            engine.give_up_rest()
+            return engine, True
+        sending = loop.create_task(engine.run(start_ns))
+
+        def stop() -> None:
+            loop.remove_reader(pipe)  # once: a second time it would end the recording of what was done
+            sending.cancel()
+
+        loop.add_reader(pipe, stop)
+        try:
+            await sending
+        except asyncio.CancelledError:
+            return engine, True
+        return engine, False
+
+    engine, interrupted = asyncio.run(send())
+    recorder.finish(list(surroundings.remap.rows(share.sessions[0].capture)), [], {})
+    with contextlib.suppress(BrokenPipeError):
+        pipe.send(Done(recorder.counts, engine.own_requests, engine.notes, interrupted, engine.failure))
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started in here do not hear Ctrl-C, from their first instruction on."""
+    resource_tracker.ensure_running()  # starting it, as the first of these processes would, undoes the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def send(
+    parts: Sequence[Share], surroundings: Surroundings, folder: Path, take: Callable[[Path], None]
+) -> tuple[list[Done], list[Dead]]:
+    """Run the workers and `take` the datasets of those that end well; (what these did, the others). Cancelling it makes
+    them write what they did, and goes no further."""
+    context = multiprocessing.get_context("spawn")
+    running: list[tuple[SpawnProcess, Connection, Path]] = []
+    stopped = False
+
+    async def said(pipe: Connection) -> Any:
+        """What a worker says next; None where it is dead."""
+        nonlocal stopped
+        waiting = asyncio.get_running_loop().run_in_executor(None, _received, pipe)
+        while True:
+            try:
+                return await asyncio.shield(waiting)
+            except asyncio.CancelledError:
+                stopped = True
+                for _, other, _ in running:
+                    _tell(other, None)
+
+    done: list[Done] = []
+    dead: list[Dead] = []
+    try:
+        with _deaf():
+            for number, share in enumerate(parts):
+                mine, theirs = context.Pipe()
+                out = folder / f"worker-{number}"
+                process = context.Process(target=_work, args=(share, surroundings, str(out), theirs))
+                process.start()
+                theirs.close()
+                running.append((process, mine, out))
+        for _, pipe, _ in running:
+            await said(pipe)
+        start_ns = time.time_ns() + round(_LEAD * 1e9)
+        for _, pipe, _ in running:
+            if not stopped:
+                _tell(pipe, start_ns)
+        for number, (process, pipe, out) in enumerate(running):
+            last = await said(pipe)
+            if isinstance(last, Done):
+                take(out)
+                done.append(last)
+            else:
+                process.join(_PATIENCE)
+                dead.append(Dead(number, _ending(process.exitcode)))
+        return done, dead
+    finally:
+        for process, _, _ in running:
+            if len(done) + len(dead) == len(parts):
+                process.join(_PATIENCE)
+            if process.is_alive():
+                process.terminate()
+            process.join()
+
+
+def _received(pipe: Connection) -> Any:
+    """What comes next; None where nothing will."""
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        return None
+
+
+def _tell(pipe: Connection, what: int | None) -> None:
+    """Say something to a worker, if it still lives."""
+    with contextlib.suppress(OSError):
+        pipe.send(what)
+
+
+def _ending(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,46 @@
+"""What an engine is to those who ask: a protocol, how to end what is being asked, and the column that is not there.
+
+Both engines and whoever asks them meet here; `engines.py` chooses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class UnknownColumn(Exception):
+    """A query names a column that there is not."""
+
+    def __init__(self, name: str, near: Sequence[str]) -> None:
+        super().__init__(name)
+        self.name, self.near = name, tuple(near)
+
+
+class Engine(Protocol):
+    """Datasets that can be asked in Spark SQL."""
+
+    @property
+    def at_once(self) -> int:
+        """How many questions are worth asking at once."""
+
+    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
+        """The answer, and whether there are more than `rows`. Raises WrongQuery."""
+
+    def own(self) -> list[str]:
+        """Views that queries made."""
+
+    def interrupt(self) -> None:
+        """End what is being asked at this moment, in whichever thread."""
+
+
+def cancel(engine: Engine, asked: Iterable[Future[Any]]) -> None:
+    """End what these threads ask. Once is not enough: one of them may only be about to ask."""
+    waiting = set(asked)
+    while waiting:
+        engine.interrupt()
+        _, waiting = wait(waiting, 0.2)

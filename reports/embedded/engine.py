@@ -1,0 +1,249 @@
+"""Datasets in an embedded DuckDB, asked in Spark SQL.
+
+In: the folders of datasets. Out: answers as Arrow tables with Spark's names and types, or `Untaken`, for whatever
+reason: then Spark is asked, and says what is wrong where something is.
+
+Rules
+- Of the datasets only the files are read that the manifests list, by their very names.
+- Nothing is loaded, nothing is looked for in a network or in this process; what does not fit into memory goes to a
+  folder for temporary files that ends with the engine.
+- A relation is made when a query needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from analyzer import dataset as datasets
+from analyzer import tables
+from reports import catalog, relations
+from reports.asking import UnknownColumn, cancel
+from reports.embedded import functions, translation
+from reports.embedded.translation import Untaken
+
+MEMORY = 2 << 30
+"""What DuckDB may hold. A report shares this machine with what it reports on."""
+
+_TYPES = {
+    pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", tables.TIME: "TIMESTAMP WITH TIME ZONE",
+}  # fmt: skip
+
+_HUGE = pa.decimal128(38, 0)
+"""How sums of integers come. Spark's are 64 bits wide, and an error beyond."""
+
+
+class Embedded:
+    """Datasets to ask; none: relations without rows."""
+
+    at_once = 1
+    """DuckDB itself uses all cores for a question."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], folder: str) -> None:
+        """`folder`: for temporary files. Raises DatasetError."""
+        self._opened = [datasets.open_dataset(path) for path in paths]
+        self._connection = duckdb.connect(config={
+            "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
+            "temp_directory": os.path.join(folder, "spilled"), "memory_limit": f"{MEMORY >> 20}MiB",
+            "threads": str(os.cpu_count() or 1), "python_enable_replacements": "false",
+        })  # fmt: skip
+        self._connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+        functions.install(self._connection, relations.bucketed(self._opened))
+        self._names = frozenset(relations.names())
+        self._made: set[str] = set()
+        self._rows = relations.besides(self._opened)
+
+    def own(self) -> list[str]:
+        """Views that queries made: it takes no query that makes one."""
+        return []
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def interrupt(self) -> None:
+        """End what is being asked at this moment."""
+        self._connection.interrupt()
+
+    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
+        """The answer, and whether there are more than `rows`. Raises Untaken, UnknownColumn."""
+        text = translation.translated(query, self._names, None if rows is None else rows + 1)
+        try:
+            self._need(catalog.needed(query))
+            table = _plain(self._run(text))
+        except duckdb.BinderException as failure:
+            raise _unknown_column(str(failure)) or Untaken(_first_line(failure)) from None
+        except duckdb.InterruptException:
+            raise KeyboardInterrupt from None
+        except duckdb.Error as failure:
+            raise Untaken(_first_line(failure)) from None
+        if rows is None:
+            return table, False
+        return table.slice(0, rows), len(table) > rows
+
+    def _run(self, text: str) -> pa.Table:
+        """DuckDB hears no Ctrl-C in the main thread: there the question is asked in another."""
+        if threading.current_thread() is not threading.main_thread():
+            return self._connection.sql(text).to_arrow_table()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(lambda: self._connection.sql(text).to_arrow_table())
+            try:
+                return asked.result()
+            except KeyboardInterrupt:
+                cancel(self, [asked])
+                raise
+
+    def check(self, query: str) -> None:
+        """Bind a query, and read nothing. Raises Untaken, UnknownColumn."""
+        text = translation.translated(query, self._names)
+        try:
+            self._need(catalog.needed(query))
+            self._connection.execute(f"EXPLAIN {text}")
+        except duckdb.BinderException as failure:
+            raise _unknown_column(str(failure)) or Untaken(_first_line(failure)) from None
+        except duckdb.Error as failure:
+            raise Untaken(_first_line(failure)) from None
+
+    def _need(self, wanted: Container[str] | None) -> None:
+        """Make the relations of these names, None: all, each after those that it reads."""
+        for name in relations.names():
+            if name in self._made or not (wanted is None or name in wanted):
+                continue
+            if name in tables.TABLES:
+                self._connection.execute(f"CREATE VIEW {name} AS {self._table(name)}")
+            elif name in relations.BESIDES:
+                self._literal(name)
+            else:
+                self._connection.execute(f"CREATE VIEW {name} AS {translation.of_view(name)}")
+            self._made.add(name)
+
+    def _table(self, name: str) -> str:
+        """A table of the contract over all datasets."""
+        parts = [self._part(name, files, renamed) for files, renamed in relations.listed(self._opened, name)]
+        nothing = ", ".join(f'CAST(NULL AS {_type(column.type)}) AS "{column.name}"' for column in tables.TABLES[name])
+        return " UNION ALL ".join(parts) if parts else f"SELECT {nothing} WHERE false"
+
+    def _part(self, name: str, files: Sequence[str], renamed: dict[str, str]) -> str:
+        """A table of a dataset: its columns by name, null where the files, older than this kwire, lack one."""
+        listed = ", ".join(_text(_escaped(file)) for file in files)
+        source = f"read_parquet([{listed}], hive_partitioning = false, union_by_name = {str(len(files) > 1).lower()})"
+        stored = dict(row[:2] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall())
+        columns = []
+        for column in tables.TABLES[name]:
+            kind = _type(column.type)
+            value = f'"{column.name}"' if column.name in stored else "NULL"
+            if stored.get(column.name) != kind:
+                value = f"CAST({value} AS {kind})"
+            if column.name == "capture" and renamed:
+                cases = " ".join(f"WHEN {_text(old)} THEN {_text(new)}" for old, new in renamed.items())
+                value = f"CASE {value} {cases} ELSE {value} END"
+            columns.append(f'{value} AS "{column.name}"')
+        return f"SELECT {', '.join(columns)} FROM {source}"
+
+    def _literal(self, name: str) -> None:
+        """Rows that are known here."""
+        schema = relations.BESIDES[name]
+        columns = zip(*self._rows[name]) if self._rows[name] else [()] * len(schema)
+        arrays = [_array(list(values), column.type) for values, column in zip(columns, schema, strict=True)]
+        self._connection.register("kwire_rows", pa.table(arrays, schema=schema))
+        self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM kwire_rows")
+        self._connection.unregister("kwire_rows")
+
+
+@contextlib.contextmanager
+def opened(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Embedded]:
+    """The engine over these datasets, and its end. Raises DatasetError."""
+    with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
+        engine = Embedded(paths, folder)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def _type(kind: pa.DataType) -> str:
+    """A type of `analyzer/tables.py` as DuckDB writes it."""
+    if pa.types.is_list(kind):
+        return f"{_type(kind.value_type)}[]"
+    if pa.types.is_struct(kind):
+        return f"STRUCT({', '.join(f'{_identifier(field.name)} {_type(field.type)}' for field in kind)})"
+    if pa.types.is_map(kind):
+        return f"MAP({_type(kind.key_type)}, {_type(kind.item_type)})"
+    return _TYPES[kind]
+
+
+def _identifier(name: str) -> str:
+    return f'"{name}"' if name in ("count", "error", "key", "value") else name
+
+
+def _text(value: str) -> str:
+    """A literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _escaped(path: str) -> str:
+    """A path that DuckDB takes literally: it reads `*`, `?`, `[` as patterns."""
+    return re.sub(r"([*?\[])", r"[\1]", path)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Values of a manifest: times are text in it."""
+    if kind == tables.TIME:
+        values = [None if value is None else datetime.datetime.fromisoformat(value) for value in values]
+    return pa.array(values, kind)
+
+
+def _first_line(failure: Exception) -> str:
+    return (str(failure).strip() or type(failure).__name__).splitlines()[0]
+
+
+_UNKNOWN = re.compile(r'Referenced column "((?:[^"]|"")*)" (?:was )?not found')
+
+
+def _unknown_column(message: str) -> UnknownColumn | None:
+    """The column that a query's writer has misspelt."""
+    found = _UNKNOWN.search(message)
+    if found is None:
+        return None
+    near = re.search(r"Candidate bindings: (.*)", message)
+    return UnknownColumn(found[1], re.findall(r'"((?:[^"]|"")*)"', near[1]) if near else ())
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """The table with Spark's types. Raises Untaken where a column has one that Spark's answer would not have."""
+    columns = []
+    for column in table.columns:
+        wanted = _spark_type(column.type)
+        try:
+            columns.append(column if column.type == wanted else column.cast(wanted))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as failure:
+            raise Untaken(_first_line(failure)) from None
+    return pa.table(columns, names=table.column_names)
+
+
+def _spark_type(kind: pa.DataType) -> pa.DataType:
+    if kind == _HUGE:
+        return pa.int64()
+    if pa.types.is_large_string(kind) or pa.types.is_null(kind) or pa.types.is_string_view(kind):
+        return pa.string() if not pa.types.is_null(kind) else kind
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return tables.TIME
+    if pa.types.is_list(kind):
+        return pa.list_(_spark_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _spark_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
+    if kind not in _TYPES:
+        raise Untaken(f"an answer of type {kind}")
+    return kind

@@ -1,0 +1,462 @@
+"""Spark SQL as DuckDB's: the same rows, or `Untaken`.
+
+In: the text of a query or a view in Spark SQL, and the names of tables and views that there are. Out: the text that
+DuckDB is asked. Pure: sqlglot parses and writes; what differs between the two engines is rewritten here.
+
+Rules
+- What is not listed here is not taken: a function or a clause whose meaning was not compared goes to Spark.
+- Where the meaning depends on a type that only DuckDB knows (a cast truncates doubles), the text calls a macro of
+  `functions.py` that asks for the type, and fails for those that were not compared.
+- Nulls, order and division are Spark's: nulls first, a division by zero is an error, ordering by a struct takes a
+  null in it for the smallest.
+- Columns that have no name of their own get the one that Spark gives them; where that is not known, Untaken.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Container
+from typing import Any, ClassVar
+
+from sqlglot import errors, exp, parse
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.dialects.spark import Spark
+
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
+
+
+class Untaken(Exception):
+    """Why the embedded engine does not take a query."""
+
+
+class _Dialect(Spark):  # type: ignore[misc]
+    """Spark's, with the functions kept as they are written whose arguments sqlglot does not keep all."""
+
+    class Parser(Spark.Parser):  # type: ignore[misc]
+        FUNCTIONS: ClassVar = {name: build for name, build in Spark.Parser.FUNCTIONS.items() if name != "ROUND"}
+        FUNCTION_PARSERS: ClassVar = {
+            name: build for name, build in Spark.Parser.FUNCTION_PARSERS.items() if name != "PERCENTILE"
+        }
+
+
+_PLAIN = (
+    exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset,
+    exp.With, exp.CTE, exp.Subquery, exp.TableAlias, exp.Column, exp.Identifier, exp.Alias, exp.Boolean, exp.Null,
+    exp.And, exp.Or, exp.Not, exp.Paren, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.Is,
+    exp.In, exp.Between, exp.Case, exp.If, exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod, exp.Neg, exp.Count,
+    exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Distinct,
+    exp.Union, exp.Except, exp.Intersect, exp.WindowSpec, exp.RowNumber, exp.Rank, exp.DenseRank, exp.Lead,
+    exp.Lag, exp.Lower, exp.Upper, exp.Concat, exp.Array, exp.Struct, exp.PropertyEQ, exp.Lambda,
+    exp.Transform, exp.MapFromEntries, exp.Dot, exp.Filter, exp.UnixMicros, exp.Contains, exp.StartsWith,
+    exp.SafeDivide, exp.Exists, exp.DataType, exp.Var, exp.Abs,
+)  # fmt: skip
+"""What means the same in both, once sqlglot has written it."""
+
+_INTEGERS = {"TINYINT": "tinyint", "SMALLINT": "smallint", "INT": "int", "BIGINT": "bigint"}
+_CASTS = {**_INTEGERS, "DOUBLE": "double", "TEXT": "string", "VARCHAR": "string", "BOOLEAN": "boolean"}
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
+
+_UNITS = {"MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"}
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In, exp.NullSafeEQ)
+
+
+def parsed(text: str) -> Any:
+    """The query as a tree. Raises sqlglot's ParseError where it is none, Untaken where it is another statement."""
+    statements = [one for one in parse(text, read=_Dialect) if one is not None]
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise Untaken("not one query")
+    return statements[0]
+
+
+def translated(text: str, relations: Container[str], rows: int | None = None) -> str:
+    """The query for DuckDB; `rows`: as many as are wanted of it. Raises Untaken."""
+    try:
+        tree = parsed(text)
+        if rows is not None and tree.args.get("limit") is None:
+            tree.set("limit", exp.Limit(expression=_number(rows)))
+        return written(tree, relations)
+    except errors.SqlglotError as failure:
+        raise Untaken(f"not understood: {str(failure).splitlines()[0]}") from None
+
+
+def written(tree: Any, relations: Container[str]) -> str:
+    """The same of a tree, which is changed."""
+    common = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for select in tree.find_all(exp.Select):
+        select.set("hint", None)  # how to join is Spark's affair
+    _name_columns(tree)
+    _group_by_all(tree)
+    for node in reversed(list(tree.walk())):
+        if isinstance(node, exp.Table):
+            _check_table(node, relations, common)
+        elif type(node) in _REWRITTEN:
+            made = _REWRITTEN[type(node)](node)
+            if made is not node:
+                if node is tree:
+                    raise Untaken("not a query")
+                node.replace(made)
+        elif type(node) not in _PLAIN:
+            raise Untaken(_shown(node))
+    return str(tree.sql(dialect=DuckDB, identify=True, comments=False))
+
+
+def _shown(node: Any) -> str:
+    """A piece of a query, short, as its writer would know it."""
+    text = " ".join(str(node.sql(dialect=_Dialect, comments=False)).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _check_table(table: Any, relations: Container[str], common: Container[str]) -> None:
+    name = table.name.lower()
+    plain = isinstance(table.this, exp.Identifier) and not table.args.get("db")
+    if not plain or not (name in common or name in relations):
+        raise Untaken(_shown(table))
+    if any(value for key, value in table.args.items() if key not in ("this", "alias", "joins")):
+        raise Untaken(_shown(table))
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    return exp.Anonymous(this=name, expressions=list(arguments))
+
+
+def _number(value: int) -> Any:
+    return exp.Literal.number(value)
+
+
+# --- names of columns -------------------------------------------------------------------------------------------------
+
+
+def _name_columns(tree: Any) -> None:
+    """Give what a query's writer gave no name the one that Spark gives it."""
+    outermost = tree
+    while isinstance(outermost, exp.SetOperation | exp.Subquery):
+        outermost = outermost.this
+    for select in tree.find_all(exp.Select):
+        for at, column in enumerate(select.expressions):
+            if isinstance(column, exp.Alias | exp.Aliases | exp.Star) or column.is_star:
+                continue
+            name = _spark_name(column)
+            if isinstance(column, exp.Column) and name == column.name.lower():
+                continue  # as the tables call it
+            if name is not None:
+                select.expressions[at].replace(exp.alias_(column.copy(), name, quoted=True))
+            elif select is outermost:
+                raise Untaken(f"the name of {_shown(column)}")
+
+
+_NAMED = {
+    exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Lower: "lower", exp.Upper: "upper",
+    exp.Length: "length", exp.CountIf: "count_if", exp.UnixMicros: "unix_micros",
+}  # fmt: skip
+"""Functions of one argument, which Spark names a column by."""
+
+
+def _spark_name(node: Any) -> str | None:
+    """How Spark calls a column; None: not known here."""
+    if isinstance(node, exp.Column | exp.Dot):
+        return str(node.name)
+    if isinstance(node, exp.Literal) and (node.is_string or re.fullmatch(r"\d+", node.this)):
+        return str(node.this)
+    if isinstance(node, exp.Count):
+        if isinstance(node.this, exp.Star):
+            return "count(1)"
+        inner = node.this
+        if isinstance(inner, exp.Distinct) and len(inner.expressions) == 1:
+            name = _inner_name(inner.expressions[0])
+            return name and f"count(DISTINCT {name})"
+        name = _inner_name(inner)
+        return name and f"count({name})"
+    if isinstance(node, exp.Explode):
+        return "col" if isinstance(node.this, exp.Column) else None  # of a map Spark makes two
+    if type(node) in _NAMED:
+        name = _inner_name(node.this)
+        return name and f"{_NAMED[type(node)]}({name})"
+    return None
+
+
+def _inner_name(node: Any) -> str | None:
+    """How Spark writes an argument; with its table where the query does."""
+    if isinstance(node, exp.Column):
+        return str(node.name) if not node.args.get("table") else None
+    return _spark_name(node) if isinstance(node, exp.Literal | exp.Sum | exp.Avg | exp.Min | exp.Max) else None
+
+
+# --- GROUP BY ALL -----------------------------------------------------------------------------------------------------
+
+
+def _group_by_all(tree: Any) -> None:
+    """Where a column mixes aggregates with others, Spark groups by these, and DuckDB refuses: said by name then."""
+    for select in tree.find_all(exp.Select):
+        group = select.args.get("group")
+        if group is None or not group.args.get("all"):
+            continue
+        keys: list[Any] = []
+        mixed = False
+        for at, column in enumerate(select.expressions, 1):
+            if not any(_is_aggregate(node) for node in column.walk()):
+                keys.append(_number(at))
+                continue
+            loose = [one for one in column.find_all(exp.Column) if not _in_aggregate(one, column)]
+            mixed = mixed or bool(loose)
+            keys += [one.copy() for one in loose]
+        if mixed:
+            select.set("group", exp.Group(expressions=keys))
+
+
+def _is_aggregate(node: Any) -> bool:
+    named = isinstance(node, exp.Anonymous) and node.name.lower() == "percentile"
+    return named or isinstance(node, exp.AggFunc | exp.Filter)
+
+
+def _in_aggregate(node: Any, column: Any) -> bool:
+    while node is not column:
+        if _is_aggregate(node):
+            return True
+        node = node.parent
+    return _is_aggregate(node)
+
+
+# --- what is rewritten ------------------------------------------------------------------------------------------------
+
+
+def _cast(node: Any) -> Any:
+    kind = node.to.this.value if node.to.args.get("nested") is not True else ""
+    if node.args.get("safe") or kind not in _CASTS:
+        raise Untaken(_shown(node))
+    if isinstance(node.this, exp.Null):
+        return exp.Cast(this=exp.Null(), to=node.to.copy())
+    return _call(f"kwire_to_{_CASTS[kind]}", node.this.copy())
+
+
+def _typed_literal(node: Any) -> Any:
+    """`timestamp'2026-01-02 03:04:05'`, in UTC as the session is."""
+    if node.to.this.value not in ("TIMESTAMPTZ", "TIMESTAMP"):
+        raise Untaken(_shown(node))
+    if isinstance(node.this, exp.Literal) and _TIME.fullmatch(node.this.this):
+        return exp.Cast(this=node.this.copy(), to=exp.DataType.build("timestamptz", dialect=DuckDB))
+    raise Untaken(_shown(node))
+
+
+def _literal(node: Any) -> Any:
+    """A decimal: comparisons turn it into what it is compared with; arithmetic on it has types of Spark's own."""
+    if node.is_string or re.fullmatch(r"\d{1,18}", node.this):
+        return node
+    parent = node.parent
+    while isinstance(parent, exp.Neg | exp.Paren | exp.Array):
+        parent = parent.parent
+    quantile = isinstance(parent, exp.Anonymous) and parent.name.lower() == "percentile"
+    if "e" in node.this.lower() and re.fullmatch(r"[\d.]+e[+-]?\d+", node.this.lower()):
+        return node
+    if not (quantile or isinstance(parent, _COMPARISONS)) or not re.fullmatch(r"\d*\.\d+", node.this):
+        raise Untaken(_shown(node.parent or node))
+    return node
+
+
+def _divided(node: Any) -> Any:
+    node.set("safe", False)
+    node.set("typed", False)
+    return node
+
+
+def _like(node: Any) -> Any:
+    pattern = node.expression
+    if not isinstance(pattern, exp.Literal) or "\\" in pattern.this:
+        raise Untaken(_shown(node))
+    return node
+
+
+def _star(node: Any) -> Any:
+    if node.args.get("replace") or node.args.get("rename"):
+        raise Untaken(_shown(node))
+    return node
+
+
+def _anonymous(node: Any) -> Any:
+    name, arguments = node.name.lower(), node.expressions
+    if name == "bucketed" and len(arguments) == 1:
+        return _call("kwire_bucketed", *arguments)
+    if name == "percentile" and len(arguments) in (2, 3):
+        return _percentile(node, *arguments)
+    if name == "round" and len(arguments) in (1, 2):
+        digits = arguments[1] if len(arguments) == 2 else _number(0)
+        if isinstance(digits, exp.Literal) and re.fullmatch(r"\d", digits.this):
+            return _call(f"kwire_round_{digits.this}", arguments[0])
+    raise Untaken(_shown(node))
+
+
+def _percentile(node: Any, values: Any, quantiles: Any, weights: Any = None) -> Any:
+    """Spark's exact quantiles, which interpolate; weights are counts."""
+    if isinstance(node.parent, exp.Filter | exp.Window) or isinstance(values, exp.Distinct):
+        raise Untaken(_shown(node))
+    several = isinstance(quantiles, exp.Array)
+    wanted = quantiles.expressions if several else [quantiles]
+    if not all(isinstance(one, exp.Literal) and not one.is_string for one in wanted):
+        raise Untaken(_shown(node))
+    listed = exp.Array(expressions=[one.copy() for one in wanted])
+    name = "kwire_percentiles" if weights is None else "kwire_weighted_percentiles"
+    made = _call(name, *(one.copy() for one in (values, weights) if one is not None), listed)
+    return made if several else _call("kwire_element", made, _number(0))
+
+
+def _by(function: str) -> Callable[[Any], Any]:
+    def make(node: Any) -> Any:
+        if isinstance(node.parent, exp.Window) or node.args.get("count"):
+            raise Untaken(_shown(node))
+        return _call(function, node.this.copy(), _comparable(node.expression))
+
+    return make
+
+
+def _comparable(key: Any) -> Any:
+    """A struct to order by, in which a null is the smallest: before each field whether it is there."""
+    if not isinstance(key, exp.Struct):
+        return key.copy()
+    fields = []
+    for at, field in enumerate(key.expressions):
+        value = field.expression if isinstance(field, exp.PropertyEQ) else field
+        there = exp.Not(this=exp.Is(this=exp.paren(value.copy()), expression=exp.Null()))
+        fields += [
+            exp.PropertyEQ(this=exp.to_identifier(f"there_{at}"), expression=there),
+            exp.PropertyEQ(this=exp.to_identifier(f"value_{at}"), expression=value.copy()),
+        ]
+    return exp.Struct(expressions=fields)
+
+
+def _collected(distinct: bool) -> Callable[[Any], Any]:
+    """Lists leave out nulls, and are empty, never null."""
+
+    def make(node: Any) -> Any:
+        if isinstance(node.parent, exp.Filter | exp.Window) or isinstance(node.this, exp.Order | exp.Distinct):
+            raise Untaken(_shown(node))
+        return _call("kwire_set" if distinct else "kwire_list", node.this.copy())
+
+    return make
+
+
+def _sorted_array(node: Any) -> Any:
+    if node.expression is not None or isinstance(node.args.get("expression"), exp.Lambda):
+        raise Untaken(_shown(node))
+    return _call("list_sort", node.this.copy(), exp.Literal.string("ASC"), exp.Literal.string("NULLS LAST"))
+
+
+def _slice(node: Any) -> Any:
+    start, length = node.args.get("start"), node.args.get("end")
+    if not all(isinstance(one, exp.Literal) and re.fullmatch(r"[1-9]\d*", one.this) for one in (start, length)):
+        raise Untaken(_shown(node))
+    first = int(start.this)
+    return _call("list_slice", node.this.copy(), _number(first), _number(first + int(length.this) - 1))
+
+
+def _joined(node: Any) -> Any:
+    if node.args.get("null"):
+        raise Untaken(_shown(node))
+    return _call("array_to_string", node.this.copy(), node.expression.copy())
+
+
+def _element(node: Any) -> Any:
+    (index,) = node.expressions if len(node.expressions) == 1 else (None,)
+    if isinstance(index, exp.Literal) and re.fullmatch(r"\d+", index.this) and not index.is_string:
+        return _call("kwire_element", node.this.copy(), index.copy())
+    if index is None or isinstance(index, exp.Neg | exp.Slice):
+        raise Untaken(_shown(node))
+    return _call("kwire_value", node.this.copy(), index.copy())  # of a map; of a list DuckDB refuses
+
+
+def _counted(node: Any) -> Any:
+    """Of no row or of nulls alone 0, never null."""
+    one = exp.Case(ifs=[exp.If(this=node.this.copy(), true=_number(1))])
+    return exp.Count(this=one, big_int=True)
+
+
+def _narrow(node: Any) -> Any:
+    """Of 32 bits, where DuckDB's has 64."""
+    return exp.Cast(this=node.copy(), to=exp.DataType.build("int"))
+
+
+def _window(node: Any) -> Any:
+    return _narrow(node) if isinstance(node.this, exp.RowNumber | exp.Rank | exp.DenseRank) else node
+
+
+def _two(name: str) -> Callable[[Any], Any]:
+    return lambda node: _call(name, node.this.copy(), node.expression.copy())
+
+
+def _one(name: str) -> Callable[[Any], Any]:
+    return lambda node: _call(name, node.this.copy())
+
+
+def _exploded(node: Any) -> Any:
+    if not isinstance(node.parent, exp.Alias | exp.Select):
+        raise Untaken(_shown(node))
+    return _call("unnest", node.this.copy())
+
+
+def _stacked(node: Any) -> Any:
+    """`stack(n, ...) AS (a, b)`: a list of n structs, each a row."""
+    if not isinstance(node.this, exp.Stack):
+        raise Untaken(_shown(node))
+    names = [identifier.name for identifier in node.expressions]
+    values = node.this.expressions
+    if int(node.this.this.this) * len(names) != len(values):
+        raise Untaken(_shown(node))
+    rows = [
+        exp.Struct(
+            expressions=[
+                exp.PropertyEQ(this=exp.to_identifier(name), expression=value.copy())
+                for name, value in zip(names, values[at : at + len(names)])
+            ]
+        )
+        for at in range(0, len(values), len(names))
+    ]
+    depth = exp.Kwarg(this=exp.Var(this="max_depth"), expression=_number(2))
+    return _call("unnest", exp.Array(expressions=rows), depth)
+
+
+def _truncated(node: Any) -> Any:
+    if node.unit is None or node.unit.name.upper() not in _UNITS or node.args.get("zone"):
+        raise Untaken(_shown(node))
+    return node
+
+
+def _interval(node: Any) -> Any:
+    if not isinstance(node.this, exp.Literal) or node.unit is None or node.unit.name.upper().rstrip("S") not in _UNITS:
+        raise Untaken(_shown(node))
+    return node
+
+
+def _same(node: Any) -> Any:
+    return node
+
+
+_REWRITTEN: dict[type, Callable[[Any], Any]] = {
+    exp.TryCast: _cast, exp.Cast: _typed_literal, exp.Literal: _literal, exp.Div: _divided, exp.Like: _like,
+    exp.Star: _star, exp.Anonymous: _anonymous, exp.ArgMax: _by("arg_max_null"), exp.ArgMin: _by("arg_min_null"),
+    exp.ArrayAgg: _collected(False), exp.ArrayUniqueAgg: _collected(True), exp.ArraySort: _sorted_array,
+    exp.ArraySlice: _slice, exp.ArrayToString: _joined, exp.ArrayContains: _two("kwire_contains"),
+    exp.ArrayDistinct: _one("kwire_distinct"), exp.Bracket: _element, exp.Explode: _exploded, exp.Stack: _same,
+    exp.Aliases: _stacked, exp.TimestampTrunc: _truncated, exp.Interval: _interval, exp.CountIf: _counted,
+    exp.Length: _narrow, exp.Window: _window,
+    exp.Floor: _one("kwire_floor"), exp.Ceil: _one("kwire_ceil"),
+}  # fmt: skip
+
+
+@functools.cache
+def of_view(name: str) -> str:
+    """A view's query for DuckDB. Raises Untaken."""
+    from reports import catalog, relations
+
+    return translated(catalog.view(name).sql, frozenset(relations.names()))
+
+
+def read_by(tree: Any) -> list[tuple[str, int | None]]:
+    """Names that a query reads as tables or views, and where in its text; those that it makes itself left out."""
+    common = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    return [
+        (table.name, table.this.meta.get("start"))
+        for table in tree.find_all(exp.Table)
+        if isinstance(table.this, exp.Identifier) and not table.args.get("db") and table.name.lower() not in common
+    ]

@@ -1,0 +1,144 @@
+"""Which engine answers: the embedded one where this machine holds the data easily, else Spark.
+
+In: a command's options, the folders of datasets. Out: an `Engine`. What the embedded engine does not take goes to
+Spark, which is started when that happens first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from captures.problems import Problem
+from reports import relations
+from reports.asking import Engine, UnknownColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AUTO, EMBEDDED, SPARK = "auto", "embedded", "spark"
+
+EASY_EXCHANGES = 20_000_000
+"""Up to so many exchanges one machine answers faster by itself: ten million take a report a third of a minute on two
+cores. Beyond, Spark on a cluster may be worth its start, and is known to live with little memory."""
+
+
+class EngineError(Problem):
+    """The engine that was asked for is not to be had."""
+
+
+def installed() -> bool:
+    """Whether the embedded engine is there."""
+    return all(importlib.util.find_spec(name) is not None for name in ("duckdb", "sqlglot"))
+
+
+def choose(options: argparse.Namespace, datasets: Sequence[str]) -> str:
+    """EMBEDDED or SPARK. Raises EngineError, DatasetError."""
+    engine: str = options.engine
+    spark_only = next((name for name in ("master", "conf") if getattr(options, name)), None)
+    if engine == EMBEDDED:
+        if spark_only:
+            raise EngineError(f"--{spark_only} is a matter of Spark", "leave out --engine embedded")
+        if not installed():
+            raise EngineError("the embedded engine is not installed", "pip install 'kwire[sql]', or --engine spark")
+        return EMBEDDED
+    if engine == SPARK or spark_only or not installed():
+        return SPARK
+    from analyzer.dataset import open_dataset
+
+    return EMBEDDED if relations.exchanges([open_dataset(path) for path in datasets]) < EASY_EXCHANGES else SPARK
+
+
+@contextlib.contextmanager
+def opened(
+    options: argparse.Namespace, datasets: Sequence[str], only: Container[str] | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[Engine]:  # fmt: skip
+    """The engine over these datasets, and its end. `only`, `conf`: of Spark's session, see `spark.engine.Spark`."""
+    with contextlib.ExitStack() as stack:
+        spark = _Spark(stack, options, datasets, only, conf)
+        if choose(options, datasets) == SPARK:
+            yield spark.started()
+        else:
+            from reports.embedded import engine
+
+            yield _Both(stack.enter_context(engine.opened(datasets)), spark, options.verbose)
+
+
+def check_columns(query: str) -> None:
+    """Raises WrongQuery where a query names a column that its tables and views do not have."""
+    from reports.embedded import engine, translation
+    from reports.wrong import unknown_column
+
+    with engine.opened([]) as empty:
+        try:
+            empty.check(query)
+        except UnknownColumn as failure:
+            raise unknown_column(query, failure.name, failure.near) from None
+        except translation.Untaken:
+            return
+
+
+class _Spark:
+    """Spark, started when it is needed; it ends with `stack`."""
+
+    def __init__(self, stack: contextlib.ExitStack, options: argparse.Namespace, *arguments: Any) -> None:
+        self._stack, self._options, self._arguments = stack, options, arguments
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine | None:
+        return self._engine
+
+    def started(self) -> Engine:
+        if self._engine is None:
+            from reports.spark import session
+            from reports.spark.engine import Spark
+
+            self._engine = Spark(self._stack.enter_context(session.of_command(self._options)), *self._arguments)
+        return self._engine
+
+
+_ONLY_ASK = ("SELECT", "WITH", "FROM", "VALUES", "EXPLAIN", "DESC", "SHOW")
+"""How statements begin that leave everything as it is."""
+
+
+class _Both:
+    """The embedded engine, and Spark for what that does not take."""
+
+    at_once = 1
+
+    def __init__(self, embedded: Any, spark: _Spark, verbose: bool) -> None:
+        self._embedded, self._spark, self._verbose = embedded, spark, verbose
+        self._own = False
+
+    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
+        """See `Engine`. Once a statement that is no query has gone to Spark, what follows may depend on it."""
+        from reports.embedded.translation import Untaken
+        from reports.wrong import check, unknown_column
+
+        if self._own:
+            return self._spark.started().ask(query, rows)
+        check(query)
+        try:
+            table, more = self._embedded.ask(query, rows)
+            return table, more
+        except UnknownColumn as failure:
+            raise unknown_column(query, failure.name, failure.near) from None
+        except Untaken as why:
+            if self._verbose:
+                sys.stderr.write(f"note: Spark answers this: the embedded engine does not take {why}\n")
+        self._own = not query.lstrip(" \t\n(").upper().startswith(_ONLY_ASK)
+        return self._spark.started().ask(query, rows)
+
+    def own(self) -> list[str]:
+        return [] if self._spark.engine is None else self._spark.engine.own()
+
+    def interrupt(self) -> None:
+        self._embedded.interrupt()
+        if self._spark.engine is not None:
+            self._spark.engine.interrupt()

@@ -1,0 +1,59 @@
+"""A file that a command writes: whole or not at all, and told at once where it cannot be.
+
+In: the path that a user gave. Out: the file, or `Failure` before the work begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from analyzer.failure import Failure
+
+
+def form(path: str, endings: Mapping[str, str]) -> str:
+    """The form that a file's name asks for. Raises Failure where none ends so."""
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        known = ", ".join(sorted(name for name in endings if name))
+        raise Failure(f"{path}: nothing is written that ends in {ending}", f"give it one of {known}; or say --format")
+    return endings[ending]
+
+
+def check(path: str) -> None:
+    """Raises Failure where the file cannot be written."""
+    if os.path.isdir(path):
+        raise Failure(f"{path}: cannot be written: it is a folder", "give a file to -o")
+    try:
+        handle, beside = _beside(Path(path))
+        os.close(handle)
+        os.unlink(beside)
+    except OSError as failure:
+        raise _unwritten(path, failure) from None
+
+
+@contextlib.contextmanager
+def written(path: str) -> Iterator[str]:
+    """A file beside, to be written, which takes the place of `path` when it is whole."""
+    try:
+        handle, beside = _beside(Path(path))
+        os.close(handle)
+        try:
+            yield beside
+            os.replace(beside, path)
+        except BaseException:
+            os.unlink(beside)
+            raise
+    except OSError as failure:
+        raise _unwritten(path, failure) from None
+
+
+def _beside(path: Path) -> tuple[int, str]:
+    return tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.absolute().parent)
+
+
+def _unwritten(path: str, failure: OSError) -> Failure:
+    return Failure(f"{path}: cannot be written: {failure.strerror}", "give another file to -o")

@@ -1,0 +1,43 @@
+-- What happened, in numbers?
+-- exchanges: rows of the table `exchanges`.
+-- requests: requests seen.
+-- answered: requests with their response.
+-- no_response_expected: Produce with acks 0.
+-- unanswered: the connection closed, or later responses came.
+-- in_flight: the capture ended before the response.
+-- orphans: responses whose request was not seen.
+-- errors: exchanges whose response holds an error.
+-- undecoded: exchanges of which a message was not decoded.
+-- prompt: answered exchanges of APIs that do not wait on purpose, which the next three are about: what broker and network
+--   took, without what a request waited behind earlier ones of its connection.
+-- p50_us: the smallest of these times that at least half of them do not exceed.
+-- p99_us: the smallest that at least 99 of 100 do not exceed.
+-- max_us: the longest.
+-- throttled: exchanges that were throttled.
+-- request_bytes: sizes of the requests together.
+-- response_bytes: sizes of the responses together.
+WITH counted AS (
+  SELECT bucketed(served_us) AS bucket, count(served_us) AS exchanges, max(served_us) AS max_us
+  FROM timed_exchanges
+  WHERE api_key NOT IN ({waiting})
+  GROUP BY 1
+), placed AS (
+  SELECT bucket, exchanges, max_us, sum(exchanges) OVER (PARTITION BY true ORDER BY bucket) AS upto,
+    sum(exchanges) OVER (PARTITION BY true) AS timed
+  FROM counted
+), prompt AS (
+  SELECT coalesce(sum(exchanges), 0) AS prompt, min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
+    min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
+  FROM placed
+), summed AS (
+  SELECT count(*) AS exchanges, count(exchange) AS requests, count_if(status = 'answered') AS answered,
+    count_if(status = 'no_response_expected') AS no_response_expected, count_if(status = 'unanswered') AS unanswered,
+    count_if(status = 'in_flight') AS in_flight, count_if(status = 'orphan_response') AS orphans,
+    count_if(error_code <> 0) AS errors,
+    count_if(request_state <> 'decoded' OR response_state <> 'decoded') AS undecoded,
+    count_if(throttle_us > 0) AS throttled, sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes
+  FROM exchanges
+)
+SELECT exchanges, requests, answered, no_response_expected, unanswered, in_flight, orphans, errors,
+  undecoded, prompt, p50_us, p99_us, max_us, throttled, request_bytes, response_bytes
+FROM summed CROSS JOIN prompt

@@ -1,0 +1,438 @@
+"""A report as a page, as Markdown, as JSON.
+
+In: a `Report`, everything known. Out: text. What comes from a capture is hostile: the page escapes it (Jinja2's
+autoescape, and its own for data in scripts), characters that move a cursor or turn text round are shown as their
+codes, and the page forbids itself all scripts but its own and every request to a network.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analyzer.text import duration, printable, size
+from analyzer.times import rfc3339, utc
+from reports.page import sections
+from reports.page.health import count, share
+from reports.page.questions import Answer
+from reports.page.report import Report
+from reports.page.sections import Section, Span
+
+PAGE = Path(__file__).resolve().parent
+
+LONGEST_TEXT = 200
+"""Characters of a value that a table shows: a client id may have 32,767."""
+
+MARKDOWN_ROWS = 20
+"""Rows of a table in Markdown: it is read in a terminal or a ticket."""
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value as it is shown, and what sorts it; `number`: set to the right."""
+
+    text: str
+    sort: str
+    number: bool
+    full: str = ""
+
+
+_IDENTIFIER = re.compile(r"(_id|_key|_code|port|version|partition|leader|epoch|sequence|offset|exchange|^min|^max)$")
+"""Numbers that name something: they are not counted in thousands."""
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def cell(column: str, value: Any, span: Span | None) -> Cell:
+    """A value by its column's name, which says its unit (see `analyzer/tables.py`)."""
+    if value is None:
+        return Cell("", "", False)
+    if isinstance(value, bool):
+        return Cell("yes" if value else "no", str(int(value)), False)
+    if isinstance(value, datetime.datetime):
+        when = utc(value)
+        return Cell(clock(when, span), when.isoformat(), True, when.strftime("%Y-%m-%d %H:%M:%S.%f UTC"))
+    if is_number(value):
+        if column.endswith("_us"):
+            text = duration(int(value))
+        elif column.endswith("_ms"):
+            text = f"{value:,} ms"
+        elif column.endswith("_bytes") or column.startswith("bytes"):
+            text = size(int(value))
+        elif _IDENTIFIER.search(column):
+            text = str(value)
+        elif column.endswith("share"):
+            text = share(value, 1)
+        elif isinstance(value, float):
+            text = f"{value:,.2f}"
+        else:
+            text = f"{value:,}"
+        return Cell(text, repr(value), True, f"{value:,} {_unit(column)}".strip())
+    text = printable(json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value))
+    if len(text) > LONGEST_TEXT:
+        return Cell(f"{text[:LONGEST_TEXT]}… ({len(text):,} characters)", text[:LONGEST_TEXT], False)
+    return Cell(text, text, False)
+
+
+def _unit(column: str) -> str:
+    return "us" if column.endswith("_us") else "B" if column.endswith("bytes") else ""
+
+
+def clock(when: datetime.datetime, span: Span | None) -> str:
+    """A time as short as the captures' span allows."""
+    if span is not None and span.begin.date() == span.end.date():
+        return when.strftime("%H:%M:%S.") + f"{when.microsecond // 1000:03d}"
+    return when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+_LABELS = {
+    "rtt_us": "handshake", "rtt_p50_us": "handshake median", "rtt_max_us": "handshake longest", "p50_us": "median",
+    "max_us": "longest", "request_p50_bytes": "request median", "response_p50_bytes": "response median",
+    "file_bytes": "size",
+    "record_bytes": "bytes", "min_bytes": "min bytes", "request_bytes": "asked", "response_bytes": "answered",
+    "client_bytes": "sent", "broker_bytes": "received", "served_us": "served in", "queue_us": "queued",
+    "held_us": "held on purpose",
+}  # fmt: skip
+
+
+def label(column: str) -> str:
+    """A column's heading: its name without what its cells say themselves."""
+    if column in _LABELS:
+        return _LABELS[column]
+    for suffix in ("_us", "_ms", "_bytes"):
+        column = column.removesuffix(suffix)
+    return column.replace("_", " ")
+
+
+def shown_columns(answer: Answer) -> list[int]:
+    """Columns worth a place: those with a value, and the capture point only where there are several."""
+    kept = []
+    for at, name in enumerate(answer.columns):
+        values = {str(row[at]) for row in answer.rows if row[at] is not None}
+        if values and not (name == "capture" and len(values) == 1 and answer.question.name != "captured"):
+            kept.append(at)
+    # Where an exchange is to be found comes after what it is about.
+    names = answer.columns
+    where = [at for at in kept if names[at] in ("connection", "exchange") and "api" in names]
+    return [at for at in kept if at not in where] + where
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def as_json(report: Report) -> str:
+    """Everything, for programs: times RFC 3339, units in the columns' names."""
+    whole = {
+        "kwire_version": report.version,
+        "sources": list(report.sources),
+        "target": report.target,
+        "first_time": rfc3339(report.span.begin) if report.span else None,
+        "last_time": rfc3339(report.span.end) if report.span else None,
+        "findings": [
+            {"subject": one.subject, "verdict": one.verdict, "text": one.text} for one in report.statements
+        ],
+        "answers": {
+            name: {
+                "question": answer.question.question,
+                "columns": answer.question.columns,
+                "rows": [{key: _json_value(value) for key, value in row.items()} for row in answer.dicts()],
+                "more": answer.more,
+                "sql": answer.question.shown,
+            }
+            for name, answer in report.answers.items()
+        },
+    }
+    return json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return rfc3339(value)
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    return value
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def as_markdown(report: Report) -> str:
+    """The tables for a terminal or a ticket."""
+    lines = [f"# Kafka traffic: {_plain(', '.join(report.sources))}", ""]
+    if report.span is not None:
+        lines += [f"{_span_text(report.span)}, kwire {report.version}", ""]
+    lines += [f"- **{one.subject}: {one.verdict}.** {_plain(one.text)}" for one in report.statements]
+    for section in sections.SECTIONS:
+        lines += ["", f"## {section.title}"]
+        tables = [(title, answer) for title, answer in report.tables(section) if answer.rows]
+        if not tables:
+            lines += ["", section.empty]
+        for title, answer in tables:
+            lines += ["", f"### {title}", "", answer.question.question, "", *_markdown_table(answer, report.span)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(answer: Answer, span: Span | None) -> list[str]:
+    kept = shown_columns(answer)
+    rows = [[cell(answer.columns[at], row[at], span) for at in kept] for row in answer.rows[:MARKDOWN_ROWS]]
+    numbers = [any(row[at].number for row in rows) for at in range(len(kept))]
+    lines = [
+        "| " + " | ".join(label(answer.columns[at]) for at in kept) + " |",
+        "|" + "|".join("---:" if number else "---" for number in numbers) + "|",
+        *("| " + " | ".join(_plain(one.text) for one in row) + " |" for row in rows),
+    ]
+    if left := len(answer.rows) - len(rows):
+        lines += ["", f"{'More than ' if answer.more else ''}{count(left, 'row')} more."]
+    return lines
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown takes literally, HTML in it included."""
+    out = printable(text)
+    for character in "\\`*_[]<>|#":
+        out = out.replace(character, f"\\{character}")
+    return out.replace("&", "&amp;")
+
+
+def _span_text(span: Span) -> str:
+    begin, end = utc(span.begin), utc(span.end)
+    last = end.strftime("%H:%M:%S" if begin.date() == end.date() else "%Y-%m-%d %H:%M:%S")
+    return f"{begin.strftime('%Y-%m-%d %H:%M:%S')} to {last} UTC ({_long(end - begin)})"
+
+
+def _long(span: datetime.timedelta) -> str:
+    """A duration of a capture: `8.0 s`, `12 min 5 s`, `3 h 20 min`, `2 d 4 h`."""
+    seconds = span.total_seconds()
+    if seconds < 60:
+        return duration(round(seconds * 1e6))
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if seconds < 86400:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
+
+
+# --- HTML -------------------------------------------------------------------------------------------------------------
+
+
+def as_html(report: Report) -> str:
+    """One page that needs nothing else."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    script = (PAGE / "uPlot.iife.min.js").read_text(encoding="utf-8") + "\n" + (PAGE / "report.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html").render(
+        report=report,
+        title=printable(", ".join(report.sources)),
+        when=_span_text(report.span) if report.span else "",
+        tiles=_tiles(report),
+        statements=report.statements,
+        sections=[_section(report, section) for section in sections.SECTIONS],
+        coverage=_coverage_bar(report),
+        lanes=_lanes(report),
+        ticks=_ticks(report),
+        charts=_script_json(_charts(report)),
+        style=(PAGE / "uPlot.min.css").read_text("utf-8") + (PAGE / "report.css").read_text("utf-8"),
+        script=script,
+        script_hash=digest,
+    )
+
+
+def _script_json(value: Any) -> str:
+    """JSON that may stand in a script element: nothing in it can end the element or open a comment."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _tiles(report: Report) -> list[dict[str, str]]:
+    """The figures at the top: what, how much, and one thing more."""
+    totals, links = report.answers["totals"].dicts()[0], report.answers["links"].dicts()[0]
+    traffic = (totals["request_bytes"] or 0) + (totals["response_bytes"] or 0)
+    tiles = [
+        ("Exchanges", f"{totals['exchanges']:,}", f"on {count(links['connections'], 'connection')}"),
+        ("Errors", share(totals["errors"], totals["answered"]), f"{count(totals['errors'], 'answer')}"),
+    ]
+    if totals["prompt"]:
+        tiles += [
+            ("Median latency", duration(totals["p50_us"]), "without long polls"),
+            ("99th percentile", duration(totals["p99_us"]), f"longest {duration(totals['max_us'])}"),
+        ]
+    asked, answered = size(totals["request_bytes"] or 0), size(totals["response_bytes"] or 0)
+    clients = report.answers["clients"]
+    tiles += [
+        ("Traffic", size(traffic), f"{asked} asked, {answered} answered"),
+        ("Clients", f"{len(clients.rows):,}{'+' if clients.more else ''}",
+         f"at {count(links['clients'], 'address', 'addresses')}"),
+        ("Brokers", f"{links['brokers']:,}", "addresses that answered" if links["brokers"] != 1 else "address"),
+    ]
+    return [{"name": name, "value": value, "more": more} for name, value, more in tiles]
+
+
+def _section(report: Report, section: Section) -> dict[str, Any]:
+    tables = [_table(title, answer, report.span) for title, answer in report.tables(section)]
+    asked = sorted({report.answers[chart.answer].question.shown for chart in section.charts})
+    charts = [
+        {"name": chart.name, "title": chart.title, "choice": chart.kind == "choice"}
+        for chart in section.charts
+        if report.span is not None and any(chart.make(report.answers[chart.answer], report.span).choices.values())
+    ]
+    return {
+        "name": section.name,
+        "title": section.title,
+        "lead": section.lead,
+        "charts": charts,
+        "tables": [table for table in tables if table["rows"]],
+        "quiet": [table for table in tables if not table["rows"]],
+        "chart_sql": asked if charts else [],
+        "empty": section.empty if not any(table["rows"] for table in tables) else "",
+    }
+
+
+def _table(title: str, answer: Answer, span: Span | None) -> dict[str, Any]:
+    kept = shown_columns(answer)
+    names = answer.columns
+    rows = [[cell(names[at], row[at], span) for at in kept] for row in answer.rows]
+    numbers = [any(row[at].number for row in rows) for at in range(len(kept))]
+    return {
+        "name": answer.question.name,
+        "title": title,
+        "question": answer.question.question,
+        "notes": answer.question.notes,
+        "columns": [
+            {
+                "label": label(names[at]), "about": answer.question.columns[names[at]], "number": number,
+                "measure": number and not _IDENTIFIER.search(names[at])
+                and not any(isinstance(row[at], datetime.datetime) for row in answer.rows),
+            }
+            for at, number in zip(kept, numbers)
+        ],
+        "all_columns": answer.question.columns,
+        "rows": rows,
+        "spreads": _spreads(answer),
+        "more": answer.more,
+        "count": len(rows),
+        "sql": answer.question.shown,
+    }
+
+
+def _spreads(answer: Answer) -> list[dict[str, float] | None]:
+    """For tables of latencies, where each row's median, 99th percentile and longest lie, in percent of a logarithmic
+    scale that all rows share."""
+    if not {"p50_us", "p99_us", "max_us"} <= set(answer.columns):
+        return []
+    rows = answer.dicts()
+    known = [max(row[name], 1) for row in rows for name in ("p50_us", "max_us") if row[name] is not None]
+    if not known:
+        return []
+    low, high = math.log10(min(known)), math.log10(max(known))
+    width = max(high - low, 1e-9)
+
+    def place(value: int) -> float:
+        return round(100 * (math.log10(max(value, 1)) - low) / width, 1)
+
+    return [
+        None if row["p50_us"] is None else {
+            "p50": place(row["p50_us"]), "p99": place(row["p99_us"]), "max": place(row["max_us"])
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
+_PARTS = ("decoded", "duplicate", "opaque", "skipped", "incomplete")
+
+
+def _coverage_bar(report: Report) -> list[dict[str, Any]]:
+    """The parts of the captured bytes, as widths of a bar."""
+    sums: dict[str, int] = dict.fromkeys(_PARTS, 0)
+    for row in report.answers["coverage"].dicts():
+        if row["part"] in sums:
+            sums[row["part"]] += row["bytes"] or 0
+    whole = sum(sums.values())
+    return [
+        {
+            "part": part, "width": round(100 * sums[part] / whole, 3), "bytes": size(sums[part]),
+            "share": share(sums[part], whole),
+        }
+        for part in _PARTS
+        if whole and sums[part]
+    ]  # fmt: skip
+
+
+_LANES = {
+    "join": "joins", "leave": "leaves", "leader": "leader changes", "error": "errors", "transaction": "transactions",
+    "login": "logins", "reset": "resets",
+}  # fmt: skip
+"""Kinds of events in the order of their lanes, and what these are called."""
+
+TICKS = 4
+
+
+def _lanes(report: Report) -> list[dict[str, Any]]:
+    """Events as marks in lanes, one a kind: their places in percent of the captures' time."""
+    if report.span is None:
+        return []
+    rows = [row for row in report.answers["events_over_time"].dicts() if row["interval"] is not None]
+    whole = max((report.span.end - report.span.begin) / datetime.timedelta(microseconds=1), 1)
+    lanes = []
+    for kind, name in _LANES.items():
+        own = [row for row in rows if row["kind"] == kind]
+        marks = []
+        for row in own:
+            at = row["interval"] * report.span.width_us
+            when = utc(report.span.begin + datetime.timedelta(microseconds=at))
+            said = " ".join(printable(row[column]) for column in ("who", "what", "detail") if row[column])
+            title = f"{clock(when, report.span)}: {row['events']:,}" + (f", {said}"[:LONGEST_TEXT] if said else "")
+            left = round(min(max(100 * (at + report.span.width_us / 2) / whole, 0), 100), 2)
+            marks.append({"left": left, "title": title, "many": row["events"] > 1})
+        if own:
+            events = f"{sum(row['events'] for row in own):,}"
+            lanes.append({"kind": kind, "name": name, "count": events, "events": marks})
+    return lanes
+
+
+def _ticks(report: Report) -> list[dict[str, Any]]:
+    """Times under the lanes."""
+    if report.span is None:
+        return []
+    step = (report.span.end - report.span.begin) / TICKS
+    return [
+        {"left": 100 * number / TICKS, "text": utc(report.span.begin + number * step).strftime("%H:%M:%S")}
+        for number in range(TICKS + 1)
+    ]
+
+
+def _charts(report: Report) -> dict[str, Any]:
+    """What the page's script draws."""
+    if report.span is None:
+        return {}
+    drawn = {}
+    for section in sections.SECTIONS:
+        for chart in section.charts:
+            data = chart.make(report.answers[chart.answer], report.span)
+            if data.times and any(data.choices.values()):
+                drawn[chart.name] = {
+                    "kind": chart.kind, "unit": chart.unit, "step": report.span.width_us / 1e6, "times": data.times,
+                    "choices": {printable(name): _series(series) for name, series in data.choices.items()},
+                }  # fmt: skip
+    return drawn
+
+
+def _series(series: Mapping[str, Sequence[float | None]]) -> list[dict[str, Any]]:
+    return [{"label": printable(name), "values": list(values)} for name, values in series.items()]

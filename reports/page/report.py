@@ -1,0 +1,73 @@
+"""From datasets to a `Report`: ask, judge.
+
+In: an engine that has the datasets, the release of an upgrade check. Out: everything that rendering needs; the engine
+is not needed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analyzer.times import EPOCH, moment
+from reports.page import health, questions, sections
+from reports.page.health import Statement
+from reports.page.questions import Answer
+from reports.page.sections import Section, Span
+
+if TYPE_CHECKING:
+    from reports.asking import Engine
+
+_SPAN = """
+SELECT unix_micros(min(coalesce(request_time, response_time))) AS begin,
+  unix_micros(greatest(max(request_time), max(response_end), max(response_time))) AS end
+FROM exchanges
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that a report says. `sources`: names of the datasets or captures, as the user gave them."""
+
+    sources: tuple[str, ...]
+    version: str
+    span: Span | None
+    target: str | None
+    answers: Mapping[str, Answer]
+    statements: tuple[Statement, ...]
+
+    def tables(self, section: Section) -> list[tuple[str, Answer]]:
+        """Titles and answers of a section's tables that were asked."""
+        return [(title, self.answers[name]) for name, title in section.tables if name in self.answers]
+
+
+def make(engine: Engine, sources: tuple[str, ...], target: str | None, version: str) -> Report:
+    """The report on an engine's datasets. `sources`: what they are called in it."""
+    span = _span(engine)
+    asked = sections.questions(span or Span(EPOCH, EPOCH), target)
+    found = questions.ask(engine, asked)
+    return Report(sources, version, span, target, found, tuple(health.statements(found, target)))
+
+
+CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    # Beyond so many groups Spark sorts all rows rather than keep a map of the groups. Ours hold little (`bucketed`);
+    # at the usual 128, sorting is what a report on ten million exchanges does most of its time.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",
+    # The map of 64 Ki entries that Spark keeps before its map of all groups: with many groups it only costs.
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
+    # Few large pieces (one a core, up to this): what is aggregated in a piece need not be merged again.
+    "spark.sql.files.maxPartitionBytes": "256m",
+}
+"""Settings of a session of Spark that a report asks."""
+
+
+def _span(engine: Engine) -> Span | None:
+    """From the first exchange to the last; None: there is none."""
+    table, _ = engine.ask(_SPAN, 1)
+    begin, end = (column[0].as_py() for column in table.columns)
+    if begin is None:
+        return None
+    first, last = map(moment, (begin, end))
+    return Span(first, max(first, last))

@@ -1,0 +1,262 @@
+"""What a report asks, and in which order it tells: sections of charts and tables.
+
+In: when the captures began and ended. Out: the questions to ask, and `Section`s that refer to them by name. Questions
+are views (`reports/views`) or stand beside (`questions/*.sql`); there is no SQL here. Pure: `questions.py` asks, pages
+are made in `rendering.py`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reports.page.questions import ROWS, Answer, Question, of_view, own
+
+POINTS = 240
+"""Intervals of a chart over time, at most: more than a phone has pixels for, fewer than a page would feel."""
+
+LINES = 7
+"""Series that a chart tells apart by colour; what is rarer goes under `other`."""
+
+WAITING_APIS = (1, 11, 14, 78)
+"""Fetch, JoinGroup, SyncGroup, ShareFetch: the broker holds the answer until there is data, or the group is complete.
+Their latency says nothing about the broker's health."""
+
+_STEPS_US = (
+    *(step * 1000 for step in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    *(step * 10**6 for step in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time that the captures cover."""
+
+    begin: datetime.datetime
+    end: datetime.datetime
+
+    @property
+    def width_us(self) -> int:
+        """Length of a chart's interval: the shortest round one of which at most POINTS fit."""
+        whole = (self.end - self.begin) // datetime.timedelta(microseconds=1)
+        days = -(-whole // (POINTS * _STEPS_US[-1])) * _STEPS_US[-1]
+        return next((step for step in _STEPS_US if whole <= step * POINTS), days)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart over time. `make`: from the answer to (epoch seconds of the intervals, {label: values}).
+
+    `kind`: `stacked` (parts of a whole), `lines` (each for itself, on a logarithmic scale) or `choice` (one
+    `lines` chart for each key of a nested mapping, of which the reader picks one).
+    """
+
+    name: str
+    title: str
+    unit: str
+    kind: str
+    answer: str
+    make: Callable[[Answer, Span], ChartData]
+
+
+@dataclass(frozen=True, slots=True)
+class ChartData:
+    """What a chart draws: `times` in epoch seconds, and for each choice (one, called ``, where there is none) its
+    series by label. A series has a value or None for each time."""
+
+    times: list[float]
+    choices: dict[str, dict[str, list[float | None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report. `tables`: names of answers; `empty`: what is said where they all are."""
+
+    name: str
+    title: str
+    lead: str
+    charts: tuple[Chart, ...]
+    tables: tuple[tuple[str, str], ...]
+    empty: str
+
+
+# --- what charts draw -------------------------------------------------------------------------------------------------
+
+
+def _times(answer: Answer, span: Span) -> list[float]:
+    """Begins of all intervals of the span, those without rows too: nothing happened in them."""
+    last = max((row[0] for row in answer.rows if row[0] is not None), default=0)
+    first = min((row[0] for row in answer.rows if row[0] is not None), default=0)
+    begin, width = span.begin.timestamp(), span.width_us / 1e6
+    return [begin + number * width for number in range(first, last + 1)]
+
+
+def _commonest(answer: Answer, label: str, weight: str) -> list[str]:
+    """Labels in order of their weight."""
+    sums: dict[str, int] = {}
+    for row in answer.dicts():
+        name = row[label] or "unknown"
+        sums[name] = sums.get(name, 0) + (row[weight] or 0)
+    return sorted(sums, key=lambda name: (-sums[name], name))
+
+
+def _stacked(label: str, value: str, rate: bool) -> Callable[[Answer, Span], ChartData]:
+    """One series for each of the commonest labels; the rest together. `rate`: a second, not an interval."""
+
+    def make(answer: Answer, span: Span) -> ChartData:
+        times = _times(answer, span)
+        names = _commonest(answer, label, value)
+        shown = names if len(names) <= LINES else names[: LINES - 1]
+        series: dict[str, list[float | None]] = {name: [0] * len(times) for name in shown}
+        if len(shown) < len(names):
+            series["other"] = [0] * len(times)
+        first = min((row[0] for row in answer.rows if row[0] is not None), default=0)
+        scale = 1e6 / span.width_us if rate else 1
+        for row in answer.dicts():
+            if row["interval"] is None:
+                continue
+            values = series[row[label] or "unknown"] if (row[label] or "unknown") in series else series["other"]
+            at = row["interval"] - first
+            values[at] = round((values[at] or 0) + (row[value] or 0) * scale, 3)
+        return ChartData(times, {"": series})
+
+    return make
+
+
+def _latencies(answer: Answer, span: Span) -> ChartData:
+    """For each of the commonest APIs its latency's median, 95th percentile and maximum, in milliseconds."""
+    times = _times(answer, span)
+    first = min((row[0] for row in answer.rows if row[0] is not None), default=0)
+    choices: dict[str, dict[str, list[float | None]]] = {}
+    rows = [row for row in answer.dicts() if row["interval"] is not None]
+    for api in _commonest(answer, "api", "exchanges")[:12]:
+        series: dict[str, list[float | None]] = {name: [None] * len(times) for name in ("median", "p95", "longest")}
+        for row in rows:
+            if (row["api"] or "unknown") == api and row["max_us"] is not None:
+                for name, column in (("median", "p50_us"), ("p95", "p95_us"), ("longest", "max_us")):
+                    series[name][row["interval"] - first] = row[column] / 1000
+        if any(value is not None for value in series["longest"]):
+            choices[api] = series
+    return ChartData(times, choices)
+
+
+CHARTS = {
+    "load": Chart(
+        "load", "Exchanges a second, by API", "/s", "stacked", "over_time", _stacked("api", "exchanges", True)
+    ),
+    "bytes": Chart("bytes", "Bytes a second, by API", "B/s", "stacked", "over_time", _stacked("api", "bytes", True)),
+    "latency": Chart("latency", "Latency over time", "ms", "choice", "over_time", _latencies),
+    "errors": Chart(
+        "errors", "Responses with an error, by error", "", "stacked", "errors_over_time",
+        _stacked("error", "exchanges", False),
+    ),
+}  # fmt: skip
+
+
+SECTIONS = (
+    Section(
+        "captured", "What was captured", "", (CHARTS["load"], CHARTS["bytes"]), (("captured", "Capture points"),),
+        "No capture is in the dataset.",
+    ),
+    Section(
+        "events", "Events",
+        "Who joined and left, which leaders changed, what failed, which transactions began and ended, who logged in.",
+        (), (("events", "In order"),),
+        "Nobody joined or left, no leader changed, nothing failed.",
+    ),
+    Section(
+        "latency", "Latency",
+        "From a request's last byte to its response's first, as the capture saw it, without what it waited behind "
+        "earlier requests of its connection. Fetch waits on purpose until there is data, JoinGroup and SyncGroup wait "
+        "for the other members: there, long is not slow.",
+        (CHARTS["latency"],),
+        (
+            ("latency_by_api", "By API"), ("latency_by_broker", "By broker"), ("latency_by_client", "By client"),
+            ("latency_by_topic", "By topic"), ("slowest_exchanges", "Slowest exchanges"),
+            ("queued", "Behind their own requests"), ("throttled", "Throttled"),
+        ),
+        "No exchange has both its request and its response.",
+    ),
+    Section(
+        "errors", "Errors",
+        "What brokers answered with an error code, and what they never answered. After a retriable error, Kafka's "
+        "clients send the same again by themselves.",
+        (CHARTS["errors"],),
+        (
+            ("faults", "Faults"), ("errors_by_api", "By API"), ("errors_by_topic", "By topic"),
+            ("errors_by_client", "By client"), ("unanswered", "Requests without an answer"),
+        ),
+        "No response holds an error, and every request has its answer.",
+    ),
+    Section(
+        "topics", "Topics", "", (),
+        (
+            ("producers", "Producers"), ("consumers", "Consumers"),
+            ("produce_efficiency", "Batches and compression"),
+            ("fetch_efficiency", "Fetches"), ("partition_skew", "Balance of partitions"),
+            ("retries", "Retries"), ("request_sizes", "Sizes"),
+        ),
+        "No exchange names a topic.",
+    ),
+    Section(
+        "clients", "Clients", "", (),
+        (("clients", "Software and use"), ("logins", "Logins"), ("upgrade_check", "Upgrade check")),
+        "No request was seen.",
+    ),
+    Section(
+        "groups", "Groups", "", (),
+        (("groups_seen", "Activity"), ("group_lag", "Lag"), ("lag_trend", "Lag of fetches")),
+        "No request names a group.",
+    ),
+    Section(
+        "connections", "Connections", "", (),
+        (
+            ("connection_health", "Network"), ("connections", "Busiest connections"),
+            ("connection_churn", "Churn"), ("reconnects", "Clients that connect again"),
+        ),
+        "No connection spoke Kafka.",
+    ),
+    Section(
+        "brokers", "Brokers", "", (),
+        (
+            ("broker_addresses", "Cluster"),
+            ("leader_changes", "Changes of leaders and in-sync replicas"),
+            ("offered_versions", "API versions offered"),
+        ),
+        "No broker said anything about itself.",
+    ),
+    Section(
+        "coverage", "Coverage",
+        "Every captured byte of a Kafka connection is accounted for; what was not captured is said apart.",
+        (), (("coverage", "Captured bytes"), ("unrecognised", "Other protocols")),
+        "No byte of Kafka was captured.",
+    ),
+)  # fmt: skip
+
+_FEWER = {"events": 200, "slowest_exchanges": 50, "unanswered": 200, "connections": 200}
+
+
+def questions(span: Span, target: str | None) -> list[Question]:
+    """Everything that a report asks. `target`: name of the Kafka release of the upgrade check, None: leave it out."""
+    begin = int(span.begin.timestamp()) * 1_000_000 + span.begin.microsecond
+    asked = [
+        own("totals", waiting=", ".join(map(str, WAITING_APIS))), own("links"), own("captured"), own("faults"),
+        own("judged_errors"), own("silences"), own("queued"),
+        own("connections", 200), own("unrecognised"),
+        own("over_time", POINTS * 100, begin=begin, width_us=span.width_us),
+        own("errors_over_time", POINTS * 100, begin=begin, width_us=span.width_us),
+        own("events_over_time", POINTS * 10, begin=begin, width_us=span.width_us),
+    ]  # fmt: skip
+    own_names = {question.name for question in asked}
+    wanted = [name for section in SECTIONS for name, _ in section.tables if name not in own_names]
+    conditions = {
+        "leader_changes": "to_time IS NOT NULL OR previous_leader IS NOT NULL",
+        # What is not there is not told.
+        "coverage": "bytes > 0",
+    }
+    if target is None:
+        wanted.remove("upgrade_check")
+    else:
+        conditions["upgrade_check"] = f"release = '{target}'"
+    return asked + [of_view(name, conditions.get(name, ""), _FEWER.get(name, ROWS)) for name in wanted]

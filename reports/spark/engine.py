@@ -1,0 +1,82 @@
+"""Datasets in a Spark session, asked in SQL.
+
+In: a session, the folders of datasets. Out: answers as Arrow tables; what Spark says of a wrong query in one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from reports import relations
+from reports.wrong import WrongQuery, unknown_relation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+class Spark:
+    """Datasets to ask, in a session of their own: their names do not stand in the way of the caller's."""
+
+    at_once = 4
+    """Questions asked at once. On small datasets most of a question's time is Spark's planning, which has one
+    thread."""
+
+    def __init__(
+        self, spark: SparkSession, paths: Sequence[str | os.PathLike[str]], only: Container[str] | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """`only`, as in `relations.register`; `conf`: settings of this session. Raises DatasetError."""
+        self._spark = spark.newSession()
+        for name, value in (conf or {}).items():
+            self._spark.conf.set(name, value)
+        with self._told():
+            relations.register(self._spark, paths, only)
+
+    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
+        """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
+        with self._told():
+            frame = self._spark.sql(query)
+            if rows is None:
+                return frame.toArrow(), False
+            # One row more than wanted tells whether there are more, for the price of nothing.
+            table = frame.limit(rows + 1 if rows else 0).toArrow()
+            return table.slice(0, rows), len(table) > rows
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What Spark says went wrong, as WrongQuery."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except PySparkException as failure:
+            raise self.wrong(str(failure)) from None
+        except Py4JJavaError as failure:
+            raise self.wrong(str(failure.java_exception)) from None
+
+    def own(self) -> list[str]:
+        """Views that queries made."""
+        ours = relations.names()
+        return [row.viewName for row in self._spark.sql("SHOW VIEWS").collect() if row.viewName not in ours]
+
+    def interrupt(self) -> None:
+        """End what is being asked at this moment."""
+        self._spark.sparkContext.cancelAllJobs()
+
+    def wrong(self, message: str) -> WrongQuery:
+        """Spark's message in one line, and a hint."""
+        text = re.sub(r"^(?:\w+\.)+\w+: ", "", message.strip()).split("\n== SQL")[0]
+        first = re.split(r"\s*SQLSTATE: \w+", text.splitlines()[0] if text else "the query failed", maxsplit=1)[0]
+        where = re.search(r"line (\d+),? pos(ition)? (\d+)", message)  # `pos` counts from 0, `position` from 1
+        place = (int(where[1]), int(where[3]) + (not where[2])) if where else None
+        unknown = re.search(r"\[TABLE_OR_VIEW_NOT_FOUND\].*?`([^`]+)`(?: cannot|\.)", first)
+        if unknown:
+            # Of ours only those are there that the query names.
+            return unknown_relation(first, place, unknown[1], {*relations.names(), *self.own()})
+        return WrongQuery.at(first, place)

@@ -1,0 +1,183 @@
+"""`kwire analyze --engine spark`: the local engine's work in tasks of Spark, and one commit by the driver.
+
+In: capture arguments and a session. Out: a dataset, row for row what the local engine writes. Spark decides the split
+and starts again what was lost; decoding is `analyzer.points.read_point`, the same as everywhere.
+
+Rules
+- A task writes its Parquet files under a name of its own attempt into the folder beside the dataset, and says which.
+  The driver lists the files of the attempts that succeeded, and no others: a retry neither doubles nor loses rows.
+- What is wrong with the input comes back as a value, so that Spark does not try it four times.
+- All machines see captures and dataset under the same paths.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.dataset import Dataset, DatasetError, Parts, Writer
+from analyzer.options import Reading, Settings
+from analyzer.points import BATCHES, Choice, check_names, joined, manifest, read_point
+from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
+from reports.spark.session import cancel
+from reports.spark.split import split_point
+from reports.spark.tasks import Done, Refused, attempt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPLIT_BYTES = 16 << 30
+"""A capture point this large takes one task of two threads half a minute to some minutes."""
+
+AT_ONCE = 3
+"""Large capture points at work at once: steps of one that keep a single task busy leave room for others."""
+
+T = TypeVar("T")
+
+
+def analyze(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    spark: SparkSession,
+    filter: Any = None,
+    rotated: bool = False,
+    ports: Sequence[int] = (),
+    threads: int | None = None,
+    window_bytes: int | None = None,
+    frame_limit: int | None = None,
+    records: str = BATCHES,
+    decompressed_limit: int | None = None,
+    decompressed_ratio: int | None = None,
+    keep_bytes: bool = False,
+    keep_secrets: bool = False,
+    append: bool = False,
+    wait: bool = False,
+    split_bytes: int = SPLIT_BYTES,
+) -> Dataset:
+    """Decode captures in Spark and write them to `out` as a dataset; arguments as in `analyzer.analyze`.
+
+    threads: of each task; split_bytes: a capture point whose files hold more is decoded by connection. The `Dataset`
+    that comes back has no tables. Raises CaptureError, DatasetError, and `pyspark.errors.PySparkException` or py4j's
+    error where Spark itself fails; the dataset is then as it was.
+    """
+    choice = Choice.of(filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets)
+    how = Reading(rotated, ports, threads, window_bytes, frame_limit)
+    return decode(captures, out, how, choice, spark=spark, append=append, split_bytes=split_bytes, wait=wait)
+
+
+def decode(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    how: Reading,
+    choice: Choice,
+    *,
+    spark: SparkSession,
+    append: bool = False,
+    split_bytes: int = SPLIT_BYTES,
+    wait: bool = False,
+) -> Dataset:
+    """`analyze`, with how to read and what is wanted as objects."""
+    points = task_points(captures, how.rotated)
+    settings = how.settings(choice.keep)
+    with Writer(Path(out).absolute(), append, wait) as writer:
+        check_names(points, writer)
+        done = _decoded(spark, points, settings, choice, writer, split_bytes)
+        for one in done:
+            writer.adopt(one.files)
+        _add_empty(writer, done)
+        result = joined([one.read for one in done])
+        writer.commit(manifest(result))
+    return result
+
+
+def task_points(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], rotated: bool = False
+) -> list[CapturePoint]:
+    """The capture points of arguments, for processes that stand in other folders. Raises CaptureError."""
+    arguments = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
+    points = capture_points([os.fspath(argument) for argument in arguments], rotated)
+    if any("-" in point.paths for point in points):
+        raise CaptureError("-: tasks of Spark cannot read stdin", "save it to a file, or use --engine local")
+    return [replace(point, folder=os.getcwd()) for point in points]
+
+
+def _decoded(
+    spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer, most: int
+) -> list[Done]:
+    """A task for each capture point, and many for each that is larger than `most`."""
+    folder, run = writer.folder, writer.run
+    labels = [f"{run}-{number:05d}" for number in range(len(points))]
+    large = [i for i, point in enumerate(points) if choice.divisible and stored_bytes(point) > most]
+    small = [i for i in range(len(points)) if i not in set(large)]
+
+    def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:
+        for i in chosen:
+            yield i, decode_point(points[i], settings, choice, folder, f"{labels[i]}-{attempt()}")
+
+    context = spark.sparkContext
+    results: dict[int, Done | Refused] = {}
+    if small:
+        results.update(context.parallelize(small, len(small)).mapPartitions(work).collect())
+
+    def split(i: int) -> Done | Refused:
+        return split_point(context, points[i], settings, choice, folder, labels[i])
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        splits = [pool.submit(split, i) for i in large]
+        try:
+            results.update((i, one.result()) for i, one in zip(large, splits, strict=True))
+        except BaseException:
+            cancel(spark, [one for one in splits if not one.cancel()])
+            raise
+    return accepted([results[i] for i in range(len(points))])
+
+
+def decode_point(point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str) -> Done | Refused:
+    """Decode a capture point into files in `folder`. What was written goes away where it fails."""
+    parts = Parts(folder, label)
+    known: dict[str, None] = {}
+
+    def put(name: str, table: pa.Table) -> None:
+        known[name] = None
+        if len(table):
+            parts.write(name, table)
+
+    try:
+        read = read_point(point, settings, choice, put)
+        return Done(read, tuple(known), parts.close())
+    except (CaptureError, DatasetError) as failure:
+        parts.abandon()
+        return Refused(str(failure), failure.hint)
+    except OSError as failure:
+        parts.abandon()
+        reason = failure.strerror or str(failure)
+        return Refused(f"{folder}: cannot be written: {reason}", "give a folder to -o that all machines may write to")
+    except BaseException:
+        parts.abandon()
+        raise
+
+
+def accepted(results: Sequence[T | Refused]) -> list[T]:
+    """The results of tasks, all of them. Raises DatasetError with the first refusal."""
+    for result in results:
+        if isinstance(result, Refused):
+            raise DatasetError(result.message, result.hint)
+    return [result for result in results if not isinstance(result, Refused)]
+
+
+def _add_empty(writer: Writer, done: Sequence[Done]) -> None:
+    """A table without rows has a file too."""
+    known = dict.fromkeys(name for one in done for name in one.tables)
+    filled = {entry["table"] for one in done for entry in one.files}
+    for name in known:
+        if name not in filled:
+            writer.write(name, tables.schema(name).empty_table())
+

@@ -1,0 +1,178 @@
+"""Captures as a data source of Spark: `spark.read.format("kafka-capture").option("table", "exchanges").load("day1")`.
+
+In: a path and options. Out: rows of one table of `analyzer/tables.py`, decoded on the way; a task for each capture
+point. Each table read is a decode of its own: to ask more than once, `kwire analyze` first.
+
+Options (any case): `table` (default `exchanges`), `columns` (`a,b,c`: only these cross over to Java), and as of `kwire
+analyze` `filter`, `rotated`, `port` (`9092,9093`), `threads`, `windowBytes`, `frameLimit`. The table `messages` is
+there without being asked to keep bytes; secrets are overwritten.
+
+Rule: filters that Spark pushes down only thin out rows on our side; Spark applies them once more. So a filter that we
+do not know costs time, never rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import datasource as spark_source
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from analyzer import tables
+from analyzer.arrow import plain
+from analyzer.options import Reading, Settings
+from analyzer.points import BATCHES, META, NO_RECORDS, Choice, point_tables
+from captures.files import CapturePoint
+from reports.spark.ingest import task_points
+
+BATCH_ROWS = 64_000
+"""Rows of an Arrow batch handed to Spark."""
+
+
+@dataclass
+class PointPartition(InputPartition):
+    """One capture point."""
+
+    point: CapturePoint
+
+    def __post_init__(self) -> None:
+        super().__init__(self.point.name)
+
+
+class CaptureReader(DataSourceReader):
+    """Reads one table of some capture points."""
+
+    def __init__(self, options: Mapping[str, str], table: str, columns: list[str]) -> None:
+        self._points = task_points(_paths(options), _flag(options, "rotated"))
+        records = {"batches": BATCHES, "records": options.get("records", META)}.get(table, NO_RECORDS)
+        self._choice = Choice.of(options.get("filter"), None, table == "messages", records)
+        self._settings = _settings(options, self._choice)
+        self._table = table
+        self._columns = columns
+        self._condition: pc.Expression | None = None
+
+    def partitions(self) -> list[InputPartition]:
+        return [PointPartition(point) for point in self._points]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        parts = point_tables(partition.point, self._settings, self._choice)
+        for name, rows in parts:
+            if name != self._table or not len(rows):
+                continue
+            chosen = plain(rows, name)
+            if self._condition is not None:
+                chosen = chosen.filter(self._condition)
+            yield from chosen.select(self._columns).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+
+
+class PushingReader(CaptureReader):
+    """The same for sessions that push filters: others refuse a reader that could take them."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        known = [made for made in (condition(one) for one in filters) if made is not None]
+        self._condition = reduce(lambda a, b: a & b, known) if known else None
+        return filters
+
+
+class CaptureSource(DataSource):
+    """The data source `kafka-capture`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kafka-capture"
+
+    def schema(self) -> StructType:
+        table = self._table()
+        schema = tables.schema(table)
+        asked = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
+        unknown = [name for name in asked if name not in schema.names]
+        if unknown:
+            raise ValueError(f"no column {unknown[0]!r} in {table}; there are {', '.join(schema.names)}")
+        return from_arrow_schema(pa.schema([schema.field(name) for name in asked or schema.names]))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return CaptureReader(self.options, self._table(), schema.names)
+
+    def _table(self) -> str:
+        table: str = self.options.get("table", "exchanges")
+        if table not in tables.TABLES:
+            raise ValueError(f"no table {table!r}; there are {', '.join(tables.TABLES)}")
+        return table
+
+
+class PushingSource(CaptureSource):
+    """The same for sessions that push filters."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PushingReader(self.options, self._table(), schema.names)
+
+
+def register_source(spark: Any) -> None:
+    """See `reports.register_source`."""
+    pushes = spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+    spark.dataSource.register(PushingSource if pushes else CaptureSource)
+
+
+def _paths(options: Mapping[str, str]) -> list[str]:
+    """What `load` was given: one path, or several as a JSON list."""
+    several = options.get("paths")
+    paths = [str(path) for path in json.loads(several)] if several else []
+    if options.get("path"):
+        paths.insert(0, options["path"])
+    if not paths:
+        raise ValueError('no capture was named: spark.read.format("kafka-capture").load("day1")')
+    return paths
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    return options.get(name, "false").lower() == "true"
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    return int(options[name]) if name in options else None
+
+
+def _settings(options: Mapping[str, str], choice: Choice) -> Settings:
+    ports = [int(port) for port in options.get("port", "").split(",") if port.strip()]
+    how = Reading(
+        ports=ports,
+        threads=_number(options, "threads"),
+        window_bytes=_number(options, "windowBytes"),
+        frame_limit=_number(options, "frameLimit"),
+    )
+    return how.settings(choice.keep)
+
+
+def condition(pushed: Any) -> pc.Expression | None:
+    """A filter of Spark as a condition of Arrow; None where there is none that keeps at least the same rows."""
+    if isinstance(pushed, spark_source.Not):
+        inner = condition(pushed.child)
+        return None if inner is None else ~inner
+    path: tuple[str, ...] = getattr(pushed, "attribute", ())
+    if len(path) != 1:
+        return None  # inside a list or struct
+    column = pc.field(path[0])
+    value = getattr(pushed, "value", None)
+    makers: dict[type, Any] = {
+        spark_source.EqualTo: lambda: column == value,
+        spark_source.GreaterThan: lambda: column > value,
+        spark_source.GreaterThanOrEqual: lambda: column >= value,
+        spark_source.LessThan: lambda: column < value,
+        spark_source.LessThanOrEqual: lambda: column <= value,
+        spark_source.In: lambda: column.isin(list(value or ())),
+        spark_source.IsNull: column.is_null,
+        spark_source.IsNotNull: column.is_valid,
+        spark_source.StringStartsWith: lambda: pc.starts_with(column, value),
+        spark_source.StringEndsWith: lambda: pc.ends_with(column, value),
+        spark_source.StringContains: lambda: pc.match_substring(column, value),
+    }
+    make = makers.get(type(pushed))
+    return make() if make is not None else None

@@ -1,0 +1,111 @@
+"""A capture point too big for one task, decoded by connection.
+
+In: a capture point. Out: the dataset files that the local engine would write for it, row for row and in the same order.
+
+```
+ capture ──▶ share 0 of k ──▶ rows, facts ─┐
+ capture ──▶ share 1 of k ──▶ rows, facts ─┼──▶ merge, a task for each range of packets ──▶ Parquet
+ capture ──▶ ...              (in files)  ─┘    and one for the facts ──▶ small tables, coverage
+```
+
+Every sharing task reads the whole capture point as the local engine does, and decodes only the connections of its share
+(`Share` of the analyzer's engine). So all of them see the same windows, clock, fragments and numbers of packets and
+connections, and nothing of that has to be told between tasks. Finding packets and connections is the small part of the
+work: 10 % of it where messages are small, 40 % where they are large. The other way, packets through Spark's shuffle to
+the task of their connection, was built and measured first: five to twenty times slower than the local engine, for every
+payload byte was pickled, sorted, stored and read again. What it costs is that shares read k times what there is, so
+that more than `MOST_SHARES` of them would only heat the machines.
+
+What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: one task
+takes those of all shares in order, window by window, as the local engine does. Rows carry the packet that completed
+them and their connection's number, and merging sorts by both. Rows and facts go from task to task in *pieces*, files in
+the folder of the unfinished dataset, which all machines share: Spark and the driver carry only where they lie.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analyzer.dataset import DatasetError, Parts
+from analyzer.options import Settings
+from analyzer.points import META, Choice
+from analyzer.shares import Share, Shared, by_range, merge, share, take_facts
+from captures.files import CaptureError, CapturePoint
+from reports.spark.tasks import Done, Refused, attempt
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+MOST_SHARES = 16
+"""Tasks that a capture point is decoded by. Each reads all of it: where that is a tenth to a third of one task's work
+on the whole, sixteen take a seventh to a third of the time, and twice as many would hardly take less."""
+
+RANGE_PACKETS = 1 << 18
+"""Packets whose rows are merged at once; a quarter of it where there is a row a record. Not more: fresh memory is dear,
+and what a range has used serves the next one."""
+
+RANGES_A_TASK = 4
+"""Ranges that a merging task takes, one after the other, into one file a table."""
+
+
+
+def _shared(
+    point: CapturePoint, settings: Settings, choice: Choice, part: Share, range_packets: int, path: Path
+) -> Shared | Refused:
+    """`share`, with what is wrong as a value."""
+    try:
+        return share(point, settings, choice, part, range_packets, path)
+    except (CaptureError, DatasetError) as failure:
+        return Refused(str(failure), failure.hint)
+    except OSError as failure:
+        hint = "give a folder to -o that all machines may write to"
+        return Refused(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
+
+
+def share_count(cores: int) -> int:
+    """How many tasks share a capture point where Spark has so many cores."""
+    return max(1, min(MOST_SHARES, cores))
+
+
+def split_point(
+    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str
+) -> Done | Refused:
+    """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
+    count = share_count(context.defaultParallelism)
+    range_packets = RANGE_PACKETS // 4 if choice.records == META else RANGE_PACKETS
+
+    def decode(number: int) -> Shared | Refused:
+        path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
+        return _shared(point, settings, choice, Share(number, count), range_packets, path)
+
+    shares: list[Shared] = []
+    for one in context.parallelize(range(count), count).map(decode).collect():
+        if isinstance(one, Refused):
+            return one
+        shares.append(one)
+    if any(one.files != shares[0].files for one in shares):
+        return Refused(f"{point.name}: it changed while it was read", "analyse it when it is complete, or a copy of it")
+    ranges, facts = by_range(shares)
+    merging = [ranges[at : at + RANGES_A_TASK] for at in range(0, len(ranges), RANGES_A_TASK)]
+
+    def write(number: int) -> Any:
+        parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
+        try:
+            if number == len(merging):
+                return take_facts(facts, shares, point, choice, parts)
+            return merge(merging[number], parts)
+        except BaseException:
+            parts.abandon()
+            raise
+
+    tasks = len(merging) + 1
+    *merged, (read, names, small) = context.parallelize(range(tasks), tasks).map(write).collect()
+    for path in {piece.path for one in shares for piece in one.pieces}:
+        os.unlink(path)
+    return Done(read, names, [*(entry for files in merged for entry in files), *small])
+
+
+PIECES = "pieces"
+"""The folder of pieces, in that of the unfinished dataset."""

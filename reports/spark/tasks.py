@@ -1,0 +1,33 @@
+"""What tasks of Spark say to the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analyzer.points import PointRead
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a capture point: the tables it knows, and the files written for those that have rows, in order."""
+
+    read: PointRead
+    tables: tuple[str, ...]
+    files: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What is wrong with a task's input: a value, so that Spark does not try it again."""
+
+    message: str
+    hint: str
+
+
+def attempt() -> int:
+    """The number of the task's attempt, of all that this application ever made."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return int(context.taskAttemptId()) if context is not None else 0

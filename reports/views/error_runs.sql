@@ -1,0 +1,101 @@
+-- Which errors come again and again, to whom, until when, and are they faults?
+-- A row is what a client was answered about one thing, time after time, until a good answer or the end. An error may belong
+-- to the protocol's course, or pass by itself: such a run is a fault only if it lasts and no good answer ends it.
+-- capture: name of the capture point.
+-- client_id: client id of the request headers.
+-- client_ip: address of the client.
+-- api: Kafka's name of the API.
+-- group_id: the group that it is about.
+-- transactional_id: the transactional id that it is about.
+-- topic: the topic that it is about; where a response does not say which, the first that the request names.
+-- partition: the partition that it is about; null where the response does not say it by partition.
+-- error_code: Kafka's number of the error.
+-- error: its name.
+-- judgement: `normal` (part of the protocol's course), `transient` (passes by itself), `bad` (a fault at first sight),
+--   `admin` (answer to what somebody asked): `error_judgements`.
+-- fault: it is one: bad; or no good answer ends it, and it goes on for longer than such an error takes to pass.
+-- answers: answers with the error in the run.
+-- first_time: the first of them.
+-- last_time: the last of them.
+-- cleared: a good answer about the same came later.
+-- why: what the error means.
+WITH broken AS (
+  SELECT p.capture, p.connection, p.exchange, coalesce(p.topic, n.topic, p.topic_id) AS topic, p.partition, p.error_code,
+    p.error
+  FROM partitions AS p LEFT JOIN named_topics AS n ON n.topic_id = p.topic_id
+  WHERE p.error_code <> 0
+), failures AS (
+  SELECT x.capture, x.connection, x.exchange, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id, b.topic,
+    b.partition, x.response_time AS time, b.error_code, b.error
+  FROM broken AS b JOIN exchanges AS x
+    ON x.capture = b.capture AND x.connection = b.connection AND x.exchange = b.exchange
+  UNION ALL
+  SELECT capture, connection, exchange, client_id, client_ip, api, group_id, transactional_id, topic,
+    CAST(NULL AS INT) AS partition, time, held.code AS error_code, held.error AS error
+  FROM (
+    SELECT x.capture, x.connection, x.exchange, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id,
+      nullif(array_join(slice(x.topics, 1, 1), ''), '') AS topic, x.response_time AS time, explode(x.errors) AS held
+    FROM exchanges AS x LEFT ANTI JOIN broken AS b
+      ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
+    WHERE x.error_code <> 0
+  )
+), things AS (
+  SELECT DISTINCT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition FROM failures
+), successes AS (
+  -- Only of the same things: there are few of them.
+  SELECT x.capture, x.connection, x.exchange, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id, t.topic,
+    t.partition, x.response_time AS time
+  FROM partitions AS p LEFT JOIN named_topics AS n ON n.topic_id = p.topic_id
+    JOIN (SELECT DISTINCT capture, topic, partition FROM things WHERE partition IS NOT NULL) AS t
+      ON t.capture = p.capture AND t.partition = p.partition AND t.topic = coalesce(p.topic, n.topic, p.topic_id)
+    JOIN exchanges AS x ON x.capture = p.capture AND x.connection = p.connection AND x.exchange = p.exchange
+  WHERE p.error_code = 0
+  UNION ALL
+  SELECT capture, connection, exchange, client_id, client_ip, api, group_id, transactional_id,
+    nullif(array_join(slice(topics, 1, 1), ''), '') AS topic, CAST(NULL AS INT) AS partition, response_time AS time
+  FROM exchanges
+  WHERE error_code = 0 AND response_time IS NOT NULL
+), answers AS (
+  SELECT capture, connection, exchange, client_id, client_ip, api, group_id, transactional_id, topic, partition, time,
+    error_code, error
+  FROM failures
+  UNION ALL
+  SELECT s.capture, s.connection, s.exchange, s.client_id, s.client_ip, s.api, s.group_id, s.transactional_id, s.topic,
+    s.partition, s.time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error
+  FROM successes AS s LEFT SEMI JOIN things AS t
+    ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
+      AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
+      AND t.partition <=> s.partition
+), numbered AS (
+  SELECT *, sum(if(error_code = 0, 1, 0)) OVER (
+    PARTITION BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition
+    ORDER BY time, connection, exchange ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS run,
+    max(if(error_code = 0, time, NULL)) OVER (
+      PARTITION BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition) AS good_time
+  FROM answers
+), runs AS (
+  SELECT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, error_code, error,
+    count(*) AS answers, min(time) AS first_time, max(time) AS last_time,
+    coalesce(max(good_time) > max(time), false) AS cleared
+  FROM numbered
+  WHERE error_code <> 0
+  GROUP BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, error_code, error, run
+), judged AS (
+  SELECT r.*, coalesce(own.judgement, usual.judgement, 'bad') AS judgement,
+    if(own.error_code IS NULL, usual.grace_us, own.grace_us) AS grace_us, coalesce(usual.why, 'Kafka has no such error.') AS why,
+    unix_micros(r.last_time) - unix_micros(r.first_time) AS lasted_us
+  FROM runs AS r
+    LEFT JOIN error_judgements AS own ON own.error_code = r.error_code AND own.api = r.api
+    LEFT JOIN error_judgements AS usual ON usual.error_code = r.error_code AND usual.api IS NULL
+)
+SELECT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, error_code, error, judgement,
+  CASE
+    WHEN judgement = 'bad' THEN true
+    WHEN grace_us IS NULL OR cleared THEN false
+    -- Clients back off 0.1 to 1 s, so that ten answers in a second or more are seconds of trying.
+    ELSE answers >= 3 AND lasted_us >= grace_us OR answers >= 10 AND lasted_us >= 1000000 AND grace_us <= 5000000
+  END AS fault,
+  answers, first_time, last_time, cleared, why
+FROM judged
+ORDER BY fault DESC, answers DESC, first_time, client_id, client_ip, api, group_id, transactional_id, topic, partition,
+  error_code

@@ -1,0 +1,142 @@
+"""Framing and seeking find what their slow twin finds: which frames, where, and how many bytes were passed over.
+
+(proves: analyzer/bulk/framing.py, seeking.py, regions.py; the twin is framing_twin.py)
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analyzer.bulk import state as s
+from analyzer.bulk.shard import Conversations, layouts
+from captures.files.points import capture_points
+from captures.flows import Flows
+from captures.forge import Write, converse, pcap, rendered
+from captures.packets import Reader, no_packets
+from captures.stream_tables import (
+    C_SYN_SIDE,
+    DATA,
+    SEG_AT,
+    SEG_KEY,
+    SEG_KIND,
+    SEG_LENGTH,
+    SEG_ORDINAL,
+    SEG_RECORD_AT,
+    SEG_SOURCE,
+)
+from captures.streams import Segments, Streams
+from tests.analyzer.bulk.framing_twin import Connection, Segment, Twin
+from tests.analyzer.bulk.test_conversations_property import conversations
+from tests.analyzer.forging import payloads, without
+from tests.shared import capture_files, sample_folders, shared_folders
+
+FOLDERS = {folder.name: folder for folder in [*sample_folders(), *shared_folders()]}
+NOT_FOR_THE_TWIN = ("zoo-prefix", "cluster-")
+"""Prefixes are no business of the twin's; clusters are the same once more, at length."""
+NAMES = [name for name in FOLDERS if not name.startswith(NOT_FOR_THE_TWIN)]
+
+
+def found(files: list[Path]) -> list[tuple[Any, Any]]:
+    """What kernels and twin make of each connection of a capture, in the order of their ends."""
+    (point,) = capture_points([str(path) for path in files], rotated=len(files) > 1)
+    reader, flows, streams, twin = Reader(point), Flows(), Streams(), Twin()
+    kernels = Conversations(layouts())
+    frames: dict[int, list[tuple[int, ...]]] = {}
+    pairs = []
+    base = 0
+
+    def work(segments: Segments, assigned: Any, final: bool) -> None:
+        for row in segments.rows.tolist():
+            data = b""
+            if row[SEG_KIND] == DATA:
+                source = segments.sources[row[SEG_SOURCE]]
+                data = source[row[SEG_AT] : row[SEG_AT] + row[SEG_LENGTH]].tobytes()
+            opener = int(streams.connections[row[SEG_KEY] >> 1, C_SYN_SIDE])
+            one = Segment(
+                row[SEG_KEY], row[SEG_KIND], data, row[SEG_LENGTH], row[SEG_ORDINAL], row[SEG_RECORD_AT]
+            )
+            twin.take(one, opener)
+        ended = kernels.take(segments, streams, assigned, final)
+        for x in ended.exchanges.T.tolist():
+            kept = frames.setdefault(x[s.X_SLOT], [])
+            for side, ordinal, base_column in ((0, s.X_EXCHANGE, s.X_REQUEST), (1, s.X_REPLY, s.X_RESPONSE)):
+                if x[ordinal] != s.NULL:
+                    size, place = x[base_column + s.M_BYTES], x[base_column + s.M_RECORD_AT]
+                    kept.append((side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE))
+        state = kernels._state.framing
+        for (slot, plain), number in zip(twin.ended, ended.connections.number.tolist(), strict=True):
+            assert slot == number
+            k, lost = state.k[slot], int(state.f[2 * slot : 2 * slot + 2, s.F_LOST].sum())
+            kafka = bool(k[s.K_CLASS] == s.KAFKA)
+            ours = (kafka, int(k[s.K_CLIENT]) if kafka else -1, sorted(frames.pop(slot, [])),
+                    int(k[s.K_SKIPPED]) + lost if kafka else 0, int(k[s.K_INCOMPLETE]))  # fmt: skip
+            pairs.append((ours, plainly(plain)))
+        twin.ended = []
+
+    for packets in reader:
+        assigned = flows.assign(packets)
+        work(streams.advance(packets, assigned, base, flows.slots), assigned, False)
+        base += len(packets)
+        packets.release()
+    last = flows.all_end()
+    work(streams.advance(no_packets(), last, base, flows.slots), last, True)
+    return pairs
+
+
+def plainly(one: Connection) -> Any:
+    """The twin's connection in the same form."""
+    if one.kind != "KAFKA":
+        return False, -1, [], 0, one.incomplete
+    rows = sorted((frame.side, frame.ordinal, frame.size, frame.record_at, bool(frame.cause)) for frame in one.frames)
+    lost = sum(side.lost for side in one.sides)
+    return True, one.client, rows, one.skipped + lost, one.incomplete
+
+
+def check(files: list[Path]) -> int:
+    pairs = found(files)
+    for number, (ours, plain) in enumerate(pairs):
+        assert ours == plain, f"connection {number}"
+    return sum(len(ours[2]) for ours, _ in pairs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_capture_has_the_frames_that_the_twin_finds(name: str) -> None:
+    frames = check(capture_files(FOLDERS[name]))
+    assert frames > 0 or name.startswith("tls")
+
+
+@pytest.mark.parametrize("name", ["codecs-franzgo-4.3", "old-java-0.8.2", "sasl-librdkafka-4.3"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_capture_that_lost_packets(name: str, seed: int, tmp_path: Path) -> None:
+    """One packet in twelve is gone, handshakes too: the middle of connections, and holes wherever they fall."""
+    import dpkt
+
+    rng = random.Random(seed)
+    (path,) = capture_files(FOLDERS[name])
+    with path.open("rb") as file, (tmp_path / "capture.pcap").open("wb") as kept:
+        reader = dpkt.pcap.Reader(file)
+        writer = dpkt.pcap.Writer(kept, linktype=reader.datalink())
+        for time, frame in reader:
+            if rng.random() > 1 / 12:
+                writer.writepkt(frame, time)
+    check([tmp_path / "capture.pcap"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(conversations(), st.randoms(use_true_random=False), st.booleans(), st.sampled_from([90, 500, 1448]))
+def test_conversations_with_losses(writes: list[Write], rng: random.Random, handshake: bool, mss: int) -> None:
+    segments = converse(writes, handshake=handshake, mss=mss)
+    places = [*payloads(segments, to_broker=True), *payloads(segments, to_broker=False)]
+    gone = [place for place in places if rng.random() < 0.15]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "capture.pcap"
+        path.write_bytes(pcap(rendered(without(segments, *gone)), 1, nanoseconds=True))
+        check([path])
+

@@ -1,0 +1,314 @@
+"""Tables `partitions`, `leaders` and `brokers`, against a plain walk over the decoded bodies.
+
+The bodies are what `test_witness.py` proves equal to the brokers' own JSON, so this is the brokers' word too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer.bulk import roles
+from analyzer.protocol import schema
+from analyzer.protocol.program import load
+from captures.forge import converse
+from tests.analyzer.forging import answering, asking, fetch, produce, produce_answer, read, request, response
+from tests.shared import capture_files, sample_folders, shared_folder
+
+SHARED = (
+    "group-classic-librdkafka-4.3", "group-kip848-librdkafka-4.3", "group-share-java-4.3", "txn-librdkafka-4.3",
+    "old-java-0.8.2", "old-librdkafka-0.10.2", "admin-librdkafka-4.3", "errors-librdkafka-4.3", "cluster-kraft-3.9",
+    "cluster-zk-2.8", "idle-longpoll-librdkafka-4.3",
+)  # fmt: skip
+EVERY = [f"samples/{folder.name}" for folder in sample_folders()] + list(SHARED)
+
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def folder_of(name: str) -> Path:
+    return next((f for f in sample_folders() if f"samples/{f.name}" == name), None) or shared_folder(name)
+
+
+# --- the plain walk -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Side:
+    """A topic-partition as one message names it."""
+
+    section: str | None
+    topic: str | None
+    topic_id: str | None
+    partition: int
+    said: dict[str, Any] = field(default_factory=dict)
+
+
+# Where each API keeps its topics and their partitions: (request, response), each (lists of topics, list of partitions).
+TOPICS = {
+    0: (("topicData", "partitionData"), ("responses", "partitionResponses")),
+    1: (("topics", "partitions"), ("responses", "partitions")),
+    2: (("topics", "partitions"), ("topics", "partitions")),
+    8: (("topics", "partitions"), ("topics", "partitions")),
+    9: (("topics", "partitionIndexes"), ("topics", "partitions")),
+    21: (("topics", "partitions"), ("topics", "partitions")),
+    23: (("topics", "partitions"), ("topics", "partitions")),
+    24: (("v3AndBelowTopics", "partitions"), ("resultsByTopicV3AndBelow", "resultsByPartition")),
+    28: (("topics", "partitions"), ("topics", "partitions")),
+    47: (("topics", "partitions"), ("topics", "partitions")),
+    61: (("topics", "partitionIndexes"), ("topics", "partitions")),
+    78: (("topics", "partitions"), ("responses", "partitions")),
+    79: (("topics", "partitions"), ("responses", "partitions")),
+    90: (("topics", "partitions"), ("topics", "partitions")),
+    91: (("topics", "partitions"), ("responses", "partitions")),
+}
+SECTIONS = {
+    9: [("groups", "groupId")],
+    24: [("transactions", "transactionalId"), ("resultsByTransaction", "transactionalId")],
+    90: [("groups", "groupId")],
+}
+KINDS = {0: "base", 1: "fetch", 2: "listed", 8: "committed", 9: "committed", 21: "delete", 23: "end", 28: "committed",
+         90: "start", 91: "start"}  # fmt: skip
+# (API, is response): what the table's columns are called there.
+FIELDS = {
+    (0, False): {"record_bytes": "recordsSizeInBytes"},
+    (0, True): {"offset": "baseOffset", "log_start_offset": "logStartOffset"},
+    (1, False): {"offset": "fetchOffset", "leader_epoch": "currentLeaderEpoch"},
+    (1, True): {
+        "high_watermark": "highWatermark", "last_stable_offset": "lastStableOffset",
+        "log_start_offset": "logStartOffset", "record_bytes": "recordsSizeInBytes",
+    },
+    (2, False): {"leader_epoch": "currentLeaderEpoch"},
+    (2, True): {"offset": "offset", "leader_epoch": "leaderEpoch"},
+    (8, False): {"offset": "committedOffset", "leader_epoch": "committedLeaderEpoch"},
+    (9, True): {"offset": "committedOffset", "leader_epoch": "committedLeaderEpoch"},
+    (21, False): {"offset": "offset"},
+    (21, True): {"log_start_offset": "lowWatermark"},
+    (23, False): {"leader_epoch": "leaderEpoch"},
+    (23, True): {"offset": "endOffset", "leader_epoch": "leaderEpoch"},
+    (28, False): {"offset": "committedOffset", "leader_epoch": "committedLeaderEpoch"},
+    (78, True): {"record_bytes": "recordsSizeInBytes"},
+    (90, True): {"offset": "startOffset", "leader_epoch": "leaderEpoch"},
+    (91, False): {"offset": "startOffset"},
+}  # fmt: skip
+
+
+def sides(api: int, response: bool, body: dict[str, Any]) -> Iterator[Side]:
+    """The topic-partitions that a body names, in its order."""
+    topics_key, partitions_key = TOPICS[api][response]
+    if api == 24 and ("resultsByTransaction" if response else "transactions") in body:
+        topics_key = "topicResults" if response else "topics"
+    parts: list[tuple[str | None, Any]] = [(None, body)]
+    for listed, named in SECTIONS.get(api, ()):
+        parts += [(one[named], one) for one in body.get(listed, ())]
+    for section, part in parts:
+        for topic in part.get(topics_key) or []:
+            name = topic.get("name") or topic.get("topic") or topic.get("topicName") or None
+            topic_id = topic.get("topicId")
+            for one in topic[partitions_key]:
+                if isinstance(one, int):
+                    yield Side(section, name, None if topic_id == NO_ID else topic_id, one)
+                    continue
+                index = next(one[key] for key in ("index", "partition", "partitionIndex") if key in one)
+                said = {}
+                for column, key in FIELDS.get((api, response), {}).items():
+                    value = one.get(key)
+                    if column == "offset" and "oldStyleOffsets" in one and one["oldStyleOffsets"]:
+                        value = one["oldStyleOffsets"][0]
+                    if value is not None and value >= 0:
+                        said[column] = value
+                if response:
+                    said["error_code"] = one.get("errorCode", one.get("partitionErrorCode"))
+                yield Side(section, name, None if topic_id == NO_ID else topic_id, index, said)
+
+
+def joined(api: int, request: dict[str, Any] | None, response: dict[str, Any] | None) -> list[Side]:
+    """Request and response side as rows."""
+    rows = list(sides(api, False, request)) if request else []
+    waiting = list(rows)
+    for answer in sides(api, True, response) if response else ():
+        for row in waiting:
+            if (row.section, row.topic or row.topic_id, row.partition) == (
+                answer.section, answer.topic or answer.topic_id, answer.partition,
+            ):  # fmt: skip
+                row.topic_id = row.topic_id or answer.topic_id
+                row.said.update(answer.said)
+                waiting.remove(row)
+                break
+        else:
+            rows.append(answer)
+    return rows
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_partitions_are_what_the_bodies_say(name: str) -> None:
+    files = [str(path) for path in capture_files(folder_of(name))]
+    table = analyzer.analyze(files, rotated=True).partitions.to_pylist()
+    expected = []
+    for one in analyzer.exchanges(files, rotated=True):
+        row = one.row
+        if row["api_key"] not in TOPICS:
+            continue
+        request = one.request if row["request_state"] == "decoded" else None
+        response = one.response if row["response_state"] == "decoded" else None
+        for side in joined(row["api_key"], request, response):
+            key = (row["connection"], row["exchange"], row["reply"])
+            offset = side.said.get("offset")
+            expected.append(
+                (*key, side.topic, side.topic_id, side.partition, side.said.get("error_code"), offset,
+                 KINDS.get(row["api_key"]) if offset is not None else None, side.said.get("high_watermark"),
+                 side.said.get("last_stable_offset"), side.said.get("log_start_offset"), side.said.get("leader_epoch"),
+                 side.said.get("record_bytes"))
+            )  # fmt: skip
+    columns = (
+        "connection", "exchange", "reply", "topic", "topic_id", "partition", "error_code", "offset", "offset_kind",
+        "high_watermark", "last_stable_offset", "log_start_offset", "leader_epoch", "record_bytes",
+    )  # fmt: skip
+    found = [tuple(row[column] for column in columns) for row in table]
+    assert len(found) == len(expected)
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_leaders_and_brokers_are_what_metadata_says(name: str) -> None:
+    files = [str(path) for path in capture_files(folder_of(name))]
+    dataset = analyzer.analyze(files, rotated=True)
+    last: dict[tuple[str, int], dict[str, Any]] = {}
+    brokers = set()
+    names: dict[str, str] = {}
+    for one in sorted(
+        (e for e in analyzer.exchanges(files, rotated=True) if e.row["api_key"] in (3, 75) and e.response),
+        key=lambda e: e.row["response_end"],
+    ):
+        assert one.response is not None
+        for broker in one.response.get("brokers", []):
+            brokers.add((broker["nodeId"], broker["host"], broker["port"], broker.get("rack")))
+        for topic in one.response["topics"]:
+            if topic.get("topicId", NO_ID) != NO_ID and topic["name"]:
+                names[topic["topicId"]] = topic["name"]
+            for partition in topic["partitions"]:
+                last[topic["name"], partition["partitionIndex"]] = partition
+    found = {(row["node_id"], row["host"], row["port"], row["rack"]) for row in dataset.brokers.to_pylist()}
+    assert brokers <= found
+    assert len(found) == len(dataset.brokers)
+    rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in dataset.leaders.to_pylist():
+        rows.setdefault((row["topic"] or names.get(row["topic_id"], row["topic_id"]), row["partition"]), []).append(row)
+    assert rows.keys() >= last.keys()
+    for key, partition in last.items():
+        said = [row for row in rows[key] if row["isr"] is not None][-1]
+        assert said["isr"] == partition["isrNodes"]
+        assert said["leader"] == (partition["leaderId"] if partition["leaderId"] >= 0 else None)
+        for before, after in zip(rows[key], rows[key][1:], strict=False):
+            assert [before[k] for k in ("leader", "leader_epoch", "isr")] != [
+                after[k] for k in ("leader", "leader_epoch", "isr")
+            ], "only changes are rows"
+
+
+def test_a_partition_field_stands_before_what_belongs_to_it() -> None:
+    """Kernels start a row at the partition's index. Where the error code comes first it has a role of its own."""
+    role, _ = roles.roles(load())
+    belongs = {roles.PART_ERROR, roles.PART_OFFSET, roles.RECORDS, roles.HIGH_WATERMARK, roles.LAST_STABLE,
+               roles.LOG_START, roles.PART_EPOCH}  # fmt: skip
+    kinds = {(info.api_key, info.direction, info.path): int(role[info.id]) for info in load().fields}
+
+    def check(key: tuple[int, int], fields: tuple[schema.Field, ...], early: bool) -> None:
+        started = early
+        for one in fields:
+            kind = kinds.get((*key, one.path), roles.NONE)
+            started = started or kind == roles.PARTITION
+            assert started or kind not in belongs, (key, one.path)
+            assert not started or kind != roles.PART_ERROR_EARLY, (key, one.path)
+            # An array of plain numbers is one field here, and its elements start a row each.
+            check(key, one.fields, started and one.element is None)
+
+    for api_key, _, direction, layout in schema.layouts():
+        if api_key in roles.PARTITION_APIS:
+            check((api_key, direction), layout.fields, early=False)
+
+
+# --- forged exchanges ---------------------------------------------------------------------------------------------
+
+
+def listing(partitions: list[int]) -> dict[str, Any]:
+    """ListOffsets v1 of some partitions."""
+    return {
+        "replicaId": -1,
+        "topics": [{"name": "orders", "partitions": [{"partitionIndex": n, "timestamp": -1} for n in partitions]}],
+    }
+
+
+def listed(partitions: list[int]) -> dict[str, Any]:
+    answers = [{"partitionIndex": n, "errorCode": 0, "timestamp": -1, "offset": 100 + n} for n in partitions]
+    return {"topics": [{"name": "orders", "partitions": answers}]}
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 300])
+def test_answers_in_another_order_meet_their_partitions(tmp_path: Path, count: int) -> None:
+    asked, answered = list(range(count)), list(reversed(range(count)))
+    found = read(
+        tmp_path,
+        converse([asking(request(2, 1, 7, listing(asked))), answering(response(2, 1, 7, listed(answered)))]),
+    )
+    rows = found.tables["partitions"].to_pylist()
+    assert [(row["partition"], row["offset"], row["error_code"]) for row in rows] == [(n, 100 + n, 0) for n in asked]
+
+
+def test_a_partition_asked_for_twice_is_two_rows(tmp_path: Path) -> None:
+    wire = [asking(request(2, 1, 7, listing([5, 5]))), answering(response(2, 1, 7, listed([5])))]
+    rows = read(tmp_path, converse(wire)).tables["partitions"].to_pylist()
+    assert [(row["partition"], row["offset"], row["error_code"]) for row in rows] == [(5, 105, 0), (5, None, None)]
+
+
+def test_a_partition_only_the_answer_names_is_a_row(tmp_path: Path) -> None:
+    """As in an incremental fetch session (KIP-227), whose requests name what has changed."""
+    wire = [asking(request(2, 1, 7, listing([1]))), answering(response(2, 1, 7, listed([2, 1])))]
+    rows = read(tmp_path, converse(wire)).tables["partitions"].to_pylist()
+    assert [(row["partition"], row["offset"]) for row in rows] == [(1, 101), (2, 102)]
+
+
+def test_a_request_without_an_answer_keeps_its_partitions(tmp_path: Path) -> None:
+    found = read(tmp_path, converse([asking(produce(1, acks=0)), asking(fetch(2))]))
+    rows = found.tables["partitions"].to_pylist()
+    assert [(row["exchange"], row["topic"], row["partition"], row["error_code"]) for row in rows] == [
+        (0, "orders", 0, None), (1, "orders", 0, None),
+    ]  # fmt: skip
+    assert sorted(found.column("status")) == ["no_response_expected", "unanswered"]
+
+
+def test_an_error_is_its_partitions_own(tmp_path: Path) -> None:
+    wire = [asking(produce(1)), answering(produce_answer(1, error=6)), asking(produce(2)), answering(produce_answer(2))]
+    rows = read(tmp_path, converse(wire)).tables["partitions"].to_pylist()
+    assert [(row["error_code"], row["error"]) for row in rows] == [(6, "NOT_LEADER_OR_FOLLOWER"), (0, None)]
+
+
+def test_a_message_with_too_many_partitions_is_the_limits(tmp_path: Path) -> None:
+    """Two million partitions in eight megabytes of a DescribeProducers request: counted, not kept."""
+    body = {"topics": [{"name": "orders", "partitionIndexes": list(range(2_000_000))}]}
+    found = read(tmp_path, converse([asking(produce(1)), asking(request(61, 0, 2, body)), asking(produce(3))]))
+    assert found.where(correlation_id=2)["reason"].startswith("request: limit")
+    assert found.connection["opaque_limit_bytes"] > 8_000_000
+    assert len(found.tables["partitions"]) == 2
+
+
+def test_groups_of_one_message_are_told_apart(tmp_path: Path) -> None:
+    """OffsetFetch v8 asks for several groups (KIP-709); the same partition of each is a row of its own."""
+
+    def asked(group: str) -> dict[str, Any]:
+        return {"groupId": group, "topics": [{"name": "orders", "partitionIndexes": [0]}]}
+
+    def answered(group: str, offset: int) -> dict[str, Any]:
+        one: dict[str, Any] = {"partitionIndex": 0, "committedOffset": offset, "committedLeaderEpoch": 3}
+        one |= {"metadata": "", "errorCode": 0}
+        return {"groupId": group, "topics": [{"name": "orders", "partitions": [one]}], "errorCode": 0}
+
+    wire = [
+        asking(request(9, 8, 4, {"groups": [asked("a"), asked("b")], "requireStable": False})),
+        answering(response(9, 8, 4, {"throttleTimeMs": 0, "groups": [answered("b", 20), answered("a", 10)]})),
+    ]
+    rows = read(tmp_path, converse(wire)).tables["partitions"].to_pylist()
+    assert [(row["offset"], row["leader_epoch"]) for row in rows] == [(10, 3), (20, 3)]

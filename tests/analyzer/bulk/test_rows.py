@@ -1,0 +1,99 @@
+"""Windows: read-only, the same however many shards there are, and nothing that shards handed out is changed.
+
+(proves: analyzer/bulk/rows.py, analyzer/bulk/ended.py)
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analyzer import tables
+from analyzer.bulk.engine import Engine, Settings
+from analyzer.bulk.rows import COLUMNS, Names, Window
+from captures.files import capture_points
+from captures.kernels import NULL
+from tests.shared import SAMPLES, capture_files
+
+SAMPLE = "txn-librdkafka-4.3"
+
+
+def engine(threads: int, window_bytes: int = 20_000) -> Engine:
+    [point] = capture_points([str(capture_files(SAMPLES / SAMPLE)[0])], False)
+    return Engine(point, Settings(threads=threads, window_bytes=window_bytes, keep_messages=True, keep_records=True))
+
+
+def arrays(thing: Any) -> list[np.ndarray]:
+    """All arrays of a dataclass of arrays, as they are now."""
+    fields = [getattr(thing, name) for name in thing.__slots__]
+    return [copy.copy(value) for value in fields if isinstance(value, np.ndarray)]
+
+
+def told(window: Window) -> list[tuple[Any, ...]]:
+    """What a window says of its exchanges, in words: numbers mean what its names say now."""
+    names, rows = window.names, window.exchanges
+    texts = {"client_id", "group_id", "member_id", "transactional_id"}
+    said = []
+    for i, connection in enumerate(rows.connection.tolist()):
+        values: list[Any] = [names.connections[connection]]
+        for name in COLUMNS:
+            value = int(rows.column(name)[i])
+            if value != NULL and name in texts:
+                values.append(names.strings[value])
+            elif value != NULL and name == "topics":
+                values.append([names.strings[number] for number in names.lists[value]])
+            else:
+                values.append(names.lists[value] if value != NULL and name == "errors" else value)
+        said.append(tuple(values))
+    return said
+
+
+def test_a_window_is_read_only_and_what_shards_handed_out_stays_as_it_was() -> None:
+    reading = engine(2)
+    seen = 0
+    for shards in reading.ended():
+        before = [arrays(ended) for ended in shards]
+        window = reading.merging.take(shards, reading.done_packets)
+        for ended, was in zip(shards, before, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(arrays(ended), was, strict=True))
+        rows = window.exchanges
+        for array in (rows.columns, rows.connection, rows.partitions, window.leaders, window.topic_ids):
+            with pytest.raises(ValueError, match="read-only"):
+                array[...] = 0
+        seen += len(rows)
+    assert seen > 100
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_any_number_of_shards_gives_the_same_windows(threads: int) -> None:
+    one = [told(window) for window in engine(1).windows()]
+    assert [told(window) for window in engine(threads).windows()] == one
+    assert sum(map(len, one)) > 100
+
+
+def test_columns_by_name_are_those_of_the_table_or_say_what_they_are() -> None:
+    """So that `columns`, `--fields` and filters have a new one from one place."""
+    known = {column.name for column in tables.EXCHANGES}
+    assert set(COLUMNS) - known == {"throttle_ms", "ordinal", "trigger"}
+
+
+def test_exchanges_that_are_left_out_take_their_partitions_along() -> None:
+    for window in engine(2).windows():
+        rows = window.exchanges
+        kept = rows.where(rows.column("api_key") == 0)
+        owners = np.flatnonzero(rows.column("api_key") == 0)
+        assert np.array_equal(kept.columns, rows.columns[:, owners])
+        assert np.array_equal(owners[kept.owner], rows.owner[np.isin(rows.owner, owners)])
+        assert window.only(kept).every is rows
+
+
+def test_numbers_of_ended_connections_are_given_again_after_release_only() -> None:
+    names = Names("c")
+    first = names.connection((1, 1), (2, 9092), 0, 0)
+    names.over([first])
+    assert names.connection((1, 2), (2, 9092), 0, 1) != first
+    names.release()
+    assert names.connection((1, 3), (2, 9092), 0, 2) == first

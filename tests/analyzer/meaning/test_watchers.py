@@ -1,0 +1,106 @@
+"""Watchers: what they know can be stored between windows, and joined with what watchers of other shares know.
+
+(proves: analyzer/meaning/names.py, analyzer/meaning/connections.py, analyzer/meaning/summary.py)
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from analyzer.bulk.engine import Engine, Settings, Share
+from analyzer.bulk.rows import Window
+from analyzer.meaning import Watcher
+from analyzer.meaning.connections import EndedConnections
+from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
+from analyzer.meaning.summary import Summary
+from captures.files import capture_points
+from tests.shared import SAMPLES, capture_files
+
+SAMPLE = "group-kip848-librdkafka-4.3"
+Rows = dict[str, list[str]]
+
+
+def watchers() -> tuple[Watcher, ...]:
+    topics = TopicIds()
+    return topics, Leaders(topics), Brokers(), Offers(), EndedConnections(), Summary()
+
+
+def windows(share: Share | None = None) -> Iterator[Window]:
+    [point] = capture_points([str(capture_files(SAMPLES / SAMPLE)[0])], False)
+    for window in Engine(point, Settings(threads=1, window_bytes=10_000), share=share).windows():
+        yield window
+        window.names.release()
+
+
+def gather(found: Rows, some: tuple[Watcher, ...]) -> None:
+    for watcher in some:
+        for name, table in watcher.tables():
+            assert isinstance(table, pa.Table)
+            found.setdefault(name, []).extend(map(repr, table.to_pylist()))
+
+
+def rows(some: tuple[Watcher, ...]) -> Rows:
+    found: Rows = {}
+    gather(found, some)
+    return found
+
+
+def summary(some: tuple[Watcher, ...]) -> dict[str, object]:
+    last = some[-1]
+    assert isinstance(last, Summary)
+    return last.as_dict()
+
+
+def whole() -> tuple[Watcher, ...]:
+    known = watchers()
+    for window in windows():
+        for watcher in known:
+            watcher.take(window)
+    return known
+
+
+def test_what_is_known_can_be_stored_between_windows() -> None:
+    known, found, count = watchers(), Rows(), 0
+    for window in windows():
+        for watcher in known:
+            watcher.take(window)
+        gather(found, known)
+        known = pickle.loads(pickle.dumps(known))
+        count += 1
+    assert count > 3
+    once = whole()
+    assert summary(known) == summary(once)
+    assert found == rows(once)
+    assert all(found[name] for name in ("topic_ids", "leaders", "brokers", "api_versions", "connections"))
+
+
+def test_shares_joined_know_what_one_reader_knows() -> None:
+    shares = []
+    for number in range(3):
+        known = watchers()
+        for window in windows(Share(number, 3)):
+            for watcher in known:
+                watcher.take(window)
+        shares.append(known)
+    joined, *others = shares
+    for other in others:
+        for mine, theirs in zip(joined, other, strict=True):
+            mine.join(theirs)
+    once = whole()
+    assert summary(joined) == summary(once)
+    first, ended = joined[0], joined[4]
+    assert isinstance(first, TopicIds)
+    assert isinstance(ended, EndedConnections)
+    assert isinstance(once[0], TopicIds)
+    assert isinstance(once[4], EndedConnections)
+    assert first.names == once[0].names
+    assert ended.coverage == once[4].coverage
+    expected, found = rows(once), rows(joined)
+    for name in ("connections", "api_versions"):
+        assert Counter(found[name]) == Counter(expected[name])
+    for name in ("topic_ids", "brokers"):
+        assert set(found[name]) == set(expected[name])

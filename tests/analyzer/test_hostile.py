@@ -1,0 +1,130 @@
+"""Hostile captures and names at every door of the analyzer: a value with a reason, in bounds of time and memory; and
+nothing of others reaches a terminal unescaped.
+
+proves: analyzer.escapes, analyzer.protocol.budget.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from analyzer.escapes import json_text, printable
+from captures import forge
+from captures.files.sources import utf8
+from tests.shared import KWIRE, ROOT, SAMPLES
+
+CASES = ROOT / "tests" / "fuzz" / "cases"
+SMALL = SAMPLES / "old-java-0.8.2" / "capture.pcap"
+
+PROCESSOR_SECONDS, MEMORY = 120, 8 << 30
+"""What a test's process may take, kernels compiled on a first run included: a hang ends, and a bomb does."""
+
+
+def kwire(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
+    """Run the command, within bounds."""
+
+    def bounded() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+    command = [*KWIRE, *(os.fspath(argument) for argument in arguments)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, preexec_fn=bounded, check=False, timeout=600)
+    assert b"Traceback" not in found.stderr, found.stderr[-2000:]
+    return found
+
+
+# --- one message that would end the run -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["--tree", "--json"])
+def test_a_bomb_of_records_is_shown_as_far_as_its_budget_goes(form: str) -> None:
+    found = kwire("show", CASES / "record-bomb.pcap", form)
+    assert found.returncode == 0
+    assert len(found.stdout) < 20 << 20
+    if form == "--tree":
+        assert b" limited)" in found.stdout or b"stopped after" in found.stdout, "the stop is named"
+
+
+@pytest.mark.parametrize("form", ["--tree", "--json", "--frames"])
+def test_envelopes_in_envelopes_are_hidden_and_nothing_fails(form: str) -> None:
+    found = kwire("show", CASES / "nested-envelope.pcap", form)
+    assert found.returncode == 0
+    assert b"Envelope" in found.stdout
+    if form == "--json":
+        rows = [json.loads(line) for line in found.stdout.splitlines()]
+        (outer,) = [row for row in rows if row["api"] == "Envelope"]
+        assert list(outer["request"]["requestData"]) == ["redactedBytes"]
+
+
+@pytest.mark.parametrize("form", ["--tree", "--json", "--fields=base_offset,last_timestamp", ""])
+def test_a_batch_without_an_offset_is_shown(form: str, tmp_path: Path) -> None:
+    segment = tmp_path / "00000000000000000000.log"
+    shutil.copy(CASES / "no-offset.segment", segment)
+    found = kwire("show", segment, *filter(None, [form]))
+    assert found.returncode == 0
+    assert found.stdout
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+NAMES = {
+    "escape": "\x1b[2Jx", "bell": "a\x07", "C1": "\x9b31m", "DEL": "a\x7f", "bidi": "\u202egpj.exe", "line": "a\u2028b",
+    "return": "a\rb", "isolate": "\u2066x\u2069", "tab": "a\tb",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_what_is_not_printable_is_escaped(name: str) -> None:
+    assert printable(name).isprintable()
+    assert json_text({"x": [name]}).isprintable()
+    assert json.loads(json_text({"x": [name]})) == {"x": [name]}, "JSON says the same"
+    assert json_text("\U000e0001\udc80") == '"\\udb40\\udc01\\udc80"'
+    assert printable("größe ✓") == "größe ✓"
+    assert json_text("größe ✓") == '"größe ✓"'
+
+
+def test_hostile_file_names_at_every_door(tmp_path: Path) -> None:
+    name = "".join(NAMES.values())
+    capture = tmp_path / f"{name}.pcap"
+    shutil.copy(SMALL, capture)
+    whole = tmp_path / "no\x1b[1m[bold]capture"
+    whole.write_bytes(b"nothing")
+    doors: list[tuple[str | Path, ...]] = [
+        ("show", capture, "--json", "--limit", "2"),
+        ("show", capture, "--fields", "capture,request_file", "--limit", "2"),
+        ("analyze", capture, "-o", tmp_path / name), ("show", whole), ("show", tmp_path / f"{name}.absent"),
+        ("analyze", whole, "-o", tmp_path / "d"), ("diff", tmp_path / name), ("replay", tmp_path / name, "--to", "x:y"),
+    ]  # fmt: skip
+    for door in doors:
+        found = kwire(*door)
+        for text in (found.stdout.decode(), found.stderr.decode()):
+            loose = {c for line in text.split("\n") for c in line if not c.isprintable()}
+            assert loose <= {"\t"}, (door, loose)
+
+
+def test_file_names_that_are_no_utf8(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.pcap")
+    try:
+        shutil.copy(SMALL, tmp_path / name)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    assert utf8(name) == "caf\\xe9.pcap"
+    for form in ((), ("--json",), ("--tree",)):
+        found = kwire("show", tmp_path / name, "--limit", "1", *form)
+        assert found.returncode == 0, found.stderr
+    assert kwire("analyze", tmp_path / name, "-o", tmp_path / "data").returncode == 0
+    refused = kwire("analyze", SMALL, "-o", tmp_path / os.fsdecode(b"d\xff"))
+    assert refused.returncode == 2
+    assert b"a name that is not UTF-8" in refused.stderr
+
+
+def test_an_empty_capture_is_still_one(tmp_path: Path) -> None:
+    (tmp_path / "x.pcap").write_bytes(forge.pcap([], forge.ETHERNET))
+    assert kwire("show", tmp_path / "x.pcap", "--json").returncode == 0

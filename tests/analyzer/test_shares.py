@@ -1,0 +1,54 @@
+"""A capture point by connection: what shares give becomes, row for row, what one reader gives. No Spark is needed.
+
+(proves: analyzer/shares.py, analyzer/bulk/facts.py)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import analyzer
+from analyzer import shares
+from analyzer.dataset import Parts
+from analyzer.options import Reading
+from analyzer.points import Choice, joined
+from captures.files import capture_points
+from tests.shared import SAMPLES, capture_files
+
+
+@pytest.mark.parametrize("sample", ["group-kip848-librdkafka-4.3", "client-kafkajs-3.9"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_shares_become_what_one_reader_gives(sample: str, count: int, tmp_path: Path) -> None:
+    capture = str(capture_files(SAMPLES / sample)[0])
+    [point] = capture_points([capture], False)
+    choice = Choice.of(keep_bytes=True, records="meta")
+    settings = Reading(window_bytes=20_000).settings(choice.keep)
+    made = [
+        shares.share(point, settings, choice, shares.Share(number, count), 100, tmp_path / "pieces" / str(number))
+        for number in range(count)
+    ]
+    assert made[0].ranges > 2
+    rows, facts = shares.by_range(made)
+    parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
+    files = shares.merge(rows, parts)
+    read, names, more = shares.take_facts(facts, made, point, choice, small)
+    found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
+    expected = analyzer.analyze(capture, keep_bytes=True, records="meta", window_bytes=20_000)
+    assert set(names) == set(expected.tables)
+    for name, table in expected.tables.items():
+        rows_found = found.pop(name, table.schema.empty_table()).cast(table.schema)
+        assert len(rows_found) == len(table), name
+        different = [column for column in table.column_names if not _same(rows_found, table, column)]
+        assert not different, name
+    assert not found
+    told = joined([read])
+    assert told.summary == expected.summary
+    assert (told.coverage, told.notes, told.captures) == (expected.coverage, expected.notes, expected.captures)
+
+
+def _same(left: pa.Table, right: pa.Table, column: str) -> bool:
+    return bool(left[column].combine_chunks().equals(right[column].combine_chunks()))

@@ -1,0 +1,81 @@
+"""What a function of the project is made from: the files in which all that it names is defined.
+
+Names are followed as Numba resolves them: through imports and aliases of modules, into functions that are called,
+classes that are built, and the expressions of constants.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.shared import ROOT
+
+DECORATORS = {"kernel", "inline", "shared"}
+
+
+def kernels_of(path: Path) -> Iterator[ast.FunctionDef]:
+    """The functions of a file that Numba compiles."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            if any(isinstance(each, ast.Name) and each.id in DECORATORS for each in node.decorator_list):
+                yield node
+
+
+def file_of(module: str) -> Path | None:
+    """The project's file with a module; None for others'."""
+    for path in (ROOT / f"{module.replace('.', '/')}.py", ROOT / module.replace(".", "/") / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+@cache
+def _names(path: Path) -> tuple[dict[str, ast.AST], dict[str, tuple[str, str]]]:
+    """What a file defines by name, and what it imports: (module, name), the name empty for the module itself."""
+    defined: dict[str, ast.AST] = {}
+    imported: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
+            for each in node.names:
+                imported[each.asname or each.name] = (node.module, each.name)
+        elif isinstance(node, ast.Import):
+            for each in node.names:
+                imported[each.asname or each.name.partition(".")[0]] = (each.name, "")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for part in ast.walk(target):
+                    if isinstance(part, ast.Name):
+                        defined[part.id] = node
+    return defined, imported
+
+
+def reached(path: Path, name: str, seen: set[tuple[Path, str]] | None = None) -> set[Path]:
+    """The project's files that what `path` calls `name` is made from."""
+    seen = set() if seen is None else seen
+    if (path, name) not in seen:
+        seen.add((path, name))
+        defined, imported = _names(path)
+        if name in defined:
+            aliases = {alias for alias, (module, part) in imported.items() if not part or file_of(f"{module}.{part}")}
+            for node in ast.walk(defined[name]):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+                    module, part = imported[node.value.id]
+                    _follow(f"{module}.{part}" if part else module, node.attr, seen)
+                elif isinstance(node, ast.Name) and node.id not in aliases:
+                    reached(path, node.id, seen)
+        elif name in imported:
+            _follow(*imported[name], seen)
+    return {file for file, part in seen if part in _names(file)[0]}
+
+
+def _follow(module: str, name: str, seen: set[tuple[Path, str]]) -> None:
+    path = file_of(module)
+    if path is not None:
+        reached(path, name, seen)

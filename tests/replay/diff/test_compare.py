@@ -1,0 +1,641 @@
+"""What counts as a difference: given what two sides said, when they are compared, then these differences and no others.
+
+Every case has real frames on both sides (`forging.pair`), and says its differences as (rule or `UNEXPECTED`, field,
+kind). A case without any must be all the same.
+
+Proves: replay/diff/compare.py, correspondence.py, fields.py, records.py, text.py (all in replay/diff)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from replay.diff.compare import RULES, compare, grouped
+from replay.diff.pairs import Pair
+from tests.replay.forging import Body, batch, pair
+
+UNEXPECTED = None
+Wanted = tuple[str | None, str, str]
+ORDERS_ID, ORDERS_COPY_ID = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
+
+
+def found(*pairs: Pair) -> list[Wanted]:
+    return [(one.rule, one.path, one.kind) for one in compare(pairs).differences]
+
+
+# --- how tests say things ---
+
+
+def produce(
+    records: bytes, left: int, right: int, *, errors: tuple[int, int] = (0, 0), appended: int = -1, **row: Any
+) -> Pair:
+    """A produce request to orders-0, answered with these base offsets; `appended`: the right's log append time."""
+
+    def answer(offset: int, error: int, time: int = -1) -> Body:
+        partition = {"index": 0, "errorCode": error, "baseOffset": offset, "logAppendTimeMs": time}
+        return {"responses": [{"name": "orders", "partitionResponses": [partition]}]}
+
+    request = {"acks": -1, "topicData": [{"name": "orders", "partitionData": [{"index": 0, "records": records}]}]}
+    return pair("Produce", 8, request, answer(left, errors[0]), answer(right, errors[1], appended), **row)
+
+
+def fetch(
+    left: bytes, right: bytes, *, start: int = 0, right_start: int | None = None,
+    aborted: tuple[list[Body], list[Body]] = ([], []), committed: bool = False, error: int = 0, **row: Any,
+) -> Pair:  # fmt: skip
+    """A fetch from orders-0 with these records on either side."""
+
+    def request(offset: int) -> Body:
+        partition = {"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1 << 20}
+        return {"isolationLevel": int(committed), "topics": [{"topic": "orders", "partitions": [partition]}]}
+
+    def answer(records: bytes, gone: list[Body], failed: int = 0) -> Body:
+        partition = {"partitionIndex": 0, "errorCode": failed, "highWatermark": len(records), "records": records,
+                     "abortedTransactions": gone}  # fmt: skip
+        return {"responses": [{"topic": "orders", "partitions": [partition]}]}
+
+    return pair(
+        "Fetch", 11, request(start), answer(left, aborted[0]), answer(right, aborted[1], error),
+        right_request=request(start if right_start is None else right_start), **row,
+    )  # fmt: skip
+
+
+def metadata(left: list[Body], right: list[Body], asked: list[Body] | None = None, **more: Any) -> Pair:
+    return pair("Metadata", 12, {"topics": asked}, {"topics": left}, {"topics": right}, **more)
+
+
+def topic(name: str, partitions: int = 1, topic_id: str = ORDERS_ID, error: int = 0, leader: int = 1) -> Body:
+    return {
+        "name": name, "topicId": topic_id, "errorCode": error,
+        "partitions": [{"partitionIndex": index, "leaderId": leader, "replicaNodes": [leader], "isrNodes": [leader]}
+                       for index in range(partitions)],
+    }  # fmt: skip
+
+
+def join(left: Body, right: Body, **row: Any) -> Pair:
+    request = {"groupId": "billing", "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
+    shared = {"protocolName": "range", "members": []}
+    return pair("JoinGroup", 5, request, {**shared, **left}, {**shared, **right}, **row)
+
+
+def assignment(**topics: list[int]) -> bytes:
+    from analyzer.protocol.encoding import encode_data
+
+    listed = [{"topic": name, "partitions": some} for name, some in topics.items()]
+    return b"\0\0" + encode_data({"assignedPartitions": listed, "userData": None}, "ConsumerProtocolAssignment", 0)
+
+
+def sync(member: str, left: bytes, right: bytes, generation: int = 1, right_member: str | None = None) -> Pair:
+    def request(who: str) -> Body:
+        return {"groupId": "billing", "generationId": generation, "memberId": who, "assignments": []}
+
+    return pair(
+        "SyncGroup", 3, request(member), {"assignment": left}, {"assignment": right},
+        right_request=request(right_member or member),
+    )  # fmt: skip
+
+
+def commit(offset: int) -> Pair:
+    partition = {"partitionIndex": 0, "committedOffset": offset, "committedMetadata": ""}
+    request = {"groupId": "billing", "topics": [{"name": "orders", "partitions": [partition]}]}
+    answer = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
+    return pair("OffsetCommit", 6, request, answer, answer)
+
+
+def commit_and_read(left: int, right: int) -> Pair:
+    def answer(offset: int) -> Body:
+        partition = {"partitionIndex": 0, "committedOffset": offset, "metadata": ""}
+        return {"topics": [{"name": "orders", "partitions": [partition]}]}
+
+    request = {"groupId": "billing", "topics": [{"name": "orders", "partitionIndexes": [0]}]}
+    return pair("OffsetFetch", 5, request, answer(left), answer(right))
+
+
+# --- answers ---
+
+
+def test_an_answer_that_is_owed_and_does_not_come() -> None:
+    heartbeat = {"groupId": "billing", "generationId": 1, "memberId": "m"}
+    assert found(pair("Heartbeat", 3, heartbeat, {}, "unanswered")) == [(UNEXPECTED, "(answer)", "state")]
+    assert found(pair("Heartbeat", 3, heartbeat, {}, "not_sent:unreachable")) == [(UNEXPECTED, "(answer)", "state")]
+
+
+@pytest.mark.parametrize("reason", ["not_planned:mutating", "not_captured", "no_answer_expected"])
+def test_what_has_no_answer_to_compare_is_counted_with_its_reason(reason: str) -> None:
+    result = compare([pair("Heartbeat", 3, {"groupId": "g"}, {}, reason)])
+    assert (result.compared, result.total, dict(result.skipped)) == (0, 1, {reason.rpartition(":")[2]: 1})
+
+
+def test_a_run_that_did_not_send_what_the_other_sent() -> None:
+    one = pair("Heartbeat", 3, {"groupId": "g"}, {}, "skipped:target_lacks_api")
+    assert found(one) == [(UNEXPECTED, "(answer)", "state")]
+
+
+def test_an_answer_that_cannot_be_read() -> None:
+    one = pair("Heartbeat", 3, {"groupId": "g"}, {}, {})
+    assert one.right.answer is not None
+    broken = Pair(one.row, one.left, type(one.right)("answered", 3, one.right.request, one.right.answer[:-1]))
+    assert found(broken) == [(UNEXPECTED, "(answer)", "undecodable")]
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    "left, right, wanted",
+    [
+        (0, 0, []),
+        (3, 3, []),
+        (0, 10, [(UNEXPECTED, "responses.partitionResponses.errorCode", "error appeared")]),
+        (10, 0, [(UNEXPECTED, "responses.partitionResponses.errorCode", "error vanished")]),
+        (10, 29, [(UNEXPECTED, "responses.partitionResponses.errorCode", "error changed")]),
+        (6, 0, [("race", "responses.partitionResponses.errorCode", "error vanished")]),
+        (0, 6, [(UNEXPECTED, "responses.partitionResponses.errorCode", "error appeared")]),
+        (3, 6, [("race", "responses.partitionResponses.errorCode", "error changed")]),
+    ],
+)
+def test_errors_of_a_partition(left: int, right: int, wanted: list[Wanted]) -> None:
+    assert found(produce(batch("a"), 0, 0, errors=(left, right))) == wanted
+
+
+def test_an_error_is_told_once_and_the_rest_of_that_answer_is_not() -> None:
+    left = {"errorCode": 0, "protocolName": "range", "memberId": "m-1", "leader": "m-1"}
+    right = {"errorCode": 26, "protocolName": "", "memberId": "", "leader": ""}
+    assert found(join(left, right)) == [(UNEXPECTED, "errorCode", "error appeared")]
+
+
+def test_a_member_id_that_only_one_side_was_given_first() -> None:
+    left = {"errorCode": 79, "memberId": "m-1", "leader": ""}
+    right = {"errorCode": 0, "memberId": "x-1", "leader": "x-1"}
+    assert found(join(left, right)) == [("member_id_given", "errorCode", "error vanished")]
+
+
+def test_an_api_that_the_target_offers_and_does_not_serve() -> None:
+    request = {"groupId": "g", "memberId": "m"}
+    answers = {"memberId": "m", "memberEpoch": 1}, {"errorCode": 35}
+    captured = pair("ConsumerGroupHeartbeat", 0, request, *answers)
+    assert found(captured) == [("target_refuses", "errorCode", "error appeared")]
+    other_run = pair("ConsumerGroupHeartbeat", 0, request, *answers, captured=False)
+    assert found(other_run) == [(UNEXPECTED, "errorCode", "error appeared")]
+
+
+def test_an_interval_that_the_broker_dictates_is_its_setting() -> None:
+    def answer(interval: int) -> Body:
+        return {"memberId": "m", "memberEpoch": 1, "heartbeatIntervalMs": interval}
+
+    one = pair("ConsumerGroupHeartbeat", 1, {"groupId": "g", "memberId": "m"}, answer(1000), answer(5000))
+    assert found(one) == [("target_config", "heartbeatIntervalMs", "changed")]
+
+
+@pytest.mark.parametrize(
+    "api, left, right, rule",
+    [
+        ("DescribeTransactions", 0, 105, "not_there"),
+        ("DescribeUserScramCredentials", 0, 91, "not_there"),
+        ("DescribeTransactions", 0, 53, UNEXPECTED),
+    ],
+)
+def test_what_requests_made_that_a_replay_does_not_send(api: str, left: int, right: int, rule: str | None) -> None:
+    def answer(error: int) -> Body:
+        if api == "DescribeTransactions":
+            return {"transactionStates": [{"transactionalId": "t", "errorCode": error, "topics": []}]}
+        return {"results": [{"user": "t", "errorCode": error, "credentialInfos": []}]}
+
+    one = pair(
+        api, 0, {"transactionalIds": ["t"]} if api == "DescribeTransactions" else {}, answer(left), answer(right)
+    )
+    assert [found_rule for found_rule, _, _ in found(one)] == [rule]
+
+
+@pytest.mark.parametrize("left, right, rule", [(29, 0, "rights"), (0, 29, UNEXPECTED)])
+def test_rights_that_captured_users_lacked(left: int, right: int, rule: str | None) -> None:
+    assert [one for one, _, _ in found(produce(batch("a"), 0, 0, errors=(left, right)))] == [rule]
+
+
+@pytest.mark.parametrize("left, right", [(27, 0), (0, 27)])
+def test_a_rebalance_that_one_side_did_not_see_at_that_moment(left: int, right: int) -> None:
+    one = pair("Heartbeat", 3, {"groupId": "billing"}, {"errorCode": left}, {"errorCode": right})
+    assert [rule for rule, _, _ in found(one)] == ["rebalance"]
+
+
+def test_an_error_in_a_fetched_partition_that_the_other_side_had_no_news_of() -> None:
+    one = fetch(b"", b"", error=29)
+    quiet = Pair(one.row, type(one.left)("answered", 11, one.left.request, EMPTY_FETCH), one.right)
+    assert found(quiet) == [(UNEXPECTED, "responses.partitions.errorCode", "error appeared")]
+
+
+EMPTY_FETCH = pair("Fetch", 11, {}, {"responses": []}, {}).left.answer
+
+
+# --- which topics and partitions ---
+
+
+def test_topics_are_told_by_name_not_by_place_or_id() -> None:
+    left = [topic("a", 2, ORDERS_ID), topic("b", 1, ORDERS_COPY_ID)]
+    right = [topic("b", 1, ORDERS_ID, leader=3), topic("a", 2, ORDERS_COPY_ID, leader=2)]
+    assert found(metadata(left, right, [{"name": "a"}, {"name": "b"}])) == []
+
+
+def test_a_partition_that_is_missing_is_told_once() -> None:
+    one = metadata([topic("orders", 3)], [topic("orders", 2)], [{"name": "orders"}])
+    assert found(one) == [(UNEXPECTED, "topics.partitions", "missing")]
+
+
+def test_topics_that_nobody_asked_for_may_be_others() -> None:
+    one = metadata([topic("orders")], [topic("orders"), topic("theirs")])
+    assert found(one) == [("other_topics", "topics", "extra")]
+
+
+def test_a_topic_that_a_request_named_must_be_there() -> None:
+    one = metadata([topic("orders")], [], [{"name": "orders"}])
+    assert found(one) == [(UNEXPECTED, "topics", "missing")]
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_fetches_by_topic_id_are_compared_by_name(version: int) -> None:
+    names = metadata([topic("orders", 1, ORDERS_ID)], [topic("orders", 1, ORDERS_COPY_ID)], [{"name": "orders"}])
+    asked = {"topics": [{"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": 0}]}]}
+    other = {"topics": [{"topicId": ORDERS_COPY_ID, "partitions": [{"partition": 0, "fetchOffset": 0}]}]}
+
+    def answer(records: bytes, **topic: str) -> Body:
+        return {"responses": [{**topic, "partitions": [{"partitionIndex": 0, "errorCode": 0, "records": records}]}]}
+
+    stored = produce(batch("a"), 0, 5)
+    one = pair(
+        "Fetch", 12, asked, answer(batch("a"), topic="orders"),
+        answer(batch("a", base_offset=5), topicId=ORDERS_COPY_ID) if version == 13
+        else answer(batch("a", base_offset=5), topic="orders"),
+        right_request=other if version == 13 else asked, right_version=version,
+    )  # fmt: skip
+    assert found(names, stored, one) == ([("version", "(version)", "version")] if version == 13 else [])
+
+
+def test_one_coordinator_and_a_list_of_one_are_the_same() -> None:
+    asked = {"key": "billing", "keyType": 0}
+    lists = {"coordinatorKeys": ["billing"], "keyType": 0}
+    new: Any = {"coordinators": [{"key": "billing", "nodeId": 4, "host": "other", "port": 1, "errorCode": 0}]}
+    old = {"nodeId": 1, "host": "here", "port": 2, "errorCode": 0}
+    one = pair("FindCoordinator", 2, asked, old, new, right_request=lists, right_version=4)
+    assert found(one) == [("version", "(version)", "version")]
+    new["coordinators"][0]["errorCode"] = 30
+    one = pair("FindCoordinator", 2, asked, old, new, right_request=lists, right_version=4)
+    assert (UNEXPECTED, "coordinators.errorCode", "error appeared") in found(one)
+
+
+# --- what is stored ---
+
+
+def test_offsets_differ_by_what_was_there_before() -> None:
+    assert found(produce(batch("a", "b"), 0, 100), produce(batch("c"), 2, 102)) == []
+
+
+APPEND_TIME = "responses.partitionResponses.logAppendTimeMs"
+NOW = 1700000000000
+
+
+def test_a_batch_taken_for_a_duplicate_among_others_that_were_stored() -> None:
+    """The topic has CreateTime, or the other answer would have a time too."""
+    stored, swallowed = produce(batch("a", producer=7), 0, 0), produce(batch("b", producer=7), 1, 0, appended=NOW)
+    assert found(stored, swallowed) == [(UNEXPECTED, APPEND_TIME, "swallowed as a duplicate")]
+
+
+def test_a_batch_with_the_base_offset_of_one_before_it_was_taken_for_a_duplicate() -> None:
+    some = [produce(batch(value, producer=7), at, 0, appended=NOW) for at, value in enumerate("ab")]
+    assert found(*some) == [
+        ("target_config", APPEND_TIME, "append time"), (UNEXPECTED, APPEND_TIME, "swallowed as a duplicate"),
+    ]  # fmt: skip
+
+
+def test_a_target_with_log_append_time_stores_everything_and_says_when() -> None:
+    some = [produce(batch(value, producer=7), at, 50 + at, appended=NOW) for at, value in enumerate("abc")]
+    read = fetch(batch("a", "b"), batch("a", "b", base_offset=50), right_start=50)
+    assert found(*some, read) == [("target_config", APPEND_TIME, "append time")] * 3
+
+
+def test_a_batch_that_two_requests_were_told_to_have_stored() -> None:
+    some = produce(batch("a"), 0, 10), produce(batch("b"), 1, 10)
+    assert (UNEXPECTED, "(records)", "batch stored once for two") in found(*some)
+
+
+def test_the_order_of_one_producer_is_kept() -> None:
+    some = produce(batch("a", producer=7), 0, 11), produce(batch("b", producer=7), 1, 10)
+    assert found(*some) == [(UNEXPECTED, "(records)", "batch out of its producer's order")]
+
+
+def test_the_order_of_two_producers_to_each_other_is_not() -> None:
+    some = (
+        produce(batch("a"), 0, 11, connection="10.0.0.1:50000-10.0.0.2:9092#1"),
+        produce(batch("b"), 1, 10, connection="10.0.0.1:50001-10.0.0.2:9092#1"),
+    )
+    assert found(*some) == []
+
+
+def test_what_an_idempotent_producer_loses_explains_the_sequence_errors_after_it() -> None:
+    some = (
+        produce(batch("big", producer=7), 0, -1, errors=(0, 10)),
+        produce(batch("next", producer=7), 1, -1, errors=(0, 45)),
+        produce(batch("other", producer=8), 2, -1, errors=(0, 45)),
+    )
+    path = "responses.partitionResponses.errorCode"
+    assert found(*some) == [
+        (UNEXPECTED, path, "error appeared"),
+        ("consequence", path, "error appeared"),
+        (UNEXPECTED, path, "error appeared"),
+    ]
+
+
+# --- what is read ---
+
+
+def test_records_are_told_by_their_offsets_on_either_side() -> None:
+    some = (
+        produce(batch("a", "b"), 0, 100),
+        fetch(batch("a", "b"), batch("a", "b", base_offset=100), right_start=100),
+    )
+    assert found(*some) == []
+
+
+def test_a_record_that_reads_otherwise() -> None:
+    some = produce(batch("a", "b"), 0, 100), fetch(batch("a", "b"), batch("a", "X", base_offset=100))
+    assert found(*some) == [(UNEXPECTED, "(records)", "record changed")]
+
+
+def test_how_records_are_spread_over_fetches_does_not_matter() -> None:
+    some = (
+        produce(batch("a"), 0, 0),
+        produce(batch("b"), 1, 1),
+        fetch(batch("a"), batch("a") + batch("b", base_offset=1)),
+        fetch(batch("b", base_offset=1), b"", start=1),
+    )
+    assert found(*some) == []
+
+
+def test_a_hole_in_what_was_read() -> None:
+    some = (
+        *(produce(batch(value), index, index) for index, value in enumerate("abc")),
+        fetch(
+            b"".join(batch(value, base_offset=index) for index, value in enumerate("abc")),
+            batch("a") + batch("c", base_offset=2),
+        ),
+    )
+    assert found(*some) == [(UNEXPECTED, "(records)", "record missing")]
+
+
+def test_a_consumer_that_was_not_as_far_when_the_run_ended() -> None:
+    some = (
+        *(produce(batch(value), index, index) for index, value in enumerate("abc")),
+        fetch(b"".join(batch(value, base_offset=index) for index, value in enumerate("abc")), batch("a")),
+    )
+    assert found(*some) == [("read_less", "(records)", "record missing")] * 2
+
+
+def awaited(one: Pair, *rules: str) -> Pair:
+    """The replay fetched it again until its time was up."""
+    return Pair(one.row, one.left, dataclasses.replace(one.right, retries=("records_awaited", *rules)))
+
+
+def test_a_consumer_that_asked_for_stored_records_and_did_not_get_them() -> None:
+    log = [batch(value, base_offset=index) for index, value in enumerate("abc")]
+    stored = [produce(batch(value), index, index) for index, value in enumerate("abc")]
+    first, second = fetch(log[0], log[0]), fetch(log[1] + log[2], b"", start=1)
+    assert found(*stored, first, second) == [("read_less", "(records)", "record missing")] * 2
+
+    some = compare([*stored, first, awaited(second)])
+
+    ended, missing = grouped(some.differences)
+    assert (ended.rule, ended.kind, ended.count) == (UNEXPECTED, "reading ended early", 1)
+    assert (ended.examples[0].left, ended.examples[0].right) == ("to offset 2", "to offset 0")
+    assert ended.examples[0].row == second.row
+    assert (missing.rule, missing.kind, missing.count) == ("consequence", "record missing", 2)
+
+
+def test_a_consumer_that_got_nothing_at_all() -> None:
+    some = compare([produce(batch("a"), 0, 5), awaited(fetch(batch("a"), b"", right_start=5))])
+    ended, _ = grouped(some.differences)
+    assert (ended.examples[0].left, ended.examples[0].right) == ("to offset 0", "nothing")
+
+
+def test_a_consumer_whose_records_came_later_has_not_ended_early() -> None:
+    """It did not wait for their producer; or it got them by another fetch."""
+    stored = produce(batch("a"), 0, 0)
+    released = awaited(fetch(batch("a"), b""), "wait_released")
+    assert found(stored, released) == [("read_less", "(records)", "record missing")]
+    assert found(stored, awaited(fetch(batch("a"), b"")), fetch(batch("a"), batch("a"))) == []
+
+
+def test_a_consumer_of_transactions_may_wait_for_their_end() -> None:
+    stored = produce(batch("a", producer=7, transactional=True), 0, 0)
+    log = batch("a", producer=7, transactional=True)
+    assert found(stored, awaited(fetch(log, b"", committed=True))) == [("read_less", "(records)", "record missing")]
+
+
+def test_records_that_no_fetch_asked_for_after_a_shorter_answer() -> None:
+    log = [batch(value, base_offset=index) for index, value in enumerate("abc")]
+    stored = [produce(batch(value), index, index) for index, value in enumerate("abc")]
+    shorter = fetch(log[0] + log[1], log[0]), fetch(log[2], log[2], start=2)
+    assert found(*stored, *shorter) == [("read_less", "(records)", "record missing")]
+    begun_too_late = fetch(log[0] + log[1] + log[2], log[1] + log[2], right_start=1)
+    assert found(*stored, begun_too_late) == [(UNEXPECTED, "(records)", "record missing")]
+
+
+def test_a_record_that_nobody_produced() -> None:
+    some = (
+        produce(batch("a"), 0, 0),
+        produce(batch("b"), 1, 2),
+        fetch(
+            batch("a") + batch("b", base_offset=1),
+            batch("a") + batch("a", base_offset=1) + batch("b", base_offset=2),
+        ),
+    )
+    assert found(*some) == [(UNEXPECTED, "(records)", "record extra")]
+
+
+def test_records_from_before_the_capture_are_not_on_the_target() -> None:
+    assert found(fetch(batch("old"), b"")) == [("before_capture", "(records)", "record missing")]
+
+
+def test_a_record_whose_produce_failed_is_told_there_only() -> None:
+    some = produce(batch("a"), 0, -1, errors=(0, 10)), fetch(batch("a"), b"")
+    assert found(*some) == [
+        (UNEXPECTED, "responses.partitionResponses.errorCode", "error appeared"),
+        ("not_stored", "(records)", "record missing"),
+    ]
+
+
+def test_aborted_records_must_stay_hidden_from_who_reads_committed() -> None:
+    stored = (
+        produce(batch("a", producer=7, transactional=True), 0, 0),
+        produce(batch("b"), 2, 2),
+    )
+    log = batch("a", producer=7, transactional=True) + batch(producer=7, base_offset=1, control=0) + batch(
+        "b", base_offset=2)  # fmt: skip
+    aborted: list[Body] = [{"producerId": 7, "firstOffset": 0}]
+    assert found(*stored, fetch(log, log, aborted=(aborted, aborted), committed=True)) == []
+    shown = found(*stored, fetch(log, log, aborted=(aborted, []), committed=True))
+    assert shown == [(UNEXPECTED, "(records)", "record of an aborted transaction")]
+
+
+# --- offsets of groups ---
+
+
+@pytest.mark.parametrize(
+    "left, right, wanted",
+    [
+        (2, 102, []),
+        (1, 101, []),
+        (-1, -1, []),
+        (2, 101, [(UNEXPECTED, "groups.topics.partitions.committedOffset", "changed")]),
+        (2, -1, [(UNEXPECTED, "groups.topics.partitions.committedOffset", "changed")]),
+        (-1, 50, [("before_capture", "groups.topics.partitions.committedOffset", "changed")]),
+    ],
+)
+def test_committed_offsets_stand_between_the_same_records(left: int, right: int, wanted: list[Wanted]) -> None:
+    assert found(produce(batch("a", "b"), 0, 100), commit(2), commit_and_read(left, right)) == wanted
+
+
+def test_an_offset_that_was_committed_before_the_capture() -> None:
+    path = "groups.topics.partitions.committedOffset"
+    assert found(commit_and_read(2, -1)) == [("before_capture", path, "changed")]
+
+
+def test_offsets_in_zookeeper_had_no_metadata() -> None:
+    def answer(metadata: str) -> Body:
+        partition = {"partitionIndex": 0, "committedOffset": -1, "metadata": metadata}
+        return {"topics": [{"name": "orders", "partitions": [partition]}]}
+
+    request = {"groupId": "billing", "topics": [{"name": "orders", "partitionIndexes": [0]}]}
+    path = "groups.topics.partitions.metadata"
+    assert found(pair("OffsetFetch", 0, request, answer(""), answer("note"))) == [("zookeeper", path, "changed")]
+    assert found(pair("OffsetFetch", 1, request, answer(""), answer("note"))) == [(UNEXPECTED, path, "changed")]
+
+
+def test_committed_offsets_behind_a_marker() -> None:
+    some = produce(batch("a", producer=7, transactional=True), 0, 100), commit_and_read(2, 102)
+    assert found(*some) == []
+
+
+# --- groups ---
+
+
+def test_members_have_other_ids_each_its_own() -> None:
+    first = join({"memberId": "m-1", "leader": "m-1"}, {"memberId": "x-1", "leader": "x-1"})
+    second = join({"memberId": "m-2", "leader": "m-1"}, {"memberId": "x-2", "leader": "x-1"})
+    assert found(first, second) == []
+    other = join({"memberId": "m-2", "leader": "m-1"}, {"memberId": "x-1", "leader": "x-1"})
+    assert (UNEXPECTED, "memberId", "changed") in found(first, other)
+
+
+def test_another_leader_is_expected() -> None:
+    first = join({"memberId": "m-1", "leader": "m-1"}, {"memberId": "x-1", "leader": "x-2"})
+    second = join({"memberId": "m-2", "leader": "m-1"}, {"memberId": "x-2", "leader": "x-2"})
+    assert {rule for rule, _, _ in found(first, second)} == {"role_changed"}
+
+
+def test_the_members_together_must_have_the_same_partitions() -> None:
+    whole, half = assignment(orders=[0, 1]), assignment(orders=[0])
+    rest = assignment(orders=[1])
+    assert found(sync("m-1", half, rest), sync("m-2", rest, half)) == []
+    assert found(sync("m-1", whole, half)) == [(UNEXPECTED, "(group)", "assigned partitions")]
+
+
+def test_no_partition_may_belong_to_two_members() -> None:
+    one = assignment(orders=[0])
+    some = sync("m-1", one, one), sync("m-2", assignment(), one, right_member="m-2")
+    assert found(*some) == [(UNEXPECTED, "(group)", "partition of two members")]
+
+
+def test_a_protocol_that_was_not_chosen() -> None:
+    shared = {"memberId": "m", "leader": "m"}
+    one = join({**shared, "protocolName": "range"}, {**shared, "protocolName": "roundrobin"})
+    assert found(one) == [(UNEXPECTED, "protocolName", "changed")]
+
+
+def test_a_failed_join_explains_what_its_group_cannot_do() -> None:
+    request = {"groupId": "billing", "generationId": 1, "memberId": "m"}
+    some = (
+        join({"memberId": "m", "leader": "m"}, {"errorCode": 26, "memberId": "", "leader": ""}),
+        sync("m", assignment(orders=[0]), assignment()),
+        pair("Heartbeat", 3, request, {"errorCode": 0}, {"errorCode": 25}),
+        pair("Heartbeat", 3, request, {"errorCode": 0}, "not_sent:wait_released"),
+    )
+    assert [rule for rule, _, _ in found(*some)] == [UNEXPECTED, "consequence", "consequence"]
+
+
+def test_members_that_leave_are_told_by_who_they_are() -> None:
+    joined = join({"memberId": "m-1", "leader": "m-1"}, {"memberId": "x-1", "leader": "x-1"})
+
+    def leave(error: int) -> Pair:
+        def asked(who: str) -> Body:
+            return {"groupId": "billing", "members": [{"memberId": who, "groupInstanceId": None}]}
+
+        def answer(who: str, code: int) -> Body:
+            return {"members": [{"memberId": who, "groupInstanceId": None, "errorCode": code}]}
+
+        return pair("LeaveGroup", 4, asked("m-1"), answer("m-1", 0), answer("x-1", error), right_request=asked("x-1"))
+
+    assert found(joined, leave(0)) == []
+    assert found(joined, leave(25)) == [(UNEXPECTED, "members.errorCode", "error appeared")]
+
+
+# --- what is noise ---
+
+
+def test_noise_is_counted_and_no_difference() -> None:
+    left = {"throttleTimeMs": 0, "clusterId": "here", "controllerId": 1,
+            "brokers": [{"nodeId": 1, "host": "a", "port": 9092}], "topics": []}  # fmt: skip
+    right = {"throttleTimeMs": 900, "clusterId": "there", "controllerId": 4,
+             "brokers": [{"nodeId": 4, "host": "b", "port": 9093}], "topics": []}  # fmt: skip
+    result = compare([pair("Metadata", 12, {"topics": []}, left, right)])
+    assert not result.differences
+    assert result.same == 1
+    assert dict(result.noise) == {"throttle": 1, "place": 3}
+
+
+def test_fields_of_one_version_only_are_not_compared() -> None:
+    request = {"groupId": "billing", "generationId": 1, "memberId": "m"}
+    one = pair("Heartbeat", 0, request, {"errorCode": 0}, {"errorCode": 0, "throttleTimeMs": 4}, right_version=1)
+    assert found(one) == [("version", "(version)", "version")]
+
+
+# --- the report ---
+
+
+def test_differences_are_grouped_with_a_count_and_three_examples() -> None:
+    some = [produce(batch("a"), index, -1, errors=(0, 10)) for index in range(5)]
+    (group,) = grouped(compare(some).differences)
+    assert (group.path, group.kind, group.count) == (
+        "responses.partitionResponses.errorCode", "error appeared", 5,
+    )  # fmt: skip
+    assert (group.left, group.right) == ("NONE (0)", "MESSAGE_TOO_LARGE (10)")
+    assert [one.row["request_packet"] for one in group.examples] == [one.row["request_packet"] for one in some[:3]]
+
+
+def test_exchanges_add_up() -> None:
+    some = [
+        produce(batch("a"), 0, 0),
+        produce(batch("b"), 1, -1, errors=(0, 10)),
+        produce(batch("c"), 2, 1, errors=(0, 0)),
+        pair("Heartbeat", 3, {"groupId": "g"}, {"errorCode": 27}, {"errorCode": 0}),
+        pair("Heartbeat", 3, {"groupId": "g"}, {}, "not_planned:mutating"),
+    ]
+    result = compare(some)
+    assert (result.total, result.compared, result.same, result.expected, result.unexpected) == (5, 4, 2, 1, 1)
+
+
+def test_every_rule_is_explained() -> None:
+    assert all(about and about[0].islower() for about in RULES.values())
+
+
+def test_every_rule_and_kind_of_noise_is_documented() -> None:
+    from pathlib import Path
+
+    import replay
+    from replay.diff.fields import NOISE
+
+    assert replay.__file__ is not None
+    text = (Path(replay.__file__).parent / "diff" / "DIFF.md").read_text()
+    for name, about in [*RULES.items(), *((kind.value, about) for kind, about in NOISE.items())]:
+        assert f"| `{name}` | {about} |" in text

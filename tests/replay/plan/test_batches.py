@@ -1,0 +1,123 @@
+"""Record batches changed in place and made of old message sets, read back by aiokafka's reader (written by others).
+
+Proves: replay/plan/batches.py
+"""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from replay.plan import batches
+
+RECORDS = [(b"k1", b"v1"), (None, b"v2"), (b"k3", None)]
+CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4"}
+
+
+def written(codec: int = 0) -> bytes:
+    """A batch by aiokafka's writer."""
+    builder = DefaultRecordBatchBuilder(2, codec, True, 7, 1, 40, 1 << 20)
+    for offset, (key, value) in enumerate(RECORDS):
+        builder.append(offset, 1000 + offset, key, value, [("h", b"x")])
+    return bytes(builder.build())
+
+
+def old(magic: int, codec: int = 0) -> bytes:
+    """A message set by aiokafka's writer."""
+    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
+    for offset, (key, value) in enumerate(RECORDS):
+        builder.append(offset, 1000 + offset, key, value)
+    return bytes(builder.build())
+
+
+def test_a_header_says_what_its_writer_said() -> None:
+    (found,) = batches.batches(written())
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 1, 40)
+    assert (found.count, found.last_offset_delta, found.base_timestamp) == (3, 2, 1000)
+    assert found.transactional
+
+
+def test_a_new_producer_is_sealed_and_nothing_else_changes() -> None:
+    before = written()
+    changed = bytearray(before)
+    (found,) = batches.batches(changed)
+    batches.set_producer(changed, found.at, found.size, 9001, 12, 77)
+    read = DefaultRecordBatch(bytes(changed))
+    assert read.validate_crc()
+    assert (read.producer_id, read.producer_epoch, read.base_sequence) == (9001, 12, 77)
+    assert changed[57:] == before[57:]
+    assert changed[:17] == before[:17]
+
+
+def test_the_second_of_two_batches_is_found_and_sealed_alone() -> None:
+    one = written()
+    changed = bytearray(one + one)
+    second = list(batches.batches(changed))[1]
+    batches.set_producer(changed, second.at, second.size, 9001, 12, 77)
+    assert bytes(changed[: len(one)]) == one
+    assert DefaultRecordBatch(bytes(changed[len(one) :])).validate_crc()
+
+
+def test_shifted_times_move_every_record() -> None:
+    changed = bytearray(written())
+    (found,) = batches.batches(changed)
+    batches.shift_times(changed, found.at, found.size, 500)
+    read = DefaultRecordBatch(bytes(changed))
+    assert read.validate_crc()
+    assert [record.timestamp for record in read] == [1500, 1501, 1502]
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(magic, codec) for magic in (0, 1) for codec in CODECS if (magic, codec) != (0, 3)]
+)
+def test_a_message_set_becomes_one_batch_with_the_same_records(magic: int, codec: int) -> None:
+    made = batches.from_message_set(old(magic, codec))
+    read = DefaultRecordBatch(made)
+    assert read.validate_crc()
+    assert read.compression_type == codec
+    assert (read.base_offset, read.last_offset_delta, read.producer_id) == (0, 2, -1)
+    found = list(read)
+    assert [(record.key, record.value) for record in found] == RECORDS
+    assert [record.offset for record in found] == [0, 1, 2]
+    assert [record.timestamp for record in found] == ([-1] * 3 if magic == 0 else [1000, 1001, 1002])
+
+
+def test_snappy_java_s_stream_of_blocks_is_read() -> None:
+    """Its frame: 16 bytes, then blocks with their length (what the old Java clients write)."""
+    import snappy
+
+    inner = old(1)
+    blocks = b"".join(
+        len(block := snappy.compress(part)).to_bytes(4, "big") + block for part in (inner[:20], inner[20:])
+    )
+    assert batches.decompressed(b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + blocks, 2) == inner
+
+
+@pytest.mark.parametrize("length", [1, 11, 17, 30])
+def test_a_message_set_that_is_cut_is_refused(length: int) -> None:
+    with pytest.raises(batches.BadRecords):
+        batches.from_message_set(old(1)[:-length])
+
+
+def test_bytes_that_are_no_batches_are_refused() -> None:
+    with pytest.raises(batches.BadRecords):
+        list(batches.batches(old(1)))
+    assert batches.produced(old(1)) == []
+    assert batches.produced(None) == []
+
+
+def test_a_batch_cut_off_at_the_end_of_a_fetch_is_left_out() -> None:
+    one = written()
+    assert len(list(batches.batches(one + one[:40]))) == 1
+
+
+def test_the_checksum_is_the_crc32c_package_s() -> None:
+    changed = bytearray(written())
+    changed[17:21] = b"\0\0\0\0"
+    (found,) = batches.batches(changed)
+    batches.seal(changed, found.at, found.size)
+    assert int.from_bytes(changed[17:21], "big") == crc32c.crc32c(bytes(changed[21:]))

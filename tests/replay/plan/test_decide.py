@@ -1,0 +1,187 @@
+"""What is sent, what is skipped and by which rule, and what waits for what. Nothing is sent here.
+
+Proves: replay/plan/decide.py, order.py, cluster.py, parts.py, steps.py (all in replay/plan)
+"""
+
+from __future__ import annotations
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.plan import decide
+from replay.plan.parts import NAME, partitions
+from replay.plan.steps import Plan
+from replay.plan.values import Offers, offers_of
+from tests.replay.batching import batch, produced, produced_answer
+from tests.replay.conversation import EVERYTHING, Captured
+from tests.replay.plan.test_batches import old
+
+STREAMS_GROUP_HEARTBEAT = 88
+
+
+def planned(*captured: Captured, offers: Offers | None = None, allow: tuple[int, ...] = ()) -> Plan:
+    sessions = [one.session() for one in captured]
+    return decide.make(sessions, offers or EVERYTHING, decide.PlanOptions(frozenset(allow)))[0]
+
+
+def _old_produce(records: bytes) -> Body:
+    body = produced(records)
+    del body["transactionalId"]
+    return body
+
+
+def rules(found: Plan) -> list[str]:
+    return [skip.rule for skip in found.skips]
+
+
+def test_admin_requests_are_sent_only_when_allowed() -> None:
+    capture = Captured().said(0.0, names.DELETE_TOPICS, 3, {"topicNames": ["t"], "timeoutMs": 1}, {"responses": []})
+    assert rules(planned(capture)) == ["mutating"]
+    assert len(planned(capture, allow=(names.DELETE_TOPICS,)).steps) == 1
+
+
+def test_a_secret_is_not_sent_even_when_allowed() -> None:
+    upsertion = {"name": "u", "mechanism": 1, "iterations": 4096, "salt": b"salt", "saltedPassword": b"secret"}
+    capture = Captured().said(0.0, 51, 0, {"deletions": [], "upsertions": [upsertion]}, {"results": []})
+    assert rules(planned(capture, allow=(51,))) == ["secret"]
+
+
+def test_brokers_and_logins_are_left_out() -> None:
+    capture = Captured()
+    capture.said(0.0, names.API_VERSIONS, 0, {})
+    capture.said(0.1, names.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+    capture.said(0.2, 27, 0, {"markers": []})
+    capture.said(0.3, names.FETCH, 4, {"replicaId": 2, "maxWaitMs": 1, "minBytes": 1, "topics": []})
+    assert rules(planned(capture)) == ["replayer", "login", "internal", "follower"]
+
+
+def test_an_api_or_a_version_that_the_target_lacks() -> None:
+    capture = Captured().said(0.0, names.SHARE_GROUP_HEARTBEAT, 1, {"groupId": "g", "memberId": "m", "memberEpoch": 0})
+    assert rules(planned(capture, offers={names.METADATA: (0, 9)})) == ["target_lacks_api"]
+    static = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "m", "groupInstanceId": "i", "protocolType": "c"}
+    capture = Captured().said(0.0, names.JOIN_GROUP, 7, static)
+    assert rules(planned(capture, offers={names.JOIN_GROUP: (0, 4)})) == ["target_lacks_version"]
+
+
+def test_message_sets_become_batches_only_where_the_target_demands_it() -> None:
+    capture = Captured().said(0.0, names.PRODUCE, 2, _old_produce(old(1)))
+    (new,) = planned(capture, offers={names.PRODUCE: (3, 9), names.FETCH: (4, 12)}).steps
+    assert (new.version, new.rules) == (3, ("version", "batches"))
+    (same,) = planned(capture).steps
+    assert (same.version, same.rules) == (2, ())
+
+
+def test_records_that_cannot_become_batches_are_a_skip_with_its_reason() -> None:
+    capture = Captured().said(0.0, names.PRODUCE, 2, _old_produce(old(1)[:-3]))
+    (skip,) = planned(capture, offers={names.PRODUCE: (3, 9)}).skips
+    assert skip.rule == "bad_records"
+    assert "at byte" in skip.reason
+
+
+def test_produce_0_to_2_of_a_broker_that_lacks_fetch_0_to_3_is_not_to_be_believed() -> None:
+    answer = {
+        "apiKeys": [{"apiKey": 0, "minVersion": 0, "maxVersion": 13}, {"apiKey": 1, "minVersion": 4, "maxVersion": 18}]
+    }
+    assert offers_of(answer)[names.PRODUCE] == (3, 13)
+
+
+def test_null_records_are_never_sent() -> None:
+    body = produced(batch())
+    body["topicData"][0]["partitionData"][0]["records"] = None
+    assert rules(planned(Captured().said(0.0, names.PRODUCE, 9, body))) == ["null_records"]
+
+
+def test_what_failed_in_the_capture_and_was_sent_again_is_sent_once() -> None:
+    capture = Captured()
+    capture.said(
+        0.0, names.PRODUCE, 9, produced({0: batch(), 1: batch()}), produced_answer({0: -1, 1: 5}, errors={0: 6})
+    )
+    capture.said(0.1, names.PRODUCE, 9, produced({0: batch()}), produced_answer(0))
+    first, second = planned(capture).steps
+    assert [one[1] for one in partitions(names.PRODUCE, first.body or {})] == [1]
+    assert first.rules == ("client_retried",)
+    assert [one[1] for one in partitions(names.PRODUCE, second.body or {})] == [0]
+
+
+def test_metadata_never_makes_topics() -> None:
+    capture = Captured().said(0.0, names.METADATA, 1, {"topics": [{"name": "t"}]})
+    (step,) = planned(capture).steps
+    assert (step.version, step.rules) == (4, ("no_auto_create",))
+
+
+def test_a_member_of_a_share_group_that_joined_before_the_capture_cannot_be_joined() -> None:
+    """Nothing says what it subscribed to: its heartbeats do not, and nobody commits for a share group."""
+    capture = Captured().said(0.0, names.SHARE_GROUP_HEARTBEAT, 1, {"groupId": "g", "memberId": "m", "memberEpoch": 5})
+    assert rules(planned(capture)) == ["no_member"]
+
+
+def test_a_commit_in_a_group_of_which_nothing_else_is_known_is_made_without_membership() -> None:
+    commit: Body = {"groupId": "g", "generationIdOrMemberEpoch": 5, "memberId": "m", "topics": []}
+    (step,) = planned(Captured().said(0.1, names.OFFSET_COMMIT, 9, commit)).steps
+    assert step.rules == ("committed_alone",)
+    assert step.body is not None
+    assert (step.body["memberId"], step.body["generationIdOrMemberEpoch"]) == ("", -1)
+
+
+def test_a_heartbeat_in_a_streams_group_is_not_sent_and_says_so() -> None:
+    """Its tasks are its own kind of assignment, which nothing here maps (KIP-1071)."""
+    beats = {"groupId": "g", "memberId": "m", "memberEpoch": 1}
+    capture = Captured().said(0.0, STREAMS_GROUP_HEARTBEAT, 0, beats)
+    assert rules(planned(capture)) == rules(planned(capture, allow=(STREAMS_GROUP_HEARTBEAT,))) == ["streams_group"]
+
+
+def test_a_topic_id_that_nobody_names_is_named_by_the_user_the_dataset_or_the_target() -> None:
+    asked = {"replicaState": {}, "maxWaitMs": 1, "minBytes": 1, "topics": [
+        {"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 3, "fetchOffset": 7}]}]}  # fmt: skip
+    capture = Captured().said(0.0, names.FETCH, 16, asked)
+    (skip,) = planned(capture).skips
+    assert (skip.rule, skip.reason) == (
+        "unknown_topic_id", "zizHtibnSdSFmiPSHtiLWA: --map-topic zizHtibnSdSFmiPSHtiLWA=NAME names it",
+    )  # fmt: skip
+
+    elsewhere = {"zizHtibnSdSFmiPSHtiLWA": "orders", "AAAAAAAAAAAAAAAAAAAAAQ": "not in the capture"}
+    found, facts = decide.make([capture.session()], EVERYTHING, decide.PlanOptions(topic_ids=elsewhere))
+    assert (found.steps[0].body or {})["topics"][0][NAME] == "orders"
+    assert facts.topic_names == {"zizHtibnSdSFmiPSHtiLWA": "orders"}
+    assert facts.topics["orders"].partitions == 4
+
+
+def test_a_topic_id_is_named_by_the_records_that_were_produced_by_name() -> None:
+    records = batch(count=4)
+    producer = Captured("10.0.0.1:1-10.0.0.9:9092#1").said(0.0, names.PRODUCE, 9, produced(records), produced_answer(7))
+    asked = {"replicaState": {}, "maxWaitMs": 1, "minBytes": 1, "topics": [
+        {"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 0, "fetchOffset": 7}]}]}  # fmt: skip
+    answer = {"responses": [{"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [
+        {"partitionIndex": 0, "highWatermark": 11, "records": records}]}]}  # fmt: skip
+    consumer = Captured("10.0.0.1:2-10.0.0.9:9092#1").said(0.1, names.FETCH, 16, asked, answer)
+    found = planned(producer, consumer)
+    assert found.skips == ()
+    assert NAME in (found.steps[1].body or {})["topics"][0]
+
+
+def test_a_connection_waits_for_answers_that_its_client_had_and_for_no_others() -> None:
+    capture = Captured()
+    for at in (0.0, 0.001, 0.5):
+        capture.said(
+            at, names.FIND_COORDINATOR, 1, {"key": str(at), "keyType": 0}, {"nodeId": 1, "host": "h", "port": 1}
+        )
+    assert [step.waits for step in planned(capture).steps] == [(), (), (1,)]
+
+
+def test_connections_wait_for_each_other_only_where_they_share_state() -> None:
+    one = Captured("10.0.0.1:1-10.0.0.9:9092#1")
+    one.said(0.0, names.INIT_PRODUCER_ID, 1, {"transactionalId": "tx", "transactionTimeoutMs": 1},
+             {"producerId": 7, "producerEpoch": 0})  # fmt: skip
+    two = Captured("10.0.0.1:2-10.0.0.9:9092#1")
+    two.said(0.1, names.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=0)), produced_answer(0))
+    other = Captured("10.0.0.1:3-10.0.0.9:9092#1")
+    other.said(0.2, names.PRODUCE, 9, produced(batch(producer=(8, 0), sequence=0)), produced_answer(3))
+    assert [step.waits for step in planned(one, two, other).steps] == [(), (0,), ()]
+
+
+def test_who_joins_is_sent_after_who_made_it_join() -> None:
+    join: Body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer"}
+    one = Captured("10.0.0.1:1-10.0.0.9:9092#1").said(0.0, names.JOIN_GROUP, 2, join, {"memberId": "a"}, took=1.0)
+    two = Captured("10.0.0.1:2-10.0.0.9:9092#1").said(0.5, names.JOIN_GROUP, 2, join, {"memberId": "b"}, took=0.5)
+    first, second = planned(one, two).steps
+    assert (first.waits, first.after) == ((), ())
+    assert (second.waits, second.after) == ((), (0,))

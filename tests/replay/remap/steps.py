@@ -1,0 +1,30 @@
+"""Planned steps for tests of what is learned: `planned((names.FETCH, 11, body, answer), ...)`, as captured."""
+
+from __future__ import annotations
+
+from analyzer.protocol.tree import Body
+from replay.plan import decide
+from replay.plan.parts import name_answer
+from replay.plan.steps import Step
+from tests.replay.conversation import EVERYTHING, Captured
+
+Said = tuple[int, int, Body, Body | None]
+
+
+def planned(*said: Said) -> list[Step]:
+    """The steps of one connection's exchanges: (API, version, request, answer)."""
+    capture = Captured()
+    for at, (api_key, version, body, answer) in enumerate(said):
+        capture.said(float(at), api_key, version, body, answer)
+    plan, _ = decide.make([capture.session()], EVERYTHING, decide.PlanOptions())
+    assert not plan.skips, plan.skips
+    return list(plan.steps)
+
+
+def answer_of(step: Step) -> Body | None:
+    """The captured answer, its topics named."""
+    decoded = step.request.decoded_answer()
+    if decoded is None or decoded.body is None:
+        return None
+    name_answer(step.request.api_key, decoded.body, {})
+    return decoded.body

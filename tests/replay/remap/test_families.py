@@ -1,0 +1,270 @@
+"""Each family of values by itself: what it writes into a request, and what it has learned from a pair of answers.
+
+Proves: replay/remap/remap.py, family.py, topics.py, producers.py, groups.py, fetches.py (all in replay/remap)
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.tree import Body
+from replay.plan.parts import NAME
+from replay.plan.steps import Step
+from replay.plan.values import Producer
+from replay.remap.remap import Remap, RemapOptions
+from replay.remap.topology import Topology
+from tests.replay.batching import batch, produced, produced_answer, producer_of
+from tests.replay.remap.steps import answer_of, planned
+
+NEW_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+# --- topics ---
+
+
+def test_a_topic_has_its_name_and_id_on_the_target() -> None:
+    (step,) = planned((names.PRODUCE, 9, produced(batch()), produced_answer(5)))
+    remap = Remap(RemapOptions(map_topic={"orders": "copy"}))
+    remap.topics.learn_from(Topology(topic_ids={"copy": NEW_ID}))
+    (topic,) = remap.request(step)["topicData"]
+    assert (topic["name"], topic["topicId"], topic[NAME]) == ("copy", NEW_ID, "orders")
+    assert remap.topics.captured("copy") == "orders"
+    assert not remap.in_place
+
+
+def test_an_epoch_that_is_asked_about_is_the_targets_and_others_are_unknown() -> None:
+    asked = {"partition": 0, "currentLeaderEpoch": 7, "leaderEpoch": 6}
+    (step,) = planned(
+        (
+            names.OFFSET_FOR_LEADER_EPOCH,
+            3,
+            {"replicaId": -1, "topics": [{"topic": "orders", "partitions": [asked]}]},
+            None,
+        )
+    )
+    remap = Remap()
+    remap.topics.learn_from(Topology(leader_epochs={("orders", 0): 2}))
+    (partition,) = remap.request(step)["topics"][0]["partitions"]
+    assert (partition["currentLeaderEpoch"], partition["leaderEpoch"]) == (-1, 2)
+
+
+def test_a_brokers_configuration_is_the_one_of_the_broker_that_stands_for_it() -> None:
+    listed = [{"resourceType": 4, "resourceName": "1"}, {"resourceType": 2, "resourceName": "orders"}]
+    resources = [{**resource, "configurationKeys": None} for resource in listed]
+    (step,) = planned((names.DESCRIBE_CONFIGS, 1, {"resources": resources, "includeSynonyms": False}, None))
+    sent = Remap(RemapOptions(map_topic={"orders": "copy"}), nodes={1: 5}).request(step)
+    assert [resource["resourceName"] for resource in sent["resources"]] == ["5", "copy"]
+
+
+# --- producers ---
+
+
+def given_id(remap: Remap, captured: Producer, given: Producer) -> None:
+    """InitProducerId, answered on both sides."""
+    answers = [{"errorCode": 0, "producerId": one.id, "producerEpoch": one.epoch} for one in (captured, given)]
+    asked = {"transactionalId": None, "transactionTimeoutMs": 1000}
+    (step,) = planned((names.INIT_PRODUCER_ID, 1, asked, answers[0]))
+    remap.learn(step, asked, answers[0], answers[1])
+
+
+def sequences(remap: Remap, *captured: tuple[tuple[int, int], int]) -> list[tuple[int, int, int]]:
+    """(producer id, epoch, base sequence) that batches of these captured ones get."""
+    steps = planned(*((names.PRODUCE, 9, produced(batch(*one)), produced_answer(5)) for one in captured))
+    return [producer_of(remap.request(step)) for step in steps]
+
+
+def test_a_producer_that_an_answer_brought_keeps_its_sequences() -> None:
+    remap = Remap()
+    given_id(remap, Producer(7, 0), Producer(900, 3))
+    assert sequences(remap, ((7, 0), 12), ((7, 0), 15)) == [(900, 3, 12), (900, 3, 15)]
+
+
+def test_a_producer_that_was_asked_for_begins_at_0_and_keeps_its_gaps() -> None:
+    remap = Remap()
+    (step,) = planned((names.PRODUCE, 9, produced(batch((7, 0), 12)), produced_answer(5)))
+    assert step.body is not None
+    assert remap.producers.unknown(names.PRODUCE, step.body) == [(Producer(7, 0), None)]
+    remap.producers.give(Producer(7, 0), None, Producer(900, 0))
+    assert remap.producers.unknown(names.PRODUCE, step.body) == []
+    assert sequences(remap, ((7, 0), 12), ((7, 0), 18)) == [(900, 0, 0), (900, 0, 6)]
+
+
+def test_an_answer_with_an_error_brings_no_producer() -> None:
+    remap = Remap()
+    asked = {"transactionalId": None, "transactionTimeoutMs": 1000}
+    captured: Body = {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
+    (step,) = planned((names.INIT_PRODUCER_ID, 1, asked, captured))
+    refused = {"errorCode": errors.INVALID_TRANSACTION_TIMEOUT, "producerId": -1, "producerEpoch": -1}
+    remap.learn(step, asked, captured, refused)
+    assert remap.producers.given(Producer(7, 0)) is None
+    assert remap.producers.refused(Producer(7, 0)) == errors.INVALID_TRANSACTION_TIMEOUT
+    # Its client tries again: what counts is the last answer.
+    remap.learn(step, asked, captured, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    assert (remap.producers.given(Producer(7, 0)), remap.producers.refused(Producer(7, 0))) == (Producer(900, 0), None)
+
+
+def test_who_asks_for_a_new_epoch_of_an_id_that_the_target_never_gave_asks_for_a_new_id() -> None:
+    asked = {"transactionalId": "tx", "transactionTimeoutMs": 1000, "producerId": 7, "producerEpoch": 3}
+    (step,) = planned((names.INIT_PRODUCER_ID, 3, asked, {"errorCode": 0, "producerId": 7, "producerEpoch": 4}))
+    sent = Remap().request(step)
+    assert (sent["producerId"], sent["producerEpoch"]) == (-1, -1)
+
+
+def test_a_new_epoch_goes_on_where_the_targets_epoch_already_wrote() -> None:
+    remap = Remap()
+    given_id(remap, Producer(7, 0), Producer(900, 0))
+    given_id(remap, Producer(7, 1), Producer(900, 0))
+    assert sequences(remap, ((7, 0), 0), ((7, 1), 0)) == [(900, 0, 0), (900, 0, 3)]
+
+
+# --- groups ---
+
+JOIN: Body = {
+    "groupId": "g", "memberId": "", "sessionTimeoutMs": 1, "rebalanceTimeoutMs": 1, "protocolType": "consumer",
+    "protocols": [],
+}  # fmt: skip
+SYNC: Body = {
+    "groupId": "g", "generationId": 4, "memberId": "old",
+    "assignments": [{"memberId": "old", "assignment": b"x"}, {"memberId": "other", "assignment": b"y"}],
+}  # fmt: skip
+BEAT: Body = {"groupId": "g", "generationId": 4, "memberId": "old"}
+
+
+def joined(member: str, generation: int, leader: str) -> Body:
+    return {"errorCode": 0, "memberId": member, "generationId": generation, "leader": leader, "protocolName": "range",
+            "members": []}  # fmt: skip
+
+
+def classic(leader: str) -> tuple[Remap, Step, Step]:
+    """A member that led when captured, whose group on the target has this leader; its SyncGroup and its Heartbeat."""
+    join, sync, beat = planned(
+        (names.JOIN_GROUP, 2, JOIN, joined("old", 4, "old")),
+        (names.SYNC_GROUP, 1, SYNC, {"errorCode": 0, "assignment": b""}),
+        (names.HEARTBEAT, 1, BEAT, {"errorCode": 0}),
+    )
+    remap = Remap(assignments={("g", 4): SYNC["assignments"]})
+    remap.learn(join, remap.request(join), answer_of(join), joined("new", 9, leader))
+    return remap, sync, beat
+
+
+def test_a_member_speaks_by_its_id_and_generation_on_the_target() -> None:
+    remap, _, beat = classic("new")
+    sent = remap.request(beat)
+    assert (sent["memberId"], sent["generationId"]) == ("new", 9)
+
+
+@pytest.mark.parametrize(("leader", "handed_out"), [("new", ["new", "other"]), ("somebody", [])])
+def test_who_leads_on_the_target_hands_out_what_the_captured_leader_did(leader: str, handed_out: list[str]) -> None:
+    remap, sync, _ = classic(leader)
+    assert [given["memberId"] for given in remap.request(sync)["assignments"]] == handed_out
+
+
+def test_a_member_that_was_forgotten_may_join_again_and_not_because_of_a_captured_rebalance() -> None:
+    remap, _, beat = classic("new")
+    assert remap.groups.can_rejoin(beat, {"errorCode": 0}, {errors.UNKNOWN_MEMBER_ID})
+    assert not remap.groups.can_rejoin(beat, {"errorCode": 0}, {errors.REBALANCE_IN_PROGRESS})
+    remap.groups.rejoins("g", "other")
+    assert remap.groups.can_rejoin(beat, {"errorCode": 0}, {errors.REBALANCE_IN_PROGRESS})
+
+
+def heartbeat(epoch: int, **more: object) -> Body:
+    return {"groupId": "g", "memberId": "m", "memberEpoch": epoch, "instanceId": None, "rackId": None,
+            "rebalanceTimeoutMs": -1, "subscribedTopicNames": None, "topicPartitions": None, **more}  # fmt: skip
+
+
+def test_a_member_of_a_848_group_has_its_epoch_and_its_partitions_from_the_target() -> None:
+    there = [{"topicId": NEW_ID, "partitions": [0]}]
+    joins = heartbeat(0, subscribedTopicNames=["orders"], topicPartitions=[], rebalanceTimeoutMs=1000)
+    answer = {"errorCode": 0, "memberId": "m", "memberEpoch": 5, "heartbeatIntervalMs": 1, "assignment": None}
+    first, second = planned(
+        (names.CONSUMER_GROUP_HEARTBEAT, 0, joins, answer), (names.CONSUMER_GROUP_HEARTBEAT, 0, heartbeat(5), answer)
+    )
+    remap = Remap()
+    assigned = {**answer, "memberEpoch": 2, "assignment": {"topicPartitions": there}}
+    remap.learn(first, remap.request(first), answer_of(first), assigned)
+    sent = remap.request(second)
+    assert (sent["memberEpoch"], sent["topicPartitions"]) == (2, there)
+    # Fenced, it joins with all that it has said of itself, and owns nothing.
+    again = remap.again(second, sent, "rejoined", answer_of(second), None)
+    assert (again["memberEpoch"], again["topicPartitions"], again["subscribedTopicNames"]) == (0, [], ["orders"])
+
+
+def test_a_group_that_the_target_does_not_serve_commits_without_members() -> None:
+    commit = {"groupId": "g", "generationIdOrMemberEpoch": 4, "memberId": "old", "groupInstanceId": None, "topics": []}
+    _, step = planned(
+        (names.JOIN_GROUP, 2, JOIN, joined("old", 4, "old")),
+        (names.OFFSET_COMMIT, 7, commit, {"topics": []}),
+    )
+    remap = Remap()
+    remap.groups.refuse("g")
+    sent = remap.request(step)
+    assert (sent["memberId"], sent["generationIdOrMemberEpoch"]) == ("", -1)
+
+
+# --- fetches ---
+
+
+def fetch(session: int, epoch: int, *partitions: int) -> Body:
+    asked = [{"partition": number, "fetchOffset": 5, "partitionMaxBytes": 10} for number in partitions]
+    return {
+        "maxWaitMs": 0, "minBytes": 1, "sessionId": session, "sessionEpoch": epoch, "rackId": "",
+        "topics": [{"topic": "orders", "partitions": asked}] if asked else [], "forgottenTopicsData": [],
+    }  # fmt: skip
+
+
+def fetched(session: int) -> Body:
+    return {"errorCode": 0, "sessionId": session, "responses": []}
+
+
+def entered(remap: Remap, step: Step, several: bool = False) -> tuple[str | None, Body]:
+    body = remap.request(step)
+    return remap.fetches.enter(step, body, answer_of(step), several), body
+
+
+def two_fetches() -> list[Step]:
+    return planned((names.FETCH, 11, fetch(0, 0, 0, 1), fetched(33)), (names.FETCH, 11, fetch(33, 1), fetched(33)))
+
+
+def test_a_fetch_session_is_the_targets_and_its_epochs_are_counted_anew() -> None:
+    first, second = two_fetches()
+    remap = Remap()
+    rule, made = entered(remap, first)
+    assert (rule, made["sessionId"], made["sessionEpoch"]) == (None, 0, 0)
+    remap.learn(first, made, answer_of(first), fetched(800))
+    rule, follows = entered(remap, second)
+    assert (rule, follows["sessionId"], follows["sessionEpoch"]) == (None, 800, 1)
+    again = remap.again(second, follows, "session_remade", answer_of(second), {"errorCode": 70, "responses": []})
+    assert (again["sessionId"], again["sessionEpoch"]) == (0, 0)
+    assert [partition["partition"] for partition in again["topics"][0]["partitions"]] == [0, 1]
+
+
+def test_with_several_brokers_fetches_are_outside_of_sessions() -> None:
+    first, _ = two_fetches()
+    rule, made = entered(Remap(), first, several=True)
+    assert (rule, made["sessionId"], made["sessionEpoch"]) == ("sessionless", 0, -1)
+    assert [partition["partition"] for partition in made["topics"][0]["partitions"]] == [0, 1]
+
+
+def test_with_several_brokers_what_follows_in_a_session_names_all_its_partitions() -> None:
+    first, second = two_fetches()
+    remap = Remap()
+    _, made = entered(remap, first, several=True)
+    remap.learn(first, made, answer_of(first), fetched(0))
+    rule, follows = entered(remap, second, several=True)
+    assert (rule, follows["sessionId"], follows["sessionEpoch"]) == ("sessionless", 0, -1)
+    assert [partition["partition"] for partition in follows["topics"][0]["partitions"]] == [0, 1]
+
+
+def test_a_session_that_the_target_refused_is_made_by_the_next_fetch() -> None:
+    first, second = two_fetches()
+    remap = Remap()
+    _, made = entered(remap, first)
+    remap.learn(first, made, answer_of(first), {"errorCode": errors.KAFKA_STORAGE_ERROR, "sessionId": 0})
+    rule, follows = entered(remap, second)
+    assert (rule, follows["sessionId"], follows["sessionEpoch"]) == ("session_remade", 0, 0)
+    assert [partition["partition"] for partition in follows["topics"][0]["partitions"]] == [0, 1]
+
+
+def test_a_session_that_nobody_made_has_no_partitions() -> None:
+    (step,) = planned((names.FETCH, 11, fetch(33, 7), fetched(33)))
+    assert entered(Remap(), step)[0] == "no_session"

@@ -1,0 +1,118 @@
+"""Which answers are sent again, by which rule, for how long, and what of them is kept. No engine, no clock: times are
+handed in.
+
+Proves: replay/remap/retry.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.tree import Body
+from replay.plan.steps import Step
+from replay.remap.remap import Remap
+from replay.remap.retry import History, Limits, Retries
+from replay.remap.topology import Topology
+from tests.replay.batching import batch, produced, produced_answer
+from tests.replay.forging import batch as stored
+from tests.replay.remap.steps import answer_of, planned
+
+PRODUCE = produced(batch())
+LIMITS = Limits(errors=10.0, records=2.0, rebalance=20.0, first_pause=1.0, longest_pause=4.0)
+
+
+def retries(step: Step, history: History | None = None, topology: Topology | None = None) -> Retries:
+    return Retries(step, answer_of(step), history or History(), Remap(), topology or Topology(), LIMITS, 0.0)
+
+
+def test_an_error_is_sent_again_with_growing_pauses_until_its_bound() -> None:
+    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    policy = retries(step)
+    failed = produced_answer(5, errors.NOT_LEADER_OR_FOLLOWER)
+    pauses = [policy.after(PRODUCE, failed, now).pause for now in (0.0, 1.0, 3.0, 7.0)]
+    assert pauses == [1.0, 2.0, 4.0, 4.0]
+    assert policy.after(PRODUCE, failed, 9.9).rule == "leader_moved"
+    assert policy.after(PRODUCE, failed, 10.1).rule is None
+
+
+def test_an_error_that_the_capture_has_too_is_the_answer() -> None:
+    body: Body = {"groupId": "g", "generationId": 1, "memberId": "m"}
+    captured = {"errorCode": errors.NOT_COORDINATOR}
+    early = {"groupId": "g", "memberId": "m", "sessionTimeoutMs": 1, "protocolType": "consumer", "protocols": []}
+    joined = {"errorCode": 0, "generationId": 1, "protocolName": "", "leader": "m", "memberId": "m", "members": []}
+    _, step = planned(
+        (names.JOIN_GROUP, 3, {**early, "rebalanceTimeoutMs": 1}, joined), (names.HEARTBEAT, 3, body, captured)
+    )
+    assert retries(step).after(body, {"errorCode": errors.NOT_COORDINATOR}, 0.0).rule is None
+    assert retries(step).after(body, {"errorCode": errors.COORDINATOR_NOT_AVAILABLE}, 0.0).rule == "coordinator_loads"
+
+
+def test_a_lost_connection_is_made_again_once_where_the_capture_has_an_answer() -> None:
+    answered, unanswered = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)), (names.PRODUCE, 9, PRODUCE, None))
+    policy = retries(answered)
+    assert policy.after(PRODUCE, None, 0.0).rule == "reconnected"
+    assert policy.after(PRODUCE, None, 1.0).rule is None
+    assert retries(unanswered).after(PRODUCE, None, 0.0).rule is None
+
+
+def test_a_topic_is_waited_for_once_and_then_absent_for_all() -> None:
+    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    topology = Topology()
+    missing = produced_answer(5, errors.UNKNOWN_TOPIC_OR_PARTITION)
+    first = retries(step, topology=topology)
+    assert first.after(PRODUCE, missing, 0.0).rule == "topic_appears"
+    assert first.after(PRODUCE, missing, 11.0).rule is None
+    assert topology.absent == {"orders"}
+    later = retries(step, topology=topology).after(PRODUCE, missing, 0.0)
+    assert (later.rule, later.also) == (None, ("topic_absent",))
+
+
+@pytest.mark.parametrize(("retried", "rule"), [(False, None), (True, "leader_moved")])
+def test_a_sequence_out_of_order_follows_from_an_earlier_retry_or_is_the_answer(
+    retried: bool, rule: str | None
+) -> None:
+    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    policy = retries(step, History(retried=retried))
+    assert policy.after(PRODUCE, produced_answer(5, errors.OUT_OF_ORDER_SEQUENCE_NUMBER), 0.0).rule == rule
+
+
+def test_only_failed_partitions_are_sent_again_and_the_others_answers_kept() -> None:
+    (step,) = planned((names.PRODUCE, 9, produced({0: batch(), 1: batch()}), produced_answer({0: 5, 1: 5})))
+    assert step.body is not None
+    rest, kept = retries(step).parted(
+        step.body, produced_answer({0: 5, 1: 5}, errors={1: errors.NOT_LEADER_OR_FOLLOWER})
+    )
+    assert [partition["index"] for partition in rest["topicData"][0]["partitionData"]] == [1]
+    (good,) = kept
+    assert [partition["index"] for partition in good["responses"][0]["partitionResponses"]] == [0]
+
+
+def test_where_all_partitions_failed_the_whole_request_is_sent_again() -> None:
+    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    assert step.body is not None
+    failed = produced_answer(5, errors.NOT_LEADER_OR_FOLLOWER)
+    assert retries(step).parted(step.body, failed) == (step.body, [])
+
+
+def fetch() -> Body:
+    asked = [{"partition": 0, "fetchOffset": 5, "partitionMaxBytes": 1000}]
+    return {"maxWaitMs": 0, "minBytes": 1, "topics": [{"topic": "orders", "partitions": asked}]}
+
+
+def fetched(records: bytes | None) -> Body:
+    part = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 6, "records": records}
+    return {"responses": [{"topic": "orders", "partitions": [part]}]}
+
+
+def test_records_of_this_plan_are_awaited_until_it_was_in_vain_once() -> None:
+    _, step = planned(
+        (names.PRODUCE, 9, PRODUCE, produced_answer(5)), (names.FETCH, 4, fetch(), fetched(stored("v", base_offset=5)))
+    )
+    assert step.expects
+    history = History()
+    policy = retries(step, history)
+    assert policy.after(fetch(), fetched(None), 0.0).rule == "records_awaited"
+    assert policy.after(fetch(), fetched(None), 2.5).rule is None
+    assert history.waited_in_vain
+    assert retries(step, history).after(fetch(), fetched(None), 0.0).rule is None

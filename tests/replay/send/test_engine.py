@@ -1,0 +1,842 @@
+"""The engine in conversations: what the capture says, what the target answers, what must have been sent.
+
+Each test reads top to bottom. There is no network and no real time (`conversation.py`).
+
+Proves: replay/send/engine.py, preparing.py, dependencies.py, routing.py, own_requests.py, channel.py, settings.py
+(all in replay/send), replay/remap/topology.py, replay/remap/transactions.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.plan import batches
+from replay.remap import offsets, remap, retry
+from tests.replay.batching import batch, produced, produced_answer, producer_of
+from tests.replay.conversation import Captured, Target, replayed
+
+
+def test_a_producer_gets_the_targets_id_and_its_batches_are_sealed_again() -> None:
+    capture = (
+        Captured()
+        .said(0.0, names.INIT_PRODUCER_ID, 4, _asks_id(), {"errorCode": 0, "producerId": 7, "producerEpoch": 0})
+        .said(0.1, names.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=0)), produced_answer(0))
+        .said(0.2, names.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=3)), produced_answer(3))
+    )
+    target = Target()
+    target.on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 5})
+    target.on(names.PRODUCE, produced_answer(100), produced_answer(103))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [producer_of(one.body) for one in target.said(names.PRODUCE)] == [(900, 5, 0), (900, 5, 3)]
+    assert [one.verdict for one in run.outcomes] == ["answered"] * 3
+
+
+def test_a_capture_that_begins_later_asks_for_a_producer_id_of_its_own_and_counts_from_0() -> None:
+    capture = Captured().said(0.0, names.PRODUCE, 9, produced(batch(producer=(7, 2), sequence=500)), produced_answer(9))
+    capture.said(0.1, names.PRODUCE, 9, produced(batch(producer=(7, 2), sequence=503)), produced_answer(12))
+    target = Target()
+    target.on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(names.PRODUCE, produced_answer(0), produced_answer(3))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [producer_of(one.body) for one in target.said(names.PRODUCE)] == [(900, 0, 0), (900, 0, 3)]
+    assert run.of(names.PRODUCE)[0].retries == ["producer_asked"]
+
+
+def test_not_leader_right_after_the_topic_was_made_is_retried_and_no_difference() -> None:
+    capture = Captured().said(0.0, names.PRODUCE, 9, produced(batch()), produced_answer(0))
+    target = Target()
+    target.on(names.METADATA, _metadata(orders=1))
+    target.on(names.PRODUCE, produced_answer(-1, error=6), produced_answer(-1, error=6), produced_answer(0))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    (outcome,) = run.outcomes
+    assert outcome.retries == ["leader_moved", "leader_moved"]
+    assert outcome.verdict == "answered"
+    assert len(target.said(names.PRODUCE)) == 3
+
+
+def test_an_error_that_the_capture_has_too_is_the_answer() -> None:
+    capture = Captured().said(0.0, names.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator(error=15))
+    target = Target().on(names.FIND_COORDINATOR, _coordinator(error=15))
+
+    run = replayed([capture], target)
+
+    assert run.outcomes[0].retries == []
+    assert len(target.said(names.FIND_COORDINATOR)) == 1
+
+
+def test_retries_have_a_bound() -> None:
+    capture = Captured().said(0.0, names.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    target = Target().on(names.FIND_COORDINATOR, _coordinator(error=15))
+
+    run = replayed([capture], target, limits=retry.Limits(errors=2.0))
+
+    assert 2.0 < run.seconds < 4.0
+    assert set(run.outcomes[0].retries) == {"coordinator_loads"}
+    assert run.outcomes[0].verdict == "answered"  # with the error, which a comparison then finds
+
+
+def test_pipelined_requests_are_pipelined_and_others_wait_for_their_answer() -> None:
+    capture = Captured()
+    capture.said(0.00, names.METADATA, 9, {"topics": None}, _metadata(), took=0.5)
+    capture.said(0.01, names.METADATA, 9, {"topics": None}, _metadata(), took=0.5)  # before the first answer
+    capture.said(0.60, names.METADATA, 9, {"topics": None}, _metadata())  # after both
+    target = Target().on(names.METADATA, _metadata(), delay=0.2)
+
+    replayed([capture], target)
+
+    first, second, third = (one.at for one in target.said(names.METADATA))
+    assert second - first < 0.01
+    assert third - first > 0.39
+
+
+@pytest.mark.parametrize("producer", [(-1, -1), (7, 0)])
+def test_a_client_that_connects_again_does_not_overtake_itself(producer: tuple[int, int]) -> None:
+    """At full speed nothing but the partition tells that the second connection goes on where the first one ended."""
+    first, second = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.1:2-10.0.0.9:9092#1")
+    for number in range(3):
+        first.said(0.1 * number, names.PRODUCE, 9, produced(batch(producer, number * 3)), produced_answer(number * 3))
+    second.said(1.0, names.PRODUCE, 9, produced(batch(producer, 9)), produced_answer(9))
+    target = Target().on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(names.PRODUCE, *[produced_answer(number * 3) for number in range(4)], delay=0.5)
+
+    replayed([first, second], target, topics={"orders": 1})
+
+    links = [one.link for one in target.said(names.PRODUCE)]
+    assert len(set(links[:3])) == 1
+    assert links[3] != links[0]
+    assert target.said(names.PRODUCE)[3].at >= 1.5
+
+
+@pytest.mark.parametrize(("partition", "client", "last"), [(1, "client", 0.1), (0, "other", 0.1), (0, "client", 2.0)])
+def test_what_has_no_order_does_not_wait(partition: int, client: str, last: float) -> None:
+    """Another partition, another client, or a connection that was still in use."""
+    first, second = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.1:2-10.0.0.9:9092#1")
+    first.said(0.0, names.PRODUCE, 9, produced(batch()), produced_answer(0))
+    first.said(last, names.PRODUCE, 9, produced(batch()), produced_answer(3))
+    records = {partition: batch()}
+    second.said(1.0, names.PRODUCE, 9, produced(records), produced_answer({partition: 6}), client_id=client)
+    target = Target().on(names.PRODUCE, lambda asked: produced_answer({_partitions(asked)[0]: 0}), delay=0.5)
+
+    replayed([first, second], target, topics={"orders": 2})
+
+    at = {one.link: one.at for one in reversed(target.said(names.PRODUCE))}
+    assert abs(at[1] - at[2]) < 0.1
+
+
+def test_one_absolute_schedule_a_slow_answer_delays_only_what_waits_for_it() -> None:
+    capture = Captured()
+    for number in range(4):
+        capture.said(number * 1.0, names.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(names.METADATA, _metadata(), delay=0.4)
+
+    run = replayed([capture], target, speed=2.0)
+
+    moments = [one.at for one in target.said(names.METADATA)]
+    assert [round(moment - moments[0], 1) for moment in moments] == [0.0, 0.5, 1.0, 1.5]
+    assert run.seconds < 2.1
+
+
+def test_topics_have_their_new_names_everywhere() -> None:
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(batch()), produced_answer(0))
+    capture.said(0.1, names.FETCH, 4, _fetch(0), _fetched(b""))
+    copied = produced_answer(50)
+    copied["responses"][0]["name"] = "copy"
+    target = Target().on(names.PRODUCE, copied).on(names.FETCH, _fetched(b""))
+
+    replayed([capture], target, topics={"copy": 1}, options=remap.RemapOptions(map_topic={"orders": "copy"}))
+
+    assert target.said(names.PRODUCE)[0].body["topicData"][0]["name"] == "copy"
+    fetch = target.said(names.FETCH)[0].body["topics"][0]
+    assert (fetch["topic"], fetch["partitions"][0]["fetchOffset"]) == ("copy", 50)
+
+
+def test_shifted_timestamps_move_the_records_and_keep_their_distances() -> None:
+    capture = Captured().said(0.0, names.PRODUCE, 9, produced(batch((7, 0), 0)), produced_answer(0))
+    target = Target().on(names.PRODUCE, produced_answer(0))
+    target.on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+
+    options = remap.RemapOptions(timestamps="shift", time_delta_ms=5000)
+    replayed([capture], target, topics={"orders": 1}, options=options)
+
+    (heard,) = target.said(names.PRODUCE)
+    assert producer_of(heard.body) == (900, 0, 0)  # which checks the checksum too
+    records = heard.body["topicData"][0]["partitionData"][0]["records"]
+    (found,) = batches.batches(records)
+    assert (found.base_timestamp, found.max_timestamp) == (6000, 6000)
+
+
+def test_a_kip_848_member_has_the_target_s_epoch_and_owns_what_the_target_assigned() -> None:
+    topic_id, there = "zizHtibnSdSFmiPSHtiLWA", "AAAAAAAAAAAAAAAAAAAAAQ"
+    theirs = [{"topicId": there, "partitions": [4]}]
+    capture = Captured()
+    beats = [(0, []), (3, [{"topicId": topic_id, "partitions": [0, 1]}]), (4, None), (-1, None)]
+    for number, (epoch, owned) in enumerate(beats):
+        asked = {"groupId": "g", "memberId": "m", "memberEpoch": epoch, "topicPartitions": owned}
+        given = {"topicPartitions": [{"topicId": topic_id, "partitions": [0, 1]}]} if number == 0 else None
+        answer = {"errorCode": 0, "memberId": "m", "memberEpoch": (3, 4, 4, -1)[number], "assignment": given}
+        capture.said(number * 0.1, names.CONSUMER_GROUP_HEARTBEAT, 1, asked, answer)
+    target = Target()
+    target.on(
+        names.CONSUMER_GROUP_HEARTBEAT,
+        {"errorCode": 0, "memberId": "m", "memberEpoch": 70, "assignment": {"topicPartitions": theirs}},
+        {"errorCode": 0, "memberId": "m", "memberEpoch": 71, "assignment": None},
+    )
+
+    replayed([capture], target)
+
+    said = [(one.body["memberEpoch"], one.body["topicPartitions"]) for one in target.heard]
+    assert said == [(0, []), (70, theirs), (71, None), (-1, None)]
+
+
+def test_acks_0_has_no_answer_and_nobody_waits_for_one() -> None:
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(batch(), acks=0))
+    capture.said(0.1, names.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(names.METADATA, _metadata())
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [one.api_key for one in target.heard] == [names.PRODUCE, names.METADATA]
+    assert (run.of(names.PRODUCE)[0].verdict, run.of(names.PRODUCE)[0].rule) == ("not_comparable", "no_answer_expected")
+
+
+def test_a_fetch_waits_for_the_records_that_another_connection_produced() -> None:
+    records = batch()
+    producer = Captured("10.0.0.1:1-10.0.0.9:9092#1")
+    producer.said(0.0, names.PRODUCE, 9, produced(records), produced_answer(0), took=0.5)
+    consumer = Captured("10.0.0.2:2-10.0.0.9:9092#1")
+    consumer.said(0.1, names.FETCH, 4, _fetch(0), _fetched(records), took=0.6)  # sent before, answered after
+    target = Target()
+    target.on(names.PRODUCE, produced_answer(50), delay=0.3)
+    target.on(names.FETCH, _fetched(records))
+
+    replayed([producer, consumer], target, topics={"orders": 1})
+
+    assert [one.api_key for one in target.heard] == [names.PRODUCE, names.FETCH]
+    assert target.said(names.FETCH)[0].at >= 0.3
+    assert target.said(names.FETCH)[0].body["topics"][0]["partitions"][0]["fetchOffset"] == 50
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(offsets.AS_IS, 10), (offsets.SHIFT, 110), (offsets.POSITION, 110)])
+def test_offsets_by_mode(mode: str, expected: int) -> None:
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(batch(count=10)), produced_answer(0))
+    capture.said(0.1, names.FETCH, 4, _fetch(10), _fetched(b""))
+    target = Target().on(names.PRODUCE, produced_answer(100)).on(names.FETCH, _fetched(b""))
+
+    replayed([capture], target, topics={"orders": 1}, options=remap.RemapOptions(offsets=mode))
+
+    assert target.said(names.FETCH)[0].body["topics"][0]["partitions"][0]["fetchOffset"] == expected
+
+
+@pytest.mark.parametrize("mode", [offsets.SHIFT, offsets.POSITION])
+def test_a_reader_is_never_ahead_of_what_it_has_read(mode: str) -> None:
+    """The target is late: the first fetch finds nothing, so the second one asks for the same records, not for those
+    that the captured client asked for next; what it read then is behind it."""
+    first, second = batch(count=3), _at(3, batch(count=3))
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(first), produced_answer(0))
+    capture.said(0.1, names.PRODUCE, 9, produced(second), produced_answer(3))
+    for number, (asked, read) in enumerate([(0, first), (3, second), (6, b"")]):
+        capture.said(1.0 + number, names.FETCH, 4, _fetch(asked), _fetched(read))
+    target = Target().on(names.PRODUCE, produced_answer(50), produced_answer(53))
+    both = _at(50, first) + _at(53, second)
+    target.on(names.FETCH, *[_fetched(b"")] * 3, _fetched(both), _fetched(b""))
+
+    limits = retry.Limits(records=0.05)
+    options = remap.RemapOptions(offsets=mode)
+    replayed([capture], target, topics={"orders": 1}, limits=limits, options=options)
+
+    asked_there = [one.body["topics"][0]["partitions"][0]["fetchOffset"] for one in target.said(names.FETCH)]
+    assert asked_there == [50, 50, 50, 50, 56]  # the first one three times, until its wait for records is over
+
+
+def test_a_reader_that_was_moved_when_captured_is_moved_to_the_same_record() -> None:
+    records = batch(count=3)
+    capture = Captured().said(0.0, names.PRODUCE, 9, produced(records), produced_answer(0))
+    for number, asked in enumerate((0, 1, 0)):  # the offset behind its records would be 3
+        capture.said(1.0 + number, names.FETCH, 4, _fetch(asked), _fetched(records))
+    target = Target().on(names.PRODUCE, produced_answer(50)).on(names.FETCH, _fetched(_at(50, records)))
+
+    replayed([capture], target, topics={"orders": 1})
+
+    asked_there = [one.body["topics"][0]["partitions"][0]["fetchOffset"] for one in target.said(names.FETCH)]
+    assert asked_there == [50, 51, 50]
+
+
+def test_a_fetch_session_has_the_targets_id_and_an_epoch_of_its_own() -> None:
+    capture = Captured()
+    capture.said(0.0, names.FETCH, 11, _session_fetch(0, 0, 0), _session_answer(77))
+    capture.said(0.1, names.FETCH, 11, _session_fetch(77, 1), _session_answer(77))
+    capture.said(0.2, names.FETCH, 11, _session_fetch(77, 2), _session_answer(77))
+    target = Target().on(names.FETCH, _session_answer(1234))
+
+    replayed([capture], target, topics={"orders": 1})
+
+    said = [(one.body["sessionId"], one.body["sessionEpoch"], len(one.body["topics"])) for one in target.heard]
+    assert said == [(0, 0, 1), (1234, 1, 0), (1234, 2, 0)]
+
+
+def test_a_fetch_session_that_the_target_lost_is_made_again_with_all_its_partitions() -> None:
+    capture = Captured()
+    capture.said(0.0, names.FETCH, 11, _session_fetch(0, 0, 0), _session_answer(77))
+    capture.said(0.1, names.FETCH, 11, _session_fetch(77, 1), _session_answer(77))
+    target = Target().on(names.FETCH, _session_answer(1234), _session_answer(0, error=70), _session_answer(1235))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    said = [(one.body["sessionId"], one.body["sessionEpoch"], len(one.body["topics"])) for one in target.heard]
+    assert said == [(0, 0, 1), (1234, 1, 0), (0, 0, 1)]
+    assert "session_remade" in run.of(names.FETCH)[1].retries
+
+
+def test_a_fetch_session_without_its_start_is_built_from_what_the_capture_names() -> None:
+    capture = Captured().said(0.0, names.FETCH, 11, _session_fetch(77, 15, 0), _session_answer(77))
+    capture.said(0.1, names.FETCH, 11, _session_fetch(77, 16), _session_answer(77))
+    target = Target().on(names.FETCH, _session_answer(1234))
+
+    replayed([capture], target, topics={"orders": 1})
+
+    said = [(one.body["sessionId"], one.body["sessionEpoch"]) for one in target.heard]
+    assert said == [(0, 0), (1234, 1)]
+
+
+def test_a_reader_that_had_found_its_place_before_the_capture_reads_as_far_from_the_end_of_the_target() -> None:
+    """Offset 500 of 520 is out of range on a target that ends at 30."""
+
+    def answer(error: int, end: int) -> Body:
+        return {**_session_answer(1234), "responses": [{"topic": "orders", "partitions": [
+            {"partitionIndex": 0, "errorCode": error, "highWatermark": end, "records": b""}]}]}  # fmt: skip
+
+    capture = Captured().said(0.0, names.FETCH, 11, _session_fetch(77, 15, 500), answer(0, 520))
+    capture.said(0.1, names.FETCH, 11, _session_fetch(77, 16), _session_answer(77))
+    ends = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0, "offset": 30}]}]}
+    target = Target().on(names.FETCH, answer(1, -1), answer(0, 30), _session_answer(1234)).on(names.LIST_OFFSETS, ends)
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    fetches = [one.body for one in target.said(names.FETCH)]
+    assert [(one["sessionId"], one["sessionEpoch"]) for one in fetches] == [(0, 0), (0, 0), (1234, 1)]
+    places = [one["topics"][0]["partitions"][0]["fetchOffset"] for one in fetches[:2]]
+    assert places == [500, 10]
+    assert run.engine.notes == {"position_asked": 1}
+
+
+def test_offsets_asked_by_topic_id_are_asked_by_name_where_the_target_has_no_ids() -> None:
+    topic_id = "zizHtibnSdSFmiPSHtiLWA"
+    capture = Captured()
+    told = {"brokers": [], "topics": [{"name": "orders", "topicId": topic_id, "partitions": []}]}
+    capture.said(0.0, names.METADATA, 12, {"topics": None}, told)
+    asked = {"groups": [{"groupId": "g", "topics": [{"topicId": topic_id, "partitionIndexes": [0, 1]}]}]}
+    capture.said(0.1, names.OFFSET_FETCH, 10, asked, {"groups": []})
+    target = Target().on(names.METADATA, _metadata()).on(names.OFFSET_FETCH, {"topics": []})
+
+    replayed([capture], target, offers={names.METADATA: (0, 9), names.OFFSET_FETCH: (0, 7)})
+
+    (heard,) = target.said(names.OFFSET_FETCH)
+    assert (heard.version, heard.body["groupId"]) == (7, "g")
+    assert heard.body["topics"] == [{"name": "orders", "partitionIndexes": [0, 1]}]
+
+
+def test_another_member_leads_on_the_target_and_gets_the_captured_assignment() -> None:
+    first = _member("10.0.0.1:1-10.0.0.9:9092#1", "a", leader="a", at=0.0, assigns=[("a", b"A"), ("b", b"B")])
+    second = _member("10.0.0.2:2-10.0.0.9:9092#1", "b", leader="a", at=0.01, assigns=[])
+    target = Target()
+    joins = iter(["x", "y"])
+
+    def join(body: Body) -> Body:
+        me = next(joins)
+        return _joined(me, leader="y", generation=9)
+
+    target.on(names.JOIN_GROUP, join, delay=0.1)
+    target.on(names.SYNC_GROUP, {"errorCode": 0, "assignment": b""})
+
+    replayed([first, second], target)
+
+    synced = {one.body["memberId"]: one.body for one in target.said(names.SYNC_GROUP)}
+    assert synced["x"]["assignments"] == []
+    assert [(one["memberId"], one["assignment"]) for one in synced["y"]["assignments"]] == [("x", b"A"), ("y", b"B")]
+    assert {one["generationId"] for one in synced.values()} == {9}
+
+
+def test_member_id_required_on_the_target_only_is_answered_with_the_id() -> None:
+    capture = Captured().said(0.0, names.JOIN_GROUP, 4, _join(""), _joined("old", leader="old", generation=1))
+    capture.said(0.2, names.HEARTBEAT, 1, _heartbeat("old", 1), {"errorCode": 0})
+    target = Target()
+    target.on(names.JOIN_GROUP, _joined("new", error=79), _joined("new", leader="new", generation=5))
+    target.on(names.HEARTBEAT, {"errorCode": 0})
+
+    run = replayed([capture], target)
+
+    assert [one.body["memberId"] for one in target.said(names.JOIN_GROUP)] == ["", "new"]
+    assert run.of(names.JOIN_GROUP)[0].retries == ["member_id_given"]
+    (beat,) = target.said(names.HEARTBEAT)
+    assert (beat.body["memberId"], beat.body["generationId"]) == ("new", 5)
+
+
+def test_concurrent_transactions_right_after_the_last_one_ended_are_retried() -> None:
+    capture = Captured()
+    capture.said(0.0, names.INIT_PRODUCER_ID, 4, _asks_id("tx"), {"errorCode": 0, "producerId": 7, "producerEpoch": 0})
+    capture.said(0.1, names.ADD_PARTITIONS_TO_TXN, 0, _adds((7, 0)), _added())
+    target = Target()
+    target.on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 3})
+    target.on(names.ADD_PARTITIONS_TO_TXN, _added(error=51), _added())
+
+    run = replayed([capture], target)
+
+    assert run.of(names.ADD_PARTITIONS_TO_TXN)[0].retries == ["transaction_ends"]
+    sent = target.said(names.ADD_PARTITIONS_TO_TXN)[0].body
+    assert (sent["v3AndBelowProducerId"], sent["v3AndBelowProducerEpoch"]) == (900, 3)
+
+
+def test_a_transaction_of_version_2_gets_its_partitions_added_where_the_target_demands_it() -> None:
+    inside = batch(producer=(7, 0), sequence=0, transactional=True)
+    later = batch(producer=(7, 1), sequence=0, transactional=True)
+    capture = Captured()
+    capture.said(0.0, names.INIT_PRODUCER_ID, 5, _asks_id("tx"), {"errorCode": 0, "producerId": 7, "producerEpoch": 0})
+    capture.said(0.1, names.PRODUCE, 12, produced(inside, name="tx"), produced_answer(0))
+    capture.said(0.2, names.END_TXN, 5, _ends((7, 0)), {"errorCode": 0, "producerId": 7, "producerEpoch": 1})
+    capture.said(0.3, names.PRODUCE, 12, produced(later, name="tx"), produced_answer(4))
+    target = Target()
+    target.on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(names.ADD_PARTITIONS_TO_TXN, _added())
+    target.on(names.PRODUCE, produced_answer(0), produced_answer(4))
+    target.on(names.END_TXN, {"errorCode": 0})
+    old = {names.INIT_PRODUCER_ID: (0, 4), names.PRODUCE: (0, 11), names.END_TXN: (0, 4), names.METADATA: (0, 12),
+           names.ADD_PARTITIONS_TO_TXN: (0, 3), names.FIND_COORDINATOR: (0, 4)}  # fmt: skip
+
+    replayed([capture], target, offers=old, topics={"orders": 1})
+
+    assert [(names.name(one.api_key), one.version) for one in target.heard] == [
+        ("InitProducerId", 4),
+        ("AddPartitionsToTxn", 3), ("Produce", 11), ("EndTxn", 4),
+        ("AddPartitionsToTxn", 3), ("Produce", 11),
+    ]  # fmt: skip
+    # The epoch stays on the old target, so the sequence goes on where the first transaction's records ended.
+    assert [producer_of(one.body) for one in target.said(names.PRODUCE)] == [(900, 0, 0), (900, 0, 3)]
+
+
+def test_one_request_for_two_leaders_is_split_and_its_answers_are_merged() -> None:
+    both = produced({0: batch(), 1: batch()})
+    capture = Captured().said(0.0, names.PRODUCE, 9, both, produced_answer({0: 0, 1: 0}))
+    target = Target(nodes={1: ("one", 1), 2: ("two", 2)})
+    target.on(names.PRODUCE, lambda body: produced_answer({_partitions(body)[0]: 40}))
+
+    run = replayed([capture], target, topics={"orders": 2}, leaders={("orders", 0): 1, ("orders", 1): 2})
+
+    assert sorted((one.node, _partitions(one.body)) for one in target.said(names.PRODUCE)) == [(1, [0]), (2, [1])]
+    (outcome,) = run.outcomes
+    assert outcome.targets == ["one:1", "two:2"]
+    assert outcome.answer is not None
+    answer = apis_answer(names.PRODUCE, 9, outcome.answer)
+    assert [one["index"] for one in answer["responses"][0]["partitionResponses"]] == [0, 1]
+
+
+def test_a_broker_s_configuration_is_asked_of_the_broker_that_stands_for_it() -> None:
+    capture = Captured()
+    brokers = {11: ("a", 1), 12: ("b", 2)}
+    capture.said(0.0, names.METADATA, 9, {"topics": None}, _metadata(brokers=brokers))
+    asked = {"resources": [{"resourceType": 4, "resourceName": "12", "configurationKeys": None}]}
+    capture.said(0.1, names.DESCRIBE_CONFIGS, 2, asked, {"results": []})
+    target = Target(nodes={1: ("one", 1), 2: ("two", 2)})
+    target.on(names.METADATA, _metadata(brokers=target.nodes)).on(names.DESCRIBE_CONFIGS, {"results": []})
+
+    replayed([capture], target, nodes={11: 1, 12: 2})
+
+    (heard,) = target.said(names.DESCRIBE_CONFIGS)
+    assert (heard.node, heard.body["resources"][0]["resourceName"]) == (2, "2")
+
+
+def test_only_the_partition_that_moved_is_sent_again_to_its_new_leader() -> None:
+    both = produced({0: batch(), 1: batch()})
+    capture = Captured().said(0.0, names.PRODUCE, 9, both, produced_answer({0: 0, 1: 0}))
+    target = Target(nodes={1: ("one", 1), 2: ("two", 2)})
+    target.on(names.PRODUCE, produced_answer({0: 0, 1: -1}, errors={1: 6}), produced_answer({1: 0}))
+    target.on(names.METADATA, _metadata({"orders": {0: 1, 1: 2}}, brokers={1: ("one", 1), 2: ("two", 2)}))
+
+    run = replayed([capture], target, topics={"orders": 2})
+
+    assert [(one.node, _partitions(one.body)) for one in target.said(names.PRODUCE)] == [(1, [0, 1]), (2, [1])]
+    assert run.outcomes[0].answer is not None
+    answer = apis_answer(names.PRODUCE, 9, run.outcomes[0].answer)
+    assert {one["index"]: one["errorCode"] for one in answer["responses"][0]["partitionResponses"]} == {0: 0, 1: 0}
+
+
+def test_a_closed_connection_is_opened_again_and_the_request_sent_again() -> None:
+    capture = Captured().said(0.0, names.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    target = Target().on(names.FIND_COORDINATOR, None, _coordinator()).on(names.METADATA, _metadata())
+
+    run = replayed([capture], target)
+
+    assert run.outcomes[0].retries == ["reconnected"]
+    assert run.outcomes[0].verdict == "answered"
+    first, second = target.said(names.FIND_COORDINATOR)
+    assert first.link != second.link
+
+
+def test_a_request_that_closes_the_connection_twice_is_unanswered_and_the_session_goes_on() -> None:
+    capture = Captured().said(0.0, names.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    capture.said(0.1, names.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(names.FIND_COORDINATOR, None).on(names.METADATA, _metadata())
+
+    run = replayed([capture], target)
+
+    assert [one.verdict for one in sorted(run.outcomes, key=lambda one: one.step or 0)] == ["unanswered", "answered"]
+    assert "closed by the target" in (run.of(names.FIND_COORDINATOR)[0].reason or "")
+
+
+def test_a_target_that_goes_away_leaves_every_step_with_an_outcome() -> None:
+    capture = Captured()
+    for number in range(3):
+        capture.said(number * 0.1, names.FIND_COORDINATOR, 2, _asks_coordinator(), _coordinator())
+    target = Target(down={1})
+
+    run = replayed([capture], target)
+
+    assert [one.verdict for one in run.outcomes] == ["not_sent"] * 3
+    assert {one.rule for one in run.outcomes} == {"unreachable", "session_lost"}
+
+
+_MISSING, _DENIED = 3, 29
+
+
+@pytest.mark.parametrize(("version", "error"), [(9, _MISSING), (13, 100)])
+def test_a_topic_that_does_not_appear_is_waited_for_once(version: int, error: int) -> None:
+    """By the two requests that were on their way; not by those behind, on this connection and another."""
+    topic_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+    def by_id(body: Body, where: str) -> Body:
+        """As version 13 has it."""
+        return body if version < 13 else {**body, where: [{**_without(body[where][0], "name"), "topicId": topic_id}]}
+
+    captured = [Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.2:1-10.0.0.9:9092#1")]
+    known = _metadata(orders=1)
+    known["topics"][0]["topicId"] = topic_id
+    for capture in captured:
+        capture.said(0.0, names.METADATA, 12, {"topics": None}, known)
+        for number in range(5):
+            capture.said(1 + number * 0.01, names.PRODUCE, version, by_id(produced(batch()), "topicData"),
+                         by_id(produced_answer(0), "responses"), took=0.015)  # fmt: skip
+    target = Target().on(names.PRODUCE, by_id(produced_answer(-1, error=error), "responses"))
+    target.on(names.METADATA, _metadata())
+
+    run = replayed(captured, target, limits=retry.Limits(errors=10.0))
+
+    assert 10 < run.seconds < 13
+    outcomes = run.of(names.PRODUCE)
+    assert {one.verdict for one in outcomes} == {"answered"}
+    waited = [one for one in outcomes if len(one.retries) > 1]
+    assert {one.retries[0] for one in waited} == {"topic_appears"}
+    assert len(waited) == 4
+    assert [one.retries for one in outcomes if one not in waited] == [["topic_absent"]] * 6
+
+
+def _without(body: Body, name: str) -> Body:
+    return {key: value for key, value in body.items() if key != name}
+
+
+def test_a_topic_that_is_created_after_all_is_waited_for_again() -> None:
+    created: Body = {"topics": [{"name": "orders", "numPartitions": 1, "replicationFactor": 1, "assignments": [],
+                                 "configs": []}], "timeoutMs": 1, "validateOnly": False}  # fmt: skip
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(batch()), produced_answer(0))
+    capture.said(1.0, names.CREATE_TOPICS, 4, created, {"topics": [{"name": "orders", "errorCode": 0}]})
+    capture.said(2.0, names.PRODUCE, 9, produced(batch()), produced_answer(3))
+    missing = produced_answer(-1, error=_MISSING)
+    target = Target().on(names.METADATA, _metadata())
+    target.on(names.CREATE_TOPICS, {"topics": [{"name": "orders", "errorCode": 0}]})
+
+    since = 0
+
+    def late(body: Body) -> Body:
+        nonlocal since
+        since += bool(target.said(names.CREATE_TOPICS))
+        return produced_answer(0) if since > 1 else missing
+
+    target.on(names.PRODUCE, late)
+
+    run = replayed([capture], target, limits=retry.Limits(errors=10.0), allow=frozenset((names.CREATE_TOPICS,)))
+
+    assert "topic_absent" not in run.engine.notes
+    assert since == 2
+    assert run.of(names.PRODUCE)[1].retries == ["topic_appears"]
+
+
+def test_a_topic_that_the_target_denies_is_not_waited_for() -> None:
+    capture = Captured()
+    for number in range(5):
+        capture.said(number * 0.01, names.PRODUCE, 9, produced(batch()), produced_answer(number * 3))
+    target = Target().on(names.PRODUCE, produced_answer(-1, error=_DENIED))
+    target.on(names.METADATA, {**_metadata(), "topics": [{"errorCode": _DENIED, "name": "orders", "partitions": []}]})
+
+    run = replayed([capture], target)
+
+    assert run.seconds < 1
+    assert [(one.verdict, one.retries) for one in run.outcomes] == [("answered", [])] * 5
+
+
+def test_no_more_is_in_flight_than_the_bound_where_the_capture_lacks_the_answers() -> None:
+    """Seen from one side only, nothing in the capture says when to wait."""
+    capture = Captured()
+    for number in range(30):
+        capture.said(number * 0.001, names.METADATA, 9, {"topics": None})
+    target = Target().on(names.METADATA, _metadata(), delay=1.0)
+
+    run = replayed([capture], target, in_flight=10)
+
+    moments = [one.at for one in target.said(names.METADATA)]
+    assert max(sum(sent <= other < sent + 1.0 for other in moments) for sent in moments) <= 10
+    assert run.engine.notes["back_pressure"] == 20
+    assert len(run.outcomes) == 30
+
+
+def test_a_connection_that_takes_nothing_holds_back_what_expects_no_answer_and_then_ends() -> None:
+    """acks=0: no answer ever says that the target is behind."""
+    capture = Captured()
+    for number in range(100):
+        capture.said(number * 0.001, names.PRODUCE, 9, produced(batch(), acks=0))
+    other = Captured("10.0.0.2:1-10.0.0.9:9092#1").said(0.0, names.PRODUCE, 9, produced(batch(), acks=0))
+    target = Target(deaf=True)
+    size = len(capture.requests[0].data or b"") + 4
+
+    run = replayed([capture, other], target, topics={"orders": 1}, backlog_bytes=10 * size)
+
+    assert target.most_unsent == 11 * size
+    told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
+    assert Counter(told) == {
+        ("not_comparable", "no_answer_expected"): 12, ("not_sent", "unreachable"): 1, ("not_sent", "session_lost"): 88
+    }  # fmt: skip
+    assert str(run.engine.failure) == "target:9092: takes no more data"
+    assert 180 < run.seconds < 182  # once for the first, and in the end once more for the other
+
+
+def test_a_target_that_is_slower_with_each_answer_slows_the_run_and_then_ends_it() -> None:
+    """Four requests a second, pipelined by two; each answer takes twice as long as the one before."""
+    capture = Captured()
+    for number in range(40):
+        capture.said(number * 0.25, names.METADATA, 9, {"topics": None}, _metadata(), took=0.4)
+    target = Target()
+
+    def slower(body: Body) -> Body:
+        target.delay[names.METADATA] *= 2
+        return _metadata()
+
+    target.on(names.METADATA, slower, delay=0.1)
+
+    run = replayed([capture], target, speed=1.0)
+
+    assert str(run.engine.failure) == "target:9092: no answer to anything for 120 s"
+    told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
+    # The tenth answer would take 102 s: its connection ends after 90 s, and what was sent on the next goes unanswered.
+    assert told == (
+        [("answered", None)] * 9 + [("unanswered", None)] * 2 + [("unanswered", "aborted")] * 2
+        + [("not_sent", "aborted")] * 27
+    )  # fmt: skip
+    lateness = [(one.sent_ns or 0) - (one.scheduled_ns or 0) for one in run.of(names.METADATA)[1:10]]
+    assert lateness == sorted(lateness)
+    assert lateness[-1] > 40e9
+    assert 220 < run.seconds < 240
+
+
+def test_a_target_that_never_answers_ends_the_run() -> None:
+    capture = Captured()
+    for number in range(3):
+        capture.said(number * 0.1, names.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(names.METADATA, _metadata(), delay=1e9)
+
+    run = replayed([capture], target)
+
+    told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
+    assert told == [("unanswered", None), ("unanswered", "aborted"), ("not_sent", "aborted")]
+    assert [one.link for one in target.heard] == [1, 2]  # the first answer was waited for, then its connection ended
+    assert 120 < run.seconds < 130
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.00005, 0.00015, 0.0005, 0.0205, 0.2, 0.5, 1.5, 5.5])
+def test_every_step_has_one_outcome_whenever_the_run_is_interrupted(moment: float) -> None:
+    """Before the first turn, while dialling, asking, sending, waiting for a time, an answer or another connection."""
+    records = batch()
+    writer = Captured("10.0.0.1:1-10.0.0.9:9092#1")
+    for number in range(5):
+        writer.said(number * 0.02, names.PRODUCE, 9, produced(records), produced_answer(number * 3))
+    reader = Captured("10.0.0.2:1-10.0.0.9:9092#1")
+    for number in range(5):
+        reader.said(number * 1.0, names.METADATA, 9, {"topics": None}, _metadata(), took=2.0)
+    silent = Captured("10.0.0.3:1-10.0.0.9:9092#1").said(0.0, names.METADATA, 9, {"topics": None})
+    target = Target().on(names.METADATA, _metadata(), delay=0.4).on(names.PRODUCE, produced_answer(0), delay=0.1)
+
+    run = replayed([writer, reader, silent], target, topics={"orders": 1}, speed=1.0, interrupted_after=moment)
+
+    assert sorted(one.step or 0 for one in run.outcomes) == list(range(11))
+    assert {(one.verdict, one.rule) for one in run.outcomes} <= {
+        ("answered", None), ("not_comparable", "not_captured"), ("unanswered", "aborted"), ("not_sent", "aborted")
+    }  # fmt: skip
+    assert {one.verdict for one in run.outcomes if one.action == "not_sent"} <= {"not_sent"}
+    answered = [one for one in run.outcomes if one.verdict == "answered"]
+    assert bool(answered) == (moment > 0.1)
+
+
+def test_silence_counts_only_while_an_answer_is_owed() -> None:
+    capture = Captured()
+    for number in range(3):
+        capture.said(number * 1000.0, names.METADATA, 9, {"topics": None}, _metadata())
+    target = Target().on(names.METADATA, _metadata())
+
+    run = replayed([capture], target, speed=1.0)
+
+    assert [one.verdict for one in run.outcomes] == ["answered"] * 3
+
+
+def test_who_waits_for_what_never_comes_is_released_and_nothing_hangs() -> None:
+    """The second connection's heartbeat waits for the first one's join, which the target cannot take; so the target has
+    no such member, and nothing is sent in its name."""
+    first = Captured("10.0.0.1:1-10.0.0.8:9092#1", broker=("10.0.0.8", 9092))
+    first.said(0.0, names.JOIN_GROUP, 4, _join(""), _joined("a", leader="a", generation=1))
+    second = Captured("10.0.0.2:2-10.0.0.9:9092#1")
+    second.said(1.0, names.HEARTBEAT, 1, _heartbeat("a", 1), {"errorCode": 0})
+    target = Target().on(names.JOIN_GROUP, None).on(names.HEARTBEAT, {"errorCode": 25}).on(names.METADATA, _metadata())
+
+    run = replayed([first, second], target)
+
+    assert [one.verdict for one in run.of(names.JOIN_GROUP)] == ["unanswered"]
+    assert [(one.verdict, one.rule) for one in run.of(names.HEARTBEAT)] == [("skipped", "not_joined")]
+
+
+def test_every_captured_exchange_has_one_outcome() -> None:
+    capture = Captured()
+    capture.said(0.0, names.API_VERSIONS, 0, {}, {"errorCode": 0, "apiKeys": []})
+    capture.said(0.1, names.METADATA, 9, {"topics": None}, _metadata())
+    capture.said(0.2, names.DELETE_TOPICS, 3, {"topicNames": ["orders"], "timeoutMs": 1}, {"responses": []})
+    target = Target().on(names.METADATA, _metadata())
+
+    run = replayed([capture], target)
+
+    planned = run.engine.plan
+    assert len(run.outcomes) + len(planned.skips) == len(capture.requests)
+    assert {skip.rule for skip in planned.skips} == {"replayer", "mutating"}
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+def apis_answer(api_key: int, version: int, frame: bytes) -> Body:
+    from analyzer.protocol import tree
+
+    body = tree.decode_response(frame, api_key, version, exact=True).body
+    assert body is not None
+    return body
+
+
+def _asks_id(name: str | None = None) -> Body:
+    return {"transactionalId": name, "transactionTimeoutMs": 1000}
+
+
+def _asks_coordinator() -> Body:
+    return {"key": "g", "keyType": 0}
+
+
+def _coordinator(error: int = 0) -> Body:
+    return {"errorCode": error, "errorMessage": None, "nodeId": 1, "host": "h", "port": 1}
+
+
+def _metadata(
+    leaders: dict[str, dict[int, int]] | None = None, brokers: dict[int, tuple[str, int]] | None = None, **topics: int
+) -> Body:
+    known = leaders or {name: dict.fromkeys(range(count), 1) for name, count in topics.items()}
+    there = brokers or {1: ("target", 9092)}
+    return {
+        "brokers": [{"nodeId": n, "host": host, "port": port, "rack": None} for n, (host, port) in there.items()],
+        "clusterId": "c",
+        "controllerId": 1,
+        "topics": [
+            {"errorCode": 0, "name": name, "isInternal": False, "partitions": [
+                {"errorCode": 0, "partitionIndex": p, "leaderId": leader, "replicaNodes": [leader],
+                 "isrNodes": [leader], "offlineReplicas": []}
+                for p, leader in partitions.items()
+            ]}
+            for name, partitions in known.items()
+        ],
+    }  # fmt: skip
+
+
+def _fetch(offset: int) -> Body:
+    return {"replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0, "topics": [
+        {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1000}]}
+    ]}  # fmt: skip
+
+
+def _fetched(records: bytes) -> Body:
+    return {"responses": [{"topic": "orders", "partitions": [
+        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 10, "lastStableOffset": 10,
+         "abortedTransactions": None, "records": records}
+    ]}]}  # fmt: skip
+
+
+def _at(offset: int, records: bytes) -> bytes:
+    """A batch as it is stored at an offset."""
+    return offset.to_bytes(8, "big") + records[8:]
+
+
+def _session_fetch(session: int, epoch: int, *offsets_asked: int) -> Body:
+    topics = [{"topic": "orders", "partitions": [
+        {"partition": p, "fetchOffset": offset, "partitionMaxBytes": 1000} for p, offset in enumerate(offsets_asked)
+    ]}] if offsets_asked else []  # fmt: skip
+    return {"replicaId": -1, "maxWaitMs": 5, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0,
+            "sessionId": session, "sessionEpoch": epoch, "topics": topics, "forgottenTopicsData": []}  # fmt: skip
+
+
+def _session_answer(session: int, error: int = 0) -> Body:
+    return {"errorCode": error, "sessionId": session, "responses": []}
+
+
+def _join(member: str) -> Body:
+    return {"groupId": "g", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 6000, "memberId": member,
+            "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+
+
+def _joined(member: str, leader: str = "", generation: int = -1, error: int = 0) -> Body:
+    return {"errorCode": error, "generationId": generation, "protocolName": "range", "leader": leader,
+            "memberId": member, "members": []}  # fmt: skip
+
+
+def _heartbeat(member: str, generation: int) -> Body:
+    return {"groupId": "g", "generationId": generation, "memberId": member}
+
+
+def _member(connection: str, member: str, leader: str, at: float, assigns: list[tuple[str, bytes]]) -> Captured:
+    """A member that joins and syncs in generation 1."""
+    capture = Captured(connection)
+    capture.said(at, names.JOIN_GROUP, 2, _join(""), _joined(member, leader, 1), took=0.5)
+    given = [{"memberId": one, "assignment": content} for one, content in assigns]
+    body = {"groupId": "g", "generationId": 1, "memberId": member, "assignments": given}
+    return capture.said(at + 0.6, names.SYNC_GROUP, 1, body, {"errorCode": 0, "assignment": b""})
+
+
+def _adds(producer: tuple[int, int]) -> Body:
+    return {"v3AndBelowTransactionalId": "tx", "v3AndBelowProducerId": producer[0],
+            "v3AndBelowProducerEpoch": producer[1],
+            "v3AndBelowTopics": [{"name": "orders", "partitions": [0]}]}  # fmt: skip
+
+
+def _added(error: int = 0) -> Body:
+    return {"resultsByTopicV3AndBelow": [{"name": "orders", "resultsByPartition": [
+        {"partitionIndex": 0, "partitionErrorCode": error}]}]}  # fmt: skip
+
+
+def _ends(producer: tuple[int, int]) -> Body:
+    return {"transactionalId": "tx", "producerId": producer[0], "producerEpoch": producer[1], "committed": True}
+
+
+def _partitions(body: Body) -> list[int]:
+    return [one["index"] for one in body["topicData"][0]["partitionData"]]

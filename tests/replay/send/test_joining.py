@@ -1,0 +1,304 @@
+"""Members whose joining the capture does not show, or that the target lost, in conversations. See `test_engine.py` for
+how these tests read; `test_members.py` has what the broker assigns (KIP-848).
+
+Proves: replay/send/joining.py
+"""
+
+from __future__ import annotations
+
+from analyzer.protocol import errors, names, tree
+from analyzer.protocol.tree import Body
+from replay.remap import retry
+from tests.replay.conversation import Captured, Heard, Target, replayed
+
+UNKNOWN_MEMBER, errors.ILLEGAL_GENERATION, REBALANCE, NOT_COORDINATOR, INCONSISTENT = 25, 22, 27, 16, 23
+SUBSCRIBED = [{"name": "roundrobin", "metadata": b"\0\0anything"}]
+
+
+# --- before the capture began ---
+
+
+def test_a_member_that_had_joined_before_the_capture_is_joined_first() -> None:
+    capture = Captured().said(0.0, names.HEARTBEAT, 3, _beats("m", 5), _fine())
+    capture.said(0.1, names.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
+    target = _coordinator().on(names.JOIN_GROUP, _joined("new", 1)).on(names.SYNC_GROUP, _synced())
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [one.api_key for one in target.heard] == [
+        names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.OFFSET_COMMIT,
+    ]  # fmt: skip
+    assert _who(target.said(names.HEARTBEAT)) == [("new", 1)]
+    assert _who(target.said(names.OFFSET_COMMIT)) == [("new", 1)]
+    assert run.engine.notes == {"joined_early": 1}
+    assert [one.rule for one in run.outcomes] == ["joined_early", None]
+
+
+def test_it_subscribes_to_what_its_group_commits_where_nothing_else_says_it() -> None:
+    capture = Captured().said(0.0, names.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
+    capture.said(0.1, names.HEARTBEAT, 3, _beats("m", 5), _fine())
+    target = _coordinator().on(names.JOIN_GROUP, _joined("new", 1)).on(names.SYNC_GROUP, _synced())
+
+    replayed([capture], target, topics={"orders": 1})
+
+    (joins,) = target.said(names.JOIN_GROUP)
+    (protocol,) = joins.body["protocols"]
+    said = tree.decode_data(protocol["metadata"][2:], "ConsumerProtocolSubscription", 0, exact=True)
+    assert (protocol["name"], said.body) == ("range", {"topics": ["orders"], "userData": None})
+
+
+def test_it_joins_as_it_does_later_in_the_capture() -> None:
+    """Else its group would have members that share no protocol (INCONSISTENT_GROUP_PROTOCOL)."""
+    capture = Captured().said(0.0, names.HEARTBEAT, 3, _beats("m", 5), _failed(REBALANCE))
+    capture.said(0.1, names.JOIN_GROUP, 5, _joins("m"), _joined("m", 6))
+    capture.said(0.2, names.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
+    target = _coordinator().on(names.JOIN_GROUP, _joined("new", 1), _joined("new", 2)).on(names.SYNC_GROUP, _synced())
+    target.on(names.HEARTBEAT, _failed(REBALANCE))
+
+    replayed([capture], target)
+
+    early, captured = target.said(names.JOIN_GROUP)
+    assert [protocol["name"] for protocol in early.body["protocols"]] == ["roundrobin"]
+    assert (early.body["memberId"], captured.body["memberId"]) == ("", "new")
+    assert _who(target.said(names.SYNC_GROUP)) == [("new", 1), ("new", 2)]
+
+
+def test_members_that_were_together_are_together_again() -> None:
+    """The first is alone in its generation until the second joins: then it has to join again, as it is told."""
+    capture = Captured().said(0.0, names.HEARTBEAT, 3, _beats("a", 5), _fine())
+    capture.said(0.1, names.HEARTBEAT, 3, _beats("b", 5), _fine())
+    members: list[str] = []
+
+    def join(body: Body) -> Body:
+        if not body["memberId"]:
+            members.append(f"new-{len(members) + 1}")
+        return _joined(body["memberId"] or members[-1], len(members))
+
+    def beat(body: Body) -> Body:
+        return _fine() if body["generationId"] == len(members) else _failed(REBALANCE)
+
+    target = _coordinator().on(names.JOIN_GROUP, join).on(names.SYNC_GROUP, _synced()).on(names.HEARTBEAT, beat)
+
+    run = replayed([capture], target)
+
+    assert sorted(_who(target.said(names.HEARTBEAT)[-2:])) == [("new-1", 2), ("new-2", 2)]
+    assert run.engine.notes == {"joined_early": 2}
+
+
+def test_the_assignment_is_for_the_ids_that_all_of_them_have_now() -> None:
+    """The capture begins between the answers to JoinGroup and SyncGroup."""
+    given = [{"memberId": "a", "assignment": b"some"}, {"memberId": "b", "assignment": b"others"}]
+    capture = Captured().said(0.0, names.SYNC_GROUP, 3, {**_beats("a", 5), "assignments": given}, _synced())
+    capture.said(0.1, names.SYNC_GROUP, 3, {**_beats("b", 5), "assignments": []}, _synced())
+    joined = [_joined("new-a", 1), {**_joined("new-b", 1), "leader": "new-a"}]
+    target = _coordinator().on(names.JOIN_GROUP, *joined).on(names.SYNC_GROUP, _synced())
+
+    replayed([capture], target)
+
+    assert [one.body["assignments"] for one in target.said(names.SYNC_GROUP) if one.body["memberId"] == "new-a"] == [
+        [{"memberId": "new-a", "assignment": b"some"}, {"memberId": "new-b", "assignment": b"others"}]
+    ] * 2
+
+
+def test_in_a_group_whose_broker_assigns_it_joins_with_epoch_0() -> None:
+    """KIP-848: a commit with the epoch of the capture would be refused."""
+    capture = Captured().said(0.0, names.OFFSET_COMMIT, 9, _commits("m", 7), _committed())
+    beats = {"groupId": "g", "memberId": "m", "memberEpoch": 7}
+    back = {"errorCode": 0, "memberId": "m", "memberEpoch": 7, "assignment": None}
+    capture.said(0.1, names.CONSUMER_GROUP_HEARTBEAT, 1, beats, back)
+    target = _coordinator().on(names.CONSUMER_GROUP_HEARTBEAT, {**back, "memberEpoch": 1})
+
+    replayed([capture], target, topics={"orders": 1})
+
+    joins, beat = target.said(names.CONSUMER_GROUP_HEARTBEAT)
+    assert (joins.body["memberEpoch"], joins.body["subscribedTopicNames"]) == (0, ["orders"])
+    assert beat.body["memberEpoch"] == 1
+    assert [one.body["generationIdOrMemberEpoch"] for one in target.said(names.OFFSET_COMMIT)] == [1]
+
+
+def test_a_target_that_does_not_take_it_is_told_nothing_more_by_it() -> None:
+    capture = Captured().said(0.0, names.HEARTBEAT, 3, _beats("m", 5), _fine())
+    target = _coordinator().on(names.JOIN_GROUP, _failed_join(INCONSISTENT))
+
+    run = replayed([capture], target)
+
+    assert target.said(names.HEARTBEAT) == []
+    (outcome,) = run.outcomes
+    assert (outcome.verdict, outcome.rule) == ("skipped", "no_member")
+    assert outcome.reason == "JoinGroup of group g: error 23"
+
+
+def test_whom_the_captured_cluster_did_not_know_is_not_joined() -> None:
+    capture = Captured().said(0.0, names.HEARTBEAT, 3, _beats("m", 5), _failed(UNKNOWN_MEMBER))
+    capture.said(0.1, names.JOIN_GROUP, 3, _joins(""), _joined("m2", 6))
+    target = _coordinator().on(names.HEARTBEAT, _failed(UNKNOWN_MEMBER)).on(names.JOIN_GROUP, _joined("new", 1))
+
+    run = replayed([capture], target)
+
+    assert [one.api_key for one in target.heard] == [names.JOIN_GROUP]
+    assert [one.rule for one in run.outcomes] == [None]
+
+
+def test_a_cluster_that_was_never_asked_for_a_coordinator_is_asked() -> None:
+    """Its answer to everything is NOT_COORDINATOR until FindCoordinator makes the topic of the offsets."""
+    capture = Captured().said(0.0, names.OFFSET_COMMIT, 7, _commits("", -1), _committed())
+    target = _coordinator().on(names.OFFSET_COMMIT, _committed(NOT_COORDINATOR), _committed())
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert [one.api_key for one in target.heard] == [names.OFFSET_COMMIT, names.FIND_COORDINATOR, names.OFFSET_COMMIT]
+    assert run.engine.notes == {"coordinator_loads": 1}
+
+
+# --- lost by the target ---
+
+
+def test_a_member_that_the_target_lost_joins_again_and_assigns_what_the_captured_leader_did() -> None:
+    given = [{"memberId": "m", "assignment": b"all of it"}]
+    capture = _member("m", given).said(0.2, names.HEARTBEAT, 3, _beats("m", 6), _fine())
+    target = (
+        _coordinator().on(names.JOIN_GROUP, _joined("first", 1), _joined("second", 2)).on(names.SYNC_GROUP, _synced())
+    )
+    target.on(names.HEARTBEAT, _failed(UNKNOWN_MEMBER), _fine())
+
+    run = replayed([capture], target)
+
+    assert _who(target.said(names.HEARTBEAT)) == [("first", 1), ("second", 2)]
+    assert target.said(names.SYNC_GROUP)[1].body["assignments"] == [{"memberId": "second", "assignment": b"all of it"}]
+    assert run.of(names.HEARTBEAT)[0].retries == ["rejoined"]
+
+
+def test_the_others_join_again_too() -> None:
+    """They are told so by a rebalance that their capture does not have."""
+    other = Captured("10.0.0.2:5000-10.0.0.9:9092#1")
+    capture = [_member("a"), _member("b", start=0.5, into=other)]
+    capture[0].said(1.0, names.HEARTBEAT, 3, _beats("a", 6), _fine())
+    capture[1].said(1.1, names.HEARTBEAT, 3, _beats("b", 6), _fine())
+    target = _coordinator().on(
+        names.JOIN_GROUP, _joined("a1", 1), _joined("b1", 1), _joined("a2", 2), _joined("b1", 2)
+    )  # fmt: skip
+    target.on(names.SYNC_GROUP, _synced())
+    target.on(names.HEARTBEAT, _failed(UNKNOWN_MEMBER), _fine(), _failed(REBALANCE), _fine())
+
+    run = replayed(capture, target, speed=1.0)
+
+    assert _who(target.said(names.HEARTBEAT)) == [("a1", 1), ("a2", 2), ("b1", 1), ("b1", 2)]
+    assert run.engine.notes["rejoined"] == 2
+
+
+def test_a_rebalance_that_nobody_s_rejoining_made_is_the_answer() -> None:
+    """The capture's own join follows."""
+    capture = _member("m").said(0.2, names.HEARTBEAT, 3, _beats("m", 6), _fine())
+    target = _coordinator().on(names.JOIN_GROUP, _joined("new", 1)).on(names.SYNC_GROUP, _synced())
+    target.on(names.HEARTBEAT, _failed(REBALANCE))
+
+    run = replayed([capture], target)
+
+    assert len(target.said(names.JOIN_GROUP)) == 1
+    assert run.engine.notes == {}
+
+
+def test_a_commit_of_a_generation_that_the_member_left_is_made_in_its_new_one() -> None:
+    capture = _member("m").said(0.2, names.HEARTBEAT, 3, _beats("m", 6), _fine())
+    capture.said(0.3, names.JOIN_GROUP, 3, _joins("m"), _joined("m", 7), took=0.2)
+    capture.said(0.4, names.OFFSET_COMMIT, 7, _commits("m", 6), _committed(), took=0.2)
+    target = _coordinator().on(names.JOIN_GROUP, _joined("new", 1), _joined("new", 2)).on(names.SYNC_GROUP, _synced())
+    target.on(names.OFFSET_COMMIT, _committed(errors.ILLEGAL_GENERATION), _committed())
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    assert _who(target.said(names.OFFSET_COMMIT)) == [("new", 1), ("new", 2)]
+    assert len(target.said(names.JOIN_GROUP)) == 2
+    assert run.of(names.OFFSET_COMMIT)[0].retries == ["rejoined"]
+
+
+def test_a_join_with_an_id_that_the_target_has_forgotten_is_made_without() -> None:
+    capture = _member("m").said(0.2, names.JOIN_GROUP, 5, _joins("m"), _joined("m", 7))
+    required = {**_failed_join(79), "memberId": "second"}
+    target = _coordinator().on(names.SYNC_GROUP, _synced()).on(
+        names.JOIN_GROUP, _joined("first", 1), _failed_join(UNKNOWN_MEMBER), required, _joined("second", 2)
+    )  # fmt: skip
+
+    run = replayed([capture], target)
+
+    assert [one.body["memberId"] for one in target.said(names.JOIN_GROUP)] == ["", "first", "", "second"]
+    assert run.of(names.JOIN_GROUP)[1].retries == ["rejoined", "member_id_given"]
+
+
+def test_a_target_that_never_takes_the_member_is_asked_for_so_long_and_no_longer() -> None:
+    capture = _member("m").said(0.2, names.HEARTBEAT, 3, _beats("m", 6), _fine())
+    target = _coordinator().on(names.JOIN_GROUP, _joined("new", 1)).on(names.SYNC_GROUP, _synced())
+    target.on(names.HEARTBEAT, _failed(UNKNOWN_MEMBER))
+
+    run = replayed([capture], target, limits=retry.Limits(errors=2.0))
+
+    assert run.seconds < 4
+    assert run.of(names.HEARTBEAT)[0].verdict == "answered"
+    assert run.engine.notes["rejoined"] > 1
+
+
+# --- what they say ---
+
+
+def _coordinator() -> Target:
+    there = {"errorCode": 0, "nodeId": 1, "host": "target", "port": 9092}
+    target = Target().on(names.HEARTBEAT, _fine()).on(names.OFFSET_COMMIT, _committed())
+    return target.on(names.FIND_COORDINATOR, there)
+
+
+def _member(
+    member: str, assignments: list[Body] | None = None, *, start: float = 0.0, into: Captured | None = None
+) -> Captured:  # fmt: skip
+    """A member that joins and syncs, into generation 6."""
+    capture = into or Captured()
+    capture.said(start, names.JOIN_GROUP, 3, _joins(""), _joined(member, 6))
+    return capture.said(
+        start + 0.1, names.SYNC_GROUP, 3, {**_beats(member, 6), "assignments": assignments or []}, _synced()
+    )
+
+
+def _who(heard: list[Heard]) -> list[tuple[str, int]]:
+    """Members and generations, as the target heard them."""
+    field = {names.OFFSET_COMMIT: "generationIdOrMemberEpoch"}
+    return [(one.body["memberId"], one.body[field.get(one.api_key, "generationId")]) for one in heard]
+
+
+def _joins(member: str) -> Body:
+    return {"groupId": "g", "memberId": member, "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 60_000,
+            "protocolType": "consumer", "protocols": SUBSCRIBED}  # fmt: skip
+
+
+def _joined(member: str, generation: int) -> Body:
+    """It leads, because whoever joins first does."""
+    return {"errorCode": 0, "generationId": generation, "protocolName": "roundrobin", "leader": member,
+            "memberId": member, "members": []}  # fmt: skip
+
+
+def _failed_join(error: int) -> Body:
+    return {"errorCode": error, "generationId": -1, "protocolName": "", "leader": "", "memberId": "", "members": []}
+
+
+def _beats(member: str, generation: int) -> Body:
+    return {"groupId": "g", "memberId": member, "generationId": generation}
+
+
+def _fine() -> Body:
+    return {"errorCode": 0}
+
+
+def _failed(error: int) -> Body:
+    return {"errorCode": error}
+
+
+def _synced() -> Body:
+    return {"errorCode": 0, "assignment": b""}
+
+
+def _commits(member: str, generation: int) -> Body:
+    partition = {"partitionIndex": 0, "committedOffset": 5, "committedLeaderEpoch": -1, "committedMetadata": None}
+    return {"groupId": "g", "memberId": member, "generationIdOrMemberEpoch": generation,
+            "topics": [{"name": "orders", "partitions": [partition]}]}  # fmt: skip
+
+
+def _committed(error: int = 0) -> Body:
+    return {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": error}]}]}

@@ -1,0 +1,104 @@
+"""The short way sends the same bytes as the long one, and takes for a success only what the decoder does.
+
+Proves: replay/send/produce_in_place.py, replay/plan/values.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from analyzer.protocol import encoding, names
+from analyzer.protocol.tree import Body
+from replay.plan import convert, decide
+from replay.plan.steps import Step
+from replay.plan.values import PRODUCE_BY_ID
+from replay.remap import remap
+from replay.remap.topology import Topology
+from replay.send import produce_in_place
+from tests.replay.batching import batch, produced, produced_answer
+from tests.replay.conversation import EVERYTHING, Captured
+
+ASKED = {"transactionalId": None, "transactionTimeoutMs": 60_000}
+VERSIONS = range(3, 14)
+OLD_ID, NEW_ID = "zizHtibnSdSFmiPSHtiLWA", "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+def _step(version: int, records: bytes) -> Step:
+    """A planned Produce of that version, as captured."""
+    capture = Captured()
+    body = produced(records)
+    answer = produced_answer(40)
+    answer["responses"][0]["partitionResponses"][0].pop("logStartOffset")
+    if version >= PRODUCE_BY_ID:
+        metadata = {"brokers": [], "topics": [{"name": "orders", "topicId": OLD_ID, "partitions": []}]}
+        capture.said(0.0, names.METADATA, 12, {"topics": None}, metadata)
+        for one in (body["topicData"][0], answer["responses"][0]):
+            del one["name"]
+            one["topicId"] = OLD_ID
+    capture.said(0.1, names.PRODUCE, version, body, answer)
+    return decide.make([capture.session()], EVERYTHING, decide.PlanOptions())[0].steps[-1]
+
+
+def _learned() -> remap.Remap:
+    learned = remap.Remap()
+    captured, given = ({"errorCode": 0, "producerId": i, "producerEpoch": epoch} for i, epoch in ((7, 0), (900, 5)))
+    asked = Captured().said(0.0, names.INIT_PRODUCER_ID, 4, ASKED, captured)
+    (step,) = decide.make([asked.session()], EVERYTHING, decide.PlanOptions())[0].steps
+    learned.learn(step, ASKED, captured, given)
+    learned.topics.learn_from(Topology(topic_ids={"orders": NEW_ID}))
+    return learned
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("records", [batch(), batch((7, 0), 12), batch((7, 0), 0, transactional=True)])
+def test_the_short_way_sends_what_the_long_way_sends(version: int, records: bytes) -> None:
+    step = _step(version, records)
+    assert step.quick is not None
+    assert step.request.data is not None
+    long = convert.fit(names.PRODUCE, version, _learned().request(step))
+    expected = encoding.encode_request(names.PRODUCE, version, 4711, "client", long)
+    found = produce_in_place.frame(step.quick, step.request.data, 4711, _learned())
+    assert found is not None
+    assert bytes(found) == len(expected).to_bytes(4, "big") + expected
+
+
+def test_what_is_not_known_yet_takes_the_long_way() -> None:
+    step = _step(9, batch((7, 0), 12))
+    assert step.quick is not None
+    assert produce_in_place.frame(step.quick, step.request.data or b"", 1, remap.Remap()) is None
+
+
+def test_what_is_not_plain_has_no_short_way() -> None:
+    two = Captured().said(0.0, names.PRODUCE, 9, produced({0: batch(), 1: batch()}), produced_answer({0: 0, 1: 0}))
+    failed = Captured().said(0.0, names.PRODUCE, 9, produced(batch()), produced_answer(-1, error=10))
+    unanswered = Captured().said(0.0, names.PRODUCE, 9, produced(batch()))
+    for capture in (two, failed, unanswered):
+        planned, _ = decide.make([capture.session()], EVERYTHING, decide.PlanOptions())
+        assert [step.quick for step in planned.steps] == [None]
+
+
+def _answer(version: int, **partition: Any) -> bytes:
+    topic: Body = {"topicId": OLD_ID} if version >= PRODUCE_BY_ID else {"name": "orders"}
+    one = {"index": 0, "errorCode": 0, "baseOffset": 40, "logAppendTimeMs": -1, **partition}
+    body = {"responses": [{**topic, "partitionResponses": [one]}], "throttleTimeMs": 3}
+    return encoding.encode_response(names.PRODUCE, version, 1, body)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_success_is_a_success(version: int) -> None:
+    assert produce_in_place.success(_answer(version), version, 0) == (40, -1)
+    assert produce_in_place.success(_answer(version, logAppendTimeMs=5), version, 0) == (40, 5)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_anything_else_is_left_to_the_decoder(version: int) -> None:
+    assert produce_in_place.success(_answer(version, errorCode=6), version, 0) is None
+    assert produce_in_place.success(_answer(version), version, 1) is None
+    if version >= 8:
+        assert produce_in_place.success(_answer(version, errorMessage="late"), version, 0) is None
+    whole = _answer(version)
+    for cut in range(4, len(whole)):
+        assert produce_in_place.success(whole[:cut], version, 0) is None
+    assert produce_in_place.success(whole + b"\0", version, 0) is None

@@ -1,0 +1,87 @@
+"""Which connections go to the same process, and that a share is a whole plan.
+
+Proves: replay/send/workers.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.plan import decide
+from replay.send import workers
+from tests.replay.batching import batch, produced, produced_answer
+from tests.replay.conversation import EVERYTHING, Captured
+
+
+def _planned(*captured: Captured) -> tuple[list[Any], Any]:
+    sessions = [one.session() for one in captured]
+    return sessions, decide.make(sessions, EVERYTHING, decide.PlanOptions())[0]
+
+
+def _asks(capture: Captured, key: str, client_id: str = "c", at: float = 0.0) -> Captured:
+    return capture.said(at, names.FIND_COORDINATOR, 1, {"key": key, "keyType": 0},
+                        {"nodeId": 1, "host": "h", "port": 1}, client_id=client_id)  # fmt: skip
+
+
+def _connection(number: int) -> Captured:
+    return Captured(f"10.0.0.{number}:1-10.0.0.9:9092#1")
+
+
+def test_connections_of_one_client_stay_together_and_strangers_do_not() -> None:
+    sessions, planned = _planned(
+        _asks(_connection(1), "a", "one"), _asks(_connection(2), "b", "two"), _asks(_connection(3), "c", "one")
+    )
+    assert sorted(workers.groups(sessions, planned)) == [[0, 2], [1]]
+
+
+def test_members_of_one_group_stay_together() -> None:
+    first = _connection(1).said(0.0, names.HEARTBEAT, 1, _beat("a"), {"errorCode": 0}, client_id="one")
+    second = _connection(2).said(9.0, names.DESCRIBE_GROUPS, 1, {"groups": ["g"]}, {"groups": []}, client_id="two")
+    joined: Body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer"}
+    third = _connection(3).said(0.0, names.JOIN_GROUP, 1, joined, {"memberId": "a"}, client_id="three")
+    sessions, planned = _planned(first, second, third)
+    assert workers.groups(sessions, planned) == [[0, 1, 2]]
+
+
+def test_a_reader_goes_with_the_writer_of_its_records() -> None:
+    records = batch()
+    writer = _connection(1).said(0.0, names.PRODUCE, 9, produced(records), produced_answer(0), client_id="w")
+    asked = {"replicaId": -1, "maxWaitMs": 1, "minBytes": 1, "maxBytes": 1, "topics": [
+        {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": 0}]}]}  # fmt: skip
+    answer = {"responses": [{"topic": "orders", "partitions": [
+        {"partitionIndex": 0, "highWatermark": 3, "records": records}]}]}  # fmt: skip
+    reader = _connection(2).said(1.0, names.FETCH, 4, asked, answer, client_id="r")
+    sessions, planned = _planned(writer, reader)
+    assert workers.groups(sessions, planned) == [[0, 1]]
+
+
+def test_shares_hold_every_step_once_with_its_waits() -> None:
+    captured = []
+    for number in range(1, 7):
+        capture = _connection(number)
+        for at in range(number):
+            _asks(capture, f"{number}", f"client {number}", float(at))
+        captured.append(capture)
+    sessions, planned = _planned(*captured)
+
+    found = workers.shares(sessions, planned, 2)
+
+    assert sorted(number for share in found for number in share.numbers) == list(range(len(planned.steps)))
+    assert {len(share.plan.steps) for share in found} == {10, 11}
+    for share in found:
+        for step, number in zip(share.plan.steps, share.numbers, strict=True):
+            whole = planned.steps[number]
+            assert step.request is whole.request
+            assert tuple(share.numbers[one] for one in step.waits) == whole.waits
+            assert share.sessions[step.session] is sessions[whole.session]
+
+
+def test_no_more_shares_than_there_is_to_share() -> None:
+    sessions, planned = _planned(_asks(_connection(1), "a", "one"))
+    assert len(workers.shares(sessions, planned, 4)) == 1
+
+
+def _beat(member: str) -> Body:
+    return {"groupId": "g", "generationId": 1, "memberId": member}

@@ -1,0 +1,179 @@
+"""Spark's engine writes what the local engine writes: every table, every row, every column, in the same order."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import analyzer
+from analyzer import tables
+from analyzer.dataset import DatasetError, Parts, Writer
+from analyzer.points import manifest
+from captures.files import CaptureError
+from reports.spark import ingest, split
+from tests.reports.equality import assert_same_dataset, fragmented, rotated
+from tests.shared import ROOT, SAMPLES, sample_folders, shared_folder, shared_folders
+
+CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
+
+
+@pytest.fixture
+def crumbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits so small that a sample has many of each: some connections a task, some hundred packets a range."""
+    monkeypatch.setattr(split, "share_count", lambda _: 5)
+    monkeypatch.setattr(split, "RANGE_PACKETS", 300)
+
+
+@pytest.fixture(scope="module")
+def every_capture() -> list[str]:
+    """The shared captures; the shipped samples, which are some of them, where those are absent."""
+    return [str(folder) for folder in shared_folders() or sample_folders()]
+
+
+@pytest.fixture(scope="module")
+def local(every_capture: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them by the local engine, one capture point each."""
+    out = tmp_path_factory.mktemp("local") / "dataset"
+    analyzer.analyze(every_capture, out, keep_bytes=True, records="meta")
+    return out
+
+
+def test_by_capture_point_every_capture_is_equal(
+    spark: Any, every_capture: list[str], local: Path, tmp_path: Path
+) -> None:
+    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, keep_bytes=True, records="meta")
+    assert_same_dataset(local, tmp_path / "dataset")
+
+
+def test_by_connection_every_capture_is_equal(
+    spark: Any, every_capture: list[str], local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split, "RANGE_PACKETS", 20_000)
+    monkeypatch.setattr(split, "share_count", lambda _: 3)
+    options: dict[str, Any] = {"keep_bytes": True, "records": "meta", "window_bytes": 1 << 20}
+    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, split_bytes=0, **options)
+    assert_same_dataset(local, tmp_path / "dataset")
+
+
+@pytest.mark.usefixtures("crumbs")
+@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "by connection"])
+def test_a_capture_rotated_into_twenty_files_is_equal(spark: Any, tmp_path: Path, split_bytes: int) -> None:
+    capture = shared_folder("net-lossy-4.3") / "capture.pcap.gz"
+    rotated(capture, tmp_path / "rotated", 20)
+    analyzer.analyze(tmp_path / "rotated", tmp_path / "local")
+    ingest.analyze(tmp_path / "rotated", tmp_path / "spark", spark=spark, split_bytes=split_bytes, window_bytes=50_000)
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+@pytest.mark.usefixtures("crumbs")
+def test_by_connection_the_summary_is_equal_too(spark: Any, tmp_path: Path) -> None:
+    mine = analyzer.analyze(CAPTURE, tmp_path / "local")
+    theirs = ingest.analyze(CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, window_bytes=50_000)
+    assert theirs.summary == mine.summary
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+@pytest.mark.usefixtures("crumbs")
+def test_ip_packets_whose_fragments_lie_in_two_files_are_whole(spark: Any, tmp_path: Path) -> None:
+    fragmented(CAPTURE, tmp_path / "fragmented", 5)
+    analyzer.analyze(tmp_path / "fragmented", tmp_path / "local")
+    ingest.analyze(tmp_path / "fragmented", tmp_path / "spark", spark=spark, split_bytes=0, window_bytes=50_000)
+    counts = analyzer.open_dataset(tmp_path / "local").captures[0]["packets"]
+    assert counts["reassembled"] > 5
+    assert counts["fragment"] == 0
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+def test_options_mean_the_same(spark: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"filter": "api == Produce and latency > 5ms", "ports": [9092], "keep_bytes": True}
+    analyzer.analyze(CAPTURE, tmp_path / "local", **options)
+    ingest.analyze(CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, **options)
+    assert 0 < analyzer.open_dataset(tmp_path / "local").exchanges.count_rows() < 100
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+@pytest.mark.parametrize("keep_secrets", [False, True])
+def test_secrets_are_masked_or_kept_as_by_the_local_engine(spark: Any, tmp_path: Path, keep_secrets: bool) -> None:
+    options: dict[str, Any] = {"keep_bytes": True, "keep_secrets": keep_secrets}
+    capture = ROOT / "tests" / "fuzz" / "cases" / "sasl-v0-no-handshake.capture"
+    analyzer.analyze(capture, tmp_path / "local", **options)
+    ingest.analyze(capture, tmp_path / "spark", spark=spark, **options)
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+    rows = analyzer.open_dataset(tmp_path / "spark").messages.to_table(["bytes"]).to_pylist()
+    assert any(b"\0alice\0" in row["bytes"] for row in rows) == keep_secrets
+
+
+def test_relative_paths_start_where_the_driver_stands(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(CAPTURE.parent)
+    ingest.analyze("capture.pcap", tmp_path / "spark", spark=spark)
+    analyzer.analyze("capture.pcap", tmp_path / "local")
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "by connection"])
+def test_captures_behind_urls_are_read_by_tasks(spark: Any, tmp_path: Path, split_bytes: int) -> None:
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.write(CAPTURE, "capture.pcap")
+    captures = [f"zip://capture.pcap::{tmp_path}/archive.zip", CAPTURE.as_uri()]
+    ingest.analyze(captures, tmp_path / "spark", spark=spark, split_bytes=split_bytes)
+    analyzer.analyze(captures, tmp_path / "local")
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+def test_a_dataset_is_added_to(spark: Any, tmp_path: Path) -> None:
+    other = SAMPLES / "codecs-franzgo-4.3"
+    for out, analyze in ((tmp_path / "local", analyzer.analyze), (tmp_path / "spark", _through(spark))):
+        analyze(CAPTURE, out)
+        analyze(other, out, append=True)
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+def _through(spark: Any) -> Any:
+    return lambda *arguments, **options: ingest.analyze(*arguments, spark=spark, **options)
+
+
+@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "by connection"])
+def test_where_one_capture_cannot_be_read_the_old_dataset_stays(spark: Any, tmp_path: Path, split_bytes: int) -> None:
+    out = tmp_path / "dataset"
+    ingest.analyze(CAPTURE, out, spark=spark)
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    unknown = tmp_path / "unknown.pcap"
+    unknown.write_bytes(CAPTURE.read_bytes()[:20] + (4242).to_bytes(4, "little") + CAPTURE.read_bytes()[24:])
+    with pytest.raises(DatasetError, match="link type 4242 is not known") as raised:
+        ingest.analyze([CAPTURE, unknown], out, spark=spark, split_bytes=split_bytes)
+    assert raised.value.hint
+    unknown.unlink()
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_stdin_is_not_for_tasks(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="cannot read stdin"):
+        ingest.analyze("-", tmp_path / "dataset", spark=spark)
+
+
+def test_a_file_that_a_task_wrote_where_the_driver_cannot_see_it_is_an_error(tmp_path: Path) -> None:
+    entry = {"table": "exchanges", "path": "exchanges/part-x.parquet", "rows": 1, "size": 10}
+    with Writer(tmp_path / "dataset") as writer, pytest.raises(DatasetError, match="was written elsewhere"):
+        writer.adopt([entry])
+    assert not (tmp_path / "dataset").exists()
+
+
+def test_what_a_lost_attempt_wrote_is_not_in_the_dataset(tmp_path: Path) -> None:
+    """A task that was killed leaves a file nobody lists; its second attempt writes another."""
+    row = pa.Table.from_pylist([{"capture": "c", "topic_id": "i", "topic": "t"}], schema=tables.schema("topic_ids"))
+    result = analyzer.analyze(CAPTURE)
+    with Writer(tmp_path / "dataset") as writer:
+        lost, kept = Parts(writer.folder, f"{writer.run}-0-1"), Parts(writer.folder, f"{writer.run}-0-2")
+        for parts in (lost, kept):
+            parts.write("topic_ids", row)
+        lost.close()
+        writer.adopt(kept.close())
+        writer.commit(manifest(result))
+    assert [path.name for path in (tmp_path / "dataset" / "topic_ids").iterdir()] == [f"part-{writer.run}-0-2.parquet"]
+    assert analyzer.open_dataset(tmp_path / "dataset").topic_ids.to_table().num_rows == 1

@@ -1,0 +1,178 @@
+"""The embedded engine gives Spark's rows, and Spark answers what it does not take.
+
+All shared captures lie in one dataset here, so that Spark plans each view once; `python -m tests.reports.agreement`
+compares them one by one. Proves: reports.engines, reports.embedded.engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import analyzer
+from captures.problems import Problem
+from reports import catalog, engines, relations
+from reports.embedded import engine
+from reports.embedded.engine import Embedded
+from reports.page import sections
+from reports.spark.engine import Spark
+from tests.reports.agreement import difference
+from tests.reports.forging import Forged
+from tests.shared import sample_folders, shared_folders
+
+DAY = sections.Span(
+    datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+)
+OWN = [one for one in sections.questions(DAY, "4.0") if one.name not in {view.name for view in catalog.views()}]
+
+ASKED = (
+    "SELECT api, count(*), max(latency_us), avg(latency_us) AS mean FROM exchanges GROUP BY api ORDER BY api",
+    "SELECT api, round(avg(latency_us) / 1000, 2) AS ms FROM exchanges WHERE latency_us IS NOT NULL GROUP BY 1 "
+    "ORDER BY 1",
+    "SELECT latency_us DIV 7 AS a, latency_us % 7 AS b, -latency_us DIV 7 AS c, latency_us / 7 AS d, "
+    "CAST(latency_us / 7 AS INT) AS e, floor(latency_us / 7) AS f FROM exchanges ORDER BY a, b, c LIMIT 50",
+    "SELECT client_id, topics[0] AS topic, errors[0].code AS code FROM exchanges WHERE NOT array_contains(topics, 'x') "
+    "AND error_code > 0 AND topics IS NOT NULL AND topics <> array() ORDER BY capture, connection, exchange LIMIT 20",
+    "SELECT date_trunc('hour', request_time) AS hour, percentile(latency_us, 0.9) AS p90 FROM exchanges GROUP BY ALL "
+    "ORDER BY hour",
+    "SELECT capture, row_number() OVER (PARTITION BY capture ORDER BY first_time, connection) AS number, "
+    "lag(connection) OVER (PARTITION BY capture ORDER BY first_time, connection) AS before FROM connections "
+    "ORDER BY capture, number",
+    "SELECT group_id, max_by(client_id, struct(generation, request_time, connection, exchange)) AS last, "
+    "array_sort(collect_set(member_id)) AS members FROM exchanges GROUP BY group_id ORDER BY group_id",
+    "SELECT capture, api, error FROM exchanges WHERE api LIKE 'F%' AND client_id IN ('rdkafka', 'consumer-1') "
+    "AND request_time >= timestamp'2020-01-01 00:00:00' ORDER BY capture, connection, exchange LIMIT 30",
+    "SELECT upper(api) AS a, length(client_id) AS b, concat(client_ip, ':', client_port) AS c, "
+    "CAST(client_port AS STRING) AS d FROM exchanges ORDER BY capture, connection, exchange, reply LIMIT 30",
+)
+"""Questions as people ask them; none depends on how an engine happens to order equal rows."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Every shared capture; the shipped samples, which are some of them, where those are absent."""
+    out = tmp_path_factory.mktemp("engines") / "dataset"
+    analyzer.analyze([str(folder) for folder in shared_folders() or sample_folders()], out, records="meta")
+    return str(out)
+
+
+@pytest.fixture(scope="module")
+def reference(spark: Any, dataset: str) -> Spark:
+    return Spark(spark, [dataset])
+
+
+@pytest.fixture(scope="module")
+def embedded(dataset: str) -> Iterator[Embedded]:
+    with engine.opened([dataset]) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("view", catalog.views(), ids=lambda view: str(view.name))
+def test_every_view_has_the_same_rows(view: catalog.View, reference: Spark, embedded: Embedded) -> None:
+    query = f"SELECT * FROM {view.name}"
+    expected, found = reference.ask(query)[0], embedded.ask(query)[0]
+    assert difference(expected, found, ordered="ORDER BY" in view.sql) is None
+    assert found.column_names == list(view.columns)
+
+
+@pytest.mark.parametrize("question", OWN, ids=lambda question: str(question.name))
+def test_every_question_of_a_report_has_the_same_rows(question: Any, reference: Spark, embedded: Embedded) -> None:
+    expected, found = reference.ask(question.sql)[0], embedded.ask(question.sql)[0]
+    assert difference(expected, found, ordered="ORDER BY" in question.sql) is None
+
+
+@pytest.mark.parametrize("query", ASKED)
+def test_questions_of_people_have_the_same_rows(query: str, reference: Spark, embedded: Embedded) -> None:
+    expected, found = reference.ask(query)[0], embedded.ask(query)[0]
+    assert len(expected)
+    assert difference(expected, found) is None
+
+
+def test_every_table_has_the_same_columns(reference: Spark, embedded: Embedded) -> None:
+    for name in relations.names():
+        query = f"SELECT * FROM {name}"
+        assert difference(reference.ask(query, 0)[0], embedded.ask(query, 0)[0]) is None, name
+        assert embedded.ask(query, 0)[0].column_names == list(relations.columns(name))
+
+
+# --- which engine -----------------------------------------------------------------------------------------------------
+
+
+def options(**chosen: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"engine": "auto", "master": None, "conf": [], "verbose": False, **chosen})
+
+
+@pytest.fixture
+def small(forged: Forged) -> list[str]:
+    """A dataset of two exchanges."""
+    forged.exchange("Produce")
+    forged.exchange("Fetch")
+    return [str(forged.write())]
+
+
+def test_what_this_machine_holds_easily_needs_no_spark(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engines.choose(options(), small) == engines.EMBEDDED
+    assert engines.choose(options(engine="spark"), small) == engines.SPARK
+    assert engines.choose(options(master="local[2]"), small) == engines.SPARK
+    assert engines.choose(options(conf=["spark.sql.ansi.enabled=false"]), small) == engines.SPARK
+    monkeypatch.setattr(engines, "EASY_EXCHANGES", 2)
+    assert engines.choose(options(), small) == engines.SPARK
+    assert engines.choose(options(engine="embedded"), small) == engines.EMBEDDED
+
+
+def test_without_the_extra_it_is_spark_and_who_insists_is_told(
+    small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "installed", lambda: False)
+    assert engines.choose(options(), small) == engines.SPARK
+    with pytest.raises(Problem, match="not installed") as raised:
+        engines.choose(options(engine="embedded"), small)
+    assert "kwire[sql]" in raised.value.hint
+    with pytest.raises(Problem, match="--master is a matter of Spark"):
+        engines.choose(options(engine="embedded", master="local[2]"), small)
+
+
+def test_what_the_embedded_engine_does_not_take_goes_to_spark(
+    spark: Any, small: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.spark.session.end", lambda at_once=False: None)
+    with engines.opened(options(verbose=True), small) as opened:
+        assert opened.ask("SELECT count(*) AS n FROM exchanges")[0].to_pylist() == [{"n": 2}]
+        assert capsys.readouterr().err == ""
+        made = opened.ask("SELECT regexp_extract(api, '(F)', 1) AS f FROM exchanges ORDER BY f")[0]
+        assert made["f"].to_pylist() == ["", "F"]
+        assert "note: Spark answers this" in capsys.readouterr().err
+        # From a view on that Spark alone has, the questions are Spark's.
+        opened.ask("CREATE TEMPORARY VIEW few AS SELECT api FROM exchanges LIMIT 1")
+        assert opened.own() == ["few"]
+        assert len(opened.ask("SELECT * FROM few")[0]) == 1
+
+
+def test_ctrl_c_ends_a_question(forged: Forged) -> None:
+    for _ in range(200):
+        forged.exchange("Fetch")
+    others = " ".join(f"CROSS JOIN exchanges AS x{number}" for number in range(5))
+    soon = threading.Timer(2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    soon.start()
+    with engine.opened([forged.write()]) as opened:
+        with pytest.raises(KeyboardInterrupt):
+            opened.ask(f"SELECT sum(x.exchange * x0.exchange % (7 + x4.exchange)) AS n FROM exchanges AS x {others}")
+        assert len(opened.ask("SELECT count(*) FROM exchanges")[0]) == 1
+    soon.join()
+
+
+def test_a_name_of_a_file_is_no_pattern_and_no_other_file_is_read(forged: Forged) -> None:
+    forged.path = forged.path.with_name("a=1 [x]*?'{y}")
+    forged.exchange("Produce")
+    path = forged.write()
+    (path / "exchanges" / "part-left.parquet").write_bytes(b"what a lost attempt wrote")
+    with engine.opened([path]) as opened:
+        table = opened.ask("SELECT * FROM exchanges")[0]
+    assert table["api"].to_pylist() == ["Produce"]
+    assert table.column_names == list(relations.columns("exchanges"))  # no column `a` from the folder's name
