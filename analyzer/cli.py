@@ -13,7 +13,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from analyzer.escapes import printable
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _WithoutPandas]
     try:
         command: Any = getattr(__import__(module_name, fromlist=[function_name]), function_name)
-        code: int = command(options)
+        code: int = _interruptible(command, options)
         sys.stdout.flush()
         return code
     except Problem as problem:
@@ -298,6 +298,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         _leave_stdout()  # of what has no name only stdout is left: captures and datasets say what failed themselves
         fail(f"stdout cannot be written: {failure.strerror}", "is the disk full? what was printed is cut off")
+
+
+def _interruptible(command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Run a command. What fails while an interrupt is on its way up is the interrupt's doing: Spark's Java gets the
+    same Ctrl-C, and whoever then asks it to tidy up meets a closed connection."""
+    try:
+        return command(options)
+    except Exception as failure:
+        before: BaseException | None = failure
+        while before is not None:
+            if isinstance(before, KeyboardInterrupt):
+                raise before from None
+            before = before.__cause__ or before.__context__
+        raise
 
 
 def _release_of(version: str | None) -> dict[int, tuple[int, int]] | None:

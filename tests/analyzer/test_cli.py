@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer import tables
+from analyzer import cli, commands, tables
 from captures import forge
 from tests.shared import ROOT, SAMPLES, shared_folder
 
@@ -688,6 +688,22 @@ def test_lines_fit_a_terminal_and_end_in_the_result(columns: int, rows: list[dic
         assert f" {(row['client_id'] or '')[:9]}" in line
         assert f" {(row['error'] or 'ok')[:20]}" in line[result - 14 :]
         assert line.startswith("!") == bool(row["error_code"])
+
+
+def test_what_fails_on_an_interrupts_way_up_is_the_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Java gets the same Ctrl-C as we do: tidying up then meets a closed connection."""
+
+    def fails(options: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("Answer from Java side is empty")
+
+    monkeypatch.setattr(commands, "analyze", fails)
+    assert cli.main(["analyze", str(CAPTURE), "-o", "nowhere"]) == 130
+    assert capsys.readouterr() == ("", "kwire: interrupted\n")
 
 
 def test_a_width_that_is_said_counts_on_a_terminal_only() -> None:
