@@ -125,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
         help="how many times larger one may become, beyond 1 MiB (default: 1000)",
     )
     analyze.add_argument("--keep-bytes", action="store_true", help="also keep the raw messages, secrets overwritten")
+    analyze.add_argument("--no-meaning", dest="meaning", action="store_false",
+                         help="leave out what the traffic means (clients, groups, transactions, findings ...)")
     analyze.add_argument("--keep-secrets", action="store_true",
                          help="with --keep-bytes: secrets too, so that the dataset holds passwords")  # fmt: skip
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")

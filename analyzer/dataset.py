@@ -126,9 +126,10 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise DatasetError(f"{where}: {failure.strerror}", "check the folder's permissions") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DatasetError(f"{where}: not a manifest of kwire", "analyse the capture again") from None
-    if version != tables.FORMAT_VERSION:
+    if version not in tables.READABLE_VERSIONS:
+        known = " and ".join(map(str, tables.READABLE_VERSIONS))
         raise DatasetError(
-            f"{path}: dataset format {version}, this kwire reads {tables.FORMAT_VERSION}",
+            f"{path}: dataset format {version}, this kwire reads {known}",
             "analyse the capture again, or use the kwire that wrote it",
         )
     if not _well_formed(manifest):
@@ -177,6 +178,7 @@ def _is_capture(entry: Any) -> bool:
         and all(isinstance(entry.get(name), str | None) for name in ("first_time", "last_time"))
         and isinstance(entry.get("link_types", []), list)
         and all(isinstance(link, str) for link in entry.get("link_types", []))
+        and isinstance(entry.get("meaning", False), bool)
         and isinstance(entry.get("packets", {}), dict)
         and all(count is None or _is_count(count) for count in entry.get("packets", {}).values())
     )

@@ -38,7 +38,7 @@ class Reading:
         """As a command line says (`cli.add_reading`)."""
         return cls(options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit)
 
-    def settings(self, keep_messages: bool = False, keep_records: bool = False) -> Settings:
+    def settings(self, keep_messages: bool | frozenset[int] = False, keep_records: bool = False) -> Settings:
         """What the engine is to do; `keep_...`: what it is to hand out beside exchanges."""
         default = Settings()
         return Settings(

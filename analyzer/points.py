@@ -21,10 +21,11 @@ from analyzer import columns, tables
 from analyzer.arrow import plain
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Exchanges, Names, Window
-from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer
+from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer, concatenated
 from analyzer.exchange import Exchange
-from analyzer.meaning import Watcher
+from analyzer.meaning import Watcher, hearing
 from analyzer.meaning.connections import EndedConnections
+from analyzer.meaning.hearing import Listener
 from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
 from analyzer.meaning.records import OpenedRecords, RowGroups
 from analyzer.meaning.summary import Summary, Told
@@ -70,7 +71,8 @@ def parsed(filter: Any) -> Any:
 class Choice:
     """What of a capture point is kept: `filter` (parsed) and `connection` (a name) limit the exchanges; `keep_bytes`
     asks for the table `messages` (`keep_secrets`: nothing in it overwritten), `records` says how far batches are
-    opened, within `limits`. Picklable, as tasks of Spark get it."""
+    opened, within `limits`; `meaning`: what the traffic means is worked out too. Picklable, as tasks of Spark get
+    it."""
 
     filter: Any = None
     connection: str | None = None
@@ -78,6 +80,7 @@ class Choice:
     records: str = BATCHES
     limits: Limits = field(default_factory=Limits)
     keep_secrets: bool = False
+    meaning: bool = True
 
     @classmethod
     def of(
@@ -89,20 +92,21 @@ class Choice:
         decompressed_limit: int | None = None,
         decompressed_ratio: int | None = None,
         keep_secrets: bool = False,
+        meaning: bool = True,
     ) -> Choice:
         """The same, the filter as text or parsed, None for the default limits. Raises FilterError, and ValueError for
         `records` unknown."""
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
         limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
-        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets)
+        return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning)
 
     @classmethod
     def asked(cls, options: argparse.Namespace) -> Choice:
         """As `kwire analyze` was asked."""
         return cls.of(
             options.filter, None, options.keep_bytes, options.records, options.decompressed_limit,
-            options.decompressed_ratio, options.keep_secrets,
+            options.decompressed_ratio, options.keep_secrets, options.meaning,
         )  # fmt: skip
 
     @property
@@ -116,9 +120,16 @@ class Choice:
         return self.everything and self.records != FULL
 
     @property
-    def keep(self) -> bool:
-        """Raw messages are needed on the way."""
-        return self.keep_bytes or (self.filter is not None and self.filter.needs_bodies)
+    def means(self) -> bool:
+        """What the traffic means is worked out: of all of it or not at all."""
+        return self.meaning and self.everything
+
+    @property
+    def keep(self) -> bool | frozenset[int]:
+        """Raw messages that are needed on the way: all, none, or those of some APIs."""
+        if self.keep_bytes or (self.filter is not None and self.filter.needs_bodies):
+            return True
+        return hearing.APIS if self.means else False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +224,7 @@ def point_tables(
             yield from made.flush()
     yield from made.flush()
     yield from made.rest()
+    yield from made.meant()
     return made.finish(point, engine.reader)
 
 
@@ -265,6 +277,8 @@ class PointTables:
         self._look_up = look_up or self.topics.name
         self._choice = choice
         self._messages = Messages(keep_secrets=choice.keep_secrets)
+        self._hearing = hearing.Hearing()
+        self.listeners: tuple[Listener, ...] = _listeners() if choice.means else ()
         self._taken: Exchanges | None = None
         self._ended = EndedConnections()
         leaders, brokers, offers = Leaders(self.topics), Brokers(), Offers()
@@ -277,11 +291,15 @@ class PointTables:
         choice = self._choice
         for watcher in self._learners:
             watcher.take(window)
-        if choice.keep:
+        if choice.keep is True:
             self._messages.take(window)
+        if self.listeners:
+            heard = self._hearing.take(window)
+            for listener in self.listeners:
+                listener.take(window, heard)
         if not choice.everything:
             window = window.only(chosen(window, self._messages, choice.filter, choice.connection, self._look_up))
-            if choice.keep:
+            if choice.keep is True:
                 self._messages.forget(window.every, window.exchanges)
         self.summary.take(window)
         self._opened.take(window)
@@ -316,6 +334,20 @@ class PointTables:
         """All has been taken: record batches that are left."""
         yield from self._opened.finish(self.names)
 
+    def meant(self) -> Iterator[tuple[str, pa.Table]]:
+        """All has been taken: the tables of what it means, empty ones too."""
+        told = {name: [tables.schema(name).empty_table()] for name in tables.MEANING}
+        for listener in self.listeners:
+            for name, table in listener.tables(self.names.capture, self._look_up):
+                told[name].append(table)
+        for name, parts in told.items():
+            yield name, concatenated(name, parts)
+
+    def join_listeners(self, listeners: Sequence[Listener]) -> None:
+        """Take in what those of another share learned."""
+        for mine, theirs in zip(self.listeners, listeners, strict=True):
+            mine.join(theirs)
+
     def join_counts(self) -> None:
         """All has been taken: the summary has the counts of record batches too."""
         self.summary.records.join(self._opened.counts)
@@ -326,7 +358,13 @@ class PointTables:
         self.summary.finish(point.name, told, self._ended, self.topics)
         ends = frozenset(self._ended.from_before), frozenset(self._ended.left_open)
         passed = (self._matched, self._seen) if self._choice.filter is not None else None
-        return PointRead(_entry(point, told), list(told.notes), self.summary, *ends, passed)
+        entry = {**_entry(point, told), "meaning": self._choice.means}
+        return PointRead(entry, list(told.notes), self.summary, *ends, passed)
+
+
+def _listeners() -> tuple[Listener, ...]:
+    """Who learns what the traffic means."""
+    return ()
 
 
 def chosen(

@@ -78,6 +78,7 @@ def analyze(
     decompressed_ratio: int | None = None,
     keep_bytes: bool = False,
     keep_secrets: bool = False,
+    meaning: bool = True,
     append: bool = False,
     wait: bool = False,
     progress: Progress | None = None,
@@ -92,9 +93,12 @@ def analyze(
     frame_limit: bytes of unfinished frames kept. records: `none`, `batches` (their headers, checksums checked),
     `meta` (a row a record, without content) or `full` (with it); decompressed_limit, decompressed_ratio: what one
     batch may become, in bytes and times its size. keep_bytes: also the table `messages`; keep_secrets:
-    nothing in it overwritten; append: add to the dataset at `out`; wait: for another process that is writing it. Raises
+    nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of a filtered
+    capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing it. Raises
     CaptureError, LogError and DatasetError."""
-    choice = Choice.of(filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets)
+    choice = Choice.of(
+        filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
+    )
     how = Reading(rotated, ports, threads, window_bytes, frame_limit)
     return decode(captures, out, how, choice, append=append, wait=wait, progress=progress, stdin=stdin)
 

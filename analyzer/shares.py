@@ -37,6 +37,7 @@ from analyzer.bulk.engine import Engine, Settings, Share
 from analyzer.bulk.facts import Facts, Naming, facts_of
 from analyzer.bulk.rows import Merging, Window
 from analyzer.dataset import Parts
+from analyzer.meaning.hearing import Listener
 from analyzer.meaning.summary import Summary
 from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
 from captures.files import CapturePoint, FileInfo
@@ -72,6 +73,7 @@ class Shared:
     counts: dict[str, int]
     notes: list[str]
     summary: Summary
+    listeners: tuple[Listener, ...]
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -146,7 +148,10 @@ def share(
     pieces.close()
     made.join_counts()
     reader = engine.reader
-    return Shared(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary)
+    return Shared(
+        pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary,
+        made.listeners,
+    )  # fmt: skip
 
 
 def _placed(made: PointTables, opened: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
@@ -264,7 +269,7 @@ def take_facts(
     first = shares[0]
     merging = Merging(point.name, len(shares), connections, first.files)
     made = PointTables(merging.names, choice)
-    names = [name for name, _ in (*made.flush(), *made.rest())]
+    names = [name for name, _ in (*made.flush(), *made.rest(), *made.meant())]
     names += ["messages"] if choice.keep_bytes else []
     for at in range(0, len(pieces), len(shares)):
         told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
@@ -278,4 +283,8 @@ def take_facts(
                 parts.write(name, table)
     for one in shares:
         made.summary.join(one.summary)
+        made.join_listeners(one.listeners)
+    for name, table in made.meant():
+        if len(table):
+            parts.write(name, table)
     return made.finish(point, first), tuple(names), parts.close()

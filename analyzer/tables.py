@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of datasets that are written: 2 has the tables of `MEANING` and the parts of latencies."""
+READABLE_VERSIONS = (1, 2)
+"""Of datasets that are read; what an older one lacks is null, and its tables of `MEANING` are empty."""
 
 TIME = pa.timestamp("us", tz="UTC")
 ERRORS = pa.list_(pa.struct([("code", pa.int16()), ("error", pa.string()), ("count", pa.int32())]))
@@ -64,10 +67,17 @@ EXCHANGES = (
         ("queue_us", pa.int64(),
          "Of the latency, what the request waited behind earlier ones of its connection: a broker takes up one after "
          "the other. Null where the latency is, and in datasets of earlier versions."),
-        ("network_us", pa.int64(), "Null: split of the latency, reserved."),
-        ("hold_us", pa.int64(), "Null: split of the latency, reserved."),
-        ("broker_us", pa.int64(), "Null: split of the latency, reserved."),
-        ("cause", pa.string(), "Null: what the latency was spent on, reserved."),
+        ("muted_us", pa.int64(),
+         "Of `total_us`, what it waited because of a throttle: for the end of the pause that an earlier answer on its "
+         "connection ordered (KIP-219); with brokers before 2.0, inside this answer's latency."),
+        ("network_us", pa.int64(),
+         "Of `total_us`, what transfers, repair and the way between the capture point and the broker took."),
+        ("hold_us", pa.int64(), "Of `total_us`, what the broker waited on purpose; null where that cannot be told."),
+        ("broker_us", pa.int64(),
+         "The rest of `total_us`: the broker at work. Queue, muted, network, hold and broker add up to it."),
+        ("cause", pa.string(),
+         "The largest part: `hold`, `broker`, `network`, `throttle` (muted), `client` (queue); `unknown` where what "
+         "cannot be told may be the largest; null without an answer."),
         ("throttle_us", pa.int64(), "`throttleTimeMs` of the response."),
         ("request_bytes", pa.int64(), "Size of the request, its 4-byte length included."),
         ("response_bytes", pa.int64(), "Size of the response, its 4-byte length included."),
@@ -199,6 +209,8 @@ CONNECTIONS = (
         ("tls", pa.bool_(), "The first bytes are a TLS record."),
         ("proxied_from", pa.string(), "Client's `ip:port`, as a PROXY header before Kafka says it; null: not said."),
         ("proxied_to", pa.string(), "Where it was meant to go, as a PROXY header, SOCKS5 or HTTP CONNECT says it."),
+        ("capture_point", pa.string(),
+         "Where it was captured, as the handshake's two halves say: `client`, `broker`, `between`, `unknown`."),
         ("requests", pa.int64(), "Request frames."),
         ("errors", pa.int64(), "Exchanges with an error."),
     ),
@@ -332,6 +344,171 @@ REMAPS = (
     ),
 )  # fmt: skip
 
+# --- meaning ----------------------------------------------------------------------------------------------------------
+
+EVIDENCE = pa.struct([("connection", pa.string()), ("exchange", pa.int64()), ("reply", pa.int64())])
+"""The key of an exchange within its capture point."""
+VERSIONS = pa.list_(
+    pa.struct(
+        [("api", pa.string()), ("min_version", pa.int16()), ("max_version", pa.int16()), ("exchanges", pa.int64())]
+    )
+)
+ASSIGNMENT = pa.list_(
+    pa.struct([("member_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())])
+)
+STOPPED = pa.list_(pa.struct([("member_id", pa.string()), ("stopped_us", pa.int64())]))
+PLACES = pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32())]))
+COMMITS = pa.list_(
+    pa.struct(
+        [("group_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
+    )
+)
+WORDS = pa.map_(pa.string(), pa.string())
+
+_EXCHANGE = _columns(
+    ("connection", pa.string(), "Connection of the exchange that said so."),
+    ("exchange", pa.int64(), "Ordinal of its request frame; null for an orphan."),
+    ("reply", pa.int64(), "Ordinal of its response frame; null where none."),
+)
+
+CLIENTS = (
+    _KEY[0],
+    *_columns(
+        ("client_id", pa.string(), "Client id as sent; null: none."),
+        ("client_ip", pa.string(), "Its address."),
+        ("software_name", pa.string(), "Its software, from ApiVersions v3 and newer (KIP-511)."),
+        ("software_version", pa.string(), "Its version."),
+        ("principal", pa.string(), "The name it logged in with by SASL; never more of it."),
+        ("group_ids", STRINGS, "Groups that its requests name."),
+        ("topics_written", STRINGS, "Topics of its Produce requests."),
+        ("topics_read", STRINGS, "Topics of its Fetch and ShareFetch requests."),
+        ("apis", VERSIONS, "APIs that it used: lowest and highest version, exchanges."),
+        ("connections", pa.int64(), "Its connections."),
+        ("exchanges", pa.int64(), "Its exchanges."),
+        ("errors", pa.int64(), "Those of them with an error."),
+        ("first_time", TIME, "First byte of its first request."),
+        ("last_time", TIME, "Last byte of its last exchange."),
+    ),
+)
+
+READERS = (
+    *_KEY,
+    *_columns(
+        ("session_id", pa.int32(), "Fetch session (KIP-227); null: none."),
+        ("client_id", pa.string(), "Client id of its requests."),
+        ("group_id", pa.string(), "Group that the same client is a member of, where the capture says so."),
+    ),
+    *_TOPIC_PARTITION,
+    *_columns(
+        ("from_time", TIME, "Request that first asked for it."),
+        ("to_time", TIME, "End of the last answer of the session that it was part of."),
+        ("first_offset", pa.int64(), "First offset asked for."),
+        ("last_offset", pa.int64(), "Offset after the last record that it got, else the last one asked for."),
+        ("records", pa.int64(), "Records in its answers, as batch headers say; null where only content would say."),
+        ("record_bytes", pa.int64(), "Bytes of them."),
+        ("start_seen", pa.bool_(), "The capture saw the session begin."),
+        ("isolation_level", pa.int8(), "0 read uncommitted, 1 read committed."),
+    ),
+)
+
+GROUPS = (
+    _KEY[0],
+    *_columns(
+        ("time", TIME, "When it happened: end of the answer, or of the request that had none."),
+        ("group_id", pa.string(), "Group."),
+        ("protocol", pa.string(), "`classic`, `consumer` (KIP-848), `share`, `streams`, `connect`."),
+        ("event", pa.string(),
+         "`join`, `sync`, `heartbeat_failed`, `leave`, `expired`, `commit_failed`, `coordinator_moved`."),
+        ("member_id", pa.string(), "Member that it is about."),
+        ("group_instance_id", pa.string(), "Its static name (KIP-345)."),
+        ("client_id", pa.string(), "Its client id."),
+        ("client_ip", pa.string(), "Its address."),
+        ("generation", pa.int32(), "Generation of the group, or epoch of the member."),
+        ("error", pa.string(), "Error of the answer; null on success."),
+    ),
+    *_EXCHANGE,
+)
+
+REBALANCES = (
+    _KEY[0],
+    *_columns(
+        ("group_id", pa.string(), "Group."),
+        ("protocol", pa.string(), "As in `groups`."),
+        ("generation", pa.int32(), "Generation or group epoch that it led to; null: none was seen."),
+        ("began", TIME, "The event that set it off, else the first sign of it."),
+        ("ended", TIME, "The last member had its assignment; null: not seen."),
+        ("trigger", pa.string(), "`join`, `leave`, `expired`, `metadata`, `coordinator`, `unknown`."),
+        ("trigger_member", pa.string(), "Member that set it off, where one did."),
+        ("evidence", EVIDENCE, "Exchange that shows the trigger."),
+        ("members_before", STRINGS, "Members before, as far as seen."),
+        ("members_after", STRINGS, "Members after."),
+        ("assignment_before", ASSIGNMENT, "Who had which partition before, as far as seen."),
+        ("assignment_after", ASSIGNMENT, "Who had which after."),
+        ("stopped", STOPPED, "By member: from its last fetched record before to its first after."),
+    ),
+)  # fmt: skip
+
+OFFSETS = (
+    _KEY[0],
+    Column("time", TIME, "When it happened."),
+    Column("group_id", pa.string(), "Group; null: a reader without one."),
+    *_TOPIC_PARTITION,
+    *_columns(
+        ("offset", pa.int64(), "Offset committed or gone to; null: a refused reset."),
+        ("previous", pa.int64(), "The one before it of this group and partition; null: not seen."),
+        ("step", pa.int64(), "`offset - previous`; below 0: a step back."),
+        ("kind", pa.string(),
+         "`commit`, `txn_commit`, `reset`, `zookeeper` (a v0 commit, or ZooKeeper itself), `replica` (a record of "
+         "`__consumer_offsets`)."),
+        ("member_id", pa.string(), "Member that committed."),
+        ("client_id", pa.string(), "Its client id."),
+        ("leader_epoch", pa.int32(), "Leader epoch committed; null: none."),
+        ("error", pa.string(), "Error of the answer; null on success."),
+    ),
+    *_EXCHANGE,
+)  # fmt: skip
+
+TRANSACTIONS = (
+    _KEY[0],
+    *_columns(
+        ("transactional_id", pa.string(), "Transactional id; null where only the producer's id was seen."),
+        ("producer_id", pa.int64(), "Producer id."),
+        ("producer_epoch", pa.int16(), "Its epoch."),
+        ("began", TIME, "First request of the transaction."),
+        ("ended", TIME, "End of the answer to what ended it; null: not seen."),
+        ("outcome", pa.string(),
+         "`committed`, `aborted`, `fenced`, `open` (the capture ended first), `unknown` (its end was not seen)."),
+        ("duration_us", pa.int64(), "`ended - began`."),
+        ("partitions", PLACES, "Partitions that it wrote or added."),
+        ("records", pa.int64(), "Records in its batches; null where that is not known."),
+        ("offsets", COMMITS, "Offsets committed in it."),
+        ("fenced_by", pa.string(), "Client that took over its transactional id: `client_id@client_ip`."),
+        ("client_id", pa.string(), "Client id."),
+        ("evidence", EVIDENCE, "Exchange that ended it, else the last of it."),
+    ),
+)  # fmt: skip
+
+FINDINGS = (
+    _KEY[0],
+    *_columns(
+        ("severity", pa.string(), "`note`, `warning`, `error`."),
+        ("code", pa.string(), "Rule: `kwire findings --explain CODE`."),
+        ("family", pa.string(), "Family of rules that it belongs to."),
+        ("text", pa.string(), "One sentence."),
+        ("who", WORDS, "Whom it is about: `client_id`, `client_ip`, `broker`, `connection`."),
+        ("what", WORDS, "What: `topic`, `partition`, `group_id`, `api` and others."),
+        ("count", pa.int64(), "How many exchanges, batches or events."),
+        ("since", TIME, "First of them."),
+        ("until", TIME, "Last of them."),
+        ("cause", pa.string(), "Why, where that is known."),
+        ("proven", pa.bool_(), "The cause is proven; false: probable."),
+        ("advice", pa.string(), "What to do."),
+        ("first", EVIDENCE, "First piece of evidence."),
+        ("worst", EVIDENCE, "Worst."),
+        ("last", EVIDENCE, "Last."),
+    ),
+)
+
 TABLES: dict[str, tuple[Column, ...]] = {
     "exchanges": EXCHANGES,
     "partitions": PARTITIONS,
@@ -343,6 +520,13 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "topic_ids": TOPIC_IDS,
     "api_versions": API_VERSIONS,
     "messages": MESSAGES,
+    "clients": CLIENTS,
+    "readers": READERS,
+    "groups": GROUPS,
+    "rebalances": REBALANCES,
+    "offsets": OFFSETS,
+    "transactions": TRANSACTIONS,
+    "findings": FINDINGS,
     "outcomes": OUTCOMES,
     "remaps": REMAPS,
 }
@@ -358,10 +542,20 @@ ABOUT: dict[str, str] = {
     "topic_ids": "a topic id with its name.",
     "api_versions": "a range of versions that a broker offered on a connection.",
     "messages": "a raw message (with `--keep-bytes`), its secrets overwritten.",
+    "clients": "a client, by client id and address: software, name, groups, topics, APIs with their versions.",
+    "readers": "who followed a partition in a fetch session: from which offset to which, from when to when.",
+    "groups": "an event of a group: join, sync, failed heartbeat, leave, expiry, failed commit, moved coordinator.",
+    "rebalances": "a rebalance: what set it off, members and assignment before and after, how long each stood still.",
+    "offsets": "an offset committed, or gone to by a reset.",
+    "transactions": "a transaction: partitions, offsets, outcome, duration, who fenced it.",
+    "findings": "something wrong or worth knowing, whom it concerns, why, and what to do.",
     "outcomes": "of a replay: a captured exchange, and what became of it.",
     "remaps": "of a replay: a value of the capture, and what the target has in its place.",
 }
 """What one row of each table is."""
+
+MEANING = ("clients", "readers", "groups", "rebalances", "offsets", "transactions", "findings")
+"""Tables of what traffic means; empty without it (`--no-meaning`, `--filter`), and in datasets of format 1."""
 
 RUN_TABLES = ("outcomes", "remaps")
 """Tables that only a replay writes."""

@@ -37,7 +37,7 @@ class Settings:
     threads          kernels at work at once
     window_bytes     bytes of capture read at a time
     ports            server ports that are Kafka whatever their content looks like
-    keep_messages    hand out the raw bytes of messages
+    keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
     keep_records     hand out the bytes of record sets
     frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
                      amount, and real frames stay under Kafka's own limit of 100 MB
@@ -46,7 +46,7 @@ class Settings:
     threads: int = 2
     window_bytes: int = 16 << 20
     ports: tuple[int, ...] = ()
-    keep_messages: bool = False
+    keep_messages: bool | frozenset[int] = False
     keep_records: bool = False
     frame_limit: int = FRAME_LIMIT
 

@@ -109,7 +109,7 @@ class Conversations:
         self,
         lay: s.Layouts,
         ports: tuple[int, ...] = (),
-        keep_messages: bool = False,
+        keep_messages: bool | frozenset[int] = False,
         limit: int = FRAME_LIMIT,
         largest: int = FRAME_LIMIT,
         keep_records: bool = False,
@@ -120,7 +120,12 @@ class Conversations:
         v = np.zeros(s.V_COLUMNS, np.int64)
         v[s.V_MARK_FREE] = v[s.V_PENDING_FREE] = v[s.V_PART_FREE] = -1
         v[s.V_RECORDS] = keep_records
-        v[s.V_KEEP] = keep_messages
+        keep = np.zeros(s.KEPT_APIS, np.uint8)
+        if isinstance(keep_messages, bool):
+            v[s.V_KEEP] = s.KEEP_ALL if keep_messages else s.KEEP_NONE
+        else:
+            v[s.V_KEEP] = s.KEEP_SOME
+            keep[list(keep_messages)] = 1
         v[s.V_FRAME_LIMIT] = largest
         self._state = s.State(
             s.Framing(
@@ -155,6 +160,7 @@ class Conversations:
                 exchanges=np.zeros((1 << 13, s.X_COLUMNS), np.int64),
                 parts=np.zeros((1 << 12, s.P_COLUMNS), np.int64),
                 facts=np.zeros((1 << 10, s.FACT_COLUMNS), np.int64),
+                keep=keep,
                 messages=np.zeros((1 << 8, s.MSG_COLUMNS), np.int64),
                 message_bytes=np.zeros(1 << 16, np.uint8),
                 ended=np.zeros((1 << 8, 2), np.int64),

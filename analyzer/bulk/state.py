@@ -214,6 +214,12 @@ FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
 (MSG_SLOT, MSG_CLIENT, MSG_DIRECTION, MSG_ORDINAL, MSG_API_KEY, MSG_API_VERSION, MSG_AT, MSG_LENGTH, MSG_COMPLETE,
  MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER, MSG_COLUMNS) = range(13)  # fmt: skip
 
+KEEP_NONE, KEEP_ALL, KEEP_SOME = range(3)
+KEPT_APIS: Final = 256
+"""More APIs than there are."""
+KEEP_SOME_BYTES: Final = 4 << 20
+"""Messages larger than this are not among some that are kept: who wants some of them does without the giant."""
+
 # --- the frame at hand ------------------------------------------------------------------------------------------------
 (
     FR_AT,  # where it starts (its 4-byte length) in the buffer given
@@ -303,6 +309,7 @@ class Output(NamedTuple):
     exchanges: Table
     parts: Table
     facts: Table
+    keep: Bytes  # uint8[APIs]: whose messages are kept, where not all are
     messages: Table
     message_bytes: Bytes
     ended: Table

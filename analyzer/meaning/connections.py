@@ -198,6 +198,7 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
         columns[name] = pa.array(values, pa.string())
     prefixes = zip(ended["prefix_kind"].tolist(), columns.pop("prefix").to_pylist(), strict=True)
     proxied = [(None, None) if text is None else named_ends(kind, text) for kind, text in prefixes]
+    columns["capture_point"] = pa.nulls(len(ended), pa.string())
     columns["proxied_from"] = pa.array([source for source, _ in proxied], pa.string())
     columns["proxied_to"] = pa.array([target for _, target in proxied], pa.string())
     for column in tables.CONNECTIONS:

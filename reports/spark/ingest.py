@@ -58,6 +58,7 @@ def analyze(
     decompressed_ratio: int | None = None,
     keep_bytes: bool = False,
     keep_secrets: bool = False,
+    meaning: bool = True,
     append: bool = False,
     wait: bool = False,
     split_bytes: int = SPLIT_BYTES,
@@ -68,7 +69,7 @@ def analyze(
     that comes back has no tables. Raises CaptureError, DatasetError, and `pyspark.errors.PySparkException` or py4j's
     error where Spark itself fails; the dataset is then as it was.
     """
-    choice = Choice.of(filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets)
+    choice = Choice.of(filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning)
     how = Reading(rotated, ports, threads, window_bytes, frame_limit)
     return decode(captures, out, how, choice, spark=spark, append=append, split_bytes=split_bytes, wait=wait)
 

@@ -1,0 +1,99 @@
+"""What clients and brokers tell each other of groups, transactions and logins: the few messages whose bodies matter.
+
+In: windows with the raw messages of `APIS`. Out: their exchanges with decoded bodies, in order (`Heard`), for whoever
+learns from them (`Listener`). Rules: bodies are decoded when somebody asks; what is frequent (Produce, Fetch,
+Heartbeat, OffsetCommit) is not here: a window's columns say of it what matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import columns
+from analyzer.arrow import plain
+from analyzer.bulk.rows import Window
+from analyzer.exchange import Exchange
+from analyzer.messages import Messages
+from analyzer.protocol import names as apis
+from analyzer.protocol.embedded import Groups
+
+APIS: Final = frozenset(
+    (
+        apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, apis.LIST_OFFSETS,
+        apis.CONSUMER_GROUP_HEARTBEAT, apis.SHARE_GROUP_HEARTBEAT, apis.STREAMS_GROUP_HEARTBEAT,
+        apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN,
+        apis.WRITE_TXN_MARKERS, apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE,
+    )
+)  # fmt: skip
+"""APIs whose bodies are kept and decoded one by one."""
+
+
+class Heard(NamedTuple):
+    """An exchange of `APIS` with its bodies and topic-partitions. `place`: the packet that completed it and the age of
+    its connection, which order all exchanges of a capture point; `row`: which of `Window.every` it is."""
+
+    exchange: Exchange
+    place: tuple[int, int]
+    row: int
+
+
+class Listener(Protocol):
+    """Learns what traffic means: a `Watcher` that also hears the bodies of `APIS`.
+
+    Its state is plain (arrays, strings, numbers, dataclasses of these), for it is pickled where a capture point's
+    connections are shared out, and each share's is joined to the first's. So names are kept as text, not as numbers of
+    `Names`, and events carry their `place`: what depends on the order of events over connections is worked out in
+    `tables`, when all are there."""
+
+    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+        """One window of the capture point: `window.every`, filtered by nothing, and what was heard in it."""
+        ...
+
+    def join(self, other: Self) -> None:
+        """Take in what another share's learned."""
+        ...
+
+    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+        """All has been taken: (name of a table, its rows). `topic_name` gives the name for a topic's id, where some
+        message of the capture point says it, else what was given."""
+        ...
+
+
+class Hearing:
+    """The exchanges of `APIS`, window by window."""
+
+    def __init__(self) -> None:
+        self._messages = Messages(APIS)
+        self._groups = Groups()
+
+    def take(self, window: Window) -> list[Heard]:
+        """Those that ended in a window."""
+        self._messages.take(window)
+        every = window.every
+        wanted = np.isin(every.column("api_key"), _KEYS)
+        if not wanted.any():
+            return []
+        rows, chosen = np.flatnonzero(wanted).tolist(), every.where(wanted)
+        table = plain(columns.exchanges(window.names, [chosen]), "exchanges").to_pylist()
+        parts = plain(columns.partitions(window.names, [chosen]), "partitions")
+        ends = np.searchsorted(chosen.owner, np.arange(len(chosen) + 1)).tolist()
+        keys = (chosen.connection, *(chosen.column(name) for name in ("exchange", "reply", "trigger")))
+        heard = []
+        for i, (connection, asked, answered, trigger) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
+            exchange = Exchange(table[i], *self._messages.pop(connection, asked, answered))
+            exchange.partitions = _rows(parts, ends[i], ends[i + 1])
+            exchange.learn_group(self._groups)
+            heard.append(Heard(exchange, (trigger, window.names.born[connection]), rows[i]))
+        return heard
+
+
+def _rows(table: pa.Table, start: int, stop: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.slice(start, stop - start).to_pylist() if start < stop else []
+    return rows
+
+
+_KEYS: Final = np.array(sorted(APIS), np.int64)
