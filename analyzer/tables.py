@@ -415,7 +415,7 @@ GROUPS = (
     _KEY[0],
     *_columns(
         ("time", TIME, "When it happened: end of the answer, or of the request that had none."),
-        ("group_id", pa.string(), "Group."),
+        ("group_id", pa.string(), "Group that it is about."),
         ("protocol", pa.string(), "`classic`, `consumer` (KIP-848), `share`, `streams`, `connect`."),
         ("event", pa.string(),
          "`join`, `sync`, `heartbeat_failed`, `leave`, `expired`, `commit_failed`, `coordinator_moved`."),
@@ -432,7 +432,7 @@ GROUPS = (
 REBALANCES = (
     _KEY[0],
     *_columns(
-        ("group_id", pa.string(), "Group."),
+        ("group_id", pa.string(), "Group that it is about."),
         ("protocol", pa.string(), "As in `groups`."),
         ("generation", pa.int32(), "Generation or group epoch that it led to; null: none was seen."),
         ("began", TIME, "The event that set it off, else the first sign of it."),
@@ -483,7 +483,7 @@ TRANSACTIONS = (
         ("records", pa.int64(), "Records in its batches; null where that is not known."),
         ("offsets", COMMITS, "Offsets committed in it."),
         ("fenced_by", pa.string(), "Client that took over its transactional id: `client_id@client_ip`."),
-        ("client_id", pa.string(), "Client id."),
+        ("client_id", pa.string(), "Client id of its producer."),
         ("evidence", EVIDENCE, "Exchange that ended it, else the last of it."),
     ),
 )  # fmt: skip
@@ -504,8 +504,8 @@ FINDINGS = (
         ("proven", pa.bool_(), "The cause is proven; false: probable."),
         ("advice", pa.string(), "What to do."),
         ("first", EVIDENCE, "First piece of evidence."),
-        ("worst", EVIDENCE, "Worst."),
-        ("last", EVIDENCE, "Last."),
+        ("worst", EVIDENCE, "Worst piece of evidence."),
+        ("last", EVIDENCE, "Last piece of evidence."),
     ),
 )
 
