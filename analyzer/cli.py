@@ -258,6 +258,12 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--tls-ca", metavar="PEM", help="authorities to trust; default: the system's")
     replay.add_argument("--tls-cert", metavar="PEM", help="certificate of our own")
     replay.add_argument("--tls-key", metavar="PEM", help="its key, in the clear")
+    replay.add_argument("--follow-advertised", action="store_true",
+                        help="also dial brokers that the target names on other hosts than --to's, login included")
+    replay.add_argument("--map-host", action="append", default=[], metavar="A=B",
+                        help="a broker named at host A (or A:PORT) is dialled at B (or B:PORT) (repeatable)")
+    replay.add_argument("--plaintext-login", action="store_true",
+                        help="SASL PLAIN without TLS to another host: the password goes there in the clear")
     replay.add_argument("--json", action="store_true", help="the summary (or the plan) as JSON")
     replay.set_defaults(run="replay.commands:replay")
 

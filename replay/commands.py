@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import shutil
 import sys
@@ -31,7 +32,7 @@ from replay.options import Options
 from replay.plan import apis, decide, steps
 from replay.plan.values import Offers
 from replay.remap.topology import Topology
-from replay.send import link, login, workers
+from replay.send import link, login, reach, workers
 from replay.send import target as targets
 from replay.send.settings import Settings
 
@@ -81,6 +82,23 @@ def _mapped(pairs: list[str]) -> dict[str, str]:
     return renamed
 
 
+def _hosts(pairs: list[str]) -> dict[str, str]:
+    mapped = {}
+    for pair in pairs:
+        old, equals, new = pair.partition("=")
+        try:
+            reach.parsed(old)
+            reach.parsed(new)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise Failure(
+                f"--map-host {pair}: not A=B", "a host or HOST:PORT each, as in --map-host kafka-1:9092=localhost:19092"
+            )
+        mapped[old] = new
+    return mapped
+
+
 def _access(options: argparse.Namespace) -> workers.Access:
     for name in ("tls_ca", "tls_cert", "tls_key"):
         if getattr(options, name) and not options.tls:
@@ -88,7 +106,10 @@ def _access(options: argparse.Namespace) -> workers.Access:
     if options.sasl_file and not options.sasl:
         raise Failure("--sasl-file goes with --sasl", "as in --sasl SCRAM-SHA-512")
     credentials = login.credentials(options.sasl, options.sasl_file) if options.sasl else None
-    return workers.Access(options.tls, options.tls_ca, options.tls_cert, options.tls_key, credentials)
+    return workers.Access(
+        options.tls, options.tls_ca, options.tls_cert, options.tls_key, credentials, options.follow_advertised,
+        _hosts(options.map_host), options.plaintext_login,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -107,6 +128,14 @@ def _telling() -> Iterator[Callable[[str], None] | None]:
         yield tell
     finally:
         tell("")
+
+
+def _announce(tell: Callable[[str], None] | None, line: str) -> None:
+    """A note that is told before anything is sent, above the line that says how far the run is."""
+    if tell is not None:
+        tell("")
+    sys.stderr.write(f"note: {printable(line)}\n")
+    sys.stderr.flush()
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -137,7 +166,7 @@ def replay(options: argparse.Namespace) -> int:
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []
     wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options), partial=options.partial)
-    dial = wanted.access.dial()
+    dial = wanted.access.dial(host, port)
     with _progress() as reading:
         captured = run.read(
             options.captures, filter=options.filter, rotated=options.rotated, ports=options.port, notes=notes,
@@ -146,7 +175,8 @@ def replay(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _dry_run(options, captured, wanted, dial)
     with _telling() as tell:
-        result = asyncio.run(run.replay(captured, wanted, dial, options.out, notes, options.wait, tell))
+        announce = functools.partial(_announce, tell)
+        result = asyncio.run(run.replay(captured, wanted, dial, options.out, notes, options.wait, tell, announce))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
@@ -208,11 +238,15 @@ def _dry_run(options: argparse.Namespace, captured: Any, wanted: Options, dial: 
     rows = table(planned)
     # What an assumed target lacks nobody knows.
     lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)
+    allowed = wanted.access.reach(wanted.host, wanted.port)
     if options.json:
-        json.dump({"apis": rows, "missing": lacks}, sys.stdout, indent=1)
+        brokers = [] if assumed else allowed.listed(topology.nodes)
+        json.dump({"apis": rows, "missing": lacks, "brokers": brokers}, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
     sys.stdout.write(plan_text(rows))
+    if not assumed:
+        _announce(None, allowed.told(topology.nodes))
     for note in [] if wanted.seed_topics else lacks:
         sys.stderr.write(f"note: {printable(note)}\n")
     return 0

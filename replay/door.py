@@ -48,4 +48,5 @@ def replay(
         dict(map_topic or {}), offset_mode, timestamps, seed_topics, yes, partial, processes=workers, access=how,
     )  # fmt: skip
     notes: list[str] = []
-    return asyncio.run(run.replay(run.read(captures, notes=notes), options, how.dial(), out, notes))
+    dial = how.dial(options.host, options.port)
+    return asyncio.run(run.replay(run.read(captures, notes=notes), options, dial, out, notes))

@@ -77,12 +77,13 @@ def moment(nanoseconds: int | None) -> datetime.datetime | None:
 @dataclass(slots=True)
 class Counts:
     """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`. `skipped`,
-    `not_sent`: by rule."""
+    `not_sent`: by rule; `unanswered`: why the first that wanted an answer got none."""
 
     actions: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     not_sent: Counter[str] = field(default_factory=Counter)
+    unanswered: str = ""
     retries: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     tool_errors: int = 0
@@ -101,6 +102,7 @@ class Counts:
             (self.not_sent, other.not_sent), (self.retries, other.retries),
         ):  # fmt: skip
             mine.update(theirs)
+        self.unanswered = self.unanswered or other.unanswered
         self.duplicates += other.duplicates
         self.tool_errors += other.tool_errors
         self.lags_us += other.lags_us
@@ -189,6 +191,8 @@ class Recorder:
             counts.skipped[outcome.rule or ""] += 1
         elif outcome.action == "not_sent":
             counts.not_sent[outcome.rule or ""] += 1
+        elif outcome.verdict == "unanswered":
+            counts.unanswered = counts.unanswered or outcome.reason or ""
         counts.retries.update(outcome.retries)
         counts.tool_errors += outcome.rule == "tool_error"
         row = outcome.row

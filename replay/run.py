@@ -104,16 +104,21 @@ def read(
 
 async def replay(
     captured: Sequence[Session], options: Options, dial: link.Dial, out: str | os.PathLike[str], notes: list[str],
-    wait: bool = False, tell: Callable[[str], None] | None = None,
+    wait: bool = False, tell: Callable[[str], None] | None = None, announce: Callable[[str], None] | None = None,
 ) -> Result:  # fmt: skip
     """Send sessions to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done. `wait`: for another
-    process that is writing the RUN; `tell` gets a line again and again that says how far it is."""
+    process that is writing the RUN; `tell` gets a line again and again that says how far it is, `announce` one before
+    anything is sent: which brokers will get it. Raises Problem, among others NotReached where one of them must not."""
     tell = tell or (lambda line: None)
     writer = dataset.Writer(out, wait=wait)
     started = time.monotonic()
     target: Target | None = None
     try:
         target = await targets.ask(options.host, options.port, dial, options.settings.answer_timeout)
+        reach = options.access.reach(options.host, options.port)
+        reach.check(target.topology.nodes.values())
+        if announce is not None:
+            announce(reach.told(target.topology.nodes))
         ids = topic_names(options, captured, target.topology)
         tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
         chosen = plan_options(options, ids, target.topology)
@@ -146,6 +151,7 @@ async def replay(
         sending, cpu = time.monotonic() - sending, time.process_time() - cpu
         tell("writing what was answered")
         recorder.settle()
+        failure = done.failure or nonsense(recorder.counts, options)
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
         result = Result(
@@ -154,9 +160,9 @@ async def replay(
             notes,
             done.own_requests,
             done.notes,
-            in_time and not recorder.counts.tool_errors and not done.failure,
+            in_time and not recorder.counts.tool_errors and not failure,
             done.interrupted,
-            done.failure,
+            failure,
             time.monotonic() - started,
             sending,
             cpu,
@@ -172,6 +178,20 @@ async def replay(
             target.close()
             await asyncio.sleep(0)  # the loop may end with us: let it close what was opened
         writer.__exit__()
+
+
+def nonsense(counts: Counts, options: Options) -> link.LinkError | None:
+    """Why a run is no replay of anything: of the requests that wanted an answer most got none, or none that is Kafka's.
+    None where that is not so."""
+    answered, unanswered = counts.verdicts["answered"], counts.verdicts["unanswered"]
+    if unanswered <= answered:
+        return None
+    why = f": {counts.unanswered}" if counts.unanswered else ""
+    where = f"{options.host}:{options.port}"
+    return link.LinkError(
+        f"{where}: {unanswered} of {unanswered + answered} requests got no answer that Kafka would give{why}",
+        "is it a Kafka broker, with nothing between that changes what it says? see its log",
+    )
 
 
 def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:

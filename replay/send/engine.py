@@ -37,6 +37,7 @@ from replay.send.link import Dial, LinkError
 from replay.send.own_requests import Asker
 from replay.send.preparing import Job, Preparation, Skipped
 from replay.send.progress import Standing
+from replay.send.reach import NotReached
 from replay.send.routing import Connections, Router
 from replay.send.settings import Settings
 
@@ -483,6 +484,8 @@ class Engine:
             raise
         except (LinkError, Skipped) as failure:
             outcome.verdict, outcome.reason = "unanswered", str(failure)
+            if isinstance(failure, NotReached):
+                self.failure = self.failure or failure
         except Exception as failure:
             outcome.verdict, outcome.rule = "unanswered", "tool_error"
             outcome.reason = f"{type(failure).__name__}: {failure}"

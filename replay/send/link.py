@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from dataclasses import dataclass
 from typing import Protocol
 
 from captures.problems import Problem
 
 MAX_FRAME = 256 << 20
 """Larger answers are not Kafka's: a broker's own limit for a fetch is far below. What claims more is closed."""
+
+MAX_HELD = 512 << 20
+"""Bytes of answers that have not come whole, of all connections together. A target that begins an answer on every
+connection and ends none must not fill the memory; the largest honest answers of some ten fit."""
 
 _TLS_ALERT = b"\x15\x03"
 """How a TLS listener answers what is not TLS: no Kafka frame is that long (RFC 8446, section 5.1)."""
@@ -57,11 +62,20 @@ class Dial(Protocol):
     async def __call__(self, host: str, port: int, receiver: Receiver) -> Link: ...
 
 
+@dataclass(slots=True)
+class _Held:
+    """What all links of one process hold of answers that have not come whole."""
+
+    limit: int
+    bytes: int = 0
+
+
 class _TcpLink(asyncio.Protocol):
     """Length-prefixed frames over a stream."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, held: _Held) -> None:
         self.receiver = receiver
+        self._held = held
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._reason = ""
@@ -75,6 +89,7 @@ class _TcpLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
+        before = len(buffer)
         buffer += data
         at, end = 0, len(buffer)
         while end - at >= 4:
@@ -93,10 +108,21 @@ class _TcpLink(asyncio.Protocol):
             at += 4 + size
         if at:
             del buffer[:at]
+        self._held.bytes += len(buffer) - before
+        if self._held.bytes > self._held.limit and buffer:
+            self._reason = f"more than {self._held.limit >> 20} MiB of answers have come in part"
+            self._forget()
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._forget()
         self.receiver.closed(self._reason or (f"{exc}" if exc else "closed by the target"))
+
+    def _forget(self) -> None:
+        """What has come in part is no answer."""
+        self._held.bytes -= len(self._buffer)
+        self._buffer.clear()
 
     def send(self, frame: bytes) -> None:
         # What is sent within one turn of the loop goes out in one write.
@@ -125,8 +151,12 @@ class _TcpLink(asyncio.Protocol):
                 self._transport.close()
 
 
-def tcp(context: ssl.SSLContext | None = None, server_name: str | None = None, timeout: float = 10.0) -> Dial:
-    """Opens plain TCP links, or TLS ones with a context. `timeout` in seconds covers connecting and the handshake."""
+def tcp(
+    context: ssl.SSLContext | None = None, server_name: str | None = None, timeout: float = 10.0, most: int = MAX_HELD
+) -> Dial:
+    """Opens plain TCP links, or TLS ones with a context. `timeout` in seconds covers connecting and the handshake;
+    `most`: bytes of answers that may have come in part, on all of them together."""
+    held = _Held(most)
 
     async def dial(host: str, port: int, receiver: Receiver) -> Link:
         loop = asyncio.get_running_loop()
@@ -134,7 +164,7 @@ def tcp(context: ssl.SSLContext | None = None, server_name: str | None = None, t
         try:
             _, link = await asyncio.wait_for(
                 loop.create_connection(
-                    lambda: _TcpLink(receiver), host, port, ssl=context,
+                    lambda: _TcpLink(receiver, held), host, port, ssl=context,
                     server_hostname=(server_name or host) if context is not None else None,
                 ),
                 timeout,
@@ -145,6 +175,9 @@ def tcp(context: ssl.SSLContext | None = None, server_name: str | None = None, t
             raise LinkError(f"{where}: TLS: certificate refused: {failure.verify_message}", _TLS_HINT) from None
         except ssl.SSLError as failure:
             raise LinkError(f"{where}: TLS: {failure.reason or failure}", _TLS_HINT) from None
+        except (OverflowError, ValueError) as failure:
+            # What is no host name at all, or no port: a target may name anything.
+            raise LinkError(f"{where}: no address ({failure})", _PORT_HINT) from None
         except OSError as failure:
             if context is not None and not isinstance(failure, ConnectionRefusedError | socket.gaierror):
                 # A plain listener takes a TLS greeting for a frame too large, and hangs up.

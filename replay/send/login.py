@@ -31,7 +31,8 @@ _AUTHENTICATE_VERSION: Final = 1
 """Version 1 (Kafka 2.2) tells how long the session may live."""
 
 CLIENT_ID: Final = "kwire"
-MECHANISMS: Final = ("PLAIN", *scram.ALGORITHMS)
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *scram.ALGORITHMS)
 LOGIN_SECONDS: Final = 15.0
 """A refused password is answered some 0.3 s late; more than this is a target that does not answer."""
 REAUTHENTICATE_AT: Final = 0.85
@@ -209,7 +210,7 @@ class _SaslLink:
     async def _authenticate(self) -> int:
         """-> how long the session may live, in ms; 0: without a limit."""
         who = self._who
-        if who.mechanism == "PLAIN":
+        if who.mechanism == PLAIN:
             _, lifetime = await self._token(b"\0".join((b"", who.user.encode(), who.password.encode())))
             return lifetime
         conversation = scram.Conversation(who.mechanism, who.user, who.password, secrets.token_urlsafe(24))

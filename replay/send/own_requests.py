@@ -24,6 +24,7 @@ from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send.channel import Channel, ChannelClosed, connect, introduce
 from replay.send.link import Dial, LinkError
+from replay.send.reach import NotReached
 from replay.send.settings import Settings
 
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -74,6 +75,8 @@ class Asker:
         while True:
             try:
                 return await self._opened(*self._topology.nodes.get(node, self._bootstrap))
+            except NotReached:
+                raise
             except LinkError:
                 # Of several brokers others may have taken over: the router asks.
                 if len(self._topology.nodes) > 1 or self._loop.time() - started > self._settings.reconnect:

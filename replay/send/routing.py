@@ -22,6 +22,7 @@ from replay.remap.topology import Topology
 from replay.send.channel import Channel
 from replay.send.link import LinkError
 from replay.send.own_requests import Asker
+from replay.send.reach import NotReached
 from replay.send.settings import Settings
 
 
@@ -77,6 +78,8 @@ class Router:
                 for node, part in parts:
                     reached.append((await connections.to(node, self._asker), part))
                 return reached
+            except NotReached:
+                raise
             except LinkError:
                 if len(self._topology.nodes) <= 1 or self._loop.time() - started > self._settings.reconnect:
                     raise

@@ -17,7 +17,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -35,6 +35,7 @@ from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send import link, login
 from replay.send.engine import Engine
+from replay.send.reach import Reach
 from replay.send.settings import Settings
 
 _LEAD: Final = 0.2
@@ -45,19 +46,32 @@ _PATIENCE: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to open connections, in a form that can be handed to a process."""
+    """How to open connections, in a form that can be handed to a process. `follow_advertised`: also to other hosts that
+    the target names; `map_host`: a host (or host:port) that it names, and what is dialled in its place;
+    `plaintext_login`: PLAIN without TLS, to a host that is not this one."""
 
     tls: bool = False
     authorities: str | None = None
     certificate: str | None = None
     key: str | None = None
     credentials: login.Credentials | None = None
+    follow_advertised: bool = False
+    map_host: dict[str, str] = field(default_factory=dict)
+    plaintext_login: bool = False
 
-    def dial(self) -> link.Dial:
-        """Raises LinkError where a file cannot be read."""
+    def dial(self, host: str, port: int) -> link.Dial:
+        """How the target at this address, and the brokers that it names, are dialled. Raises LinkError where a file
+        cannot be read."""
         context = login.tls_context(self.authorities, self.certificate, self.key) if self.tls else None
         dial = link.tcp(context)
-        return dial if self.credentials is None else login.sasl(dial, self.credentials)
+        dial = dial if self.credentials is None else login.sasl(dial, self.credentials)
+        return self.reach(host, port).guard(dial)
+
+    def reach(self, host: str, port: int) -> Reach:
+        """Whom the replayer may speak to."""
+        plain = self.credentials is not None and self.credentials.mechanism == login.PLAIN
+        clear = plain and not self.tls and not self.plaintext_login
+        return Reach((host, port), self.follow_advertised, self.map_host, clear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +184,8 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
     async def send() -> tuple[Engine, bool]:
         engine = Engine(
             share.sessions, share.plan, surroundings.cluster, surroundings.remap, surroundings.topology,
-            surroundings.offers, surroundings.access.dial(), surroundings.bootstrap, surroundings.settings, record,
+            surroundings.offers, surroundings.access.dial(*surroundings.bootstrap), surroundings.bootstrap,
+            surroundings.settings, record,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         pipe.send("ready")

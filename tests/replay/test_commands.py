@@ -55,15 +55,27 @@ SECONDS = 600
 def serving(protocol: Callable[[], asyncio.BaseProtocol]) -> Iterator[int]:
     """A server on a port of the loopback, in a thread."""
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(loop.create_server(protocol, "127.0.0.1", 0))
+    made: list[asyncio.BaseProtocol] = []
+
+    def connected() -> asyncio.BaseProtocol:
+        made.append(protocol())
+        return made[-1]
+
+    def end() -> None:
+        server.close()
+        for one in made:
+            if (transport := getattr(one, "transport", None)) is not None:
+                transport.abort()
+        loop.call_soon(loop.stop)  # once they have ended
+
+    server = loop.run_until_complete(loop.create_server(connected, "127.0.0.1", 0))
     port: int = server.sockets[0].getsockname()[1]
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
         yield port
     finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(end)
         thread.join(10)
         loop.close()
 

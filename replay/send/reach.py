@@ -1,0 +1,146 @@
+"""Whom the replayer may speak to: the host of `--to`, and of what the target's Metadata names only what the user wants.
+
+A target says where its brokers are, and each of them gets the requests, and the login. So a target that is not what it
+seems could have both sent anywhere. In: an address that the target names. Out: the address that is dialled in its
+place, or a refusal. Rules: a host is told by its name, nothing is looked up for it; the port does not matter; all names
+of this machine's loopback are one host; a password that PLAIN sends in the clear (RFC 4616) stays on the loopback.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from replay.send.link import Dial, Link, LinkError, Receiver
+
+_SHOWN: Final = 10
+"""Brokers that are listed by name: a target may name as many as it likes."""
+_LONGEST: Final = 253
+"""Characters of a host's name (RFC 1035, section 2.3.4)."""
+
+Address = tuple[str, int]
+
+
+_HINT: Final = "--map-host A=B dials host B in place of A; --follow-advertised dials what is named, and logs in there"
+
+
+class NotReached(LinkError):
+    """An address that must not be dialled. Trying again does not help."""
+
+
+def text(host: str, port: int) -> str:
+    """An address for people."""
+    host = host if len(host) <= _LONGEST else host[:_LONGEST] + "..."
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parsed(address: str) -> tuple[str, int | None]:
+    """(host, port) of HOST, HOST:PORT, [IPV6] or [IPV6]:PORT. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]") or (":" in host.strip("[]") and not host.endswith("]")):
+        host, port = address, ""
+    elif not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(address)
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not host:
+        raise ValueError(address)
+    return host, int(port) if port else None
+
+
+def same_host(host: str) -> str:
+    """What two names of one host have in common."""
+    name = host.strip("[]").rstrip(".").casefold()
+    if name == "localhost":
+        return "loopback"
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    # What is dialled at the unspecified address is this machine.
+    return "loopback" if address.is_loopback or address.is_unspecified else str(address)
+
+
+def is_loopback(host: str) -> bool:
+    """Does what is sent there stay on this machine?"""
+    return same_host(host) == "loopback"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What may be dialled. `to`: the target as the user named it; `follow`: also other hosts that it names; `hosts`: a
+    named host or host:port, and what is dialled in its place; `clear`: the login sends its password in the clear."""
+
+    to: Address
+    follow: bool = False
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    clear: bool = False
+
+    def place(self, host: str, port: int) -> Address:
+        """Where what the target calls by this address is dialled. Raises NotReached."""
+        there = self._mapped(host, port)
+        if there is None:
+            if not host or not 0 < port < 65536:
+                raise NotReached(f"the target names a broker at {text(host, port)}, which is no address", _HINT)
+            if not self.follow and same_host(host) != same_host(self.to[0]):
+                raise NotReached(
+                    f"the target names a broker at {text(host, port)}, which is another host than --to's", _HINT
+                )
+            there = host, port
+        if self.clear and not is_loopback(there[0]):
+            raise NotReached(
+                f"{text(*there)}: SASL PLAIN without TLS would send the password there in the clear",
+                "--tls, or --plaintext-login where the network is yours",
+            )
+        return there
+
+    def _mapped(self, host: str, port: int) -> Address | None:
+        if (host, port) == self.to:
+            return None
+        for known, instead in self.hosts.items():
+            name, only = parsed(known)
+            if same_host(name) == same_host(host) and only in (None, port):
+                new, other = parsed(instead)
+                return new, other or port
+        return None
+
+    def check(self, brokers: Iterable[Address]) -> None:
+        """Raises NotReached where one of the target's brokers must not be dialled."""
+        for host, port in brokers:
+            self.place(host, port)
+
+    def told(self, brokers: Mapping[int, Address]) -> str:
+        """The target's brokers, and where each is dialled, in a line."""
+        dialled, refused = [], []
+        for one in self.listed(dict(sorted(brokers.items())[:_SHOWN])):
+            if one["dialled"] is None:
+                refused.append(f"{one['node']} at {one['named']}")
+            else:
+                instead = "" if one["dialled"] == one["named"] else f" in place of {one['named']}"
+                dialled.append(f"{one['node']} at {one['dialled']}{instead}")
+        more = f", and {len(brokers) - _SHOWN:,} more" if len(brokers) > _SHOWN else ""
+        said = f"brokers that are dialled: {', '.join(dialled) or 'none'}{more}"
+        return said + (f"; refused: {', '.join(refused)} ({_HINT})" if refused else "")
+
+    def listed(self, brokers: Mapping[int, Address]) -> list[dict[str, Any]]:
+        """For each of the target's brokers its node id, where it is `named`, and where it is `dialled` (None: it is
+        not)."""
+        rows = []
+        for node, (host, port) in sorted(brokers.items()):
+            try:
+                dialled = text(*self.place(host, port))
+            except NotReached:
+                dialled = None
+            rows.append({"node": node, "named": text(host, port), "dialled": dialled})
+        return rows
+
+    def guard(self, dial: Dial) -> Dial:
+        """Opens links as `dial` does, only where they may lead."""
+
+        async def guarded(host: str, port: int, receiver: Receiver) -> Link:
+            return await dial(*self.place(host, port), receiver)
+
+        return guarded
