@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,11 @@ from tests.shared import SAMPLES
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 
-def heard(window_bytes: int, threads: int) -> list[tuple[object, ...]]:
+def heard(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
     [point] = capture_points([str(CAPTURE)], False)
     settings = dataclasses.replace(Reading(threads=threads).settings(APIS), window_bytes=window_bytes)
-    hearing, found = Hearing(), []
+    hearing = Hearing()
+    found: list[tuple[Any, ...]] = []
     for window in Engine(point, settings).windows():
         for one in hearing.take(window):
             exchange = one.exchange
