@@ -149,16 +149,18 @@ def _parser() -> argparse.ArgumentParser:
     form = show.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object a line: all columns and both bodies")
     form.add_argument("--tree", action="store_true", help="all fields of each message, with their bytes' places")
-    form.add_argument("--fields", metavar="A,B,C", help="these columns, tab-separated, after a line with their names")
-    form.add_argument("--count-by", metavar="A,B,C", help="how many exchanges for each combination of these columns")
+    form.add_argument("--fields", metavar="A,B,C",
+                      help="these columns or fields of the bodies (names: kwire help filter), tab-separated")
+    form.add_argument("--count-by", metavar="A,B,C", help="how many exchanges for each combination of these")
     show.add_argument("--hex", action="store_true", help="with --tree: the bytes too")
     show.add_argument("--records", action="store_true", help="records, one a line, with keys and values (datasets too)")
     show.add_argument("--format", metavar="FORMAT",
                       help="with --records: as kcat's, of %%t %%p %%o %%k %%s %%T %%h %%K %%S and \\n, \\t")
     show.add_argument("--frames", action="store_true", help="requests and responses apart, each at its own time")
     show.add_argument("--follow", metavar="CONNECTION", help="one connection as a dialogue (name as --json shows it)")
-    show.add_argument("--sort", metavar="COLUMN", help="by this column, largest first (- before it: smallest first)")
-    show.add_argument("--limit", type=_count, metavar="N", help="stop after N exchanges")
+    show.add_argument("--sort", metavar="NAME",
+                      help="by this column or field, largest first (--sort=-NAME: smallest first)")
+    show.add_argument("--limit", type=_count, metavar="N", help="stop after N exchanges, lines or records")
     show.add_argument("--time", choices=("relative", "absolute"), default="relative", help="how times are shown")
     show.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: on a terminal")
     show.add_argument("--wide", action="store_true",

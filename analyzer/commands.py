@@ -25,6 +25,7 @@ from analyzer.records.log_names import is_log
 
 if TYPE_CHECKING:
     from analyzer.dataset import Dataset
+    from analyzer.filter.naming import Named
 
 
 _NARROWEST = 60
@@ -84,8 +85,7 @@ def analyze(options: argparse.Namespace) -> int:
 
 
 def _print_notes(result: Dataset) -> None:
-    for note in result.notes:
-        sys.stderr.write(f"note: {printable(note)}\n")
+    _note(result.notes)
     for hint in result.hints:
         sys.stderr.write(f"hint: {printable(hint)}\n")
 
@@ -141,36 +141,38 @@ def show(options: argparse.Namespace) -> int:
 
         with _paged(options) as out:
             return log_text.show(options, out)
-    from analyzer import reading, tables
+    from analyzer import counting, reading
     from analyzer.details import WITH_BODIES
     from analyzer.options import Reading
 
-    columns = [column.name for column in tables.EXCHANGES]
-    fields = _names(options.fields, columns, "--fields")
-    counted = _names(options.count_by, columns, "--count-by")
-    sort = options.sort.removeprefix("-") if options.sort is not None else None
-    if sort is not None:
-        sort = _names({"latency": "latency_us", "total": "total_us"}.get(sort, sort), columns, "--sort")[0]
-    if counted:
-        return _count_by(options, counted)
+    _check_form(options)
+    fields = _names(options.fields, "--fields", "to show")
+    counted = _names(options.count_by, "--count-by", "to count by")
+    sort = _sort(options.sort)
     notes: list[str] = []
+    if counted:
+        counts = counting.counted(options, counted, notes)
+        with _paged(options) as out:
+            out.write(counting.lines(counts, counted, options.limit))
+        _note(notes)
+        return 0
+    if "-" in options.captures and (options.sort or options.frames):
+        _note([f"{'--sort' if options.sort else '--frames'} prints when stdin ends"])
+    asked = frozenset[int]().union(*(one.apis or () for one in [*fields, *([sort] if sort else [])]))
     with _paged(options, heading=not (options.json or options.tree or options.follow)) as out:
         found: Iterator[Any] = reading.decoded(
             options.captures,
             Reading.asked(options),
             filter=options.filter,
-            bodies=True if options.json or options.tree else () if fields else WITH_BODIES,
+            bodies=True if options.json or options.tree else asked if fields else WITH_BODIES | asked,
             partitions=not (options.json or fields),
             notes=notes,
             stdin=sys.stdin.buffer,
         )
         if options.follow:
             found = (one for one in found if one.row["connection"] == options.follow)
-        if sort is not None:
-            found = iter(_sorted(found, sort, descending=not options.sort.startswith("-")))
-        shown = _print(found, options, fields, out)
-    for note in notes:
-        sys.stderr.write(f"note: {printable(note)}\n")
+        shown = _print(found, options, fields, sort, out)
+    _note(notes)
     if not shown and options.follow:
         raise Failure(
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
@@ -178,76 +180,116 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _names(text: str | None, known: list[str], option: str) -> list[str]:
-    """Column names of an option, checked."""
+def _note(notes: Sequence[str]) -> None:
+    for note in notes:
+        sys.stderr.write(f"note: {printable(note)}\n")
+
+
+def _check_form(options: argparse.Namespace) -> None:
+    """Options that do nothing together are a mistake."""
+    if options.sort and (options.frames or options.count_by):
+        other = "--frames" if options.frames else "--count-by"
+        order = "in order of time" if options.frames else "most frequent first"
+        raise Failure(f"--sort does not go with {other}", f"what {other} prints is {order}; leave one of them out")
+    form = next((form for form in ("json", "tree", "fields", "count_by") if getattr(options, form)), None)
+    if options.frames and form is not None:
+        raise Failure(f"--frames does not go with --{form.replace('_', '-')}", "leave one of them out")
+
+
+def _names(text: str | None, option: str, purpose: str) -> list[Named]:
+    """What the words of an option name: the vocabulary of filters (`filter/FILTER.md`)."""
     if text is None:
         return []
-    import difflib
+    from analyzer.filter import naming
+    from analyzer.filter.words import Word, WordProblem
 
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            raise Failure(
-                f"{option}: no column {name!r}",
-                f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}",
-            )
-    return names
-
-
-def _sorted(found: Iterator[Any], column: str, descending: bool) -> list[Any]:
-    """All exchanges by one column; those that lack it come last."""
-    every = list(found)
-    lacking = [one for one in every if one.row[column] is None]
-    having = [one for one in every if one.row[column] is not None]
-    return sorted(having, key=lambda one: one.row[column], reverse=descending) + lacking
+    found = []
+    for word in (word.strip() for word in text.split(",")):
+        try:
+            found.append(naming.printed(Word(word, 0, len(word)), purpose))
+        except WordProblem as problem:
+            raise Failure(f"{option}: {problem}", problem.hint) from None
+    return found
 
 
-def _print(found: Iterator[Any], options: argparse.Namespace, fields: list[str], out: IO[str]) -> int:
+def _sort(text: str | None) -> Named | None:
+    if text is None:
+        return None
+    (found, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
+    if more:
+        raise Failure(f"--sort {text}: one name is enough", "sort by one, and by more with kwire sql ... ORDER BY")
+    if found.kind == "opaque":
+        raise Failure(f"--sort: `{found.word}` has no single value", "go on to a field in it, or sort by another")
+    return found
+
+
+def _key(one: Any, sort: Named, descending: bool) -> Any:
+    """What an exchange is sorted by: of several values the one that comes first."""
+    bodies = (one.request, one.response) if sort.apis is not None else (None, None)
+    values = [value for value in sort.values(one.row, *bodies) if value == value]  # NaN is in no order
+    return (max(values) if descending else min(values)) if values else None
+
+
+def _print(
+    found: Iterator[Any], options: argparse.Namespace, fields: list[Named], sort: Named | None, out: IO[str]
+) -> int:
     """Write exchanges in the form asked for; returns how many."""
-    from analyzer import text
     from analyzer.lines import LOOK_AHEAD, Lines
+    from analyzer.sorting import Sorter
 
     wanted = options.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     color = wanted or options.color == "always"
     cut = out is sys.stdout  # a pager shows what is to the right of the screen
     lines = Lines(color, options.time == "absolute", None if options.wide else _width(), cut)
-    if options.frames and not options.json and not options.tree and not fields:
+    if options.frames:
         shown = 0
         for line in lines.frames(found, options.limit):
             out.write(line)
             shown += 1
         return shown
-    if not options.json and not fields and "-" not in options.captures:
-        head = list(itertools.islice(found, min(LOOK_AHEAD, options.limit or LOOK_AHEAD)))
+    at_once = "-" in options.captures and sort is None
+    if not options.json and not fields and not at_once:
+        head = list(itertools.islice(found, LOOK_AHEAD if sort else min(LOOK_AHEAD, options.limit or LOOK_AHEAD)))
         lines.start = head[0].capture_start if head else None
         lines.look(head)
         found = itertools.chain(head, found)
     heading = ""
     if fields:
-        heading = "\t".join(fields) + "\n"
+        heading = "\t".join(one.word for one in fields) + "\n"
     elif not options.json and not options.tree and not options.follow:
         heading = lines.heading()
+    texts: Iterator[str]
+    if sort is None:
+        texts = (_form(one, options, fields, lines) for one in itertools.islice(found, options.limit))
+    else:
+        descending = not options.sort.startswith("-")
+        sorter = Sorter(descending, options.limit)
+        for one in found:
+            key = _key(one, sort, descending)
+            if sorter.wants(key):
+                sorter.put(key, _form(one, options, fields, lines))
+        texts = iter(sorter)
     shown = 0
-    for one in found:
-        if options.limit and shown >= options.limit:
-            break
+    for text in texts:
         shown += 1
-        out.write(heading)  # not before the first row: what cannot be read says so, and nothing else
+        out.write(heading + text)  # no heading before the first row: what cannot be read says so, and nothing else
         heading = ""
-        lines.start = lines.start or one.capture_start
-        if options.json:
-            out.write(text.json_text(one.json()) + "\n")
-        elif options.tree:
-            out.write(lines.exchange(one))
-            out.write(lines.tree(one, options.hex))
-        elif fields:
-            out.write("\t".join(text.cell(one.row[name]) for name in fields) + "\n")
-        elif options.follow:
-            out.write(lines.dialogue(one))
-        else:
-            out.write(lines.exchange(one))
     return shown
+
+
+def _form(one: Any, options: argparse.Namespace, fields: list[Named], lines: Any) -> str:
+    """One exchange in the form asked for."""
+    from analyzer import text
+
+    lines.start = lines.start or one.capture_start
+    if options.json:
+        return text.json_text(one.json()) + "\n"
+    if options.tree:
+        return f"{lines.exchange(one)}{lines.tree(one, options.hex)}"
+    if fields:
+        bodies = (one.request, one.response) if any(field.apis for field in fields) else (None, None)
+        return "\t".join(text.cell(field.shown(one.row, *bodies)) for field in fields) + "\n"
+    return str(lines.dialogue(one) if options.follow else lines.exchange(one))
 
 
 def _width() -> int | None:
@@ -263,20 +305,6 @@ def _width() -> int | None:
         with contextlib.suppress(OSError):
             columns = os.get_terminal_size(sys.stdout.fileno()).columns
     return max(columns, _NARROWEST) if columns else None
-
-
-def _count_by(options: argparse.Namespace, names: list[str]) -> int:
-    """`--count-by`: a table of combinations, most frequent first."""
-    from analyzer import reading, text
-    from analyzer.options import Reading
-    from analyzer.points import NO_RECORDS, Choice
-
-    choice = Choice.of(options.filter, options.follow, records=NO_RECORDS)
-    result = reading.decode(options.captures, None, Reading.asked(options), choice, stdin=sys.stdin.buffer)
-    with _paged(options) as out:
-        out.write(text.counts(result.exchanges, names, options.limit))
-    _print_notes(result)
-    return 0
 
 
 def _sticky(pager: str) -> bool:

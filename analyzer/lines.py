@@ -9,6 +9,7 @@ repeats what the text says: errors are named and marked `!`, slow ones are marke
 from __future__ import annotations
 
 import datetime
+import itertools
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from typing import Any
 
 from analyzer.details import detail
 from analyzer.protocol.errors import label
+from analyzer.sorting import Sorter
 from analyzer.text import duration, printable, size
+from analyzer.times import rfc3339
 
 SLOW_US = 100_000
 """Latency from which an exchange is marked as slow. A long poll is slow on purpose; it is marked all the same."""
@@ -218,31 +221,36 @@ class Lines:
 
     def frames(self, found: Iterable[Any], limit: int | None) -> Iterator[str]:
         """Requests and responses apart, in order of their first bytes, after a line with the names of the columns."""
-        events = []
-        head: list[Any] = []
-        for count, one in enumerate(found):
-            self.start = self.start or one.capture_start
-            if count < LOOK_AHEAD:
-                head.append(one)
-            for side in ("request", "response"):
-                if one.row[f"{side}_time"] is not None:
-                    events.append((one.row[f"{side}_time"], count, side, one))
-        events.sort(key=lambda event: event[:3])
+        found = iter(found)
+        head = list(itertools.islice(found, LOOK_AHEAD))
+        self.start = self.start or (head[0].capture_start if head else None)
         self.look(head)
-        if events:
-            yield self.frames_heading()
         columns = self._frame_columns()
-        for when, _, side, one in events[:limit]:
-            row = one.row
-            ends = self._ends.client(row), self._ends.broker(row)
-            sender, receiver = ends if side == "request" else ends[::-1]
-            if side == "request":
-                rest = _words(_api(row), "request", _subject(row), detail(one, short=self._width is not None))
-            else:
-                rest = _words(_api(row), "response", _outcome(row))
-            cells = [self._time(when).strip(), sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
-            line = self._placed(zip(columns, cells, strict=True), "", rest)
-            yield (self._paint(_RED, line) if side == "response" and row["error_code"] else line) + "\n"
+        events = Sorter(limit=limit)
+        for count, one in enumerate(itertools.chain(head, found)):
+            for second, side in enumerate(("request", "response")):
+                when = one.row[f"{side}_time"]
+                if when is not None:
+                    key = (rfc3339(when), count, second)
+                    if events.wants(key):
+                        events.put(key, self._frame(columns, one, side))
+        heading = self.frames_heading()
+        for line in events:
+            yield heading + line
+            heading = ""
+
+    def _frame(self, columns: list[_Column], one: Any, side: str) -> str:
+        row = one.row
+        ends = self._ends.client(row), self._ends.broker(row)
+        sender, receiver = ends if side == "request" else ends[::-1]
+        if side == "request":
+            rest = _words(_api(row), "request", _subject(row), detail(one, short=self._width is not None))
+        else:
+            rest = _words(_api(row), "response", _outcome(row))
+        when = self._time(row[f"{side}_time"]).strip()
+        cells = [when, sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
+        line = self._placed(zip(columns, cells, strict=True), "", rest)
+        return (self._paint(_RED, line) if side == "response" and row["error_code"] else line) + "\n"
 
     def tree(self, one: Any, with_hex: bool) -> str:
         """Both messages of an exchange, field by field: name, value, [start, end) in the message after its length."""

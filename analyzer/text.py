@@ -8,9 +8,6 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from analyzer.escapes import json_text as json_text
 from analyzer.escapes import printable as printable
 from analyzer.meaning.connections import TLS
@@ -64,23 +61,6 @@ def aligned(rows: list[list[str]], right: set[int]) -> str:
         ]
         lines.append("  " + "  ".join(cells).rstrip())
     return "\n".join(lines) + "\n"
-
-
-def counts(exchanges: pa.Table, names: list[str], limit: int | None) -> str:
-    """How many exchanges for each combination of some columns, most frequent first; lists count once an element."""
-    table = exchanges.select(list(dict.fromkeys(names)))
-    for name in table.column_names:
-        if pa.types.is_list(table.schema.field(name).type):
-            index = pc.list_parent_indices(table[name]).combine_chunks()
-            flat = pc.list_flatten(table[name])
-            if pa.types.is_struct(flat.type):
-                flat = pc.struct_field(flat, "error")
-            table = table.take(index).set_column(table.column_names.index(name), name, flat)
-    grouped = table.group_by(table.column_names).aggregate([([], "count_all")])
-    rows = sorted(grouped.to_pylist(), key=lambda row: (-row["count_all"], [cell(row[name]) for name in names]))
-    shown = [[*names, "exchanges"]]
-    shown += [[*(cell(row[name]) or "-" for name in names), f"{row['count_all']:,}"] for row in rows[:limit]]
-    return aligned(shown, {len(names)})
 
 
 def summary_text(summary: dict[str, Any], out: str | None) -> str:

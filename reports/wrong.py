@@ -52,7 +52,23 @@ def unknown_column(query: str, name: str, near: Sequence[str]) -> WrongQuery:
         f"[UNRESOLVED_COLUMN.{kind}] A column, variable, or function parameter with name `{name}` cannot be resolved."
     )
     found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", query, re.IGNORECASE)
-    return WrongQuery.at(message + listed, _place(query, found.start()) if found else None)
+    return WrongQuery.at(message + listed, _place(query, found.start()) if found else None, column_hint(name))
+
+
+def column_hint(name: str) -> str:
+    """What to write for a column that there is not: filters have shorter names, and fields of the bodies."""
+    from analyzer.filter import naming
+
+    plain = name.replace("`", "")
+    last = plain.rpartition(".")[2]
+    if plain.partition(".")[0].lower() in ("request", "response") and "." in plain:
+        return f"fields of the bodies are in no table: kwire show CAPTURE --fields {plain}, or analyze with --filter"
+    if last in naming.ADDRESSES or last == "packet":
+        columns = naming.ADDRESSES.get(last, naming.PACKETS)
+        return f"what filters call {last} is {' and '.join(columns)} in tables; {HINT}"
+    if last in naming.SHORT:
+        return f"what filters call {last} is {naming.SHORT[last]} in tables; {HINT}"
+    return HINT
 
 
 def check(query: str) -> None:

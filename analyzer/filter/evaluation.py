@@ -15,6 +15,7 @@ FilterError and nothing else; a comparison is true if any value passes, so it is
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +26,10 @@ import pyarrow as pa
 from analyzer.bulk.rows import MAX_CODES, Exchanges
 from analyzer.filter.conditions import Test, Whole
 from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
+from analyzer.filter.naming import Columns, Named, Path, body_values, column_values
 from analyzer.filter.sources import Apis, Coded, Rows, Source, Table, TopicName, distinct
-from analyzer.filter.terms import Columns, Comparison, Path
-from analyzer.filter.values import STATED, micros
+from analyzer.filter.terms import Comparison, Relation
+from analyzer.filter.values import STATED
 from analyzer.filter.words import INT64_MAX, INT64_MIN, FilterError
 from analyzer.protocol import schema
 
@@ -149,9 +151,38 @@ def _odd_topics(source: Source) -> np.ndarray:
     return listed.rows(odd[where])
 
 
-def _verdict(node: Node, leaf: Callable[[Comparison], Verdict]) -> Verdict:
+def _about_both(source: Source, node: Relation) -> Verdict:
+    """Two names beside each other: of columns all is known, of paths which APIs have them."""
+    possible = np.ones(source.n, np.bool_)
+    for one in (node.left, node.right):
+        if one.apis is not None:
+            possible &= np.isin(source.api_keys(), list(one.apis))
+    if node.left.apis is not None or node.right.apis is not None:
+        return np.zeros(source.n, np.bool_), ~possible
+    passed = np.zeros(source.n, np.bool_)
+    for left, right in itertools.product(_columns(source, node.left), _columns(source, node.right)):
+        if left is None or right is None:
+            return _unknown(source.n)
+        passed |= left[1] & right[1] & np.asarray(node.holds(left[0], right[0]), np.bool_)
+    return _known(passed)
+
+
+def _columns(source: Source, one: Named) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """Columns as arrays of their values, text too, and whether there is one; None: the source does not have it."""
+    assert isinstance(one.about, Columns)
+    if one.kind != "text":
+        return [source.integers(name) for name in one.about.names]
+    found = source.texts(one.about.names[0])
+    if found is None:
+        return [None]
+    indices, present, values = found
+    every = np.array([*values, ""], object)
+    return [(every[np.where(present, indices, len(values))], present)]
+
+
+def _verdict(node: Node, leaf: Callable[[Comparison | Relation], Verdict]) -> Verdict:
     """Surely true, surely false (Kleene's logic of three values)."""
-    if isinstance(node, Comparison):
+    if isinstance(node, Comparison | Relation):
         return leaf(node)
     if isinstance(node, Not):
         true, false = _verdict(node.part, leaf)
@@ -167,7 +198,9 @@ def _verdict(node: Node, leaf: Callable[[Comparison], Verdict]) -> Verdict:
 
 
 def _judge(node: Node, source: Source) -> Verdict:
-    def leaf(comparison: Comparison) -> Verdict:
+    def leaf(comparison: Comparison | Relation) -> Verdict:
+        if isinstance(comparison, Relation):
+            return _about_both(source, comparison)
         if isinstance(comparison.about, Columns):
             return _about_columns(source, comparison, comparison.about)
         return _about_path(source, comparison)
@@ -176,39 +209,6 @@ def _judge(node: Node, source: Source) -> Verdict:
 
 
 # --- one exchange -----------------------------------------------------------------------------------------------------
-
-
-def _column_values(row: dict[str, Any], about: Columns) -> list[Any]:
-    """The values, nulls left out, of one exchange's columns."""
-    if about.form == "api":
-        return [row["api_key"]] if row["api"] is not None and row["api_key"] is not None else []
-    if about.form == "errors":
-        return [error["code"] for error in row["errors"] or ()]
-    if about.form == "address":
-        pair = tuple(row[name] for name in about.names)
-        return [] if None in pair else [pair]
-    found = []
-    for name in about.names:
-        value = row[name]
-        if value is not None:
-            found.extend(value) if about.form == "topics" else found.append(value)
-    found = [value for value in found if value is not None]
-    return [micros(value) for value in found] if about.form == "time" else found
-
-
-def _body_values(body: dict[str, Any] | None, parts: tuple[str, ...]) -> list[Any]:
-    """All values at a path, elements of lists one by one, nulls left out."""
-    current: list[Any] = [] if body is None else [body]
-    for part in parts:
-        found: list[Any] = []
-        for one in current:
-            value = one.get(part) if isinstance(one, dict) else None
-            if isinstance(value, list):
-                found.extend(value)
-            elif value is not None:
-                found.append(value)
-        current = found
-    return [value for value in current if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,19 +231,24 @@ class Filter:
         return source_of(self.root)
 
     # -- what it needs --------------------------------------------------------------------------------------------
-    def _comparisons(self) -> list[Comparison]:
-        found: list[Comparison] = []
+    def _comparisons(self) -> list[Comparison | Relation]:
+        found: list[Comparison | Relation] = []
         todo: list[Node] = [self.root]
         while todo:
             node = todo.pop()
-            if isinstance(node, Comparison):
+            if isinstance(node, Comparison | Relation):
                 found.append(node)
             else:
                 todo.extend((node.part,) if isinstance(node, Not) else node.parts)
         return found
 
     def _needs(self, side: str) -> bool:
-        return any(isinstance(one.about, Path) and one.about.side == side for one in self._comparisons())
+        abouts = [
+            about
+            for one in self._comparisons()
+            for about in ([one.about] if isinstance(one, Comparison) else [one.left.about, one.right.about])
+        ]
+        return any(isinstance(about, Path) and about.side == side for about in abouts)
 
     @functools.cached_property
     def needs_request(self) -> bool:
@@ -316,15 +321,17 @@ def _matches(node: Node, row: dict[str, Any], request: dict[str, Any] | None, re
         return any(_matches(part, row, request, response) for part in node.parts)
     if isinstance(node, Not):
         return not _matches(node.part, row, request, response)
+    if isinstance(node, Relation):
+        return any(node.holds(left, right) for left, right in node.pairs(row, request, response))
     if isinstance(node.about, Columns):
-        values = _column_values(row, node.about)
+        values = column_values(row, node.about)
         if node.present is not None:
             return bool(values) == node.present
         return node.test is not None and any(map(node.test, values))
     choices = [choice for choice in node.choices if row["api_key"] in choice.apis]
     if not choices:
         return node.present is False
-    values = _body_values(request if node.about.side == "request" else response, node.about.parts)
+    values = body_values(request if node.about.side == "request" else response, node.about.parts)
     if node.present is not None:
         return bool(values) == node.present
     return any(

@@ -7,12 +7,11 @@ expression raises FilterError with the place and what could stand there, and not
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analyzer.filter.terms import Comparison, compare
+from analyzer.filter.terms import Comparison, Relation, compare
 from analyzer.filter.words import FilterError, Word, WordProblem
 
 MAX_LENGTH: Final = 1 << 16
@@ -39,7 +38,7 @@ class Not:
     part: Node
 
 
-Node = And | Or | Not | Comparison
+Node = And | Or | Not | Comparison | Relation
 
 
 def _joined(kind: type[And] | type[Or], parts: Iterable[Node]) -> Node:
@@ -52,7 +51,7 @@ def _joined(kind: type[And] | type[Or], parts: Iterable[Node]) -> Node:
 
 def source_of(node: Node) -> str:
     """The expression of a tree."""
-    if isinstance(node, Comparison):
+    if isinstance(node, Comparison | Relation):
         return node.source
     if isinstance(node, Not):
         inner = source_of(node.part)
@@ -123,14 +122,9 @@ def _unquoted(token: Any) -> Word:
     return Word(text, int(token.start_pos), int(token.end_pos))
 
 
-@functools.cache
-def _bare() -> re.Pattern[str]:
-    return re.compile(_WORD, re.IGNORECASE)
-
-
 def _written(value: Word) -> str:
-    """A value as it can be written: bare where that is possible."""
-    if _bare().fullmatch(value.text):
+    """A value as it can be written: in quotes where it was, for beside a name a bare word may be a name."""
+    if value.end - value.start == len(value.text):
         return value.text
     return '"' + value.text.replace('"', '""') + '"'
 

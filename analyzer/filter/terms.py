@@ -1,22 +1,36 @@
-"""The words of a filter: which names there are, and what a value means beside each.
+"""The comparisons of a filter: what a value means beside a name, and which names go together.
 
 In: a name, an operator and values, as typed. Out: a `Comparison`, bound to columns of the table `exchanges` or to a
-path in the decoded bodies, whose values have become tests on integers, text or addresses. Rule: everything that can be
-wrong is found here, before a capture is opened: unknown names, wrong units, names of APIs, errors and statuses that
-Kafka does not have, paths that no API has, bad regular expressions. `FILTER.md` is the language for people.
+path in the decoded bodies, whose values have become tests on integers, text or addresses; or, where the value is a name
+too, a `Relation`. Rule: everything that can be wrong is found here, before a capture is opened: unknown names, wrong
+units, names of APIs, errors and statuses that Kafka does not have, paths that no API has, bad regular expressions.
+`FILTER.md` is the language for people.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+import itertools
+import operator as operators
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-import pyarrow as pa
-
-from analyzer import columns, tables
 from analyzer.filter.conditions import Test, Text
+from analyzer.filter.naming import (
+    PATH_COLUMNS,
+    TYPES,
+    Columns,
+    Info,
+    Named,
+    Path,
+    body_values,
+    family,
+    named,
+    names,
+    path_of,
+    paths,
+    spelled,
+)
 from analyzer.filter.values import (
     DURATION,
     PLAIN,
@@ -34,29 +48,10 @@ from analyzer.filter.values import (
     stated_as,
     words_of,
 )
-from analyzer.filter.words import Word, WordProblem, did_you_mean, short, suggest
+from analyzer.filter.words import Word, WordProblem
 from analyzer.protocol import errors as kafka_errors
-from analyzer.protocol import program
-from analyzer.protocol.schema import REQUEST, RESPONSE
 
 # --- what a comparison is about ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """One or more columns of `exchanges`, all of one `form`: `integer`, `time`, `text`, `api`, `errors`, `topics`,
-    `address`."""
-
-    names: tuple[str, ...]
-    form: str
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A field of the decoded bodies. `side` is `request` or `response`; `parts` are keys from the outside in."""
-
-    side: str
-    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,170 +78,114 @@ class Comparison:
     choices: tuple[Choice, ...] = ()
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
-
-SHORT: Final = {
-    "latency": "latency_us",
-    "total": "total_us",
-    "throttle": "throttle_us",
-    "topic": "topics",
-    "error": "errors",
-    "group": "group_id",
-    "time": "request_time",
-}
-"""Short names of columns. `error` is about all errors of the response, not only the first."""
-
-ADDRESSES: Final = {"client": ("client_ip", "client_port"), "broker": ("broker_ip", "broker_port")}
-PACKETS: Final = ("request_packet", "response_packet")
-
-PATH_COLUMNS: Final = {
-    "request.acks": ("acks", 1),
-    "request.maxWaitMs": ("max_wait_ms", 1),
-    "request.minBytes": ("min_bytes", 1),
-    "response.throttleTimeMs": ("throttle_us", 1000),
-}
-"""Paths that the table has as a column for every API that has the path, and how many of the column's units one is."""
-
-
-@functools.cache
-def column_types() -> dict[str, pa.DataType]:
-    """Every column of `exchanges`."""
-    return {column.name: column.type for column in tables.EXCHANGES}
-
-
-@functools.cache
-def names() -> tuple[str, ...]:
-    """Every name that is no path."""
-    return tuple(sorted({*column_types(), *SHORT, *ADDRESSES, "packet"}))
-
-
 @dataclass(frozen=True, slots=True)
-class _Info:
-    """A field as one API has it: `kind` of the values (an array's are its elements); `listed`: the column of lists that
-    has all of them, if there is one."""
+class Relation:
+    """A value of `left` and one of `right` compare as `operator` says. Where both are paths into one list, the values
+    of each element are compared with each other, not with those of another. `source` is the comparison as text."""
 
-    api_key: int
-    kind: str
-    secret: str
-    listed: str | None
+    left: Named
+    operator: str
+    right: Named
+    source: str = field(compare=False)
 
+    def pairs(self, row: dict[str, Any], request: Any, response: Any) -> Iterator[tuple[Any, Any]]:
+        """The values to compare of one exchange."""
+        one, other = self.left.about, self.right.about
+        if not (isinstance(one, Path) and isinstance(other, Path) and one.side == other.side):
+            yield from itertools.product(
+                self.left.values(row, request, response), self.right.values(row, request, response)
+            )
+            return
+        if not all(named.apis is not None and row["api_key"] in named.apis for named in (self.left, self.right)):
+            return
+        shared = 0
+        while shared < min(len(one.parts), len(other.parts)) - 1 and one.parts[shared] == other.parts[shared]:
+            shared += 1
+        for element in body_values(request if one.side == "request" else response, one.parts[:shared]):
+            for left, right in itertools.product(
+                body_values(element, one.parts[shared:]), body_values(element, other.parts[shared:])
+            ):
+                if type(left) in TYPES[self.left.kind] and type(right) in TYPES[self.right.kind]:
+                    yield left, right
 
-@functools.cache
-def paths() -> dict[str, tuple[_Info, ...]]:
-    """Every path with `request.` or `response.` before it, and what it is in each API. A body shows the size of records
-    in their place, so they have a second spelling."""
-    loaded = program.load()
-    listed = columns.lists_of_fields(loaded)
-    found: dict[str, list[_Info]] = {}
-    for info in loaded.fields:
-        if info.api_key < 0 or info.direction not in (REQUEST, RESPONSE) or not info.path:
-            continue
-        if info.kind in ("tags", "tag", "message") or info.path.endswith("[]"):
-            continue
-        kind, secret, column = info.kind, info.secret, listed[info.id]
-        if kind == "array" and info.element != "struct":
-            element = loaded.fields[loaded.field_id(info.api_key, info.direction, info.path + "[]")]
-            kind, secret, column = element.kind, info.secret or element.secret, listed[element.id]
-        elif kind == "array":
-            kind = "struct"
-        name = ("request." if info.direction == REQUEST else "response.") + info.path
-        found.setdefault(name, []).append(_Info(info.api_key, kind, secret, column))
-        if kind == "records":
-            found.setdefault(name + "SizeInBytes", []).append(_Info(info.api_key, kind, secret, column))
-    return {name: tuple(infos) for name, infos in found.items()}
-
-
-def _unknown_name(word: Word) -> WordProblem:
-    name = word.text
-    side, dot, rest = name.partition(".")
-    if dot and side in ("request", "response"):
-        prefix = side + "."
-        known = [path for path in paths() if path.startswith(prefix)]
-        last = "." + rest.rpartition(".")[2].lower()
-        other = ("response." if side == "request" else "request.") + rest
-        near = [other] if other in paths() else []
-        near += sorted((path for path in known if path.lower().endswith(last)), key=len)[:2]
-        near += sorted((path for path in known if path.lower().startswith(name.lower())), key=len)[:2]
-        near += suggest(name, known, 2)
-        hint = did_you_mean(list(dict.fromkeys(near))[:3]) or "paths have the names of Kafka's message definitions"
-        return WordProblem(word, f"no API has a field `{short(name)}` in any version", hint)
-    if name in ("request", "response"):
-        hint = f"write `{name}.` and a path, as in `request.acks`"
-        return WordProblem(word, f"`{name}` needs a field after it", hint)
-    near = suggest(name, names())
-    last = "." + name.rpartition(".")[2].lower()
-    if not near:
-        near = sorted((path for path in paths() if path.lower().endswith(last)), key=len)[:3]
-    hint = did_you_mean(near) or (
-        "a name is a column of the table exchanges, one of "
-        f"{', '.join(sorted([*SHORT, *ADDRESSES, 'packet']))}, or a path that starts with request. or response."
-    )
-    return WordProblem(word, f"there is no `{short(name)}` to filter by", hint)
+    def holds(self, left: Any, right: Any) -> Any:
+        """Do two values, or two arrays of them, compare as asked?"""
+        if self.left.unit != 1:
+            left = left * self.left.unit
+        if self.right.unit != 1:
+            right = right * self.right.unit
+        return _HOLDS[self.operator](left, right)
 
 
-# --- binding ----------------------------------------------------------------------------------------------------------
+_HOLDS: Final[dict[str, Any]] = {
+    "==": operators.eq, "!=": operators.ne, "<": operators.lt, "<=": operators.le, ">": operators.gt,
+    ">=": operators.ge,
+}  # fmt: skip
+
+# --- names beside names -----------------------------------------------------------------------------------------------
+
+_ALIKE: Final = {
+    "integer": "a number", "code": "a number", "float64": "a number", "duration": "a duration", "size": "a size",
+    "time": "a time", "text": "text", "bool": "true or false",
+}  # fmt: skip
+"""By kind: what a name of it can be compared with, another name of the same."""
+
+TEXT_NAMES: Final = frozenset((
+    "client_id", "client_ip", "broker_ip", "group_id", "member_id", "transactional_id", "request_file", "response_file",
+))  # fmt: skip
+"""Names that are no text beside a name of text. Others are: topics and clients may be called `topic` or `errors`."""
 
 
-def _column(name: str) -> tuple[Columns, Binder] | None:
-    """What a name that is no path is about, and how its values are read."""
-    if name in ADDRESSES:
-        return Columns(ADDRESSES[name], "address"), addresses_of
-    if name == "packet":
-        return Columns(PACKETS, "integer"), integers_of(PLAIN)
-    column = SHORT.get(name, name)
-    kind = column_types().get(column)
-    if kind is None:
+def _other(left: Named, operator: Word, values: Sequence[Word]) -> Named | None:
+    """What the value names, where it is a name and no value."""
+    if operator.text not in _HOLDS or values[0].end - values[0].start != len(values[0].text):
+        return None  # in quotes, it is a value
+    value = spelled(values[0])
+    path = value.text in paths()
+    if left.kind in ("text", "bool", "topics"):
+        if not path and (left.kind == "bool" or value.text not in TEXT_NAMES):
+            return None
+    elif not path and value.text not in names():
         return None
-    about = Columns((column,), "integer")
-    if column == "api":
-        return Columns(("api",), "api"), apis_of
-    if column == "errors":
-        return Columns(("errors",), "errors"), errors_of
-    if column == "error_code":
-        return about, codes_of
-    if column in STATED:
-        return Columns((column,), "text"), stated_as(column)
-    if pa.types.is_list(kind):
-        return Columns((column,), "topics"), words_of
-    if pa.types.is_timestamp(kind):
-        return Columns((column,), "time"), moments_of
-    if pa.types.is_string(kind):
-        return Columns((column,), "text"), words_of
-    if column.endswith("_us"):
-        return about, integers_of(DURATION, 1 if name == column else None)
-    if column.endswith("_ms"):
-        return about, integers_of(DURATION, 1000, 1000)
-    if column.endswith("_bytes"):
-        return about, integers_of(SIZE)
-    return about, integers_of(PLAIN)
+    elif left.kind not in _ALIKE and not path:
+        return None
+    right = named(value)
+    one, other = _ALIKE.get(left.kind), _ALIKE.get(right.kind)
+    if one is None or other is None or one != other:
+        said = f"`{left.word}` is {one or 'no single value'}, `{right.word}` is {other or 'no single value'}"
+        raise WordProblem(values[0], f"{said}: they cannot be compared", "in quotes a name is a value")
+    if one in ("text", "true or false") and operator.text not in ("==", "!="):
+        raise WordProblem(operator, f"`{operator.text}` does not go with {one}", "what does: `==`, `!=`")
+    return right
 
 
-_INTEGER_KINDS: Final = frozenset(("int8", "int16", "int32", "int64", "uint16", "uint32"))
+# --- names beside values ----------------------------------------------------------------------------------------------
 
-
-def _family(path: str, info: _Info) -> str:
-    """Which kinds share tests."""
-    if info.secret in ("always", "envelope") or info.kind in ("struct", "bytes"):
-        return "opaque"
-    if info.kind == "records":
-        return "size"
-    if info.kind in _INTEGER_KINDS:
-        last = path.rpartition(".")[2]
-        if info.kind == "int16" and last.lower().endswith("errorcode"):
-            return "code"
-        return "duration" if last.endswith("Ms") else "size" if last.lower().endswith("bytes") else "integer"
-    return "text" if info.kind in ("string", "uuid") else info.kind
-
-
-_FAMILIES: Final[dict[str, tuple[Binder, tuple[type, ...]]]] = {
-    "size": (integers_of(SIZE), (int,)),
-    "code": (codes_of, (int,)),
-    "duration": (integers_of(DURATION, 1000, 1000), (int,)),
-    "integer": (integers_of(PLAIN), (int,)),
-    "text": (words_of, (str,)),
-    "bool": (bools_of, (bool,)),
-    "float64": (reals_of, (int, float)),
+_FAMILIES: Final[dict[str, Binder]] = {
+    "size": integers_of(SIZE),
+    "code": codes_of,
+    "duration": integers_of(DURATION, 1000, 1000),
+    "integer": integers_of(PLAIN),
+    "text": words_of,
+    "bool": bools_of,
+    "float64": reals_of,
 }
+
+
+def _binder(column: Named) -> Binder:
+    """How the values beside a column are read."""
+    assert isinstance(column.about, Columns)
+    name = column.about.names[0]
+    if column.kind == "duration":
+        if column.unit != 1:
+            return integers_of(DURATION, column.unit, column.unit)
+        return integers_of(DURATION, 1 if column.word == name else None)
+    if name in STATED:
+        return stated_as(name)
+    return {
+        "api": apis_of, "errors": errors_of, "code": codes_of, "topics": words_of, "text": words_of, "time": moments_of,
+        "address": addresses_of, "size": integers_of(SIZE), "integer": integers_of(PLAIN),
+    }[column.kind]  # fmt: skip
 
 
 def _opaque(name: Word, operator: Word) -> WordProblem:
@@ -261,7 +200,7 @@ def _opaque(name: Word, operator: Word) -> WordProblem:
     return WordProblem(operator, f"`{name.text}` has no single value", hint)
 
 
-def _implied(about: Path, infos: Sequence[_Info], test: Test) -> Comparison | None:
+def _implied(about: Path, infos: Sequence[Info], test: Test) -> Comparison | None:
     """What the columns must show for the test of a field to pass: every error of a response other than 0 is in
     `errors`, every topic name in `topics`."""
     if all(info.listed == "errors" for info in infos) and not test(kafka_errors.NONE):
@@ -281,46 +220,43 @@ def _path(name: Word, operator: Word, values: Sequence[Word], source: str) -> Co
         if operator.text in ("is null", "is not null"):
             return Comparison(about, operator.text == "is not null", source)
         return Comparison(about, None, source, integers_of(scale, smallest, smallest // column[1])(operator, values))
-    side, *parts = name.text.split(".")
-    records = all(info.kind == "records" for info in infos)
-    if records and not parts[-1].endswith("SizeInBytes"):
-        parts[-1] += "SizeInBytes"
-    path = Path(side, tuple(parts))
+    path = path_of(name.text)
     if operator.text in ("is null", "is not null"):
         everywhere = Choice(frozenset(info.api_key for info in infos), (), None)
         return Comparison(path, operator.text == "is not null", source, choices=(everywhere,))
-    families: dict[str, list[_Info]] = {}
+    families: dict[str, list[Info]] = {}
     for info in infos:
-        families.setdefault(_family(name.text, info), []).append(info)
+        families.setdefault(family(name.text, info), []).append(info)
     choices: list[Choice] = []
     problem: WordProblem | None = None
-    for family, members in families.items():
-        if family == "opaque":
+    for kind, members in families.items():
+        if kind == "opaque":
             problem = problem or _opaque(name, operator)
             continue
-        bind, takes = _FAMILIES[family]
         try:
-            test = bind(operator, values)
+            test = _FAMILIES[kind](operator, values)
         except WordProblem as found:
             problem = found
             continue
         apis = frozenset(info.api_key for info in members)
-        choices.append(Choice(apis, takes, test, _implied(path, members, test)))
+        choices.append(Choice(apis, TYPES[kind], test, _implied(path, members, test)))
     if not choices:
         assert problem is not None
         raise problem
     return Comparison(path, None, source, choices=tuple(choices))
 
 
-def compare(name: Word, operator: Word, values: Sequence[Word], source: str) -> Comparison:
+def compare(name: Word, operator: Word, values: Sequence[Word], source: str) -> Comparison | Relation:
     """Bind one comparison; `operator` is one of == != < <= > >= ~ !~, `in`, `not in`, `is null`, `is not null`. Raises
     WordProblem."""
-    bound = _column(name.text)
-    if bound is None:
-        if name.text not in paths():
-            raise _unknown_name(name)
+    name = spelled(name)
+    left = named(name)
+    right = _other(left, operator, values) if values else None
+    if right is not None:
+        return Relation(left, operator.text, right, source)
+    if name.text in paths():
         return _path(name, operator, values, source)
-    about, bind = bound
+    assert isinstance(left.about, Columns)
     if operator.text in ("is null", "is not null"):
-        return Comparison(about, operator.text == "is not null", source)
-    return Comparison(about, None, source, bind(operator, values))
+        return Comparison(left.about, operator.text == "is not null", source)
+    return Comparison(left.about, None, source, _binder(left)(operator, values))

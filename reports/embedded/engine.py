@@ -208,15 +208,25 @@ def _first_line(failure: Exception) -> str:
 
 
 _UNKNOWN = re.compile(r'Referenced column "((?:[^"]|"")*)" (?:was )?not found')
+_UNKNOWN_OF = re.compile(r'(?:Table|Values list) "((?:[^"]|"")*)" does not have a column named "((?:[^"]|"")*)"')
+_UNKNOWN_TABLE = re.compile(r'Referenced table "[^"]*" not found!.*LINE \d+: (.*)\n( *)\^+', re.DOTALL)
 
 
 def _unknown_column(message: str) -> UnknownColumn | None:
     """The column that a query's writer has misspelt."""
+    near = re.search(r"Candidate bindings: :?(.*)", message)
+    candidates = re.findall(r'"((?:[^"]|"")*)"', near[1]) if near else ()
     found = _UNKNOWN.search(message)
-    if found is None:
+    if found is not None:
+        return UnknownColumn(found[1], candidates)
+    qualified = _UNKNOWN_OF.search(message)
+    if qualified is not None:
+        return UnknownColumn(f"{qualified[1]}.{qualified[2]}", candidates)
+    other = _UNKNOWN_TABLE.search(message)  # `request.acks`: a column of a relation that the query does not name
+    if other is None:
         return None
-    near = re.search(r"Candidate bindings: (.*)", message)
-    return UnknownColumn(found[1], re.findall(r'"((?:[^"]|"")*)"', near[1]) if near else ())
+    said = re.match(r'"?\w+"?(?:\."?\w+"?)+', other[1][max(0, len(other[2]) - len("LINE 1: ")) :])
+    return UnknownColumn(said[0].replace('"', ""), ()) if said is not None else None
 
 
 def _plain(table: pa.Table) -> pa.Table:

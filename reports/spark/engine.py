@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reports import relations
-from reports.wrong import WrongQuery, unknown_relation
+from reports.wrong import WrongQuery, column_hint, unknown_relation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,4 +79,5 @@ class Spark:
         if unknown:
             # Of ours only those are there that the query names.
             return unknown_relation(first, place, unknown[1], {*relations.names(), *self.own()})
-        return WrongQuery.at(first, place)
+        column = re.search(r"\[UNRESOLVED_COLUMN\S*\].*? with name (\S+) cannot", first)
+        return WrongQuery.at(first, place, *([column_hint(column[1])] if column else []))

@@ -127,11 +127,17 @@ USAGE = [
     ("show {capture} --threads x", ["--threads", "'x'"]),
     ("show {capture} --json --tree", ["--tree", "--json"]),
     ("show {capture} --hex", ["--hex", "--tree"]),
-    ("show {capture} --fields api,nope", ["--fields", "'nope'", "client_id"]),
+    ("show {capture} --fields api,nope", ["--fields", "`nope`", "to show"]),
     ("show {capture} --fields ''", ["--fields"]),
-    ("show {capture} --fields apy", ["did you mean api?"]),
-    ("show {capture} --sort nope", ["--sort", "'nope'"]),
-    ("show {capture} --count-by api,nope", ["--count-by", "'nope'"]),
+    ("show {capture} --fields apy", ["did you mean `api`"]),
+    ("show {capture} --fields response.errorCod", ["no API has a field", "`response.errorCode`"]),
+    ("show {capture} --sort nope", ["--sort", "`nope`"]),
+    ("show {capture} --sort response.topics", ["`response.topics` has no single value", "a field in it"]),
+    ("show {capture} --sort api,latency", ["one name is enough"]),
+    ("show {capture} --sort latency --frames", ["--sort does not go with --frames"]),
+    ("show {capture} --sort latency --count-by api", ["--sort does not go with --count-by"]),
+    ("show {capture} --frames --json", ["--frames does not go with --json"]),
+    ("show {capture} --count-by api,nope", ["--count-by", "`nope`"]),
     ("show {capture} --follow nobody", ["--follow", "nobody", "--count-by connection"]),
     ("show {capture} --filter 'api =='", ["filter, column 7", "a value"]),
     ("show {capture} --filter 'colour == red'", ["filter, column 1", "`colour`"]),
@@ -387,6 +393,41 @@ def test_count_by(rows: list[dict[str, Any]]) -> None:
     assert told == expected
     counts = [int(line.split()[-1]) for line in lines]
     assert counts == sorted(counts, reverse=True)
+
+
+def test_count_by_loses_no_exchange_and_counts_what_one_says_twice_once(rows: list[dict[str, Any]]) -> None:
+    lines = printed("show", CAPTURE, "--count-by", "topic").splitlines()[1:]
+    told = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines}
+    expected: dict[str, int] = {}
+    for row in rows:
+        for topic in set(row["topics"] or ()) or {"-"}:
+            expected[topic] = expected.get(topic, 0) + 1
+    assert told == expected
+
+
+def test_fields_of_bodies_are_names_too() -> None:
+    """What `--fields`, `--count-by` and `--sort` say of a path is what the bodies hold."""
+    path = "request.topics[].name"
+    found = [(one.row["correlation_id"], [topic["name"] for topic in (one.request or {}).get("topics") or ()
+                                          if isinstance(topic, dict) and topic.get("name") is not None])
+             for one in analyzer.exchanges(CAPTURE)]  # fmt: skip
+    lines = printed("show", CAPTURE, "--fields", f"correlation_id,{path}").split("\n")[1:-1]
+    assert [(int(one), json.loads(names or "[]")) for one, names in (line.split("\t") for line in lines)] == found
+    counted = dict(line.split() for line in printed("show", CAPTURE, "--count-by", path).splitlines()[1:])
+    for name in {name for _, names in found for name in names}:
+        assert int(counted[name]) == sum(name in names for _, names in found)
+    assert int(counted["-"]) == sum(not names for _, names in found)
+    ordered = printed("show", CAPTURE, "--sort", path, "--fields", path).split("\n")[1:-1]
+    largest = [max(json.loads(line)) for line in ordered if line]
+    assert largest == sorted(largest, reverse=True)
+    assert ordered[len(largest) :] == [""] * (len(found) - len(largest))
+
+
+def test_sort_on_stdin_prints_at_the_end_and_says_so() -> None:
+    with open(CAPTURE, "rb") as stdin:
+        done = kwire("show", "-", "--sort", "latency", "--fields", "latency_us", "--limit", 5, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, "note: --sort prints when stdin ends\n")
+    assert done.stdout == printed("show", CAPTURE, "--sort", "latency", "--fields", "latency_us", "--limit", 5)
 
 
 def test_frames_shows_requests_and_responses_apart_in_order_of_time(rows: list[dict[str, Any]]) -> None:

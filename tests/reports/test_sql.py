@@ -93,6 +93,10 @@ WRONG = [
     ("SELEC 1", "PARSE_SYNTAX_ERROR", "SHOW VIEWS"),
     ("SELECT api b c FROM exchanges", "PARSE_SYNTAX_ERROR", "SHOW VIEWS"),
     ("SELECT apo FROM exchanges", "UNRESOLVED_COLUMN.*`api`", "DESCRIBE"),
+    ("SELECT latency FROM exchanges", "UNRESOLVED_COLUMN.*`latency`", "latency is latency_us in tables"),
+    ("SELECT client FROM exchanges", "UNRESOLVED_COLUMN.*`client`", "client_ip and client_port"),
+    ("SELECT e.group FROM exchanges e", "UNRESOLVED_COLUMN.*group", "group_id in tables"),
+    ("SELECT request.acks FROM exchanges", "UNRESOLVED_COLUMN.*acks", "--fields request.acks"),
     ("SELECT * FROM exchange", "TABLE_OR_VIEW_NOT_FOUND", "did you mean exchanges"),
     ("DESCRIBE latency_by_ap", "TABLE_OR_VIEW_NOT_FOUND", "did you mean latency_by_api"),
 ]

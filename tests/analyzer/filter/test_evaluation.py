@@ -27,7 +27,7 @@ from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.fields import MAX_CODES
 from analyzer.bulk.rows import Exchanges, Names, no_exchanges
 from analyzer.filter import evaluation as filtering
-from analyzer.filter import terms as filter_terms
+from analyzer.filter import naming as filter_names
 from analyzer.filter import values
 from analyzer.filter.evaluation import Filter, FilterError, IntegerTest, parse
 from analyzer.protocol import schema
@@ -74,7 +74,7 @@ def test_there_are_examples_of_everything() -> None:
     for unit in [*values.DURATIONS, *values.SIZES]:
         if unit.isascii():
             assert re.search(rf"\d{unit}\b", expressions) or f"`{unit}`" in DOCUMENT, unit
-    for name in filter_terms.names():
+    for name in filter_names.names():
         assert f"`{name}`" in DOCUMENT, f"{name} is not documented"
 
 
@@ -131,6 +131,11 @@ WRONG = [
     ("response.acks == 1", 1, "no API", "`request.acks`"),
     ("request == 1", 1, "needs a field", "request."),
     ("request. == 1", 1, "no API", ""),
+    ("latency > response_bytes", 11, "`latency` is a duration, `response_bytes` is a size", "in quotes"),
+    ("time < latency", 8, "cannot be compared", ""),
+    ("client_id < group_id", 11, "`<` does not go with text", "`==`"),
+    ("topic == request.topics.name", 10, "`topic` is no single value", ""),
+    ("request.acks[] == 1", 1, "`request.acks` is no list", "leave the `[]` out"),
     ("response.responses > 3", 20, "no single value", "`response.responses."),
     ("response.topics.partitions._tags == 1", 1, "no API", ""),
     ("api == Prodduce", 8, "no API `Prodduce`", "`Produce`"),
@@ -254,7 +259,7 @@ def test_whatever_is_typed_nothing_but_a_filter_error_is_raised(text: str) -> No
 
 
 @settings(max_examples=300)
-@given(st.sampled_from([*filter_terms.names(), "request.acks", "response.topics.name", "response.topics.isInternal",
+@given(st.sampled_from([*filter_names.names(), "request.acks", "response.topics.name", "response.topics.isInternal",
                         "response.entries.values.value", "request.groups", "request.timeoutMs"]),
        st.sampled_from(["==", "<", ">=", "~", "!="]),
        st.text(max_size=25) | st.from_regex(r"[0-9:.TZ+/-]{1,30}"))  # fmt: skip
@@ -504,9 +509,9 @@ def test_a_path_of_another_api_never_matches_whatever_the_body_says() -> None:
 
 
 def test_every_path_of_the_definitions_can_be_asked_for() -> None:
-    for path in filter_terms.paths():
+    for path in filter_names.paths():
         assert parse(f"{path} is not null").root != parse(f"{path} is null").root
-    assert len(filter_terms.paths()) > 900
+    assert len(filter_names.paths()) > 900
 
 
 def test_columns_stand_for_the_paths_they_repeat() -> None:
@@ -514,7 +519,7 @@ def test_columns_stand_for_the_paths_they_repeat() -> None:
     compared = 0
     for folder in sample_folders():
         for exchange, request, response in seen(folder.name):
-            for path, (column, scale) in filter_terms.PATH_COLUMNS.items():
+            for path, (column, scale) in filter_names.PATH_COLUMNS.items():
                 side, name = path.split(".")
                 body = request if side == "request" else response
                 in_body = None if body is None else body.get(name)
@@ -528,7 +533,7 @@ def test_errors_and_topics_of_bodies_are_in_the_columns() -> None:
     compared = 0
     for folder in sample_folders():
         for exchange, request, response in seen(folder.name):
-            for path, infos in filter_terms.paths().items():
+            for path, infos in filter_names.paths().items():
                 found = {info.listed for info in infos if info.api_key == exchange["api_key"]}
                 body = request if path.startswith("request.") else response
                 if "errors" in found:
@@ -772,8 +777,52 @@ def neither(part: Slow) -> Slow:
     return Slow(f"not ({part.text})", lambda one: not part.matches(one))
 
 
+def relation(left: Thing, sign: str, right: Thing, scales: tuple[int, int]) -> Slow:
+    """Two names beside each other, a value of the first counting so many of the second's units."""
+    return Slow(
+        f"{left.name} {sign} {right.name}",
+        lambda one: any(
+            COMPARE[sign](a * scales[0] if scales[0] != 1 else a, b * scales[1] if scales[1] != 1 else b)
+            for a in left.values(one)
+            for b in right.values(one)
+        ),
+    )
+
+
+def bare(name: str, values: Callable[[Seen], list[Any]]) -> Thing:
+    return Thing(name, values, (), plain, ())
+
+
+RELATIONS = [
+    (bare("latency", of_column("latency_us")), ORDERED, bare("max_wait", of_column("max_wait_ms")), (1, 1000)),
+    (bare("max_wait_ms", of_column("max_wait_ms")), ORDERED, bare("total", of_column("total_us")), (1000, 1)),
+    (bare("total", of_column("total_us")), ORDERED, bare("latency_us", of_column("latency_us")), (1, 1)),
+    (bare("request.maxWaitMs", of_path("request.maxWaitMs")), ORDERED, bare("latency", of_column("latency_us")),
+     (1000, 1)),
+    (bare("response.throttleTimeMs", of_column("throttle_us")), ORDERED, bare("queue", of_column("queue_us")), (1, 1)),
+    (bare("request_bytes", of_column("request_bytes")), ORDERED, bare("response_bytes", of_column("response_bytes")),
+     (1, 1)),
+    (bare("api_version", of_column("api_version")), ORDERED, bare("api_key", of_column("api_key")), (1, 1)),
+    (bare("request_packet", of_column("request_packet")), ORDERED, bare("reply", of_column("reply")), (1, 1)),
+    (bare("client_id", of_column("client_id")), ("==", "!="), bare("group_id", of_column("group_id")), (1, 1)),
+    (bare("client_ip", of_column("client_ip")), ("==", "!="), bare("broker_ip", of_column("broker_ip")), (1, 1)),
+    (bare("request.groupId", of_path("request.groupId")), ("==", "!="), bare("group_id", of_column("group_id")),
+     (1, 1)),
+    (bare("response.errorCode", of_path("response.errorCode")), ORDERED, bare("error_code", of_column("error_code")),
+     (1, 1)),
+    (bare("request.maxBytes", of_path("request.maxBytes")), ORDERED,
+     bare("response_bytes", of_column("response_bytes")), (1, 1)),
+]  # fmt: skip
+
+
+@st.composite
+def relations(draw: st.DrawFn) -> Slow:
+    left, signs, right, scales = draw(st.sampled_from(RELATIONS))
+    return relation(left, draw(st.sampled_from(signs)), right, scales)
+
+
 expressions: st.SearchStrategy[Slow] = st.recursive(
-    comparisons(),
+    comparisons() | relations(),
     lambda inner: st.builds(both, inner, inner) | st.builds(either, inner, inner) | st.builds(neither, inner),
     max_leaves=6,
 )
@@ -846,6 +895,39 @@ def test_each_thing_with_each_sign(thing: Thing) -> None:
                 agree(comparison(thing, sign, first, thing.with_, 0))
     for form in (1, 2, 3, 4):
         agree(comparison(thing, "==", thing.with_[0], thing.with_, form))
+
+
+@pytest.mark.parametrize("case", RELATIONS, ids=[f"{left.name}-{right.name}" for left, _, right, _ in RELATIONS])
+def test_two_names_beside_each_other(case: tuple[Thing, tuple[str, ...], Thing, tuple[int, int]]) -> None:
+    left, signs, right, scales = case
+    for sign in signs:
+        agree(relation(left, sign, right, scales))
+
+
+PARTITIONS = {"responses": [
+    {"partitions": [{"highWatermark": 5, "logStartOffset": 9}]},
+    {"partitions": [{"highWatermark": 10, "logStartOffset": 10}, {"highWatermark": 2}]},
+]}  # fmt: skip
+
+
+def test_paths_into_one_list_are_compared_element_by_element() -> None:
+    both = "response.responses[].partitions[].{} {} response.responses[].partitions[].{}"
+    for sign, expected in (("<", True), ("==", True), (">", False)):
+        found = parse(both.format("highWatermark", sign, "logStartOffset"))
+        assert found.matches({**FETCH, "api_version": 12}, None, PARTITIONS) is expected
+        assert not found.matches(METADATA, None, PARTITIONS)  # an API that has neither
+        assert not found.matches(FETCH, None, None)
+    crossed = parse("response.sessionId < response.responses.partitions.highWatermark")
+    assert (crossed.needs_request, crossed.needs_response) == (False, True)
+
+
+def test_a_word_beside_text_is_text_unless_it_cannot_be() -> None:
+    one = row(client_id="group_id", group_id="topic", topics=["errors"], api_key=3)
+    for expression, expected in (
+        ("client_id == group_id", False), ("client_id == 'group_id'", True), ("client_id != group_id", True),
+        ("group == topic", True), ("topic == errors", True), ("group_id == group_id", True), ("group == group", False),
+    ):  # fmt: skip
+        assert parse(expression).matches(one) is expected, expression
 
 
 # --- rows of integers ---
