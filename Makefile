@@ -49,17 +49,22 @@ bench: $(VENV)/installed
 	$(BIN)/python -m tests.bench $(ARGS)
 
 lock: $(VENV)/installed
-	@echo "== pip-compile: pyproject.toml -> requirements.lock"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip-tools>=7.5'
-	$(BIN)/pip-compile --quiet --extra dev --extra spark --extra sql --extra urls --allow-unsafe --strip-extras --no-emit-index-url --no-emit-trusted-host \
-		--no-emit-find-links --no-header --upgrade --output-file requirements.lock pyproject.toml
+	@echo "== uv: pyproject.toml -> requirements.lock, with the hashes of all files of each package"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	$(BIN)/uv pip compile --quiet --native-tls --extra dev --extra spark --extra sql --extra urls --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-header --upgrade \
+		--output-file requirements.lock pyproject.toml
+	@echo "== next: make test installs it; then $(BIN)/python tools/licenses.py writes LICENSES.md again"
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@echo "== installing kwire and its pinned dependencies into $(VENV) (once; some minutes on a slow line)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kwire needs Python 3.11 or newer, this is " \
 		+ sys.version.split()[0] + "\nhint: make PYTHON=/path/to/python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@# What builds packages comes first, from the same lock: pip would fetch it for each of them, whatever its hash.
+	awk '/^[A-Za-z]/ { wanted = /^(setuptools|wheel|packaging)==/ } wanted' requirements.lock > $(VENV)/build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(VENV)/build.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@# As pip does for what is not editable: else each start compiles all of kwire where Python may not write beside it.
 	$(BIN)/python -m compileall -q captures analyzer replay reports

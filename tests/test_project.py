@@ -136,12 +136,25 @@ def test_samples_are_small_and_have_their_passports() -> None:
 
 
 def test_the_lock_pins_every_dependency_exactly() -> None:
-    pinned = {}
+    """By version, and by the hashes of its files, which `make` demands."""
+    pinned: dict[str, int] = {}
+    name = ""
     for line in (ROOT / "requirements.lock").read_text().splitlines():
         if line and not line.lstrip().startswith("#"):
-            found = re.fullmatch(r"([A-Za-z0-9._-]+)==([^ ;]+)( ; .*)?", line)
+            hashed = re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line)
+            if hashed:
+                pinned[name] += 1
+                continue
+            found = re.fullmatch(r"([A-Za-z0-9._-]+)==([^ ;]+)( ; .*)? \\", line)
             assert found, f"not pinned exactly: {line}"
-            pinned[found[1].lower().replace("_", "-")] = found[2]
+            name = found[1].lower().replace("_", "-")
+            pinned[name] = 0
+    assert not [name for name, hashes in pinned.items() if not hashes], "packages without a hash"
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    installing = [line for line in lines if "pip install" in line and "lock" in line]
+    assert len(installing) == 2
+    assert all("--require-hashes" in line for line in installing)
+    assert not [name for name in ("setuptools", "wheel", "packaging") if name not in pinned], "what builds packages"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]:
         name = re.split(r"[\[<>=! ;]", requirement)[0].lower()
