@@ -24,6 +24,7 @@ from analyzer.bulk.rows import Exchanges, Names, Window
 from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer, concatenated
 from analyzer.exchange import Exchange
 from analyzer.meaning import Watcher, hearing
+from analyzer.meaning.clients import Clients
 from analyzer.meaning.connections import EndedConnections
 from analyzer.meaning.hearing import Listener
 from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
@@ -338,7 +339,7 @@ class PointTables:
         """All has been taken: the tables of what it means, empty ones too."""
         told = {name: [tables.schema(name).empty_table()] for name in tables.MEANING}
         for listener in self.listeners:
-            for name, table in listener.tables(self.names.capture, self._look_up):
+            for name, table in listener.tables(self.names.capture, self.topics.name):
                 told[name].append(table)
         for name, parts in told.items():
             yield name, concatenated(name, parts)
@@ -364,7 +365,7 @@ class PointTables:
 
 def _listeners() -> tuple[Listener, ...]:
     """Who learns what the traffic means."""
-    return ()
+    return (Clients(),)
 
 
 def chosen(

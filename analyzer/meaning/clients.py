@@ -1,0 +1,320 @@
+"""Who the clients are: table `clients`, a row for each client id and address.
+
+In: windows, and what was heard of logins. Out: software, name, groups, topics, APIs with their versions, counts and
+times of each client. Rules: counted by columns, no object a row; what a connection says without a client id (its
+first requests, answers whose requests were not seen; an empty one is none) is its first client id's. What is kept
+grows with the rows of the table and with the connections that are open. Cut: beyond `MAX_CLIENTS` clients, in order of
+their first exchange, the rest are one row without client id and address; beyond `MAX_NAMED` names in one list, those
+that come last in the alphabet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.bulk import state as s
+from analyzer.bulk.ended import Connections
+from analyzer.bulk.rows import Names, Window
+from analyzer.meaning.combos import combinations, largest, smallest
+from analyzer.meaning.hearing import Heard
+from analyzer.meaning.logins import Login
+from analyzer.protocol import names as apis
+from analyzer.protocol import schema
+
+MAX_CLIENTS: Final = 100_000
+"""Rows of `clients` but one. Each takes about a kilobyte until the end, and a client id is any text."""
+MAX_NAMED: Final = 1000
+"""Names in one list of a row."""
+
+Key = tuple[str | None, str | None]
+"""Client id and address."""
+Place = tuple[int, int]
+
+_WRITING: Final = np.array([apis.PRODUCE])
+_READING: Final = np.array([apis.FETCH, apis.SHARE_FETCH])
+_LOGINS: Final = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
+
+
+@dataclass(slots=True)
+class _Client:
+    """What one client did, or what a connection did that has no client id yet."""
+
+    first: Place
+    connections: int = 0
+    exchanges: int = 0
+    errors: int = 0
+    first_ns: int = s.NULL
+    last_ns: int = s.NULL
+    apis: dict[int, list[int]] = field(default_factory=dict)  # by key: lowest and highest version, exchanges
+    groups: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    software: Counter[tuple[str | None, str | None]] = field(default_factory=Counter)
+    principals: Counter[str] = field(default_factory=Counter)
+
+    def count(self, exchanges: int, errors: int, first_ns: int, last_ns: int) -> None:
+        self.exchanges += exchanges
+        self.errors += errors
+        if first_ns != s.NULL:
+            self.first_ns = first_ns if self.first_ns == s.NULL else min(self.first_ns, first_ns)
+        self.last_ns = max(self.last_ns, last_ns)  # NULL is below all times
+
+    def used(self, api: int, lowest: int, highest: int, exchanges: int) -> None:
+        use = self.apis.setdefault(api, [lowest, highest, 0])
+        self.apis[api] = [min(use[0], lowest), max(use[1], highest), use[2] + exchanges]
+
+    def join(self, other: _Client) -> None:
+        self.first = min(self.first, other.first)
+        self.connections += other.connections
+        self.count(other.exchanges, other.errors, other.first_ns, other.last_ns)
+        for api, use in other.apis.items():
+            self.used(api, *use)
+        for mine, theirs in ((self.groups, other.groups), (self.written, other.written), (self.read, other.read)):
+            _add(mine, theirs)
+        self.software.update(other.software)
+        self.principals.update(other.principals)
+
+
+def _add(names: set[str], more: set[str]) -> None:
+    """Add names; of too many, those that come first in the alphabet stay, in whatever order they came."""
+    names |= more
+    if len(names) > 2 * MAX_NAMED:
+        names.intersection_update(sorted(names)[:MAX_NAMED])
+
+
+@dataclass(slots=True)
+class _Open:
+    """A connection that is open: its first client id, those seen on it, what was said without one until then."""
+
+    born: int
+    ip: str
+    first: str | None = None
+    unnamed: str | None = None  # what it says instead until then: nothing, or an empty one
+    seen: set[str | None] = field(default_factory=set)
+    waiting: _Client | None = None
+    login: Login = field(default_factory=Login)
+
+
+@dataclass(slots=True)
+class Clients:
+    """Learns who the clients are (a `Listener`)."""
+
+    _clients: dict[Key, _Client] = field(default_factory=dict)
+    _rest: _Client | None = None  # those beyond MAX_CLIENTS
+    _open: dict[int, _Open] = field(default_factory=dict)  # by number of the connection
+
+    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+        if len(window.every):
+            self._count(window, heard)
+        names = window.names
+        ended = window.connections
+        for i in np.flatnonzero(ended["is_kafka"]).tolist() if len(ended) else ():
+            self._software(ended, i, names)
+        for number in ended.number.tolist():
+            one = self._open.pop(number, None)
+            if one is not None and one.born == names.born[number]:
+                self._close(one)
+        if len(self._clients) > 2 * MAX_CLIENTS:
+            self._cut()
+
+    def _count(self, window: Window, heard: Sequence[Heard]) -> None:
+        """Everything that columns say, and logins."""
+        every, names = window.every, window.names
+        client, api = every.column("client_id"), every.column("api_key")
+        first, place = combinations(every.connection, client)
+        count = len(first)
+        asked = every.column("request_time")
+        began = np.where(asked == s.NULL, every.column("response_time"), asked)
+        ended = np.maximum(every.column("request_end"), every.column("response_end"))
+        error = every.column("error_code")
+        failed = (error != s.NULL) & (error != 0)
+        sums = (
+            np.bincount(place, minlength=count), np.bincount(place[failed], minlength=count),
+            smallest(began, place, count), largest(np.maximum(began, ended), place, count),
+        )  # fmt: skip
+        numbers = every.connection[first].tolist()
+        order = np.argsort(first).tolist()  # a connection's first client id is the first that it says
+        said = client[first].tolist()
+        for i in order:
+            self._learn(numbers[i], names.strings[said[i]] if said[i] != s.NULL else None, names)
+        trigger, rows = every.column("trigger"), [column.tolist() for column in sums]
+        of: list[_Client] = []
+        for i in range(count):
+            id_ = names.strings[said[i]] if said[i] != s.NULL else None
+            of.append(self._of(numbers[i], id_, (int(trigger[first[i]]), names.born[numbers[i]])))
+            of[i].count(*(column[i] for column in rows))
+        self._uses(place, api, every.column("api_version"), of)
+        self._groups(place, every.column("group_id"), of, names)
+        self._topics(window, place, of)
+        for one in heard:
+            if one.exchange.api_key in _LOGINS:
+                name = self._open[int(every.connection[one.row])].login.take(one.exchange)
+                if name is not None:
+                    of[place[one.row]].principals[name] += 1
+
+    def _learn(self, number: int, client: str | None, names: Names) -> None:
+        """A connection has said something under this client id."""
+        one = self._open.get(number)
+        if one is None or one.born != names.born[number]:
+            if one is not None:
+                self._close(one)  # its number was given to another: it has ended
+            one = self._open[number] = _Open(names.born[number], names.strings[names.ends[number][0]])
+        if client == "":
+            one.unnamed = ""
+        elif client is not None and one.first is None:
+            one.first = client
+            if one.waiting is not None:
+                self._client((client, one.ip), one.waiting.first).join(one.waiting)
+                one.waiting = None
+                one.seen.add(client)
+
+    def _of(self, number: int, client: str | None, place: Place) -> _Client:
+        """Whose what is counted is; the connection is counted where it is new there."""
+        one = self._open[number]
+        client = client or one.first
+        if client is None:
+            if one.waiting is None:
+                one.waiting = _Client(place, connections=1)
+            one.waiting.first = min(one.waiting.first, place)
+            return one.waiting
+        found = self._client((client, one.ip), place)
+        if client not in one.seen:
+            one.seen.add(client)
+            found.connections += 1
+        return found
+
+    def _client(self, key: Key, place: Place) -> _Client:
+        found = self._clients.get(key)
+        if found is None:
+            found = self._clients[key] = _Client(place)
+        found.first = min(found.first, place)
+        return found
+
+    @staticmethod
+    def _uses(place: np.ndarray, api: np.ndarray, version: np.ndarray, of: list[_Client]) -> None:
+        known = np.flatnonzero((api != s.NULL) & (version != s.NULL))
+        if not len(known):
+            return
+        place, api, version = place[known], api[known], version[known]
+        first, which = combinations(place, api, version)
+        counts = np.bincount(which, minlength=len(first)).tolist()
+        columns = (column[first].tolist() for column in (place, api, version))
+        for client, key, number, exchanges in zip(*columns, counts, strict=True):
+            of[client].used(key, number, number, exchanges)
+
+    @staticmethod
+    def _groups(place: np.ndarray, group: np.ndarray, of: list[_Client], names: Names) -> None:
+        named = np.flatnonzero(group != s.NULL)
+        if not len(named):
+            return
+        first, _ = combinations(place[named], group[named])
+        for client, symbol in zip(place[named][first].tolist(), group[named][first].tolist(), strict=True):
+            _add(of[client].groups, {names.strings[symbol]})
+
+    @staticmethod
+    def _topics(window: Window, place: np.ndarray, of: list[_Client]) -> None:
+        every, strings = window.every, window.names.strings
+        parts = every.partitions
+        api = every.column("api_key")[every.owner]
+        topic = np.where(parts[s.P_TOPIC] != s.NULL, parts[s.P_TOPIC], parts[s.P_TOPIC_ID])
+        for keys, written in ((_WRITING, True), (_READING, False)):
+            rows = np.flatnonzero(np.isin(api, keys) & (topic != s.NULL))
+            if not len(rows):
+                continue
+            client, symbol = place[every.owner[rows]], topic[rows]
+            first, _ = combinations(client, symbol)
+            for one, named in zip(client[first].tolist(), symbol[first].tolist(), strict=True):
+                _add(of[one].written if written else of[one].read, {strings[named]})
+
+    def _software(self, ended: Connections, i: int, names: Names) -> None:
+        """What a connection that has ended said of its client's software (ApiVersions, KIP-511)."""
+        symbols = [int(ended[column][i]) for column in ("client_id", "software_name", "software_version")]
+        if symbols[1] == s.NULL:
+            return
+        client, *software = (None if symbol == s.NULL else names.strings[symbol] for symbol in symbols)
+        number = int(ended.number[i])
+        key = client, names.strings[names.ends[number][0]]
+        place = (int(ended.trigger[i]), names.born[number])
+        self._client(key, place).software[software[0], software[1]] += 1
+
+    def _close(self, one: _Open) -> None:
+        if one.waiting is not None:
+            self._client((one.unnamed, one.ip), one.waiting.first).join(one.waiting)
+
+    def _cut(self) -> None:
+        if len(self._clients) <= MAX_CLIENTS:
+            return
+        later = sorted(self._clients, key=lambda key: self._clients[key].first)[MAX_CLIENTS:]
+        for key in later:
+            client = self._clients.pop(key)
+            if self._rest is None:
+                self._rest = _Client(client.first)
+            counted = _Client(client.first, client.connections)
+            counted.count(client.exchanges, client.errors, client.first_ns, client.last_ns)
+            self._rest.join(counted)
+
+    def join(self, other: Clients) -> None:
+        for key, client in other._clients.items():
+            self._client(key, client.first).join(client)
+        for one in other._open.values():
+            self._close(one)
+        if other._rest is not None:
+            self._rest = self._rest or _Client(other._rest.first)
+            self._rest.join(other._rest)
+        if len(self._clients) > 2 * MAX_CLIENTS:
+            self._cut()
+
+    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+        for one in self._open.values():
+            self._close(one)
+        self._open = {}
+        silent = [key for key, client in self._clients.items() if not client.exchanges]
+        for key in silent:  # software that a connection told whose exchanges were beyond what is kept
+            del self._clients[key]
+        self._cut()
+        ordered = sorted(self._clients, key=lambda key: (self._clients[key].first, str(key)))
+        rows = [_row(capture, key, self._clients[key], topic_name) for key in ordered]
+        if self._rest is not None:
+            rows.append(_row(capture, (None, None), self._rest, topic_name))
+        yield "clients", pa.Table.from_pylist(rows, schema=tables.schema("clients"))
+
+
+def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], str]) -> dict[str, Any]:
+    software = _most(client.software) or (None, None)
+    used = [
+        {"api": schema.api_name(api), "min_version": low, "max_version": high, "exchanges": count}
+        for api, (low, high, count) in sorted(client.apis.items())
+    ]
+    return {
+        "capture": capture,
+        "client_id": key[0],
+        "client_ip": key[1],
+        "software_name": software[0],
+        "software_version": software[1],
+        "principal": _most(client.principals),
+        "group_ids": _listed(client.groups),
+        "topics_written": _listed({topic_name(topic) for topic in client.written}),
+        "topics_read": _listed({topic_name(topic) for topic in client.read}),
+        "apis": used,
+        "connections": client.connections,
+        "exchanges": client.exchanges,
+        "errors": client.errors,
+        "first_time": None if client.first_ns == s.NULL else client.first_ns // 1000,
+        "last_time": None if client.last_ns == s.NULL else client.last_ns // 1000,
+    }
+
+
+def _listed(names: set[str]) -> list[str]:
+    return sorted(names)[:MAX_NAMED]
+
+
+def _most(said: Counter[Any]) -> Any:
+    """What was said most often, of several the first in the alphabet."""
+    return min(said, key=lambda value: (-said[value], str(value))) if said else None
