@@ -60,6 +60,13 @@ def over(values: np.ndarray, kind: pa.DataType, absent: np.ndarray | None = None
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
+def flags(values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
+    """A column of booleans, null where not `known`. (`pa.array` of an array loads NumPy's masked ones.)"""
+    valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [valid, bits])
+
+
 def _absent(values: np.ndarray) -> np.ndarray | None:
     """Where NULL stands; None where it nowhere does."""
     absent = values == NULL

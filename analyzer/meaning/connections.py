@@ -187,9 +187,9 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
         "broker_ip": pa.array([strings[end[2]] for end in ends], pa.string()),
         "broker_port": pa.array([end[3] for end in ends], pa.int32()),
         "rtt_us": arrow.integers(arrow.micros(ended["rtt_ns"]), pa.int64()),
-        "opened": pa.array(ended["opened"]),
+        "opened": arrow.flags(ended["opened"]),
         "closed": pa.array([CLOSED[i] for i in ended["closed"].tolist()], pa.string()),
-        "tls": pa.array(ended["tls"]),
+        "tls": arrow.flags(ended["tls"]),
     }
     for name, nanos in _TIMES.items():
         columns[name] = arrow.times(ended[nanos] // 1000)

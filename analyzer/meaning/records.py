@@ -56,6 +56,14 @@ class RowGroups:
         for name in list(self._parts):
             yield name, self._joined(name)
 
+    def join(self, other: RowGroups) -> None:
+        """Take over another's rows that wait."""
+        for name, parts in other._parts.items():
+            self._parts.setdefault(name, []).extend(parts)
+            self._rows[name] = self._rows.get(name, 0) + other._rows[name]
+            self._bytes[name] = self._bytes.get(name, 0) + other._bytes.get(name, 0)
+        other._parts.clear()
+
     def _joined(self, name: str) -> pa.Table:
         parts = self._parts.pop(name)
         self._rows[name] = self._bytes[name] = 0
@@ -99,6 +107,14 @@ class OpenedRecords:
         for one in taken:
             for name, table in self._made.take(*one):
                 yield from self._groups.put(name, table)
+
+    def join(self, other: OpenedRecords) -> None:
+        """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have
+        numbers that mean something to their own reader alone: it makes their rows (`finish`), or ValueError."""
+        if other._taken or other._made.waiting:
+            raise ValueError("record sets of the other wait: its `tables` and `finish` come first")
+        self.counts.join(other.counts)
+        self._groups.join(other._groups)
 
     def flush(self) -> Iterator[tuple[str, pa.Table]]:
         """The rows of the windows so far that have not been given yet."""

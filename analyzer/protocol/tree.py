@@ -428,30 +428,7 @@ def decode_request(
         return Decoded(NO_API, -1, REQUEST, None, None, (), 0, 0, SHORT, f"header at byte 0: {REASONS[SHORT]}")
     api_key = int.from_bytes(frame[0:2], "big", signed=True)
     version = int.from_bytes(frame[2:4], "big", signed=True)
-    loaded = program.load()
-    header_version = 1
-    if compiled_message(api_key, version, REQUEST) is not None:
-        header_version = int(loaded.header_version[REQUEST, api_key, version])
-    found = compiled_data("RequestHeader", header_version)
-    assert found is not None
-    buffer = as_buffer(frame)
-    header = _decode_layout(found, header_version, frame, buffer, 0, tree, _Reading(frame, exact, NEITHER))
-    if header.status != OK:
-        return dataclasses.replace(header, api_key=api_key, version=version, direction=REQUEST)
-    return _with_header(
-        header,
-        decode_message(
-            frame,
-            api_key,
-            version,
-            REQUEST,
-            start=header.end,
-            tree=tree,
-            exact=exact,
-            inner=inner,
-            max_rows=max_rows,
-        ),
-    )
+    return _framed(frame, api_key, version, REQUEST, tree, exact, inner, max_rows)
 
 
 def decode_response(
@@ -471,29 +448,37 @@ def decode_response(
         return _no_layout(api_key, version, RESPONSE, 0)
     if api_key == API_VERSIONS and int.from_bytes(frame[4:6], "big") == UNSUPPORTED_VERSION:
         version = 0
-    loaded = program.load()
-    known = compiled_message(api_key, version, RESPONSE) is not None
-    header_version = int(loaded.header_version[RESPONSE, api_key, version]) if known else 0
-    found = compiled_data("ResponseHeader", header_version)
-    assert found is not None
-    buffer = as_buffer(frame)
-    header = _decode_layout(found, header_version, frame, buffer, 0, tree, _Reading(frame, exact, NEITHER))
+    return _framed(frame, api_key, version, RESPONSE, tree, exact, inner, max_rows)
+
+
+_HEADERS: Final = {REQUEST: ("RequestHeader", 1), RESPONSE: ("ResponseHeader", 0)}
+"""By direction: the header's layout, and its version where that of the message is not known."""
+
+
+def _framed(
+    frame: bytes,
+    api_key: int,
+    version: int,
+    direction: int,
+    tree: bool,
+    exact: bool,
+    inner: tuple[int, int] | None,
+    max_rows: int,
+) -> Decoded:
+    """A message with its header; where the header does not decode, that alone."""
+    name, header_version = _HEADERS[direction]
+    if compiled_message(api_key, version, direction) is not None:
+        header_version = int(program.load().header_version[direction, api_key, version])
+    layout = compiled_data(name, header_version)
+    assert layout is not None
+    reading = _Reading(frame, exact, NEITHER)
+    header = _decode_layout(layout, header_version, frame, as_buffer(frame), 0, tree, reading)
     if header.status != OK:
-        return dataclasses.replace(header, api_key=api_key, version=version, direction=RESPONSE)
-    return _with_header(
-        header,
-        decode_message(
-            frame,
-            api_key,
-            version,
-            RESPONSE,
-            start=header.end,
-            tree=tree,
-            exact=exact,
-            inner=inner,
-            max_rows=max_rows,
-        ),
+        return dataclasses.replace(header, api_key=api_key, version=version, direction=direction)
+    body = decode_message(
+        frame, api_key, version, direction, start=header.end, tree=tree, exact=exact, inner=inner, max_rows=max_rows
     )
+    return _with_header(header, body)
 
 
 def envelope_inner(frame: bytes) -> tuple[int, int] | None:

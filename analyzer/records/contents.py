@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.arrow import text
 from analyzer.protocol import embedded, schema
 from analyzer.records import opening as r
@@ -96,4 +96,4 @@ def _headers(piece: r.Piece) -> pa.Array:
     pairs = pa.StructArray.from_arrays([names, values], names=["key", "value"])
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), pairs).cast(tables.HEADERS)
+    return pa.ListArray.from_arrays(arrow.over(offsets, pa.int32()), pairs).cast(tables.HEADERS)

@@ -91,7 +91,7 @@ class Origins:
         """The same for rows of the sets `which` int64[n]."""
         if len(which) == len(self.number) and (which == np.arange(len(which))).all():
             return self.columns
-        index = pa.array(which)
+        index = arrow.over(which, pa.int64())
         return {name: column.take(index) for name, column in self.columns.items()}
 
 
@@ -184,6 +184,11 @@ class RecordTables:
         self._held_bytes: dict[int, bytes] = {}
         self._held_size = 0
         self._heap = np.zeros(0, np.uint8)
+
+    @property
+    def waiting(self) -> int:
+        """Batches of sets that no exchange has told of yet."""
+        return self._held.shape[1]
 
     def take(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
         """(name, rows) of one window: `records` in several parts, then `batches`, of the sets in `origins`, in its
@@ -336,8 +341,8 @@ def batches_table(found: Batches, origins: Origins) -> pa.Table:
         "magic": arrow.integers(t[b.B_MAGIC], pa.int8()),
         "codec": arrow.dictionary(np.where(codec > b.ZSTD, NULL, codec), b.CODECS),
         "timestamp_type": arrow.dictionary(appended, TIMESTAMP_TYPES),
-        "is_transactional": _booleans(_flag(t, b.TRANSACTIONAL), known),
-        "is_control": _booleans(_flag(t, b.CONTROL), known),
+        "is_transactional": arrow.flags(_flag(t, b.TRANSACTIONAL), known),
+        "is_control": arrow.flags(_flag(t, b.CONTROL), known),
         "producer_id": arrow.integers(_not_negative(t[b.B_PRODUCER_ID]), pa.int64()),
         "producer_epoch": arrow.integers(_not_negative(t[b.B_PRODUCER_EPOCH]), pa.int16()),
         "base_sequence": arrow.integers(_not_negative(t[b.B_BASE_SEQUENCE]), pa.int32()),
@@ -347,8 +352,8 @@ def batches_table(found: Batches, origins: Origins) -> pa.Table:
         "first_timestamp": _millis(t[b.B_FIRST_TIMESTAMP]),
         "last_timestamp": _millis(t[b.B_LAST_TIMESTAMP]),
         "delete_horizon": _millis(t[b.B_DELETE_HORIZON]),
-        "crc_ok": _booleans(t[b.B_CRC_OK] == 1, t[b.B_CRC_OK] != NULL),
-        "partial": pa.array(t[b.B_STATE] == b.PARTIAL),
+        "crc_ok": arrow.flags(t[b.B_CRC_OK] == 1, t[b.B_CRC_OK] != NULL),
+        "partial": arrow.flags(t[b.B_STATE] == b.PARTIAL),
         "reason": _reasons(t),
     }
     return pa.Table.from_arrays([columns[name] for name in _names("batches")], names=_names("batches"))
@@ -421,12 +426,7 @@ def _not_negative(values: np.ndarray) -> np.ndarray:
 def _millis(values: np.ndarray) -> pa.Array:
     """Times of Kafka, in ms; -1 is none."""
     fine = (values >= FIRST_MS) & (values <= LAST_MS) & (values != -1)
-    micros = pa.array(np.where(fine, values, 0) * 1000, pa.int64(), mask=None if fine.all() else ~fine)
-    return micros.view(tables.TIME)  # not a cast, which would load all of PyArrow's functions
-
-
-def _booleans(values: np.ndarray, known: np.ndarray) -> pa.Array:
-    return pa.array(values, mask=None if known.all() else ~known)
+    return arrow.times(np.where(fine, np.where(fine, values, 0) * 1000, NULL))
 
 
 def _reasons(table: np.ndarray) -> pa.Array:

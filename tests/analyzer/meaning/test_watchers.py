@@ -1,6 +1,7 @@
 """Watchers: what they know can be stored between windows, and joined with what watchers of other shares know.
 
-(proves: analyzer/meaning/names.py, analyzer/meaning/connections.py, analyzer/meaning/summary.py)
+(proves: analyzer/meaning/names.py, analyzer/meaning/connections.py, analyzer/meaning/summary.py,
+analyzer/meaning/records.py)
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pytest
 
 from analyzer.bulk.engine import Engine, Settings, Share
 from analyzer.bulk.rows import Window
 from analyzer.meaning import Watcher
 from analyzer.meaning.connections import EndedConnections
 from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
+from analyzer.meaning.records import OpenedRecords
 from analyzer.meaning.summary import Summary
+from analyzer.records.batches import Limits
 from captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
 SAMPLE = "group-kip848-librdkafka-4.3"
+OF_RECORDS = "txn-librdkafka-4.3"
 Rows = dict[str, list[str]]
 
 
@@ -29,9 +34,10 @@ def watchers() -> tuple[Watcher, ...]:
     return topics, Leaders(topics), Brokers(), Offers(), EndedConnections(), Summary()
 
 
-def windows(share: Share | None = None) -> Iterator[Window]:
-    [point] = capture_points([str(capture_files(SAMPLES / SAMPLE)[0])], False)
-    for window in Engine(point, Settings(threads=1, window_bytes=10_000), share=share).windows():
+def windows(share: Share | None = None, name: str = SAMPLE, records: bool = False) -> Iterator[Window]:
+    [point] = capture_points([str(capture_files(SAMPLES / name)[0])], False)
+    settings = Settings(threads=1, window_bytes=10_000, keep_records=records)
+    for window in Engine(point, settings, share=share).windows():
         yield window
         window.names.release()
 
@@ -104,3 +110,35 @@ def test_shares_joined_know_what_one_reader_knows() -> None:
         assert Counter(found[name]) == Counter(expected[name])
     for name in ("topic_ids", "brokers"):
         assert set(found[name]) == set(expected[name])
+
+
+def records(share: Share | None = None) -> tuple[OpenedRecords, Rows]:
+    """A watcher that has taken all, and the rows that it gave; those of its last row group still wait."""
+    opened, found = OpenedRecords("meta", 1, Limits(), str), Rows()
+    for window in windows(share, OF_RECORDS, records=True):
+        opened.take(window)
+        gather(found, (opened,))
+    return opened, found
+
+
+def test_opened_records_of_shares_joined_are_those_of_one_reader() -> None:
+    once, expected = records()
+    joined, found = records(Share(0, 2))
+    other, given = records(Share(1, 2))
+    joined.join(other)
+    for opened, into in ((once, expected), (joined, found)):
+        for name, table in opened.flush():
+            into.setdefault(name, []).extend(map(repr, table.to_pylist()))
+    assert joined.counts.as_dict() == once.counts.as_dict() != {}
+    for name in ("batches", "records"):
+        assert expected[name]
+        assert Counter([*found[name], *given.get(name, ())]) == Counter(expected[name])
+    assert not list(other.flush())
+
+
+def test_record_sets_that_wait_are_their_own_readers() -> None:
+    first, second = (OpenedRecords("batches", 1, Limits(), str) for _ in range(2))
+    for window in windows(None, OF_RECORDS, records=True):
+        second.take(window)
+    with pytest.raises(ValueError, match="finish"):
+        first.join(second)
