@@ -24,6 +24,7 @@ from analyzer import dataset
 from analyzer.cli import EXIT_INTERRUPTED
 from analyzer.escapes import printable
 from analyzer.failure import Failure
+from analyzer.options import Reading
 from analyzer.protocol import names
 from replay import outcome, run
 from replay.diff import pairs, text
@@ -167,11 +168,9 @@ def replay(options: argparse.Namespace) -> int:
     notes: list[str] = []
     wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options), partial=options.partial)
     dial = wanted.access.dial(host, port)
-    with _progress() as reading:
-        captured = run.read(
-            options.captures, filter=options.filter, rotated=options.rotated, ports=options.port, notes=notes,
-            reading=reading,
-        )  # fmt: skip
+    with _progress() as report:
+        how = Reading(options.rotated, options.port)
+        captured = run.read(options.captures, how=how, filter=options.filter, notes=notes, report=report)
     if options.dry_run:
         return _dry_run(options, captured, wanted, dial)
     with _telling() as tell:

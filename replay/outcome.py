@@ -242,8 +242,8 @@ class Recorder:
         row = dict.fromkeys(column.name for column in tables.EXCHANGES)
         captured = outcome.row
         for name in ("connection", "exchange", "api_key", "api", "client_id", "acks", "max_wait_ms", "min_bytes",
-                     "group_id", "transactional_id", "topics"):  # fmt: skip
-            row[name] = captured[name]
+                     "isolation_level", "group_id", "transactional_id", "topics"):  # fmt: skip
+            row[name] = captured.get(name)  # a dataset of before has not all columns
         row["capture"] = tables.REPLAYED + captured["capture"]
         row["api_version"] = outcome.sent_version
         row["request_time"] = row["request_end"] = moment(outcome.sent_ns)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer import dataset
+from analyzer.options import Reading
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topics import topics_of
@@ -78,22 +79,19 @@ class Result:
 def read(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    how: Reading | None = None,
     filter: Any = None,
-    rotated: bool = False,
-    ports: Sequence[int] = (),
     notes: list[str] | None = None,
-    reading: Callable[[str, int, int], None] | None = None,
+    report: Callable[[str, int, int], None] | None = None,
 ) -> list[Session]:
-    """Sessions of captures, or of a dataset. `reading` is told the capture, bytes read, and its size. Raises
-    NothingToReplay where they have no request."""
+    """Sessions of captures, or of a dataset. `how` captures are read; `report` is told the capture, bytes read, and
+    its size. Raises NothingToReplay where they have no request."""
     named = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
     told: list[str] = []
     if len(named) == 1 and dataset.is_dataset(named[0]):
         found = sessions.from_dataset(named[0])
     else:
-        found = sessions.from_captures(
-            named, filter=filter, rotated=rotated, ports=ports, notes=told, progress=reading
-        )
+        found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
     if not any(session.requests for session in found):
         why = told[0] if told else f"no request in {', '.join(map(str, named))}"
         raise NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")

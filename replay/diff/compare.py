@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from analyzer.protocol import errors, names, schema
-from replay.diff.correspondence import Group, Learned, Partition, Reading, learn
+from replay.diff.correspondence import Correspondence, Group, Partition, Reading, learn
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
 from replay.diff.pairs import COMPARABLE, Pair, Side
 
@@ -141,14 +141,15 @@ class Differences:
         self._groups: dict[tuple[Any, ...], list[Difference]] = {}
         self._counts: Counter[tuple[Any, ...]] = Counter()
 
-    def take(self, some: Iterable[Difference]) -> None:
-        for one in some:
-            values = (one.left, one.right) if one.kind.startswith(("error", "state", "version")) else ("", "")
-            key = (one.row["api_key"], one.row["api_version"], one.path, one.kind, *values, one.rule)
+    def take(self, differences: Iterable[Difference]) -> None:
+        for difference in differences:
+            row, kind = difference.row, difference.kind
+            values = (difference.left, difference.right) if kind.startswith(("error", "state", "version")) else ("", "")
+            key = (row["api_key"], row["api_version"], difference.path, kind, *values, difference.rule)
             self._counts[key] += 1
             if self._counts[key] <= EXAMPLES:
-                self._groups.setdefault(key, []).append(one)
-                self._kept.append(one)
+                self._groups.setdefault(key, []).append(difference)
+                self._kept.append(difference)
 
     def __iter__(self) -> Iterator[Difference]:
         return iter(self._kept)
@@ -157,14 +158,15 @@ class Differences:
         return bool(self._kept)
 
     def groups(self) -> Iterator[Grouped]:
-        for key, some in self._groups.items():
+        for key, examples in self._groups.items():
             api_key, version, path, kind, left, right, rule = key
-            yield Grouped(api_key, version, path, kind, left, right, rule, self._counts[key], tuple(some))
+            yield Grouped(api_key, version, path, kind, left, right, rule, self._counts[key], tuple(examples))
 
 
 def grouped(differences: Differences) -> list[Grouped]:
     """Unexpected ones first, then by count."""
-    return sorted(differences.groups(), key=lambda one: (not one.unexpected, -one.count, one.api_key, one.path))
+    groups = differences.groups()
+    return sorted(groups, key=lambda group: (not group.unexpected, -group.count, group.api_key, group.path))
 
 
 @dataclass(slots=True)
@@ -197,7 +199,7 @@ class _Comparing:
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self.pairs = pairs
         self.place = 0  # of the pair that is compared now
-        self.learned: Learned = learn(pairs)
+        self.correspondence: Correspondence = learn(pairs)
         self.result = Comparison()
         self.failed_groups: set[str] = set()
         self.failed_transactions: set[str] = set()
@@ -208,9 +210,9 @@ class _Comparing:
             self.place = place
             self._pair(pair)
         self.result.differences.take(self._produced())
-        for partition in self.learned.partitions.values():
+        for partition in self.correspondence.partitions.values():
             self.result.differences.take(self._read(partition))
-        for group in self.learned.groups.values():
+        for group in self.correspondence.groups.values():
             self.result.differences.take(self._group(group))
         return self.result
 
@@ -224,11 +226,11 @@ class _Comparing:
             result.skipped[pair.right.rule or pair.left.rule or reason] += 1
             return
         result.compared += 1
-        found = list(self._differences(pair))
-        result.differences.take(found)
-        if any(one.unexpected for one in found):
+        differences = list(self._differences(pair))
+        result.differences.take(differences)
+        if any(difference.unexpected for difference in differences):
             result.unexpected += 1
-        elif found:
+        elif differences:
             result.expected += 1
         else:
             result.same += 1
@@ -249,9 +251,9 @@ class _Comparing:
             yield Difference(pair.row, "(version)", "version", f"v{left.version}", f"v{right.version}", rule="version")
         api_key = pair.api_key
         scope = str(pair.row.get("group_id") or "")
-        members = self.learned.members
-        naming_left = Naming(self.learned.left.topic, lambda member: member)
-        naming_right = Naming(self.learned.right.topic, lambda member: members.of_right(scope, member))
+        members = self.correspondence.members
+        naming_left = Naming(self.correspondence.left.topic, lambda member: member)
+        naming_right = Naming(self.correspondence.right.topic, lambda member: members.of_right(scope, member))
         facts_left = facts(api_key, left.version, left.body, pair.left.asked, naming_left)
         facts_right = facts(api_key, right.version, right.body, pair.right.asked, naming_right)
         self._latency(pair, facts_left, facts_right)
@@ -270,12 +272,12 @@ class _Comparing:
     def _facts(self, pair: Pair, left: Facts, right: Facts, common: frozenset[str]) -> Iterator[Difference]:
         absent: set[Place] = set()
         wrong: set[tuple[str, ...]] = set()
-        found = []
+        differences = []
         for place in {**left, **right}:
             if place.path not in common:
                 continue
-            one = self._fact(pair, place, left.get(place), right.get(place))
-            if one is None:
+            difference = self._fact(pair, place, left.get(place), right.get(place))
+            if difference is None:
                 continue
             mine = left.get(place) or right.get(place)
             assert mine is not None
@@ -283,14 +285,14 @@ class _Comparing:
                 absent.add(place)
             if mine.kind is Kind.ERROR:
                 wrong.add(place.key)
-            found.append((place, mine.kind, one))
-        for place, kind, one in found:
+            differences.append((place, mine.kind, difference))
+        for place, kind, difference in differences:
             if any(_inside(place, outer) for outer in absent):
                 continue  # told once, for the element
             if kind is not Kind.ERROR and any(place.key[: len(key)] == key for key in wrong):
                 continue  # an answer with an error says nothing else
-            self._note(pair, one)
-            yield one
+            self._note(pair, difference)
+            yield difference
 
     def _fact(self, pair: Pair, place: Place, left: Fact | None, right: Fact | None) -> Difference | None:
         either = left or right
@@ -315,7 +317,7 @@ class _Comparing:
             rule = "target_config"
         elif place.path == "topics" and pair.api_key in (names.METADATA, names.DESCRIBE_TOPIC_PARTITIONS):
             name = place.key[0]
-            if name not in self.learned.named_topics or name.startswith("__"):
+            if name not in self.correspondence.named_topics or name.startswith("__"):
                 rule = "other_topics"
             elif not on_left:
                 rule = "seeded"
@@ -329,7 +331,7 @@ class _Comparing:
         rule: str | None = None
         if kind is Kind.ID:
             scope = str(pair.row.get("group_id") or "")
-            if self.learned.members.same(scope, left, right):
+            if self.correspondence.members.same(scope, left, right):
                 return None
             if place.path.endswith("leader"):
                 rule = "role_changed"
@@ -339,7 +341,7 @@ class _Comparing:
             if (left >= 0) == (right >= 0):
                 return None
             topic, number = place.key
-            if self.place in self.learned.partition(topic, int(number)).swallowed:
+            if self.place in self.correspondence.partition(topic, int(number)).swallowed:
                 return Difference(pair.row, place.path, "swallowed as a duplicate", str(left), str(right), place.key)
             return Difference(pair.row, place.path, "append time", str(left), str(right), place.key, "target_config")
         elif kind is Kind.CONFIG:
@@ -381,20 +383,20 @@ class _Comparing:
         if left < 0 or right < 0:
             # Committed by others, before: on the target, or in the capture.
             where = str(pair.row.get("group_id")), place.key[-2], int(place.key[-1])
-            return "before_capture" if left < 0 or where not in self.learned.committed else None
-        return self.learned.position(place.key[-2], int(place.key[-1]), left, right)
+            return "before_capture" if left < 0 or where not in self.correspondence.committed else None
+        return self.correspondence.position(place.key[-2], int(place.key[-1]), left, right)
 
     def _listed(self, pair: Pair, place: Place, left: int, right: int) -> str | None:
         asked = pair.left.asked()
         for topic in (asked or {}).get("topics", ()):
-            for one in topic.get("partitions", ()):
-                if (topic["name"], str(one["partitionIndex"])) == place.key and one["timestamp"] < 0:
+            for partition in topic.get("partitions", ()):
+                if (topic["name"], str(partition["partitionIndex"])) == place.key and partition["timestamp"] < 0:
                     self.result.noise[Kind.INSTANT.value] += 1
                     return "same"  # the ends of the log at that instant
         if place.path.endswith("timestamp"):
             self.result.noise[Kind.INSTANT.value] += 1
             return "same"
-        return self.learned.position(place.key[-2], int(place.key[-1]), left, right)
+        return self.correspondence.position(place.key[-2], int(place.key[-1]), left, right)
 
     # --- errors
 
@@ -441,7 +443,7 @@ class _Comparing:
         if transaction in self.failed_transactions and pair.api_key in _TRANSACTION_APIS:
             return error is None or error in _TRANSACTION_ERRORS
         if pair.api_key == names.PRODUCE and (error is None or error in _LOST_BATCH_ERRORS | _TRANSACTION_ERRORS):
-            return any(one in self.lost_batches for one in self.learned.batches_of(pair))
+            return any(batch in self.lost_batches for batch in self.correspondence.batches_of(pair))
         return False
 
     def _note(self, pair: Pair, difference: Difference) -> None:
@@ -454,25 +456,26 @@ class _Comparing:
         if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):
             self.failed_transactions.add(row["transactional_id"])
         if pair.api_key == names.PRODUCE:
-            self.lost_batches.update(self.learned.batches_of(pair))
+            self.lost_batches.update(self.correspondence.batches_of(pair))
 
     # --- over many exchanges
 
     def _produced(self) -> Iterator[Difference]:
         """Batches that were taken for duplicates, or stored out of their producer's order."""
-        for partition in self.learned.partitions.values():
+        for partition in self.correspondence.partitions.values():
             last: dict[Any, tuple[int, int]] = {}
             seen: dict[int, int] = {}
-            for one in partition.batches:
-                where = str(one.left), str(one.right), (partition.topic, str(partition.index))
-                if one.right in seen and seen[one.right] != one.left:
-                    yield Difference(self.pairs[one.place].row, "(records)", "batch stored once for two", *where)
-                seen[one.right] = one.left
-                before = last.get(one.producer)
-                if before is not None and (before[0] < one.left) != (before[1] < one.right) and before[0] != one.left:
-                    row = self.pairs[one.place].row
+            for batch in partition.batches:
+                where = str(batch.left), str(batch.right), (partition.topic, str(partition.index))
+                if batch.right in seen and seen[batch.right] != batch.left:
+                    yield Difference(self.pairs[batch.place].row, "(records)", "batch stored once for two", *where)
+                seen[batch.right] = batch.left
+                before = last.get(batch.producer)
+                turned = before is not None and (before[0] < batch.left) != (before[1] < batch.right)
+                if before is not None and turned and before[0] != batch.left:
+                    row = self.pairs[batch.place].row
                     yield Difference(row, "(records)", "batch out of its producer's order", *where)
-                last[one.producer] = one.left, one.right
+                last[batch.producer] = batch.left, batch.right
 
     def _read(self, partition: Partition) -> Iterator[Difference]:
         """What each connection has read of a partition."""
@@ -483,7 +486,7 @@ class _Comparing:
     def _reading(self, partition: Partition, reading: Reading, key: tuple[str, ...]) -> Iterator[Difference]:
         left, right = reading.left.by_offset(), reading.right.by_offset()
         wanted = {partition.to_right(offset): (offset, digest) for offset, digest in left.items()}
-        mapped = {offset: one for offset, one in wanted.items() if offset is not None}
+        mapped = {offset: record for offset, record in wanted.items() if offset is not None}
         furthest = max(right, default=-1)
         row = reading.row
         end, (captured_end, _) = max(mapped.items(), default=(-1, (-1, b"")))
@@ -518,13 +521,13 @@ class _Comparing:
             if partition.to_left(offset) is None and (span[0] <= offset <= span[1] or not partition.batches)
         )
         lost = (unmapped - strangers).total()
-        found = (strangers - unmapped).total()
+        extra = (strangers - unmapped).total()
         if lost:
             rule = "not_stored" if partition.failed else "before_capture"
             yield Difference(row, "(records)", "record missing", f"{lost} records", "not read", key, rule)
-        if found:
+        if extra:
             rule = None if partition.batches and not partition.unseen else "before_capture"
-            yield Difference(row, "(records)", "record extra", "not read", f"{found} records", key, rule)
+            yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule)
 
     def _group(self, group: Group) -> Iterator[Difference]:
         """Which partitions were assigned to the members together."""

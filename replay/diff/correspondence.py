@@ -1,7 +1,7 @@
 """What stands for what: learned from two sides of the same exchanges, before they are compared.
 
-In: pairs. Out: `Learned`: topic names by id on either side, which member ids mean one member, which offsets mean one
-record, what each connection has read of a partition, what each group assigned. Pure; it takes nothing from the
+In: pairs. Out: a `Correspondence`: topic names by id on either side, which member ids mean one member, which offsets
+mean one record, what each connection has read of a partition, what each group assigned. Pure; it takes nothing from the
 replayer's own remapping, which is one of the things that a comparison is there to check.
 """
 
@@ -55,8 +55,8 @@ class Twins:
         """Do they? Two that nobody has met yet do from now on."""
         if not left or not right:
             return left == right
-        known = self._pairs.setdefault((scope, left), right)
-        return known == right and self._back.setdefault((scope, right), left) == left
+        twin = self._pairs.setdefault((scope, left), right)
+        return twin == right and self._back.setdefault((scope, right), left) == left
 
     def of_right(self, scope: str, right: str) -> str:
         """What the left calls the right's."""
@@ -83,8 +83,8 @@ class StoredBatches:
     def __init__(self) -> None:
         self._numbers = array("q")
 
-    def append(self, one: Stored) -> None:
-        self._numbers.extend(one)
+    def append(self, batch: Stored) -> None:
+        self._numbers.extend(batch)
 
     def __len__(self) -> int:
         return len(self._numbers) // len(Stored._fields)
@@ -176,20 +176,20 @@ class Partition:
         return self._readings.values()
 
     def reading(self, row: dict[str, Any]) -> Reading:
-        found = self._readings.setdefault((row["capture"], row["connection"]), Reading(row))
-        found.row = row
-        return found
+        reading = self._readings.setdefault((row["capture"], row["connection"]), Reading(row))
+        reading.row = row
+        return reading
 
-    def add(self, one: Stored, times: tuple[int, int]) -> None:
+    def add(self, batch: Stored, times: tuple[int, int]) -> None:
         """A batch that both sides answered with a base offset, with these log append times (-1: none)."""
         for side in (0, 1):
             self.untimed[side] |= times[side] < 0
         if (times[0] < 0) == (times[1] < 0):
-            self.batches.append(one)
+            self.batches.append(batch)
             return
-        self._timed.append(one)
+        self._timed.append(batch)
         if times[0] >= 0:
-            self._timed_left.add(one.place)
+            self._timed_left.add(batch.place)
 
     def _settle_timed(self) -> None:
         """An answer with a log append time is that of a topic with LogAppendTime, or that of a batch that was taken for
@@ -197,20 +197,20 @@ class Partition:
         or stands among answers without times."""
         if not len(self._timed):
             return
-        stored = sorted([*self.batches, *self._timed], key=lambda one: one.place)
-        timed = {one.place for one in self._timed}
+        stored = sorted([*self.batches, *self._timed], key=lambda batch: batch.place)
+        timed = {batch.place for batch in self._timed}
         given: tuple[set[int], set[int]] = (set(), set())
         self.batches = StoredBatches()
-        for one in stored:
-            side = 0 if one.place in self._timed_left else 1
-            base = (one.left, one.right)
-            if one.place in timed and (self.untimed[side] or base[side] in given[side]):
-                self.swallowed.add(one.place)
+        for batch in stored:
+            side = 0 if batch.place in self._timed_left else 1
+            base = (batch.left, batch.right)
+            if batch.place in timed and (self.untimed[side] or base[side] in given[side]):
+                self.swallowed.add(batch.place)
                 self.failed |= side == 1
                 continue
-            given[0].add(one.left)
-            given[1].add(one.right)
-            self.batches.append(one)
+            given[0].add(batch.left)
+            given[1].add(batch.right)
+            self.batches.append(batch)
 
     def index_batches(self) -> None:
         """To be called when all batches are there."""
@@ -261,10 +261,10 @@ class GroupSide:
     _owners: dict[tuple[int, tuple[str, int]], str] = field(default_factory=dict)
 
     def assign(self, generation: int | None, member: str, partitions: Iterable[tuple[str, int]]) -> None:
-        for one in partitions:
-            self.assigned.add(one)
-            if generation is not None and self._owners.setdefault((generation, one), member) != member:
-                self.doubled.add(one)
+        for partition in partitions:
+            self.assigned.add(partition)
+            if generation is not None and self._owners.setdefault((generation, partition), member) != member:
+                self.doubled.add(partition)
 
 
 @dataclass(slots=True)
@@ -278,9 +278,9 @@ class Group:
 
 
 @dataclass(slots=True)
-class Learned:
-    """All of it. `named_topics`: topics that captured requests name; `committed`: (group, topic, partition) of captured
-    commits."""
+class Correspondence:
+    """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: (group, topic,
+    partition) of captured commits."""
 
     left: TopicNames = field(default_factory=TopicNames)
     right: TopicNames = field(default_factory=TopicNames)
@@ -307,34 +307,35 @@ class Learned:
 
     def batches_of(self, pair: Pair) -> list[tuple[str, int, int]]:
         """(topic, partition, producer id) of the idempotent batches of a produce request."""
-        found = []
+        batches = []
         for topic in (pair.left.asked() or {}).get("topicData", ()):
-            for one in topic["partitionData"]:
-                records = self.reader.read(one["records"] or b"")
+            for partition in topic["partitionData"]:
+                records = self.reader.read(partition["records"] or b"")
                 if records and records[0].producer_id >= 0:
-                    found.append((self.left.of(topic), one["index"], records[0].producer_id))
-        return found
+                    batches.append((self.left.of(topic), partition["index"], records[0].producer_id))
+        return batches
 
 
-def learn(pairs: Sequence[Pair]) -> Learned:
+def learn(pairs: Sequence[Pair]) -> Correspondence:
     """One pass for names, because a topic id may be used before it is told; one for the rest."""
-    learned = Learned()
+    correspondence = Correspondence()
     for pair in pairs[:1]:
-        learned.left.by_id.update(pair.left.named)
-        learned.right.by_id.update(pair.right.named)
+        correspondence.left.by_id.update(pair.left.named)
+        correspondence.right.by_id.update(pair.right.named)
     for pair in pairs:
         if pair.api_key in (names.METADATA, names.CREATE_TOPICS):
-            for side, topics in ((pair.left, learned.left), (pair.right, learned.right)):
+            for side, topics in ((pair.left, correspondence.left), (pair.right, correspondence.right)):
                 _learn_names(pair.api_key, side, topics)
     for place, pair in enumerate(pairs):
         if pair.api_key in _STEPS:
             asked = pair.left.asked()
             if asked is not None:
-                learned.named_topics.update(learned.left.of(topic) for _, topic in topics_of(pair.api_key, asked))
-            _STEPS[pair.api_key](learned, pair, place)
-    for partition in learned.partitions.values():
+                named = (correspondence.left.of(topic) for _, topic in topics_of(pair.api_key, asked))
+                correspondence.named_topics.update(named)
+            _STEPS[pair.api_key](correspondence, pair, place)
+    for partition in correspondence.partitions.values():
         partition.index_batches()
-    return learned
+    return correspondence
 
 
 def _body(side: Side, api_key: int) -> dict[str, Any] | None:
@@ -348,7 +349,7 @@ def _learn_names(api_key: int, side: Side, names: TopicNames) -> None:
             names.by_id[topic["topicId"]] = topic["name"]
 
 
-def _nothing(learned: Learned, pair: Pair, place: int) -> None:
+def _nothing(correspondence: Correspondence, pair: Pair, place: int) -> None:
     """Only its topics are of interest."""
 
 
@@ -358,28 +359,28 @@ def _nothing(learned: Learned, pair: Pair, place: int) -> None:
 def _produced(body: dict[str, Any] | None, names: TopicNames) -> dict[tuple[str, int], dict[str, Any]]:
     """The answer's partitions without an error."""
     return {
-        (names.of(topic), one["index"]): one
+        (names.of(topic), partition["index"]): partition
         for topic in (body or {}).get("responses", ())
-        for one in topic["partitionResponses"]
-        if not one["errorCode"] and one["baseOffset"] >= 0
+        for partition in topic["partitionResponses"]
+        if not partition["errorCode"] and partition["baseOffset"] >= 0
     }
 
 
-def _learn_produce(learned: Learned, pair: Pair, place: int) -> None:
+def _learn_produce(correspondence: Correspondence, pair: Pair, place: int) -> None:
     asked = pair.left.asked()
     if asked is None:
         return
-    left = _produced(_body(pair.left, names.PRODUCE), learned.left)
-    right = _produced(_body(pair.right, names.PRODUCE), learned.right)
+    left = _produced(_body(pair.left, names.PRODUCE), correspondence.left)
+    right = _produced(_body(pair.right, names.PRODUCE), correspondence.right)
     for topic in asked["topicData"]:
-        for one in topic["partitionData"]:
-            key = learned.left.of(topic), one["index"]
-            partition = learned.partition(*key)
-            records = learned.reader.read(one["records"] or b"")
+        for asked_partition in topic["partitionData"]:
+            key = correspondence.left.of(topic), asked_partition["index"]
+            partition = correspondence.partition(*key)
+            records = correspondence.reader.read(asked_partition["records"] or b"")
             producer = records[0].producer_id if records else -1
             partition.transactional |= any(record.transactional for record in records)
             if key in left and key in right:
-                by = learned.producer(producer if producer >= 0 else pair.row["connection"])
+                by = correspondence.producer(producer if producer >= 0 else pair.row["connection"])
                 stored = Stored(left[key]["baseOffset"], right[key]["baseOffset"], len(records), by, place)
                 partition.add(stored, (left[key].get("logAppendTimeMs", -1), right[key].get("logAppendTimeMs", -1)))
             elif key in left:
@@ -391,26 +392,26 @@ def _learn_produce(learned: Learned, pair: Pair, place: int) -> None:
 # --- what is read ---
 
 
-def _learn_fetch(learned: Learned, pair: Pair, place: int) -> None:
-    for side, topics, left in ((pair.left, learned.left, True), (pair.right, learned.right, False)):
+def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None:
+    for side, topics, left in ((pair.left, correspondence.left, True), (pair.right, correspondence.right, False)):
         answer, asked = _body(side, names.FETCH), side.asked()
         if answer is None or asked is None:
             continue
         starts = {
-            (topics.of(topic), one["partition"]): one["fetchOffset"]
+            (topics.of(topic), partition["partition"]): partition["fetchOffset"]
             for topic in asked["topics"]
-            for one in topic["partitions"]
+            for partition in topic["partitions"]
         }
         committed = asked.get("isolationLevel", 0) == _READ_COMMITTED
         for topic in answer["responses"]:
-            for one in topic["partitions"]:
-                if not one.get("records"):
+            for partition in topic["partitions"]:
+                if not partition.get("records"):
                     continue
-                key = topics.of(topic), one["partitionIndex"]
-                aborted = one.get("abortedTransactions") if committed else None
-                reading = learned.partition(*key).reading(pair.row)
+                key = topics.of(topic), partition["partitionIndex"]
+                aborted = partition.get("abortedTransactions") if committed else None
+                reading = correspondence.partition(*key).reading(pair.row)
                 into = reading.left if left else reading.right
-                records = learned.reader.read(one["records"])
+                records = correspondence.reader.read(partition["records"])
                 shown = list(visible(records, aborted or ()))
                 for record in shown:
                     # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
@@ -421,34 +422,36 @@ def _learn_fetch(learned: Learned, pair: Pair, place: int) -> None:
                 if left:
                     hidden = {record.offset for record in records if not record.control}
                     reading.hidden |= hidden - {record.offset for record in shown}
-    _learn_starved(learned, pair)
+    _learn_starved(correspondence, pair)
 
 
-def _learn_starved(learned: Learned, pair: Pair) -> None:
+def _learn_starved(correspondence: Correspondence, pair: Pair) -> None:
     """Where the right asked for records that the left got, and still got none when time was up."""
     if _AWAITED not in pair.right.retries or _RELEASED in pair.right.retries:
         return
     got = {
-        (learned.left.of(topic), one["partitionIndex"])
+        (correspondence.left.of(topic), partition["partitionIndex"])
         for topic in (_body(pair.left, names.FETCH) or {}).get("responses", ())
-        for one in topic["partitions"]
-        if one.get("records")
+        for partition in topic["partitions"]
+        if partition.get("records")
     }
     answered = {
-        (learned.right.of(topic), one["partitionIndex"]): bool(one.get("records") or one["errorCode"])
+        (correspondence.right.of(topic), partition["partitionIndex"]): bool(
+            partition.get("records") or partition["errorCode"]
+        )
         for topic in (_body(pair.right, names.FETCH) or {}).get("responses", ())
-        for one in topic["partitions"]
+        for partition in topic["partitions"]
     }
     for topic in (pair.right.asked() or {}).get("topics", ()):
-        for one in topic["partitions"]:
-            key = learned.right.of(topic), one["partition"]
+        for partition in topic["partitions"]:
+            key = correspondence.right.of(topic), partition["partition"]
             if key in got and not answered.get(key, False):
-                learned.partition(*key).reading(pair.row).starved.append((one["fetchOffset"], pair.row))
+                correspondence.partition(*key).reading(pair.row).starved.append((partition["fetchOffset"], pair.row))
 
 
 def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Iterator[Record]:
     """What a consumer sees: no markers, and nothing of the transactions that the answer calls aborted (KIP-98)."""
-    waiting = sorted(((one["firstOffset"], one["producerId"]) for one in aborted), reverse=True)
+    waiting = sorted(((transaction["firstOffset"], transaction["producerId"]) for transaction in aborted), reverse=True)
     inside: set[int] = set()
     for record in records:
         while waiting and waiting[-1][0] <= record.offset:
@@ -463,27 +466,27 @@ def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Ite
 # --- groups ---
 
 
-def _learn_join(learned: Learned, pair: Pair, place: int) -> None:
+def _learn_join(correspondence: Correspondence, pair: Pair, place: int) -> None:
     left, right = _body(pair.left, names.JOIN_GROUP), _body(pair.right, names.JOIN_GROUP)
     name = pair.row.get("group_id")
     if left is None or right is None or not name:
         return
     if not left["errorCode"] and not right["errorCode"]:
-        learned.members.same(name, left["memberId"], right["memberId"])
+        correspondence.members.same(name, left["memberId"], right["memberId"])
 
 
-def _learn_commit(learned: Learned, pair: Pair, place: int) -> None:
+def _learn_commit(correspondence: Correspondence, pair: Pair, place: int) -> None:
     asked = pair.left.asked() or {}
     for topic in asked.get("topics", ()):
-        for one in topic["partitions"]:
-            learned.committed.add((asked["groupId"], learned.left.of(topic), one["partitionIndex"]))
+        for partition in topic["partitions"]:
+            correspondence.committed.add((asked["groupId"], correspondence.left.of(topic), partition["partitionIndex"]))
 
 
-def _learn_sync(learned: Learned, pair: Pair, place: int) -> None:
+def _learn_sync(correspondence: Correspondence, pair: Pair, place: int) -> None:
     name = pair.row.get("group_id")
     if not name:
         return
-    group = learned.group(name)
+    group = correspondence.group(name)
     for side, into in ((pair.left, group.left), (pair.right, group.right)):
         answer, asked = _body(side, names.SYNC_GROUP), side.asked()
         if answer is None or asked is None or answer["errorCode"]:
@@ -499,18 +502,20 @@ def _assignment(data: bytes) -> list[tuple[str, int]]:
     decoded = tree.decode_data(data[2:], "ConsumerProtocolAssignment", max(0, min(version, 3)), exact=True)
     if version < 0 or decoded.body is None:
         return []
-    return [(topic["topic"], one) for topic in decoded.body["assignedPartitions"] for one in topic["partitions"]]
+    return [
+        (topic["topic"], partition) for topic in decoded.body["assignedPartitions"] for partition in topic["partitions"]
+    ]
 
 
-def _learn_heartbeat(learned: Learned, pair: Pair, place: int) -> None:
+def _learn_heartbeat(correspondence: Correspondence, pair: Pair, place: int) -> None:
     name = pair.row.get("group_id")
     left, right = _body(pair.left, pair.api_key), _body(pair.right, pair.api_key)
     if not name or left is None or right is None:
         return
-    group = learned.group(name)
+    group = correspondence.group(name)
     if left.get("memberId") and right.get("memberId"):
-        learned.members.same(name, left["memberId"], right["memberId"])
-    for body, topics, into in ((left, learned.left, group.left), (right, learned.right, group.right)):
+        correspondence.members.same(name, left["memberId"], right["memberId"])
+    for body, topics, into in ((left, correspondence.left, group.left), (right, correspondence.right, group.right)):
         given = body.get("assignment")
         if given is not None:
             listed = given["topicPartitions"]

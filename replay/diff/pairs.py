@@ -109,7 +109,7 @@ class Pairs(Sequence[Pair]):
     def __getitem__(self, place: slice) -> Sequence[Pair]: ...
     def __getitem__(self, place: int | slice) -> Pair | Sequence[Pair]:
         places = range(self._count)[place]
-        return self._make(places) if isinstance(places, int) else [self._make(one) for one in places]
+        return self._make(places) if isinstance(places, int) else [self._make(number) for number in places]
 
 
 def from_run(path: str | os.PathLike[str]) -> Pairs:

@@ -41,18 +41,18 @@ class Reader:
         """The records of one field."""
         if not field:
             return []
-        found = batches(np.frombuffer(bytearray(field), np.uint8), np.zeros(1), np.full(1, len(field)))
+        stored = batches(np.frombuffer(bytearray(field), np.uint8), np.zeros(1), np.full(1, len(field)))
         out: list[Record] = []
-        for piece in self._opener.open(found):
-            out += _records(piece, found)
+        for piece in self._opener.open(stored):
+            out += _records(piece, stored)
         return out
 
 
-def _records(piece: opening.Piece, found: Batches) -> list[Record]:
+def _records(piece: opening.Piece, stored: Batches) -> list[Record]:
     heaps = tuple(view(heap) for heap in piece.heaps)
     table = piece.table
     headers = _headers(piece)
-    attributes, producers = found.table[B_ATTRIBUTES].tolist(), found.table[B_PRODUCER_ID].tolist()
+    attributes, producers = stored.table[B_ATTRIBUTES].tolist(), stored.table[B_PRODUCER_ID].tolist()
     out = []
     rows = table[
         [

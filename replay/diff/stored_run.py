@@ -52,13 +52,13 @@ class ConnectionNames:
     def keys(self, batch: pa.RecordBatch, ordinal: str) -> Numbers:
         """A number for each row's (capture, connection, ordinal), `_NONE` where the ordinal is null."""
         pairs = [batch.column(name).dictionary_encode() for name in ("capture", "connection")]
-        captures, connections = (one.dictionary.to_pylist() for one in pairs)
-        first, second = (one.indices.to_numpy(zero_copy_only=False).astype(np.int64) for one in pairs)
+        captures, connections = (column.dictionary.to_pylist() for column in pairs)
+        first, second = (column.indices.to_numpy(zero_copy_only=False).astype(np.int64) for column in pairs)
         both = first * max(len(connections), 1) + second
         seen, inverse = np.unique(both, return_inverse=True)
         numbers = [
-            self.of.setdefault((captures[one // len(connections)], connections[one % len(connections)]), len(self.of))
-            for one in seen.tolist()
+            self.of.setdefault((captures[capture], connections[connection]), len(self.of))
+            for capture, connection in (divmod(pair, len(connections)) for pair in seen.tolist())
         ]
         column = batch.column(ordinal)
         ordinals = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -78,8 +78,8 @@ class _Index:
         if not len(self._keys):
             return np.full(len(keys), _NONE, np.int64)
         places = np.searchsorted(self._keys, keys, side="right") - 1
-        found = (places >= 0) & (self._keys[places] == keys) & (keys != _NONE)
-        return np.where(found, self._at[places], _NONE)
+        present = (places >= 0) & (self._keys[places] == keys) & (keys != _NONE)
+        return np.where(present, self._at[places], _NONE)
 
 
 class _Unpacked:
@@ -158,8 +158,8 @@ class Run:
         index = _Index(exchanges)
         self._asked, self._answered = self._frames(names, index, exchanges)
         outcomes = _joined(names.keys(batch, "exchange") for batch in self._outcomes.batches)
-        known = _joined(batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches) != 0
-        places = np.flatnonzero(known & (outcomes != _NONE))
+        asked = _joined(batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches) != 0
+        places = np.flatnonzero(asked & (outcomes != _NONE))
         captured = index.find(outcomes[places])
         if (captured == _NONE).any():
             raise DatasetError(f"{path}: has outcomes of exchanges that it lacks", "replay the capture again")

@@ -107,7 +107,8 @@ def as_text(comparison: Comparison, sides: tuple[str, str]) -> str:
 
 
 def _counts(counts: Any) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+    most_first = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
+    return ", ".join(f"{name} {count}" for name, count in most_first)
 
 
 def _title(group: Grouped) -> str:

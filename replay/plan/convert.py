@@ -70,7 +70,7 @@ def canonical(api_key: int, version: int, body: Body) -> Body:
         body.setdefault("replicaId", body.get("replicaState", {}).get("replicaId", -1))
     elif api_key == names.DELETE_TOPICS:
         if version >= 6:
-            body["topicNames"] = [one["name"] for one in body["topics"]]
+            body["topicNames"] = [topic["name"] for topic in body["topics"]]
         else:
             body["topics"] = [{"name": name, "topicId": ZERO_UUID} for name in body["topicNames"]]
     elif api_key == names.ADD_PARTITIONS_TO_TXN and version >= 4:
@@ -79,7 +79,7 @@ def canonical(api_key: int, version: int, body: Body) -> Body:
 
 
 def _copied(topics: list[Body] | None) -> list[Body] | None:
-    return None if topics is None else [dict(one) for one in topics]
+    return None if topics is None else [dict(topic) for topic in topics]
 
 
 def check(api_key: int, version: int, body: Body) -> None:
@@ -102,10 +102,10 @@ def check(api_key: int, version: int, body: Body) -> None:
         raise CannotConvert(f"{len(body['members'])} members, and v{version} has one")
     if api_key == names.LIST_OFFSETS:
         for topic in body["topics"]:
-            for one in topic["partitions"]:
-                first = _FIRST_WITH.get((api_key, one["timestamp"]), 0)
+            for partition in topic["partitions"]:
+                first = _FIRST_WITH.get((api_key, partition["timestamp"]), 0)
                 if version < first:
-                    raise CannotConvert(f"timestamp {one['timestamp']} is asked for from v{first} on")
+                    raise CannotConvert(f"timestamp {partition['timestamp']} is asked for from v{first} on")
     if api_key == names.OFFSET_COMMIT and version < 9 and body.get("_member_epoch"):
         raise CannotConvert("a member of a KIP-848 group commits from v9 on")
     _check(layout.fields, body, _newest(api_key), "")
@@ -120,17 +120,17 @@ def _newest(api_key: int) -> tuple[Field, ...]:
 def _check(fields: tuple[Field, ...], body: Body, newest: tuple[Field, ...], path: str) -> None:
     """Every field of `body` that `fields` lacks must be at its default or bear no meaning."""
     here = {item.name: item for item in fields}
-    known = {item.name: item for item in newest}
+    newest_fields = {item.name: item for item in newest}
     for name, value in body.items():
         item = here.get(name)
         if item is None:
-            default = known[name].default if name in known else None
+            default = newest_fields[name].default if name in newest_fields else None
             if name in _MEANING and value and value != default:
                 raise CannotConvert(f"{path}{name} cannot be said")
         elif item.element == "struct" and value:
-            inner = known[name].fields if name in known else item.fields
-            for one in value:
-                _check(item.fields, one, inner, f"{path}{name}.")
+            inner = newest_fields[name].fields if name in newest_fields else item.fields
+            for element in value:
+                _check(item.fields, element, inner, f"{path}{name}.")
 
 
 def fit(api_key: int, version: int, body: Body) -> Body:
@@ -147,7 +147,7 @@ def _fit(fields: tuple[Field, ...], body: Body) -> Body:
             continue
         value = body[item.name]
         if value is not None and item.element == "struct":
-            value = [_fit(item.fields, one) for one in value]
+            value = [_fit(item.fields, element) for element in value]
         elif value is not None and item.kind == "struct":
             value = _fit(item.fields, value)
         elif value is None and not item.nullable:

@@ -19,6 +19,7 @@ from analyzer.protocol.tree import Body
 
 if TYPE_CHECKING:
     from analyzer.dataset import StoredDataset
+    from analyzer.options import Reading
 
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
@@ -150,20 +151,17 @@ def _begun(session: Session) -> tuple[int, str]:
 def from_captures(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    how: Reading,
     filter: Any = None,
-    rotated: bool = False,
-    ports: Sequence[int] = (),
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Session]:
-    """Read captures. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
+    """Read captures as `how` says. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
     from analyzer import reading
 
     exchanges = []
     opened: set[tuple[str, str]] = set()
-    for exchange in reading.exchanges(
-        captures, filter=filter, rotated=rotated, ports=ports, notes=notes, progress=progress
-    ):
+    for exchange in reading.decoded(captures, how, filter=filter, notes=notes, progress=progress):
         data = exchange.request_message
         answer = exchange.response_message
         row = exchange.row

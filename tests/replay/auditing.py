@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartit
 from confluent_kafka.admin import AdminClient
 
 from analyzer.protocol import names
-from replay.diff.correspondence import Learned, TopicNames, learn
+from replay.diff.correspondence import Correspondence, TopicNames, learn
 from replay.diff.pairs import Pair
 from replay.diff.records import Reader
 
@@ -125,8 +125,8 @@ def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommi
 
 def audit(pairs: Sequence[Pair], bootstrap: str, times: int = 1) -> Iterator[str]:
     """`times`: how often the capture was replayed at this target."""
-    learned = learn(pairs)
-    wanted = expected(pairs, learned.left)
+    correspondence = learn(pairs)
+    wanted = expected(pairs, correspondence.left)
     topics = sorted({topic for topic, _ in wanted})
     everything = stored(bootstrap, topics)
     visible = stored(bootstrap, topics, "read_committed")
@@ -147,7 +147,7 @@ def audit(pairs: Sequence[Pair], bootstrap: str, times: int = 1) -> Iterator[str
             yield f"{where}: records of transactions that did not commit are visible"
         if must - aborted - shown:
             yield f"{where}: {(must - aborted - shown).total()} committed records are not visible"
-    yield from _audit_groups(pairs, learned, bootstrap)
+    yield from _audit_groups(pairs, correspondence, bootstrap)
 
 
 def _in_order(wanted: Iterable[bytes], have: Iterable[bytes]) -> bool:
@@ -164,7 +164,7 @@ def _accepted(answer: dict[str, Any], called: TopicNames) -> set[Where]:
     }
 
 
-def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> Iterator[str]:
+def _audit_groups(pairs: Sequence[Pair], correspondence: Correspondence, bootstrap: str) -> Iterator[str]:
     committed: dict[str, dict[Where, int]] = {}
     for pair in pairs:
         if pair.api_key != names.OFFSET_COMMIT or pair.right.request is None:
@@ -172,12 +172,12 @@ def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> It
         asked, said = pair.left.asked(), pair.left.said(pair.api_key)
         if asked is None or said is None or said.body is None:
             continue
-        fine = _accepted(said.body, learned.left)
+        fine = _accepted(said.body, correspondence.left)
         answer = pair.right.said(pair.api_key)
-        taken = _accepted((answer.body or {}) if answer is not None else {}, learned.right)
+        taken = _accepted((answer.body or {}) if answer is not None else {}, correspondence.right)
         for topic in asked["topics"]:
             for one in topic["partitions"]:
-                where = learned.left.of(topic), one["partitionIndex"]
+                where = correspondence.left.of(topic), one["partitionIndex"]
                 offsets = committed.setdefault(asked["groupId"], {})
                 if where in fine & taken:
                     offsets[where] = one["committedOffset"]
@@ -193,6 +193,6 @@ def _audit_groups(pairs: Sequence[Pair], learned: Learned, bootstrap: str) -> It
         future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asking)])[group]
         for one in future.result(SECONDS).topic_partitions:
             captured = offsets[one.topic, one.partition]
-            verdict = learned.position(one.topic, one.partition, captured, one.offset)
+            verdict = correspondence.position(one.topic, one.partition, captured, one.offset)
             if verdict not in ("same", "interleaved"):
                 yield f"group {group}: {one.topic}-{one.partition} is at {one.offset}, captured {captured} ({verdict})"

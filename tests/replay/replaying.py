@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from analyzer.options import Reading
 from replay import run
 from replay.diff import pairs
 from replay.diff.compare import Comparison, compare
@@ -56,7 +57,7 @@ def replay_capture(
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
-    sessions = _later(run.read(files, rotated=len(files) > 1, notes=notes), since)
+    sessions = _later(run.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
     chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
     result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
     found = pairs.from_run(out)

@@ -1,4 +1,4 @@
-"""What is counted of outcomes.
+"""What is counted and stored of outcomes.
 
 Proves: replay/outcome.py
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.dataset import Writer
+from analyzer.dataset import Writer, open_dataset
 from analyzer.protocol import names
 from analyzer.protocol.encoding import encode_response
 from replay.outcome import Outcome, Recorder
@@ -46,3 +46,19 @@ def test_a_duplicate_is_told_by_its_base_offset(
             recorder.add(outcome)
         recorder.settle()
     assert recorder.counts.duplicates == duplicates
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level: int) -> None:
+    fetch = {
+        "replicaId": -1, "maxWaitMs": 500, "minBytes": 7, "maxBytes": 1000, "isolationLevel": level, "topics": [],
+    }  # fmt: skip
+    (request,) = Captured().said(0, names.FETCH, 4, fetch).requests
+    request.row.update(isolation_level=level, min_bytes=7, max_wait_ms=500)
+    with Writer(tmp_path / "run") as writer:
+        recorder = Recorder(writer)
+        recorder.add(Outcome(request.row, 0, "sent", "unanswered", sent_version=4, sent_ns=START_NS))
+        recorder.finish([], [], {})
+    (row,) = open_dataset(tmp_path / "run").exchanges.to_table().to_pylist()
+    assert row["capture"].startswith("replay:")
+    assert (row["isolation_level"], row["min_bytes"], row["max_wait_ms"]) == (level, 7, 500)
