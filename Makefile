@@ -2,16 +2,19 @@
 PYTHON ?= python3
 # Test processes; files are not split between them, because a file's tests share brokers and Spark sessions.
 WORKERS ?= 2
+# Broken inputs for each door of `make fuzz`.
+COUNT ?= 5000
 VENV := .venv
 BIN := $(VENV)/bin
 SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
 DEMO := out/demo
 
-.PHONY: help demo test lint types imports pytest bench lock clean
+.PHONY: help demo test lint types imports pytest fuzz bench lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
 	@echo "make test   install into .venv, then linters, types, import rules and tests"
+	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
@@ -43,6 +46,11 @@ imports: $(VENV)/installed
 pytest: $(VENV)/installed
 	@echo "== pytest: warnings are errors (arguments: make pytest ARGS='tests/captures -k gap')"
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+fuzz: $(VENV)/installed
+	@echo "== fuzz: $(COUNT) broken inputs at every door, with bounds of memory and processor time (hours; COUNT=5000)"
+	@set -e; for door in captures show segments asking planning rogue; do \
+		echo "-- $$door"; $(BIN)/python -m tests.fuzz --no-bounds --door $$door --count $(COUNT) $(ARGS); done
 
 bench: $(VENV)/installed
 	@echo "== bench: kwire against tshark on generated captures"

@@ -115,8 +115,6 @@ async def replay(
         target = await targets.ask(options.host, options.port, dial, options.settings.answer_timeout)
         reach = options.access.reach(options.host, options.port)
         reach.check(target.topology.nodes.values())
-        if announce is not None:
-            announce(reach.told(target.topology.nodes))
         ids = topic_names(options, captured, target.topology)
         tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
         chosen = plan_options(options, ids, target.topology)
@@ -130,6 +128,8 @@ async def replay(
         full = [] if options.yes else await seeding.not_empty(cluster, target, options.map_topic)
         if full:
             raise NotEmpty(full)
+        if announce is not None:
+            announce(reach.told(target.topology.nodes))
         if options.seed_topics:
             notes += await seeding.seed(cluster, target, options.map_topic, options.allow)
         notes += missing(options, cluster, target.topology, planned)

@@ -87,7 +87,7 @@ def rule_for(
             return "position_asked"
         if code in _REJOINS.get(api_key, ()):
             return "rejoined"
-        if code == errors.MEMBER_ID_REQUIRED and captured is not None and not expected:
+        if code == errors.MEMBER_ID_REQUIRED and api_key == names.JOIN_GROUP and captured is not None and not expected:
             return "member_id_given"
     if captured is None:
         return None

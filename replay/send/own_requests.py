@@ -132,6 +132,9 @@ class Asker:
 
     def _question(self, api_key: int, version: int, body: Body) -> tuple[int, int, Body, float]:
         """What `Channel.ask` takes, in the nearest version that is offered."""
+        if api_key not in self._offers:
+            host, port = self._bootstrap
+            raise LinkError(f"{host}:{port}: does not offer {names.name(api_key)}", "is it Kafka?")
         version = convert.choose(version, self._offers[api_key])
         self.own_requests[names.name(api_key)] += 1
         return api_key, version, convert.fit(api_key, version, body), self._settings.answer_timeout
@@ -183,8 +186,8 @@ class Asker:
         """Where a partition of the target ends; None where it does not say. Raises LinkError."""
         leader = self._topology.leaders.get((topic, partition))
         answer = await self._ask(names.LIST_OFFSETS, 5, list_offsets(topic, partition, names.END_OF_LOG), leader)
-        listed = answer["topics"][0]["partitions"][0]
-        return None if listed["errorCode"] else max(listed_offset(listed), 0)
+        listed = [one for each in answer["topics"][:1] for one in each["partitions"][:1]]
+        return None if not listed or listed[0]["errorCode"] else max(listed_offset(listed[0]), 0)
 
     async def coordinator(self, key_type: int, key: str) -> int:
         """The node that coordinates a group or a transactional id; asked for where that is not known."""

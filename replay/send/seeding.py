@@ -12,7 +12,6 @@ from typing import Final
 
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
-from replay.plan import convert
 from replay.plan.cluster import Cluster, Topic
 from replay.send.target import Target
 
@@ -45,7 +44,7 @@ async def seed(
     ]
     if not wanted:
         return notes
-    version = min(target.offers[names.CREATE_TOPICS][1], 4)
+    version = target.version(names.CREATE_TOPICS, 4)
     replicas = len(target.topology.nodes)
     for with_configs in (True, False):
         body = {
@@ -53,9 +52,7 @@ async def seed(
             "timeoutMs": 30_000,
             "validateOnly": False,
         }
-        answer = await target.channel.ask(
-            names.CREATE_TOPICS, version, convert.fit(names.CREATE_TOPICS, version, body), 60.0
-        )
+        answer = await target.ask(names.CREATE_TOPICS, version, body, 60.0)
         failed = {topic["name"]: topic["errorCode"] for topic in answer["topics"] if topic["errorCode"] not in _MADE}
         wanted = [topic for topic in wanted if map_topic.get(topic.name, topic.name) in failed]
         if not wanted:

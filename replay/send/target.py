@@ -6,6 +6,7 @@ In: an address, and how to open connections. Out: a `Target`. Errors leave as Li
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from analyzer.protocol import names
 from analyzer.protocol.tree import Body
@@ -16,6 +17,8 @@ from replay.remap.topology import Topology
 from replay.send.channel import Channel, ChannelClosed, connect, introduce
 from replay.send.link import Dial, LinkError
 from replay.send.own_requests import list_offsets
+
+_LIES: Final = "what it says of itself does not fit together: is it Kafka, and is the cluster up?"
 
 
 @dataclass(slots=True)
@@ -30,6 +33,8 @@ class Target:
 
     async def at(self, node: int) -> Channel:
         """A channel to one of its brokers. Raises LinkError."""
+        if node not in self.topology.nodes:
+            raise LinkError(f"{self.channel.address}: names node {node} as a leader, and no address for it", _LIES)
         if node not in self.others:
             host, port = self.topology.nodes[node]
             self.others[node] = await connect(self.dial, host, port)
@@ -39,7 +44,7 @@ class Target:
     async def ends(self, topics: list[str], timestamp: int) -> list[int | None]:
         """The first (`START_OF_LOG`) or next (`END_OF_LOG`) offset of each partition, asked of its leader; None where
         it has no leader yet."""
-        version = min(self.offers[names.LIST_OFFSETS][1], 5)
+        version = self.version(names.LIST_OFFSETS, 5)
         listed: list[int | None] = []
         for topic in topics:
             for partition in range(self.topology.partitions.get(topic, 0)):
@@ -55,18 +60,31 @@ class Target:
                     self.others.pop(leader, None)  # it went away; another will lead
                     listed.append(None)
                     continue
-                told = answer["topics"][0]["partitions"][0]
-                listed.append(None if told["errorCode"] else listed_offset(told))
+                told = [one for each in answer["topics"][:1] for one in each["partitions"][:1]]
+                listed.append(None if not told or told[0]["errorCode"] else listed_offset(told[0]))
         return listed
+
+    def version(self, api_key: int, newest: int) -> int:
+        """The version in which an API is asked, at most `newest`. Raises LinkError where it is not offered."""
+        if api_key not in self.offers:
+            raise LinkError(f"{self.channel.address}: does not offer {names.name(api_key)}", "is it Kafka?")
+        return min(self.offers[api_key][1], newest)
+
+    async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
+        """Ask on the connection to `--to`. Raises LinkError."""
+        try:
+            return await self.channel.ask(api_key, version, convert.fit(api_key, version, body), timeout)
+        except ChannelClosed as closed:
+            raise LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
 
     async def learn(self, topics: list[str] | None, timeout: float = 10.0) -> set[str]:
         """Ask for topics (None: all) and brokers, and take what comes; the topics that are there. Raises
-        ChannelClosed."""
+        LinkError."""
         version = min(self.offers.get(names.METADATA, (0, 0))[1], 12)
         everything: list[Body] | None = None if version else []
         asked = everything if topics is None else [{"name": topic} for topic in topics]
         body: Body = {"topics": asked, "allowAutoTopicCreation": False}
-        answer = await self.channel.ask(names.METADATA, version, convert.fit(names.METADATA, version, body), timeout)
+        answer = await self.ask(names.METADATA, version, body, timeout)
         self.topology.learn_metadata(answer)
         return {topic["name"] for topic in answer["topics"] if not topic["errorCode"]}
 
@@ -85,10 +103,7 @@ async def ask(host: str, port: int, dial: Dial, answer_timeout: float) -> Target
     if answer["errorCode"]:
         raise LinkError(f"{channel.address}: refused ApiVersions", "is it Kafka 0.10 or newer?")
     target = Target(offers_of(answer), Topology(), channel, dial)
-    try:
-        await target.learn(None, timeout)
-    except ChannelClosed as closed:
-        raise LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
+    await target.learn(None, timeout)
     if not target.topology.nodes:
         raise LinkError(f"{channel.address}: names no brokers", "is the cluster up?")
     return target

@@ -20,12 +20,20 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.fuzz.checking import Outcome
 
 MAX_GROWTH_BYTES = 1 << 30
 HANG_SECONDS = 60.0
 WARM_SECONDS = 1800.0
 """Compiling the kernels with bounds checks takes minutes where the machine is busy."""
+
+CAPTURES = "captures"
+DOORS = (CAPTURES, "show", "segments", "asking", "planning", "rogue")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -58,6 +66,12 @@ def worker(options: argparse.Namespace) -> int:
     from tests.fuzz.checking import Broken, check_number
     from tests.fuzz.mutations import bases
 
+    if options.door != CAPTURES:
+        from tests.fuzz import doors
+
+        check: Callable[[int, int, Path], Outcome] = doors.DOORS[options.door]
+    else:
+        check = check_number
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for base in bases():
@@ -72,9 +86,9 @@ def worker(options: argparse.Namespace) -> int:
             before = _memory("VmRSS")
             told: dict[str, object] = {}
             try:
-                outcome = check_number(number, options.seed, folder)
+                outcome = check(number, options.seed, folder)
                 if outcome.seconds > options.seconds:
-                    outcome = check_number(number, options.seed, folder)  # a kernel may just have been compiled
+                    outcome = check(number, options.seed, folder)  # a kernel may just have been compiled
                     if outcome.seconds > options.seconds:
                         raise Broken(f"took {outcome.seconds:.1f} s")
                 grown = (_memory("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) - before
@@ -106,6 +120,15 @@ class Run:
         from tests.fuzz.mutations import mutant
 
         self.failed += 1
+        if self._options.door != CAPTURES:
+            from tests.fuzz.doors import again
+
+            out = Path(self._options.out)
+            out.mkdir(parents=True, exist_ok=True)
+            how = again(self._options.door, number, self._options.seed)
+            (out / f"{self._options.door}-seed{self._options.seed}-{number}.txt").write_text(f"{how}\n{why}\n")
+            print(f"FAILED {how}\n    {why.splitlines()[0][:400]}", flush=True)
+            return
         base, broken, _ = mutant(number, self._options.seed)
         out = Path(self._options.out)
         out.mkdir(parents=True, exist_ok=True)
@@ -117,7 +140,8 @@ class Run:
     def process(self, start: int, count: int) -> int | None:
         """One worker, until it is done (None) or died (the number to go on with)."""
         command = [sys.executable, "-m", "tests.fuzz", "--worker", "--start", str(start), "--count", str(count),
-                   "--seed", str(self._options.seed), "--seconds", str(self._options.seconds)]  # fmt: skip
+                   "--seed", str(self._options.seed), "--seconds", str(self._options.seconds),
+                   "--door", self._options.door]  # fmt: skip
         if self._options.forever:
             command.append("--forever")
         environment = dict(os.environ)
@@ -184,7 +208,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=2.0, help="processor time that one mutant may take")
+    parser.add_argument("--door", default=CAPTURES, choices=DOORS,
+                        help="where the broken input goes (default: analyze, with all that must hold of its tables)")
+    parser.add_argument("--seconds", type=float, help="processor time that one may take (default: 2, other doors 5)")
     parser.add_argument("--out", default=str(ROOT / "out" / "fuzz"), help="where failures are written")
     parser.add_argument(
         "--no-bounds", action="store_true", help="without bounds checks: starts at once where kernels are warm"
@@ -192,6 +218,8 @@ def main() -> int:
     parser.add_argument("--forever", action="store_true", help="until interrupted")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.seconds is None:
+        options.seconds = 2.0 if options.door == CAPTURES else 5.0
     if options.worker:
         return worker(options)
     run = Run(options)

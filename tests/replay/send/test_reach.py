@@ -24,6 +24,7 @@ from analyzer.protocol.tree import Body
 from replay import run
 from replay.options import Options
 from replay.outcome import Counts
+from replay.remap import retry
 from replay.send import link, login
 from replay.send.link import Dial, Link, LinkError, Receiver
 from replay.send.reach import NotReached, Reach, is_loopback, parsed, same_host
@@ -375,3 +376,43 @@ def test_a_frame_that_claims_more_than_any_answer_ends_its_connection(tmp_path: 
     with serving(Claims) as port:
         said: subprocess.CompletedProcess[str] = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "--dry-run")
     assert "not Kafka: answered with a frame of 268435457 bytes" in refused(said)
+
+
+# --- what does not fit together ---------------------------------------------------------------------------------------
+
+
+def test_a_target_without_what_seeding_needs_is_one_line(tmp_path: Path) -> None:
+    """The sink offers no CreateTopics."""
+    with serving(Sink) as port:
+        Sink.port = port
+        done = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "-o", tmp_path / "run", "--seed-topics", "--yes")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-2:] == [f"kwire: {HERE}:{port}: does not offer CreateTopics", "hint: is it Kafka?"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_leader_without_an_address_is_no_leader(tmp_path: Path) -> None:
+    dialled: list[tuple[str, int]] = []
+
+    class Leaderless(Rogue):
+        named: ClassVar[list[Body]] = []
+
+        def other(self, key: int, version: int) -> bytes:
+            whole = super().other(key, version)
+            return whole.replace(b"\0\0\0\x63", b"\0\0\0\x01", 1) if key == names.METADATA else whole
+
+    with serving(Leaderless) as port:
+        Leaderless.port = port
+        Leaderless.named = [node(99, HERE, port)]
+        options = Options(HERE, port, settings=Settings(speed=None))
+        result = asyncio.run(run.replay(sessions(1, 2, None), options, watched(dialled), tmp_path / "run", []))
+    assert result.counts.total == 3
+    assert not result.counts.tool_errors
+
+
+def test_an_error_that_only_joins_get_is_no_reason_to_join() -> None:
+    """MEMBER_ID_REQUIRED (79) in the answer to a Fetch."""
+    answer = {"errorCode": errors.MEMBER_ID_REQUIRED, "responses": []}
+    assert retry.rule_for(names.FETCH, {"errorCode": 0, "responses": []}, answer, False) is None
+    joined = {"errorCode": errors.MEMBER_ID_REQUIRED, "memberId": "m"}
+    assert retry.rule_for(names.JOIN_GROUP, {"errorCode": 0, "memberId": "m"}, joined, False) == "member_id_given"
