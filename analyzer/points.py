@@ -28,8 +28,10 @@ from analyzer.meaning.clients import Clients
 from analyzer.meaning.connections import EndedConnections
 from analyzer.meaning.hearing import Listener
 from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
+from analyzer.meaning.offsets import Offsets
 from analyzer.meaning.records import OpenedRecords, RowGroups
 from analyzer.meaning.summary import Summary, Told
+from analyzer.meaning.transactions import Transactions
 from analyzer.messages import Messages
 from analyzer.records.batches import Limits
 from analyzer.records.log_names import LogError, LogPoint
@@ -365,7 +367,7 @@ class PointTables:
 
 def _listeners() -> tuple[Listener, ...]:
     """Who learns what the traffic means."""
-    return (Clients(),)
+    return Clients(), Offsets(), Transactions()
 
 
 def chosen(

@@ -49,9 +49,7 @@ def test_every_exchange_of_these_apis_comes_with_its_bodies_in_order(window_byte
 def test_nothing_else_is_kept() -> None:
     [point] = capture_points([str(CAPTURE)], False)
     kept = {
-        message.api_key
-        for window in Engine(point, Reading().settings(APIS)).windows()
-        for message in window.messages()
+        message.api_key for window in Engine(point, Reading().settings(APIS)).windows() for message in window.messages()
     }
     assert kept <= APIS
     assert kept

@@ -1,0 +1,115 @@
+"""Events of frequent APIs, gathered as integers: what a `Listener` keeps of them until all are there.
+
+In: columns of windows, in which text is a number of `Names`. Out: the same columns for the whole capture point, in
+order, text numbered by this collection alone. Rules: no event makes a Python object; plain state, so that it can be
+stored and joined with another share's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analyzer.arrow import distinct
+from analyzer.bulk.rows import Exchanges
+from captures.kernels import NULL
+
+PLACE = ("trigger", "born")
+"""The columns that order events: the packet that completed the exchange, and the age of its connection."""
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(slots=True)
+class Noted:
+    """Events with the same columns.
+
+    columns   their names; those of `PLACE` among them
+    texts     those of them that hold numbers of `strings`, NULL where absent
+    """
+
+    columns: tuple[str, ...]
+    texts: tuple[str, ...]
+    strings: list[str] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _parts: list[np.ndarray] = field(default_factory=list)
+
+    def put(self, values: Mapping[str, np.ndarray], texts: Sequence[str], connections: Sequence[str]) -> None:
+        """Events of one window, in order: int64[n] for each column. Numbers in text columns are places in `texts`, in
+        the column `connection` places in `connections`."""
+        part = np.stack([values[name] for name in self.columns])
+        for name in self.texts:
+            row = self.columns.index(name)
+            part[row] = self._own(part[row], connections if name == "connection" else texts)
+        self._parts.append(part)
+
+    def join(self, other: Noted) -> None:
+        """Take in the events of another share."""
+        for part in other._parts:
+            part = part.copy()
+            for name in self.texts:
+                row = self.columns.index(name)
+                part[row] = self._own(part[row], other.strings)
+            self._parts.append(part)
+
+    def inside(self) -> Columns:
+        """All events in order."""
+        parts = self._parts or [np.zeros((len(self.columns), 0), np.int64)]
+        rows = np.concatenate(parts, axis=1)
+        trigger, born = (rows[self.columns.index(name)] for name in PLACE)
+        rows = rows[:, np.lexsort((born, trigger))]  # stable: what one connection says in one packet stays in order
+        return dict(zip(self.columns, rows, strict=True))
+
+    def number(self, text: str | None) -> int:
+        """The number of a text here, a new one if it is new; NULL of None."""
+        if text is None:
+            return NULL
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = len(self.strings)
+            self.strings.append(text)
+        return number
+
+    def text(self, number: int) -> str | None:
+        """The text that a number stands for."""
+        return None if number == NULL else self.strings[number]
+
+    def _own(self, numbers: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+        """Places in `texts` as numbers of `strings`."""
+        used = distinct(numbers[numbers != NULL])
+        if not len(used):
+            return numbers
+        mine = np.array([self.number(texts[i]) for i in used.tolist()], np.int64)
+        found: np.ndarray = np.where(
+            numbers == NULL, NULL, mine[np.minimum(np.searchsorted(used, numbers), len(used) - 1)]
+        )
+        return found
+
+
+def places(every: Exchanges, rows: np.ndarray) -> Columns:
+    """Of these exchanges, what all events have: their place, `time` (ns: end of the answer, or of the request that had
+    none), connection (a number of `Names`), exchange, reply, and the client's id and address (numbers of strings)."""
+    names = every.names
+    connection = every.connection[rows]
+    used, where = _each(connection)
+    born = np.array([names.born[i] for i in used.tolist()], np.int64)[where]
+    ips = np.array([names.ends[i][0] for i in used.tolist()], np.int64)[where]
+    answered, asked = every.column("response_end")[rows], every.column("request_end")[rows]
+    return {
+        "trigger": every.column("trigger")[rows],
+        "born": born,
+        "time": np.where(answered == NULL, asked, answered),
+        "connection": connection,
+        "exchange": every.column("exchange")[rows],
+        "reply": every.column("reply")[rows],
+        "client": every.column("client_id")[rows],
+        "ip": ips,
+    }
+
+
+def _each(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(each value once, in order; where each row's is among them)."""
+    used = distinct(values)
+    return used, np.searchsorted(used, values)

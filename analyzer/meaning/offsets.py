@@ -1,0 +1,287 @@
+"""Offsets that groups commit, and readers that lost their place: rows of the table `offsets`.
+
+In: windows; OffsetCommit, TxnOffsetCommit, ListOffsets and Fetch are read by columns, of EndTxn the body. Out: a row
+for each offset committed, and for each reset: a reader that was told OFFSET_OUT_OF_RANGE, or that went where
+ListOffsets pointed. Rules
+- A commit's `previous` is the last one before it that counts: accepted, and of a transaction only if that committed
+  (KIP-98). ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their rows do not meet.
+- A reader is a client (id and address) and a partition: it may lose its place on one connection and go on on another.
+  Of its fetches only those are kept that do not go on where the one before ended.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import arrow, tables
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Exchanges, Window
+from analyzer.meaning.hearing import Heard
+from analyzer.meaning.noted import Columns, Noted, places
+from analyzer.meaning.positions import LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
+from analyzer.protocol import errors as kafka_errors
+from analyzer.protocol import names as apis
+from captures.kernels import NULL
+
+COMMIT, TXN_COMMIT, ZOOKEEPER, RESET = "commit", "txn_commit", "zookeeper", "reset"
+
+_COMMIT_COLUMNS: Final = (
+    "trigger", "born", "time", "connection", "exchange", "reply", "client", "ip", "api", "version", "group", "member",
+    "transaction", "topic", "topic_id", "partition", "offset", "epoch", "error",
+)  # fmt: skip
+_COMMIT_TEXTS: Final = ("connection", "client", "ip", "group", "member", "transaction", "topic", "topic_id")
+
+_MEMBERS: Final = np.array(
+    [apis.JOIN_GROUP, apis.HEARTBEAT, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.CONSUMER_GROUP_HEARTBEAT], np.int64
+)
+"""APIs by which a client shows that it reads for a group."""
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Offsets:
+    """Commits and resets of a capture point."""
+
+    _commits: Noted = field(default_factory=lambda: Noted(_COMMIT_COLUMNS, _COMMIT_TEXTS))
+    _moves: Noted = field(default_factory=lambda: Noted(MOVE_COLUMNS, MOVE_TEXTS))
+    _positions: Positions = field(default_factory=Positions)
+    _members: set[tuple[str | None, str, str]] = field(default_factory=set)  # client id, address, group
+    _ends: list[tuple[tuple[int, int], str, bool]] = field(default_factory=list)  # place, transaction, committed
+
+    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+        every, names = window.every, window.names
+        api = every.column("api_key")
+        self._take_commits(every, (api == apis.OFFSET_COMMIT) | (api == apis.TXN_OFFSET_COMMIT))
+        for moves in self._positions.take(window):
+            self._moves.put(moves, names.strings, names.connections)
+        self._take_members(every, np.isin(api, _MEMBERS) & (every.column("group_id") != NULL))
+        for one in heard:
+            body = one.exchange.request
+            if one.exchange.api_key == apis.END_TXN and one.exchange.error_code == 0 and body is not None:
+                self._ends.append((one.place, body["transactionalId"], body["committed"]))
+
+    def join(self, other: Offsets) -> None:
+        self._commits.join(other._commits)
+        self._moves.join(other._moves)
+        self._members |= other._members
+        self._ends += other._ends
+
+    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+        commits = self._commits.inside()
+        placed = [*self._resets(topic_name)]
+        made = pa.concat_tables(
+            [
+                self._commit_rows(capture, commits, topic_name),
+                pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], tables.schema("offsets")),
+            ]
+        )
+        place = np.array([place for place, _ in placed], np.int64).reshape(-1, 2)
+        trigger = np.concatenate([commits["trigger"], place[:, 0]])
+        born = np.concatenate([commits["born"], place[:, 1]])
+        yield "offsets", made.take(pa.array(np.lexsort((born, trigger))))
+
+    # -- commits ------------------------------------------------------------------------------------------------------
+    def _take_commits(self, every: Exchanges, wanted: np.ndarray) -> None:
+        if not wanted.any():
+            return
+        parts = every.partitions.compress(wanted[every.owner], axis=1)
+        rows = parts[s.P_OWNER]
+        self._commits.put(
+            {
+                **places(every, rows),
+                "api": every.column("api_key")[rows],
+                "version": every.column("api_version")[rows],
+                "group": every.column("group_id")[rows],
+                "member": every.column("member_id")[rows],
+                "transaction": every.column("transactional_id")[rows],
+                "topic": parts[s.P_TOPIC],
+                "topic_id": parts[s.P_TOPIC_ID],
+                "partition": parts[s.P_PARTITION],
+                "offset": parts[s.P_OFFSET],
+                "epoch": parts[s.P_EPOCH],
+                "error": parts[s.P_ERROR],
+            },
+            every.names.strings,
+            every.names.connections,
+        )
+
+    def _commit_rows(self, capture: str, commits: Columns, topic_name: Callable[[str], str]) -> pa.Table:
+        strings = self._commits.strings
+        zookeeper = (commits["api"] == apis.OFFSET_COMMIT) & (commits["version"] == 0)
+        in_transaction = commits["api"] == apis.TXN_OFFSET_COMMIT
+        topic = self._topics(commits, topic_name)
+        counts = (commits["error"] == 0) & (~in_transaction | self._committed(commits))
+        previous = _previous((zookeeper, commits["group"], topic, commits["partition"]), commits["offset"], counts)
+        kinds = (COMMIT, TXN_COMMIT, ZOOKEEPER)
+        error = commits["error"]
+        known = arrow.distinct(error[(error != NULL) & (error != 0)])
+        epoch = np.where(commits["epoch"] < 0, NULL, commits["epoch"])
+        columns = {
+            "capture": arrow.dictionary(np.zeros(len(topic), np.int32), [capture]),
+            "time": arrow.times(arrow.micros(commits["time"])),
+            "group_id": arrow.strings(commits["group"], strings),
+            "topic": arrow.strings(topic, self._commits.strings),
+            "topic_id": arrow.strings(commits["topic_id"], strings),
+            "partition": arrow.integers(commits["partition"], pa.int32()),
+            "offset": arrow.integers(commits["offset"], pa.int64()),
+            "previous": arrow.integers(previous, pa.int64()),
+            "step": arrow.integers(arrow.minus(commits["offset"], previous), pa.int64()),
+            "kind": arrow.dictionary(np.where(zookeeper, 2, in_transaction.astype(np.int64)), kinds),
+            "member_id": arrow.strings(commits["member"], strings),
+            "client_id": arrow.strings(commits["client"], strings),
+            "leader_epoch": arrow.integers(epoch, pa.int32()),
+            "error": arrow.dictionary(
+                np.where((error == NULL) | (error == 0), NULL, np.searchsorted(known, error)),
+                [kafka_errors.name(code) for code in known.tolist()],
+            ),
+            "connection": arrow.strings(commits["connection"], strings),
+            "exchange": arrow.integers(commits["exchange"], pa.int64()),
+            "reply": arrow.integers(commits["reply"], pa.int64()),
+        }
+        made = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
+        return made.cast(tables.schema("offsets"))
+
+    def _topics(self, noted: Columns, topic_name: Callable[[str], str]) -> np.ndarray:
+        """The topic of each commit, by the name of its id where only that was said and some message names it."""
+        topic = noted["topic"].copy()
+        only_id = (topic == NULL) & (noted["topic_id"] != NULL)
+        for number in arrow.distinct(noted["topic_id"][only_id]).tolist():
+            said = self._commits.strings[number]
+            name = topic_name(said)
+            topic[only_id & (noted["topic_id"] == number)] = self._commits.number(name) if name != said else NULL
+        return topic
+
+    def _committed(self, commits: Columns) -> np.ndarray:
+        """Of each commit in a transaction: whether that was committed later, as its EndTxn says."""
+        ends: dict[str, list[tuple[tuple[int, int], bool]]] = {}
+        for place, transaction, committed in sorted(self._ends):
+            ends.setdefault(transaction, []).append((place, committed))
+        done = np.zeros(len(commits["trigger"]), bool)
+        for i in np.flatnonzero(commits["transaction"] != NULL).tolist():
+            place = int(commits["trigger"][i]), int(commits["born"][i])
+            told = ends.get(self._commits.strings[commits["transaction"][i]], [])
+            after = bisect.bisect_left(told, (place, False))
+            done[i] = after < len(told) and told[after][1]
+        return done
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+    def _take_members(self, every: Exchanges, wanted: np.ndarray) -> None:
+        if not wanted.any():
+            return
+        names = every.names
+        rows = np.flatnonzero(wanted)
+        pairs = np.stack(
+            [every.column("client_id")[rows], places(every, rows)["ip"], every.column("group_id")[rows]], axis=1
+        )
+        for client, ip, group in np.unique(pairs, axis=0).tolist():
+            said = None if client == NULL else names.strings[client]
+            self._members.add((said, names.strings[ip], names.strings[group]))
+
+    def _resets(self, topic_name: Callable[[str], str]) -> Iterator[tuple[tuple[int, int], Row]]:
+        """(place, row) of each reset."""
+        moves, text = self._moves.inside(), self._moves.text
+        groups: dict[tuple[str | None, str], set[str]] = {}
+        for client, ip, its_group in self._members:
+            groups.setdefault((client, ip), set()).add(its_group)
+        readers: dict[tuple[Any, ...], list[int]] = {}
+        for i, key in enumerate(zip(*(moves[name].tolist() for name in _READER), strict=True)):
+            client, ip, name, its_id, partition = key
+            named = text(name) or topic_name(text(its_id) or "")
+            readers.setdefault((text(client), text(ip), named, partition), []).append(i)
+        for (who, at, _, _), events in readers.items():
+            said = groups.get((who, at or ""), set())
+            group = next(iter(said)) if len(said) == 1 else None
+            for i, fields in _followed(moves, events):
+                topic, topic_id = text(int(moves["topic"][i])), text(int(moves["topic_id"][i]))
+                if topic is None and topic_id is not None:
+                    resolved = topic_name(topic_id)
+                    topic = resolved if resolved != topic_id else None
+                yield (
+                    (int(moves["trigger"][i]), int(moves["born"][i])),
+                    {
+                        "time": int(moves["time"][i]) // 1000,
+                        "group_id": group,
+                        "topic": topic,
+                        "topic_id": topic_id,
+                        "partition": int(moves["partition"][i]),
+                        "kind": RESET,
+                        "client_id": who,
+                        "connection": text(int(moves["connection"][i])),
+                        "exchange": _absent(int(moves["exchange"][i])),
+                        "reply": _absent(int(moves["reply"][i])),
+                        **fields,
+                    },
+                )
+
+
+_READER: Final = ("client", "ip", "topic", "topic_id", "partition")
+
+
+def _followed(moves: Columns, events: list[int]) -> Iterator[tuple[int, Row]]:
+    """What one reader did with its place, in order: (number of the move, what the row says of it) of each reset."""
+    refused: list[int] = []
+    listed: int | None = None
+    before = NULL
+    reads = any(moves["what"][i] not in (LISTED, LEFT) for i in events)
+    for i in events:
+        what, offset = moves["what"][i], int(moves["offset"][i])
+        if what == REFUSED:
+            refused.append(i)
+        elif what == LEFT:
+            before = offset
+        elif what == LISTED:
+            error = int(moves["error"][i])
+            if error not in (0, NULL) and reads:
+                yield i, {"previous": _absent(before), "error": kafka_errors.name(error)}
+            listed = i if error == 0 else listed
+        else:
+            if moves["expected"][i] != NULL:
+                before = int(moves["expected"][i])
+            if refused:
+                for one in refused:
+                    yield one, _refused(moves, one, offset)
+            elif listed is not None and offset == moves["offset"][listed] and offset != before:
+                step = offset - before if before != NULL else None
+                yield listed, {"offset": offset, "previous": _absent(before), "step": step}
+            refused, listed, before = [], None, offset
+    for one in refused:
+        yield one, _refused(moves, one, NULL)
+
+
+def _refused(moves: Columns, i: int, offset: int) -> Row:
+    """A fetch whose offset was out of range, and where the reader went then."""
+    asked = int(moves["offset"][i])
+    return {
+        "offset": _absent(offset),
+        "previous": _absent(asked),
+        "step": offset - asked if NULL not in (offset, asked) else None,
+        "error": kafka_errors.name(int(moves["error"][i])),
+    }
+
+
+def _previous(key: Sequence[np.ndarray], offset: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Of each row, the offset of the last row before it of the same key that counts; NULL: there is none."""
+    order = np.lexsort(tuple(reversed(key)))  # stable: rows of one key stay in order
+    first = np.ones(len(order), bool)
+    for column in key:
+        ordered = column[order]
+        first[1:] &= ordered[1:] == ordered[:-1]
+    first[1:] = ~first[1:]
+    start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+    last = np.maximum.accumulate(np.where(counts[order], np.arange(len(order)), -1))
+    before = np.concatenate([[-1], last[:-1]]).astype(np.int64)[: len(order)]
+    found = np.full(len(order), NULL, np.int64)
+    there = before >= start
+    found[order[there]] = offset[order[before[there]]]
+    return found
+
+
+def _absent(value: int) -> int | None:
+    return None if value == NULL else value

@@ -1,0 +1,372 @@
+"""Transactions: rows of the table of that name.
+
+In: windows; of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and WriteTxnMarkers the bodies; Produce and
+TxnOffsetCommit by columns. Out: a row for each transaction. Rules
+- A producer speaks to its coordinator and to the leaders on different connections, so the order of events is that of
+  their requests in the capture, and `tables` works it out when all are there (`producers`).
+- Since KIP-890 a producer adds no partitions by itself: the first Produce or TxnOffsetCommit does.
+- What a coordinator tells the leaders (WriteTxnMarkers) settles what the producer was not heard to be told, and is all
+  there is of a producer that the capture did not hear: such a row has a producer id only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.arrow import distinct
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Exchanges, Window
+from analyzer.meaning.hearing import Heard
+from analyzer.meaning.noted import Columns, Noted, places
+from analyzer.meaning.producers import ABORTED, COMMITTED, OPEN, UNKNOWN, Asked, Partition, Place, Producer, Transaction
+from analyzer.protocol import names as apis
+from captures.kernels import NULL
+
+_COLUMNS: Final = (
+    "trigger", "born", "ordinal", "time", "asked", "connection", "exchange", "reply", "client", "ip", "api",
+    "transaction", "group", "topic", "topic_id", "partition", "records", "offset", "error",
+)  # fmt: skip
+_TEXTS: Final = ("connection", "client", "ip", "transaction", "group", "topic", "topic_id")
+
+_HEARD: Final = frozenset((apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN))
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What was said of a transactional id in a message that was read whole; of AddPartitionsToTxn the `partitions`
+    that were added, of EndTxn whether `committed`, and what the answer gives."""
+
+    api: int
+    transactional_id: str
+    event: Asked
+    partitions: tuple[Partition, ...] = ()
+    asked_id: int = -1
+    committed: bool = False
+    given: tuple[int | None, int | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """What a coordinator told a leader: how a transaction of a producer ended, for these partitions."""
+
+    event: Asked
+    committed: bool
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(slots=True)
+class Transactions:
+    """Transactions of a capture point."""
+
+    _said: list[_Said] = field(default_factory=list)
+    _markers: list[_Marker] = field(default_factory=list)
+    _wrote: Noted = field(default_factory=lambda: Noted(_COLUMNS, _TEXTS))
+
+    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+        every = window.every
+        api = every.column("api_key")
+        wanted = (api == apis.PRODUCE) | (api == apis.TXN_OFFSET_COMMIT)
+        self._take_writes(every, wanted & (every.column("transactional_id") != NULL))
+        for one in heard:
+            request = one.exchange.request
+            if request is None:
+                continue
+            response = one.exchange.response
+            if one.exchange.api_key in _HEARD:
+                self._said += _said(one, every, request, response)
+            elif one.exchange.api_key == apis.WRITE_TXN_MARKERS and response is not None:
+                self._markers += _markers(one, every, request, response)
+
+    def join(self, other: Transactions) -> None:
+        self._said += other._said
+        self._markers += other._markers
+        self._wrote.join(other._wrote)
+
+    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+        producers: dict[str, Producer] = {}
+        events: dict[str, list[tuple[Place, Callable[[Producer], None]]]] = defaultdict(list)
+        for one in self._said:
+            events[one.transactional_id].append((one.event.order, _teller(one)))
+        for transactional_id, order, tell in self._writes(topic_name):
+            events[transactional_id].append((order, tell))
+        for transactional_id, told in events.items():
+            producer = producers[transactional_id] = Producer(transactional_id)
+            for _, tell in sorted(told, key=lambda pair: pair[0]):
+                tell(producer)
+            producer.finish()
+        found = [one for producer in producers.values() for one in producer.transactions]
+        found += _settled(found, sorted(self._markers, key=lambda one: one.event.order))
+        found.sort(key=lambda one: (one.place, one.transactional_id or "", one.producer_id or 0))
+        rows = [_row(capture, one) for one in found]
+        yield "transactions", pa.Table.from_pylist(rows, tables.schema("transactions"))
+
+    # -- Produce and TxnOffsetCommit ----------------------------------------------------------------------------------
+    def _take_writes(self, every: Exchanges, wanted: np.ndarray) -> None:
+        if not wanted.any():
+            return
+        parts = every.partitions.compress(wanted[every.owner], axis=1)
+        rows = parts[s.P_OWNER]
+        self._wrote.put(
+            {
+                **places(every, rows),
+                "ordinal": every.column("ordinal")[rows],
+                "asked": every.column("request_time")[rows],
+                "api": every.column("api_key")[rows],
+                "transaction": every.column("transactional_id")[rows],
+                "group": every.column("group_id")[rows],
+                "topic": parts[s.P_TOPIC],
+                "topic_id": parts[s.P_TOPIC_ID],
+                "partition": parts[s.P_PARTITION],
+                "records": parts[s.P_RECORDS],
+                "offset": parts[s.P_OFFSET],
+                "error": parts[s.P_ERROR],
+            },
+            every.names.strings,
+            every.names.connections,
+        )
+
+    def _writes(self, topic_name: Callable[[str], str]) -> Iterator[tuple[str, Place, Callable[[Producer], None]]]:
+        """(transactional id, order, what to tell its producer) of what was written; batches of one partition between
+        two things said are told at once."""
+        wrote, text = self._wrote.inside(), self._wrote.text
+        heard: dict[str, list[Place]] = defaultdict(list)
+        for one in self._said:
+            heard[one.transactional_id].append(one.event.order)
+        bounds = {transaction: np.array([order for order, _ in sorted(said)]) for transaction, said in heard.items()}
+        for first, last, records in _runs(wrote, bounds, self._wrote.strings):
+            said = text(int(wrote["topic"][first]))
+            topic = said if said is not None else topic_name(text(int(wrote["topic_id"][first])) or "")
+            partition = int(wrote["partition"][first])
+            event = _written(wrote, first, last, text)
+            transactional_id = text(int(wrote["transaction"][first])) or ""
+            if wrote["api"][first] == apis.PRODUCE:
+                yield transactional_id, event.order, _writer(event, (topic, partition), records)
+            else:
+                place = text(int(wrote["group"][first])) or "", topic, partition
+                offset = int(wrote["offset"][last])
+                yield transactional_id, event.order, _committer(event, place, None if offset == NULL else offset)
+
+
+def _teller(one: _Said) -> Callable[[Producer], None]:
+    def tell(producer: Producer) -> None:
+        if one.api == apis.INIT_PRODUCER_ID:
+            producer.took(one.event, one.asked_id)
+        elif one.api == apis.END_TXN:
+            producer.ended(one.event, one.committed, one.given)
+        else:
+            producer.added(one.event, one.partitions)
+
+    return tell
+
+
+def _writer(event: Asked, partition: Partition, records: int | None) -> Callable[[Producer], None]:
+    return lambda producer: producer.wrote(event, partition, records)
+
+
+def _committer(event: Asked, place: tuple[str, str, int], offset: int | None) -> Callable[[Producer], None]:
+    return lambda producer: producer.committed_offset(event, place, offset)
+
+
+def _runs(
+    wrote: Columns, bounds: Mapping[str, np.ndarray], strings: Sequence[str]
+) -> Iterator[tuple[int, int, int | None]]:
+    """(first row, last row, records) of the rows of one transactional id, kind, group, client, topic, partition and
+    error that lie between two things said of that id; None: how many records is not known."""
+    rows = len(wrote["trigger"])
+    if not rows:
+        return
+    between = np.zeros(rows, np.int64)
+    for number in distinct(wrote["transaction"]).tolist():
+        here = wrote["transaction"] == number
+        between[here] = np.searchsorted(bounds.get(strings[number], np.zeros(0, np.int64)), wrote["ordinal"][here])
+    same = ("transaction", "api", "group", "client", "ip", "topic", "topic_id", "partition", "error")
+    keys = [between, *(wrote[name] for name in same)]
+    order = np.lexsort((wrote["born"], wrote["ordinal"], *keys))
+    change = np.zeros(rows, bool)
+    for key in keys:
+        change[1:] |= key[order][1:] != key[order][:-1]
+    change[:1] = True
+    heads = np.flatnonzero(change)
+    tails = np.append(heads[1:], rows) - 1
+    records = wrote["records"][order]
+    sums = np.add.reduceat(np.where(records == NULL, 0, records), heads)
+    lacking = np.add.reduceat((records == NULL).astype(np.int64), heads)
+    ends = zip(order[heads].tolist(), order[tails].tolist(), sums.tolist(), lacking.tolist(), strict=True)
+    for first, last, count, unknown in ends:
+        yield first, last, None if unknown else count
+
+
+def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | None]) -> Asked:
+    """The event of rows `first` to `last`."""
+
+    def absent(name: str, row: int) -> int | None:
+        value = int(wrote[name][row])
+        return None if value == NULL else value
+
+    asked, done = absent("asked", first), absent("time", last)
+    return Asked(
+        place=(int(wrote["trigger"][last]), int(wrote["born"][last])),
+        order=(int(wrote["ordinal"][first]), int(wrote["born"][first])),
+        key=(text(int(wrote["connection"][last])) or "", absent("exchange", last), absent("reply", last)),
+        client=text(int(wrote["client"][first])),
+        ip=text(int(wrote["ip"][first])) or "",
+        asked=None if asked is None else asked // 1000,
+        done=None if done is None else done // 1000,
+        error=absent("error", first),
+    )
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def _event(
+    one: Heard, every: Exchanges, error: int | None, producer_id: int | None = None, epoch: int | None = None
+) -> Asked:
+    row, exchange = one.row, one.exchange
+    asked, done = int(every.column("request_time")[row]), int(every.column("response_end")[row])
+    return Asked(
+        place=one.place,
+        order=(int(every.column("ordinal")[row]), one.place[1]),
+        key=(exchange.connection, exchange.exchange, exchange.reply),
+        client=exchange.client_id,
+        ip=exchange.client_ip,
+        asked=None if asked == NULL else asked // 1000,
+        done=None if done == NULL else done // 1000,
+        error=error,
+        producer_id=producer_id,
+        epoch=epoch,
+    )
+
+
+def _said(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[_Said]:
+    api = one.exchange.api_key
+    if api == apis.ADD_PARTITIONS_TO_TXN:
+        yield from _added(one, every, request, response)
+        return
+    if request["transactionalId"] is None:
+        return  # an idempotent producer has no transactions
+    error = response["errorCode"] if response is not None else None
+    producer_id, epoch = request.get("producerId", -1), request.get("producerEpoch", -1)
+    asked_id = producer_id
+    given: tuple[int | None, int | None] = (None, None)
+    if response is not None and error == 0 and response.get("producerId", -1) != -1:
+        given = response["producerId"], response["producerEpoch"]
+    if api == apis.INIT_PRODUCER_ID:
+        producer_id, epoch = given
+    event = _event(one, every, error, producer_id, epoch)
+    committed = bool(request.get("committed", False))
+    yield _Said(api, request["transactionalId"], event, (), asked_id, committed, given)
+
+
+def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[_Said]:
+    """AddPartitionsToTxn: to version 3 of one transaction, then of several: those come from brokers, which ask whether
+    a partition is part of it (`verifyOnly`) or add it on the producer's behalf (KIP-890)."""
+    if "transactions" in request:
+        results_of = (response or {}).get("resultsByTransaction", ())
+        answered = {told["transactionalId"]: told["topicResults"] for told in results_of}
+        for asked in request["transactions"]:
+            if asked["verifyOnly"]:
+                continue
+            results = answered.get(asked["transactionalId"])
+            yield _one_added(one, every, asked["transactionalId"], asked["producerId"], asked["producerEpoch"], results)
+    else:
+        results = response["resultsByTopicV3AndBelow"] if response is not None else None
+        producer = request["v3AndBelowProducerId"], request["v3AndBelowProducerEpoch"]
+        yield _one_added(one, every, request["v3AndBelowTransactionalId"], *producer, results)
+
+
+def _one_added(
+    one: Heard, every: Exchanges, transactional_id: str, producer_id: int, epoch: int, results: Any
+) -> _Said:
+    told = [
+        (topic["name"], part["partitionIndex"], part["partitionErrorCode"])
+        for topic in results or ()
+        for part in topic["resultsByPartition"]
+    ]
+    refused = next((error for _, _, error in told if error), 0)
+    added = tuple((topic, partition) for topic, partition, error in told if not error)
+    event = _event(one, every, None if results is None else 0 if added else refused, producer_id, epoch)
+    return _Said(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added)
+
+
+def _markers(one: Heard, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:
+    written = {
+        (told["producerId"], topic["name"], part["partitionIndex"])
+        for told in response["markers"]
+        for topic in told["topics"]
+        for part in topic["partitions"]
+        if part["errorCode"] == 0
+    }
+    for marker in request["markers"]:
+        partitions = tuple(
+            (topic["name"], partition)
+            for topic in marker["topics"]
+            for partition in topic["partitionIndexes"]
+            if (marker["producerId"], topic["name"], partition) in written
+        )
+        if partitions:
+            event = _event(one, every, 0, marker["producerId"], marker["producerEpoch"])
+            yield _Marker(event, bool(marker["transactionResult"]), partitions)
+
+
+# --- markers ----------------------------------------------------------------------------------------------------------
+
+
+def _settled(found: Sequence[Transaction], markers: Sequence[_Marker]) -> list[Transaction]:
+    """Give transactions whose end was not heard the one that markers say; those that only markers tell of come back."""
+    heard: dict[int, list[Transaction]] = defaultdict(list)
+    for one in found:
+        if one.producer_id is not None:
+            heard[one.producer_id].append(one)
+    alone: list[Transaction] = []
+    last: dict[int, Transaction] = {}
+    for marker in markers:
+        event, outcome = marker.event, COMMITTED if marker.committed else ABORTED
+        known = heard.get(event.producer_id or 0)
+        if known is not None:
+            before = [it for it in known if it.began is None or event.asked is None or it.began <= event.asked]
+            if before and before[-1].outcome in (OPEN, UNKNOWN):
+                before[-1].close(event, outcome)
+            continue
+        made = last.get(event.producer_id or 0)
+        same = made is not None and made.epoch == event.epoch and made.outcome == outcome
+        if made is None or not same or any(partition in made.partitions for partition in marker.partitions):
+            made = Transaction(None, event.producer_id, event.epoch, (None, ""), None, event.place, event.key)
+            made.records = None
+            alone.append(made)
+            last[event.producer_id or 0] = made
+        made.partitions.update(dict.fromkeys(marker.partitions))
+        made.close(event, outcome)
+    return alone
+
+
+def _row(capture: str, one: Transaction) -> dict[str, Any]:
+    duration = one.ended - one.began if one.ended is not None and one.began is not None else None
+    return {
+        "capture": capture,
+        "transactional_id": one.transactional_id,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.epoch,
+        "began": one.began,
+        "ended": one.ended,
+        "outcome": one.outcome,
+        "duration_us": duration,
+        "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(one.partitions)],
+        "records": one.records,
+        "offsets": [
+            {"group_id": group, "topic": topic, "partition": partition, "offset": offset}
+            for (group, topic, partition), offset in one.offsets.items()
+        ],
+        "fenced_by": one.fenced_by,
+        "client_id": one.who[0],
+        "evidence": dict(zip(("connection", "exchange", "reply"), one.key, strict=True)),
+    }
