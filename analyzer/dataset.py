@@ -562,5 +562,6 @@ def _sync(file: Path) -> None:
 def concatenated(name: str, parts: Iterable[pa.Table]) -> pa.Table:
     """Tables of one kind as one, with the contract's plain types."""
     schema = tables.schema(name)
-    plain = [part.cast(schema) for part in parts]
+    # A cast loads all of PyArrow's functions, which takes longer than a small capture.
+    plain = [part if part.schema.equals(schema) else part.cast(schema) for part in parts]
     return pa.concat_tables(plain) if plain else schema.empty_table()

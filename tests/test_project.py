@@ -15,7 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.shared import ROOT, SAMPLES, capture_files, sample_folders
+from tests.bench import generate
+from tests.shared import KWIRE, ROOT, SAMPLES, capture_files, sample_folders
 
 PACKAGES = ("captures", "analyzer", "replay", "reports")
 TEXT = {".py", ".md", ".toml", ".txt", ".lock", ".yaml", ".yml", ".json", ".cfg", ".sql", ".sh", ""}
@@ -80,6 +81,29 @@ def test_kwire_is_the_door_for_who_imports_it() -> None:
 def test_the_command_line_module_is_light() -> None:
     heavy = {"numba", "llvmlite", "pyarrow", "pandas", "scapy", "pyspark", "dpkt"}
     assert not imported_by("import analyzer.cli") & heavy
+
+
+@pytest.mark.parametrize("records", ["none", "batches", "meta"])
+def test_analysing_needs_the_light_half_of_its_libraries(records: str, tmp_path: Path) -> None:
+    """What the console script loads for a capture: no compiler, no pandas, no functions of PyArrow, no masked arrays of
+    NumPy. Each takes as long as a small capture."""
+    capture = tmp_path / "small.pcap"  # without an error: those are put together by PyArrow's functions
+    generate.small(capture, 100_000, connections=3)
+    arguments = ["kwire", "analyze", str(capture), "--records", records, "-o", str(tmp_path / "dataset")]
+    # The first run compiles, which needs Numba.
+    subprocess.run([*KWIRE, *arguments[1:-1], str(tmp_path / "warm")], cwd=ROOT, capture_output=True, check=True)
+    program = f"""
+import contextlib, io, json, sys
+from analyzer import cli
+sys.argv = {arguments!r}
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    cli.command()
+print(json.dumps(sorted(sys.modules)))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(json.loads(ran.stdout))
+    assert {"analyzer.reading", "pyarrow.parquet"} <= loaded
+    assert not loaded & {"numba", "pandas", "pyarrow.compute", "pyarrow.dataset", "numpy.ma", "rich", "lark"}
 
 
 def test_scapy_is_imported_by_live_capture_only_and_late() -> None:

@@ -114,7 +114,7 @@ class RecordCounts:
     def add(self, table: np.ndarray, side: np.ndarray) -> None:
         """Count the batches of a table; side int64[n]: of each."""
         codec = b.codec(table)
-        for number in np.unique(side).tolist():
+        for number in arrow.distinct(side).tolist():
             here = side == number
             into = self.sides.setdefault(SIDES[number] if number != NULL else "log", {})
             counts = table[b.B_COUNT, here]
@@ -211,7 +211,7 @@ class RecordTables:
 
     def rest(self, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
         """What still waits when all has been read: no exchange told of it (a message that names a partition twice)."""
-        numbers = np.unique(self._held[b.B_SET])
+        numbers = arrow.distinct(self._held[b.B_SET])
         absent = np.full(len(numbers), NULL, np.int64)
         nobody = replace(
             origins, number=numbers, connection=absent, exchange=absent, reply=absent, side=absent, topic=absent,
@@ -432,6 +432,8 @@ def _millis(values: np.ndarray) -> pa.Array:
 def _reasons(table: np.ndarray) -> pa.Array:
     """Sentences for the few rows that have something to say."""
     odd = np.flatnonzero(table[b.B_REASON] != b.REASON_NONE)
+    if not len(odd):
+        return arrow.dictionary(np.full(table.shape[1], NULL, np.int64), [])
     pairs, where = np.unique(table[b.B_REASON : b.B_REASON_A + 1, odd], axis=1, return_inverse=True)
     numbers = np.full(table.shape[1], NULL, np.int64)
     numbers[odd] = where.reshape(-1)
@@ -441,6 +443,6 @@ def _reasons(table: np.ndarray) -> pa.Array:
 def _control_types(types: np.ndarray) -> pa.Array:
     from analyzer.records.opening import CONTROL_TYPES
 
-    distinct = np.unique(types[types != NULL])
+    distinct = arrow.distinct(types[types != NULL])
     names = [CONTROL_TYPES[n] if 0 <= n < len(CONTROL_TYPES) else str(n) for n in distinct.tolist()]
     return arrow.dictionary(np.where(types == NULL, NULL, np.searchsorted(distinct, types)), names)
