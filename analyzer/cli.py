@@ -189,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     _reading_options(report)
     report.set_defaults(run="reports.commands:report")
 
+    _findings_options(commands.add_parser("findings", help="what is wrong, why, and what to do"))
     _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
@@ -196,14 +197,37 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("--json", action="store_true", help="as JSON")
     diff.set_defaults(run="replay.commands:diff")
 
-    topic = commands.add_parser("help", help="the documentation: of filters, tables, views, or a command")
+    topic = commands.add_parser("help", help="the documentation: of filters, tables, views, findings, a command")
     topic.add_argument("topic", nargs="?", metavar="TOPIC",
-                       help="filter, tables, views, or the name of a table, a view or a command")  # fmt: skip
+                       help="filter, tables, views, findings, or the name of a table, a view or a command")  # fmt: skip
     topic.set_defaults(run="analyzer.cli:_help")
     completion = commands.add_parser("completion", help="a script that completes commands and options in a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="as: source <(kwire completion bash)")
     completion.set_defaults(run="analyzer.cli:_completion")
     return parser
+
+
+def _findings_options(findings: argparse.ArgumentParser) -> None:
+    findings.add_argument("sources", nargs="*", metavar="DATASET|CAPTURE")
+    findings.add_argument("--fail-on", choices=("note", "warning", "error"), help="exit 1 where one is as bad as this")
+    findings.add_argument("--only", metavar="CODES", help="these alone, by commas")
+    findings.add_argument("--ignore", action="append", default=[], metavar="CODE[:WHO]",
+                          help="not these (of this client id, address, broker or connection); they are counted")
+    findings.add_argument("--explain", metavar="CODE", help="what a finding means, and why its thresholds are so")
+    findings.add_argument("--thresholds", metavar="FILE", help="TOML: a table a code, as [reconnect-loop], opened = 60")
+    findings.add_argument("--threshold", action="append", default=[], metavar="CODE.NAME=VALUE",
+                          help="one threshold (repeatable)")
+    findings.add_argument("--target", metavar="VERSION", help="what this Kafka release would refuse is an error")
+    findings.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE",
+                          help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)")
+    findings.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
+    findings.add_argument("--port", type=_port, action="append", default=[], metavar="N",
+                          help="this server port of the captures is Kafka (repeatable)")
+    findings.add_argument("--threads", type=_count, metavar="N", help="kernels at work at once (default: 2)")
+    findings.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
+    findings.add_argument("--frame-limit", type=_count, metavar="BYTES", help=argparse.SUPPRESS)
+    findings.add_argument("--json", action="store_true", help="one JSON object a line: the columns of table findings")
+    findings.set_defaults(run="analyzer.finding_lines:findings")
 
 
 def _engine_option(parser: argparse.ArgumentParser) -> None:
@@ -279,7 +303,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         there = f"kwire {options.command} --help lists what there is"
         fail(f"unknown: {' '.join(unknown)}", f"did you mean {near}? {there}" if near else there)
     if options.command == "replay":
-        options.assumed = _release_of(options.assume)
+        options.assumed = _release_of(options.assume, "--assume")
+    if options.command == "findings":
+        options.released = _release_of(options.target, "--target")
     module_name, function_name = _entry(options).split(":")
     if module_name.startswith("reports."):
         # PySpark needs pandas in places.
@@ -324,8 +350,8 @@ def _interruptible(command: Callable[[argparse.Namespace], int], options: argpar
         raise
 
 
-def _release_of(version: str | None) -> dict[int, tuple[int, int]] | None:
-    """The versions of each API that a Kafka release offers; `reports` knows them, where the replayer may not ask."""
+def _release_of(version: str | None, option: str) -> dict[int, tuple[int, int]] | None:
+    """The versions of each API that a Kafka release offers; `reports` knows them, whom others may not ask."""
     if version is None:
         return None
     from reports import releases
@@ -334,7 +360,7 @@ def _release_of(version: str | None) -> dict[int, tuple[int, int]] | None:
         return releases.find(version).apis
     except LookupError:
         names = ", ".join(release.name for release in releases.releases())
-        fail(f"--assume {version}: no Kafka release that is known", f"there are {names}")
+        fail(f"{option} {version}: no Kafka release that is known", f"there are {names}")
 
 
 def _option_names(command: str) -> list[str]:
@@ -355,11 +381,11 @@ def _help(options: argparse.Namespace) -> int:
         sys.stdout.write("\nkwire help COMMAND, TABLE or VIEW says more, and of topics there are\n")
         sys.stdout.writelines(f"  kwire help {name:<8} {about}\n" for name, about in TOPICS.items())
         return 0
-    from analyzer import completion
+    from analyzer import completion, manual
 
-    if options.topic in {one.name for one in completion.commands(parser)}:
+    if options.topic not in manual.TOPICS and options.topic in {one.name for one in completion.commands(parser)}:
         parser.parse_args([options.topic, "--help"])  # prints it, and leaves
-    from analyzer import commands, manual
+    from analyzer import commands
     from reports import catalog
 
     text = manual.page(options.topic, catalog.views())

@@ -401,6 +401,19 @@ class Writer:
         except OSError as failure:
             raise self._failed(failure) from None
 
+    def settle(self) -> dict[str, list[Path]]:
+        """Finish the files written so far: where they are, those adopted too, by table. What is worked out of them can
+        be written after. Raises DatasetError."""
+        try:
+            self._adopted += self._parts.close()
+        except OSError as failure:
+            raise self._failed(failure) from None
+        self._parts = Parts(self._folder, f"{self._run}-after")
+        found: dict[str, list[Path]] = {}
+        for entry in self._adopted:
+            found.setdefault(entry["table"], []).append(self._folder / entry["path"])
+        return found
+
     def adopt(self, files: Sequence[dict[str, Any]]) -> None:
         """List files that others wrote to `folder`: what their `Parts.close` gave. Raises DatasetError where one is not
         there or of another size."""

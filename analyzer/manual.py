@@ -2,7 +2,7 @@
 
 In: a topic. Out: plain text, as wide as a page, for a terminal, a pipe or `grep`. Rules: nothing is said here that
 is not said where it belongs: the filter language in `filter/FILTER.md`, tables and columns in `tables.py`, views in the
-first comments of their files; what those say is only laid out.
+first comments of their files, findings in `findings/FINDINGS.md`; what those say is only laid out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Protocol
 from analyzer.failure import Failure
 
 _WIDTH = 100
+_FINDINGS = Path(__file__).resolve().parent / "findings" / "FINDINGS.md"
 _FILTER = Path(__file__).resolve().parent / "filter" / "FILTER.md"
 
 TOPICS = {
     "filter": "the language of --filter",
     "tables": "the tables of a dataset, and what each column holds",
     "views": "the views of kwire sql: one question each",
+    "findings": "what kwire findings looks for: every rule, and why its thresholds are so",
 }
 """What `kwire help` knows besides commands, and the tables and views by name."""
 
@@ -47,6 +49,8 @@ def page(topic: str, views: Sequence[View]) -> str:
         return rendered(_FILTER.read_text(encoding="utf-8"))
     from analyzer import tables
 
+    if topic == "findings":
+        return rendered(_FINDINGS.read_text(encoding="utf-8")) + "\n" + _table("findings")
     if topic == "tables":
         return "\n".join(_table(name) for name in tables.TABLES)
     by_name = {view.name: view for view in views}

@@ -338,8 +338,8 @@ class PointTables:
         yield from self._opened.finish(self.names)
 
     def meant(self) -> Iterator[tuple[str, pa.Table]]:
-        """All has been taken: the tables of what it means, empty ones too."""
-        told = {name: [tables.schema(name).empty_table()] for name in tables.MEANING}
+        """All has been taken: the tables of what it means, empty ones too; findings come of all tables, later."""
+        told = {name: [tables.schema(name).empty_table()] for name in tables.MEANING if name != "findings"}
         for listener in self.listeners:
             for name, table in listener.tables(self.names.capture, self.topics.name):
                 told[name].append(table)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import datetime
 import heapq
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -50,7 +51,7 @@ from captures.kernels import NULL
 
 Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-__all__ = ["Exchange", "analyze", "decode", "decoded", "exchanges"]
+__all__ = ["Exchange", "analyze", "decode", "decoded", "exchanges", "judged"]
 
 ROWS_AT_ONCE = 4096
 """Rows made Python objects at a time."""
@@ -127,12 +128,27 @@ def decode(
 
         result = joined([read_point(point, settings, choice, keep, progress, stdin) for point in points])
         result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
+        result.tables["findings"] = judged(result, result.tables)
         return result
     with Writer(out, append, wait) as writer:
         check_names(points, writer)
         result = joined([read_point(point, settings, choice, writer.write, progress, stdin) for point in points])
+        writer.write("findings", judged(result, writer.settle()))
         writer.commit(manifest(result))
     return result
+
+
+def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> pa.Table:
+    """The table `findings` of capture points that were just read; `parts`: their other tables, in memory or as files.
+    The summary tells of them."""
+    from analyzer.findings import judging
+    from analyzer.findings.source import Source
+
+    if not any(entry.get("meaning") for entry in result.captures):
+        return tables.schema("findings").empty_table()
+    found = judging.stored(Source(parts, result.captures, result.unrecognised.get("listed", ())))
+    result.summary["findings"] = judging.summary(found)
+    return judging.as_table(found)
 
 
 def exchanges(

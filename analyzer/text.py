@@ -121,6 +121,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
                 ]
             )
         parts.append(aligned(rows, {2, 3, 4}) + _more(len(summary["clients"])))
+    parts.append(_findings_text(summary.get("findings")))
     parts.append(_coverage_text(summary["coverage"]))
     if summary["odd"]:
         odd = ", ".join(f"{name} {count:,}" for name, count in summary["odd"].items())
@@ -165,6 +166,17 @@ def _records_text(sides: dict[str, Any]) -> str:
 
 def _more(total: int) -> str:
     return f"  and {total - LISTED:,} more (--json lists all)\n" if total > LISTED else ""
+
+
+def _findings_text(found: dict[str, Any] | None) -> str:
+    """The worst findings, and how many there are; nothing where there are none."""
+    if not found or not found["worst"]:
+        return ""
+    rows = [[one["severity"], one["code"], one["text"]] for one in found["worst"] if one["severity"] != "note"]
+    total = sum(found[severity] for severity in ("error", "warning", "note"))
+    rest = total - len(rows)
+    more = f"  {rest:,} more, notes among them: kwire findings\n" if rest else ""
+    return "\nfindings\n" + (aligned(rows, set()) if rows else "") + more
 
 
 def _coverage_text(coverage: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from analyzer import tables
 from analyzer.dataset import Dataset, DatasetError, Parts, Writer
 from analyzer.options import Reading, Settings
 from analyzer.points import BATCHES, Choice, check_names, joined, manifest, read_point
+from analyzer.reading import judged
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from reports.spark.session import cancel
 from reports.spark.split import split_point
@@ -95,6 +96,7 @@ def decode(
             writer.adopt(one.files)
         _add_empty(writer, done)
         result = joined([one.read for one in done])
+        writer.write("findings", judged(result, writer.settle()))
         writer.commit(manifest(result))
     return result
 

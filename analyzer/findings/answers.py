@@ -1,0 +1,163 @@
+"""What brokers answered with an error: every code of Kafka has a judgement, and every run that is a fault is told once.
+
+Rules that know more of a code take it (`TAKEN`); the rest is told here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from analyzer.findings import roots
+from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.runs import Run, Trouble, runs, together
+from analyzer.findings.seen import Seen, api_name
+from analyzer.findings.words import client, count, moment, name, place, some
+from analyzer.protocol import names
+
+TAKEN: list[Callable[[Run], bool]] = []
+"""Who takes runs for a rule of its own: true where it does."""
+
+
+def taken(api: tuple[int, ...], codes: tuple[int, ...]) -> Callable[[Run], bool]:
+    """Take the runs of these codes of these APIs (of all where none is named)."""
+
+    def mine(run: Run) -> bool:
+        return run.code in codes and (not api or run.api in api)
+
+    TAKEN.append(mine)
+    return mine
+
+
+def of(seen: Seen, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
+    """A rule's runs, by client and thing; `lasting`: those that are faults. Runs that a lost broker or a moved leader
+    explains are left out."""
+    return together([
+        run for run in runs(seen) if mine(run) and (run.lasting or not lasting) and not _explained(seen, run)
+    ])  # fmt: skip
+
+
+_OF_MOVES = (3, 5, 6, 14, 15, 16, 74, 75, 100, 103, 9, 13, 19, 20, 22, 25, 56, 78)
+"""What clients are told while leaders and coordinators move."""
+
+
+def _explained(seen: Seen, run: Run) -> bool:
+    """It passed, and began with the loss of a broker or a moved leader."""
+    return run.code in _OF_MOVES and run.cleared and roots.near(seen, run.since, run.until)
+
+
+def about(trouble: Trouble) -> str:
+    """Of what: ` for group g`, ` for topic t (3 partitions)`."""
+    thing = trouble.thing
+    if thing.group:
+        topic = f", topic {name(thing.topic)}" if thing.topic else ""
+        return f" for group {name(thing.group)}{topic}"
+    if thing.transaction:
+        return f" for transactional id {name(thing.transaction)}"
+    if thing.topic:
+        if len(trouble.places) == 1:
+            return f" for {place(trouble.places[0])}"
+        many = f" ({count(len(trouble.places), 'partition')})" if trouble.places else ""
+        return f" for topic {name(thing.topic)}{many}"
+    return ""
+
+
+def times(trouble: Trouble) -> str:
+    """`12 times, 10:01:03 to 10:01:09`."""
+    text = f"{count(trouble.answers, 'time')}, {moment(trouble.since)}"
+    return text + (f" to {moment(trouble.until)}" if trouble.answers > 1 else "")
+
+
+def what(trouble: Trouble) -> dict[str, str | None]:
+    """What a finding is about."""
+    thing = trouble.thing
+    partitions = ",".join(str(partition) for _, partition in trouble.places[:20])
+    return {
+        "api": api_name(trouble.api), "error": trouble.error, "group_id": thing.group, "topic": thing.topic,
+        "partition": partitions or None, "transactional_id": thing.transaction,
+    }  # fmt: skip
+
+
+def found(
+    seen: Seen, trouble: Trouble, text: str, severity: Severity | None = None, cause: str | None = None,
+    proven: bool | None = None,
+) -> Found:  # fmt: skip
+    """A finding about it."""
+    return Found(
+        text, trouble.answers, trouble.since, trouble.until, seen.who(trouble.client), what(trouble), trouble.evidence,
+        severity=severity, cause=cause, proven=proven,
+    )  # fmt: skip
+
+
+def _untaken(run: Run) -> bool:
+    return not any(mine(run) for mine in TAKEN)
+
+
+@rule(
+    "errors", "error-answers", "error",
+    "svc-a (10.0.0.4) got UNKNOWN_SERVER_ERROR (-1) to Produce for topic orders 12 times, 10:01:03 to 10:01:09; good "
+    "answers came after.",
+    why="Each of Kafka's errors has a judgement and a grace: at first sight; or a run of three answers beyond the "
+    "grace (5 s, or 30 s for what elections and loading take), or of ten over a second.",
+    unless="The error belongs to the protocol's course (`judgements.json`), passed within its grace, was what "
+    "somebody's question deserved (admin-refused), or a broker's loss explains it.",
+    advice="The error's own meaning says what to do; begin with the first exchange named.",
+    judge="forged: each code of the enum, once, as a run that passes and as one that stays",
+)  # fmt: skip
+def error_answers(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _untaken):
+        judgement = trouble.runs[0].judgement
+        if judgement.kind == "admin":
+            continue
+        after = "good answers came after" if trouble.cleared else "no good answer came after"
+        text = f"{client(seen.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
+        text += f"{times(trouble)}; {after}. {judgement.why}"
+        # At first sight it is one; a run that lasted and passed is one to look after.
+        severity: Severity = "error" if judgement.grace_s == 0 or not trouble.cleared else "warning"
+        yield found(seen, trouble, text, severity)
+
+
+@rule(
+    "errors", "admin-refused", "note",
+    "admin (10.0.0.4) was refused CreateTopics for topic orders: TOPIC_ALREADY_EXISTS (36), 1 time, 10:01:03.",
+    why="A fact: it answers what somebody asked.",
+    unless="Never otherwise.",
+    advice="Ask whoever asked.",
+    judge="errors-librdkafka-4.3, admin-*",
+)  # fmt: skip
+def admin_refused(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _untaken, lasting=False):
+        if trouble.runs[0].judgement.kind == "admin":
+            text = f"{client(seen.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
+            yield found(seen, trouble, text + f"{trouble.error}, {times(trouble)}.")
+
+
+# ---------------------------------------------------------------------------------------------- topics that are missing
+
+_MISSING = taken((names.METADATA,), (3, 17))
+
+
+@rule(
+    "cluster", "topic-missing", "error",
+    "svc-a (10.0.0.4) keeps asking for topic ordres, which does not exist: 14 times, 10:01:03 to 10:01:13.",
+    why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
+    "times in 10 s. Three answers over 5 s, or ten over one.",
+    unless="The topic is there later (then it was being created).",
+    advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
+    judge="errors-librdkafka-4.3; captures that create topics say nothing",
+)  # fmt: skip
+def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
+    known = {topic for topic, _ in seen.places_known}
+    for trouble in of(seen, _MISSING):
+        asked = [topic for topic in (trouble.thing.topic or "").split(" ") if topic and topic not in known]
+        if not asked or trouble.cleared:
+            continue
+        near = _nearest(asked[0], known)
+        text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, which does not exist: "
+        text += f"{times(trouble)}."
+        cause = f"there is a topic {name(near)}" if near else None
+        yield found(seen, trouble, text, None, cause, False if near else None)
+
+
+def _nearest(topic: str, known: set[str]) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(topic, sorted(known), 1)), None)

@@ -1,0 +1,235 @@
+"""What answers waited for: the broker, its followers, quotas, the client's own requests.
+
+Holding, pauses, the client's queue and the network are subtracted before a broker is blamed: `broker_us` is what is
+left, and absent where it cannot be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.seen import HELD, SECOND, Seen, api_name, grouped
+from analyzer.findings.source import NULL
+from analyzer.findings.words import client, count, lasting, moment, share
+from analyzer.protocol import names
+
+JUDGED = 100
+"""Answers that a 99th percentile needs: of fewer it is the longest but one."""
+
+
+def _quantile(values: np.ndarray, percent: int) -> int:
+    """The smallest value that at least so many of a hundred do not exceed."""
+    rank = -(-percent * len(values) // 100) - 1
+    return int(np.partition(values, rank)[rank])
+
+
+@rule(
+    "latency", "broker-slow", "warning",
+    "10.0.0.1:9092 needed 900 ms or more for one in a hundred of 5,000 Produce requests in the minute from 10:01:00, "
+    "without what it held, throttling, queues and network.",
+    why="Measured: on an overloaded machine of two cores the 99th percentile was 62 ms for Produce, 47 ms for "
+    "Metadata, and none of 7,057 answers took more than 173 ms; a cluster known for its slow disks had 1 s. 500 ms is "
+    "a warning, 200 ms a note.",
+    unless="Fewer than 100 such answers in the minute; what the broker held cannot be told apart.",
+    advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
+    judge="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
+    slow_ms=500, note_ms=200, window_s=60, answers=JUDGED,
+)  # fmt: skip
+def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
+    spent = seen.column("broker_us")
+    rows = np.flatnonzero((spent != NULL) & (seen.exchanges.answered != NULL))
+    if len(rows) < at.answers:
+        return
+    window = (seen.exchanges.answered[rows] - seen.span[0]) // int(at.window_s * SECOND)
+    order, starts, ends = grouped(seen.broker[rows], seen.exchanges.api[rows], window)
+    worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+    for number in np.flatnonzero(ends - starts >= at.answers).tolist():
+        mine = rows[order[starts[number] : ends[number]]]
+        late = _quantile(spent[mine], 99)
+        key = int(seen.broker[mine[0]]), int(seen.exchanges.api[mine[0]])
+        if late >= at.note_ms * 1000 and late > worst.get(key, (0, mine))[0]:
+            worst[key] = late, mine
+    for (broker, api), (late, mine) in worst.items():
+        slow = mine[spent[mine] >= late]
+        asked = seen.exchanges.asked[mine]
+        text = f"{seen.brokers[broker]} needed {lasting(late)} or more for one in a hundred of {len(mine):,} "
+        text += f"{api_name(api)} requests in the minute from {moment(int(asked.min()))}, without what it held, "
+        places = int(slow[0]), int(mine[spent[mine].argmax()]), int(slow[-1])
+        yield Found(
+            f"{text}throttling, queues and network.", len(slow), int(asked.min()), int(asked.max()),
+            seen.who(broker=broker), {"api": api_name(api), "p99_us": str(late)}, places, cause="the broker's own work",
+            proven=True, severity=None if late >= at.slow_ms * 1000 else "note",
+        )  # fmt: skip
+
+
+@rule(
+    "latency", "broker-stall", "warning",
+    "10.0.0.1:9092 answered nobody for 2.4 s from 10:01:03, while 12 clients waited.",
+    why="The 99th percentile of answers is below 70 ms; replicas leave the in-sync set after 30 s, sessions end after "
+    "6 to 45 s.",
+    unless="Fewer than three clients waited, or fewer than five answers came at once after; nothing else was captured "
+    "meanwhile either (then the capture paused).",
+    advice="Look for a pause of garbage collection or of the disk at that second.",
+    judge="forged: a second without answers while five clients ask; and without anything",
+    pause_ms=1000, clients=3, answers=5, burst_ms=100,
+)  # fmt: skip
+def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.exchanges
+    pause = int(at.pause_ms * 1000)
+    asked = np.sort(rows.asked[rows.asked != NULL])
+    for broker in range(len(seen.brokers)):
+        mine = np.flatnonzero((seen.broker == broker) & (rows.answered != NULL))
+        mine = mine[np.argsort(rows.answered[mine], kind="stable")]
+        times = rows.answered[mine]
+        for gap in np.flatnonzero(np.diff(times) >= pause).tolist():
+            begin, end = int(times[gap]), int(times[gap + 1])
+            burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))
+            some = mine[gap + 1 : burst]
+            # Asked before the middle of the pause: whoever asks at its end waits for nobody.
+            waited = some[~np.isin(rows.api[some], HELD) & (end - rows.asked[some] >= pause // 2)]
+            clients = len(np.unique(seen.client[waited]))
+            inside = np.searchsorted(asked, [begin + pause // 10, end - pause // 10])
+            if len(some) < at.answers or clients < at.clients or inside[1] <= inside[0]:
+                continue
+            text = f"{seen.brokers[broker]} answered nobody for {lasting(end - begin)} from {moment(begin)}, while "
+            text += f"{count(clients, 'client')} waited."
+            yield Found(text, len(waited), begin, end, seen.who(broker=broker), {}, tuple(waited[[0, 0, -1]].tolist()),
+                        cause="a pause of the broker", proven=False)  # fmt: skip
+
+
+@rule(
+    "latency", "replication-slow", "warning",
+    "Produce with acks=all took 1.8 s (99th percentile of 400) at 10.0.0.1:9092; Heartbeat there 4.0 ms.",
+    why="With three replicas the usual wait is 2 ms; half a second, and ten times what the same broker takes for what "
+    "needs no follower, is the followers'.",
+    unless="Fewer than 100 such requests, or nothing to compare with at that broker.",
+    advice="Find the slow follower: its disk, its network.",
+    judge="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms",
+    slow_ms=500, factor=10, answers=JUDGED, compared=30,
+)  # fmt: skip
+def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows, acks = seen.exchanges, seen.column("acks")
+    taken = _own(seen)
+    good = (rows.error == 0) & (taken != NULL)
+    every = np.flatnonzero(good & (rows.api == names.PRODUCE) & (acks == -1))
+    plain = np.flatnonzero(good & (((rows.api == names.PRODUCE) & (acks == 1)) | np.isin(rows.api, _PROMPT)))
+    for broker in np.unique(seen.broker[every]).tolist():
+        mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
+        if len(mine) < at.answers or len(others) < at.compared:
+            continue
+        late, usual = _quantile(taken[mine], 99), max(_quantile(taken[others], 95), 1)
+        if late < at.slow_ms * 1000 or late < at.factor * usual:
+            continue
+        what = api_name(int(np.bincount(rows.api[others]).argmax()))
+        text = f"Produce with acks=all took {lasting(late)} (99th percentile of {len(mine):,}) at "
+        text += f"{seen.brokers[broker]}; {what} there {lasting(usual)}."
+        slow = mine[taken[mine] >= late]
+        held = (seen.column("hold_us")[slow] > 0).any()
+        places = int(slow[0]), int(mine[taken[mine].argmax()]), int(slow[-1])
+        yield Found(text, len(slow), int(rows.asked[mine].min()), int(rows.asked[mine].max()), seen.who(broker=broker),
+                    {"api": "Produce"}, places, cause="followers fetch late", proven=bool(held))  # fmt: skip
+
+
+_PROMPT = (names.HEARTBEAT, names.METADATA, names.CONSUMER_GROUP_HEARTBEAT)
+
+
+def _own(seen: Seen) -> np.ndarray:
+    """Latency without the client's queue and the pauses of quotas, NULL where absent."""
+    latency, queue, muted = (seen.column(name) for name in ("latency_us", "queue_us", "muted_us"))
+    rest = latency - np.where(queue == NULL, 0, queue) - np.where(muted == NULL, 0, muted)
+    own: np.ndarray = np.where(latency == NULL, NULL, np.maximum(rest, 0))
+    return own
+
+
+@rule(
+    "latency", "client-throttled", "warning",
+    "svc-a (10.0.0.4) was told to pause 41.0 s in 60.0 s by 10.0.0.1:9092 (80 answers, the longest 2.9 s).",
+    why="Quotas are off unless somebody set them; a tenth of the time, or one pause of a second, is felt. Any pause "
+    "is a note.",
+    unless="Never otherwise. The pause is no part of the latency: since 2.0 the answer comes first (KIP-219).",
+    advice="Raise the quota, or send less: larger batches, fewer fetches.",
+    judge="forged: a pause of a second, and one of 10 ms in a minute; admin-*",
+    share=0.1, pause_ms=1000,
+)  # fmt: skip
+def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
+    throttle = seen.column("throttle_us")
+    rows = np.flatnonzero(throttle > 0)
+    order, starts, ends = grouped(seen.client[rows], seen.broker[rows])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = rows[order[start:stop]]
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
+        whole, longest = int(throttle[mine].sum()), int(throttle[mine].max())
+        window = max(until - since, 60 * SECOND)
+        felt = longest >= at.pause_ms * 1000 or whole >= at.share * window
+        text = f"{client(who)} was told to pause {lasting(whole)} in {lasting(window)} by {who['broker']} "
+        text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)})."
+        apis = ",".join(sorted({api_name(key) for key in seen.exchanges.api[mine].tolist()}))
+        yield Found(text, len(mine), since, until, who, {"api": apis},
+                    (int(mine[0]), int(mine[throttle[mine].argmax()]), int(mine[-1])), cause="a quota", proven=True,
+                    severity=None if felt else "note")  # fmt: skip
+
+
+@rule(
+    "latency", "throttle-ignored", "note",
+    "svc-a (librdkafka 2.16.0, 10.0.0.4) sent 9 requests to 10.0.0.1:9092 inside its pause.",
+    why="A client of KIP-219 waits on its own; 50 ms are left for clocks and for what was on its way.",
+    unless="The request was under way when the answer with the pause came.",
+    advice="Nothing: the broker does not read meanwhile, and the next answer waits for that.",
+    judge="forged: a request half a second into a pause of one; and after it",
+    slack_ms=50,
+)  # fmt: skip
+def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
+    throttle, rows = seen.column("throttle_us"), seen.exchanges
+    paused = np.flatnonzero((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
+    if not len(paused):
+        return
+    ours = np.flatnonzero(np.isin(rows.link, np.unique(rows.link[paused])) & (rows.asked != NULL))
+    ours = ours[np.lexsort((rows.asked[ours], rows.link[ours]))]
+    found: dict[tuple[int, int], set[int]] = {}
+    place = rows.link[ours].astype(np.int64)
+    for row in paused.tolist():
+        first, past = np.searchsorted(place, [rows.link[row], rows.link[row] + 1])
+        times = rows.asked[ours[first:past]]
+        until = rows.answered[row] + throttle[row] - at.slack_ms * 1000
+        inside = np.searchsorted(times, [rows.answered[row] + at.slack_ms * 1000, until])
+        some = ours[first + inside[0] : first + inside[1]].tolist()
+        found.setdefault((int(seen.client[row]), int(seen.broker[row])), set()).update(some)
+    for (client_, broker), sent in found.items():
+        if sent:
+            mine, who = sorted(sent), seen.who(client_, broker)
+            text = f"{client(who)} sent {count(len(mine), 'request')} to {who['broker']} inside its pause."
+            yield Found(text, len(mine), int(rows.asked[mine[0]]), int(rows.asked[mine[-1]]), who, {},
+                        (mine[0], mine[0], mine[-1]))  # fmt: skip
+
+
+@rule(
+    "latency", "queue-behind-own-requests", "note",
+    "62.0 % of what svc-a (10.0.0.4) waits for Produce at 10.0.0.1:9092 is behind its own earlier requests: 3.1 s of "
+    "5.0 s in 40 exchanges.",
+    why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
+    "Half of the time and 100 ms (95th percentile) are the client's to mend.",
+    unless="Fewer than 30 exchanges.",
+    advice="Fewer requests in flight, larger batches; Fetch on a connection of its own.",
+    judge="forged: 30 requests that wait 200 of 300 ms, and 29",
+    share=0.5, queue_ms=100, answers=30,
+)  # fmt: skip
+def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
+    queue, latency = seen.column("queue_us"), seen.column("latency_us")
+    rows = np.flatnonzero((queue != NULL) & (latency != NULL))
+    order, starts, ends = grouped(seen.client[rows], seen.broker[rows], seen.exchanges.api[rows])
+    for number in np.flatnonzero(ends - starts >= at.answers).tolist():
+        mine = rows[order[starts[number] : ends[number]]]
+        waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
+        if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
+            continue
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        api = api_name(int(seen.exchanges.api[mine[0]]))
+        text = f"{share(waited, whole)} of what {client(who)} waits for {api} at {who['broker']} is behind its own "
+        text += f"earlier requests: {lasting(waited)} of {lasting(whole)} in {count(len(mine), 'exchange')}."
+        asked = seen.exchanges.asked[mine]
+        yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"api": api},
+                    (int(mine[0]), int(mine[queue[mine].argmax()]), int(mine[-1])), cause="its own requests in flight",
+                    proven=True)  # fmt: skip

@@ -1,0 +1,356 @@
+"""TCP, and connections that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.findings import roots
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Seen, api_name, busiest, grouped
+from analyzer.findings.source import NULL
+from analyzer.findings.words import client, count, lasting, moment, share
+from analyzer.protocol import names
+
+_IDLE = (
+    names.FETCH, names.SHARE_FETCH, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT,
+    names.STREAMS_GROUP_HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.LEAVE_GROUP,
+)  # fmt: skip
+"""What a client leaves open when it goes: it waits for nothing that it needs."""
+
+_LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
+
+
+def _next_answered(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """bool[rows]: on the same connection a later request was answered."""
+    answered = np.flatnonzero(seen.exchanges.status == 0)
+    last = np.full(len(seen.links), -1, np.int64)
+    np.maximum.at(last, seen.exchanges.link[answered], seen.exchanges.exchange[answered].astype(np.int64))
+    later: np.ndarray = last[seen.exchanges.link[rows]] > seen.exchanges.exchange[rows]
+    return later
+
+
+def _silent(seen: Seen) -> np.ndarray:
+    """Exchanges that no answer came to although one was owed, as far as the capture can show."""
+    rows = np.flatnonzero(seen.exchanges.status == UNANSWERED)
+    if not len(rows):
+        return rows
+    link, api = seen.exchanges.link[rows], seen.exchanges.api[rows]
+    fin = np.array([end == "fin" for end in seen.closed], bool)[link]
+    left_open = np.isin(api, _IDLE) & ~_next_answered(seen, rows)
+    table, state = seen.table("exchanges").codes("request_state")
+    decoded = np.isin(table[rows], [number for number, name in enumerate(state) if name == "decoded"])
+    refused = np.isin(link, seen.exchanges.link[seen.exchanges.error == 58])
+    chosen: np.ndarray = rows[
+        seen.whole[link] & decoded & ~refused & ~np.isin(api, _LOGIN) & ~(fin & left_open)
+        & ~roots.explained(seen, rows)
+    ]  # fmt: skip
+    return chosen
+
+
+@rule(
+    "network", "request-unanswered", "error",
+    "12 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 got no answer: the connection was reset.",
+    why="No threshold: TCP and a living broker always deliver, so one is enough.",
+    unless="acks=0; the capture ended first; bytes are missing from the connection; the client closed it in order with "
+    "nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the request cannot be "
+    "decoded; its broker went away (broker-lost tells how many). A note: fewer than three, and the connection was "
+    "closed in order.",
+    advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
+    judge="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
+    closes=3,
+)  # fmt: skip
+def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = _silent(seen)
+    # A close without an answer to a version that the broker does not offer is told by version-refused.
+    rows = rows[~np.isin(rows, roots.refused_versions(seen))]
+    later = _next_answered(seen, rows)
+    keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]
+    order, starts, ends = grouped(*keys)
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = rows[order[start:stop]]
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        passed = int(later[order[start:stop]].sum())
+        closed = {seen.closed[link] for link in seen.exchanges.link[mine].tolist()}
+        if passed:
+            cause = "later requests of the same connection were answered"
+        elif "rst" in closed:
+            cause = "the connection was reset"
+        else:
+            cause = "the connection was closed in order"
+        # Who closes in order is not known: one that does with a last request open may just have left.
+        left = not passed and "rst" not in closed and len(mine) < at.closes
+        api = api_name(int(seen.exchanges.api[mine[0]]))
+        text = f"{count(len(mine), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
+        asked = seen.exchanges.asked[mine]
+        yield Found(
+            text, len(mine), int(asked.min()), int(asked.max()), who, {"api": api}, tuple(mine[[0, 0, -1]].tolist()),
+            cause=cause, proven=True, severity="note" if left else None,
+        )  # fmt: skip
+
+
+TIMEOUTS = (30 * SECOND, 60 * SECOND)
+"""request.timeout.ms of Kafka's own client, socket.timeout.ms of librdkafka."""
+
+
+@rule(
+    "network", "answer-after-client-timeout", "warning",
+    "3 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 took longer than the client's timeout of 30 s: it had "
+    "given up.",
+    why="30 s is request.timeout.ms of Kafka's Java client, 60 s socket.timeout.ms of librdkafka; what clients are set "
+    "to is not on the wire.",
+    unless="The answer is one that the broker holds (Fetch, JoinGroup, SyncGroup); the client did not go within 1 s of "
+    "the timeout; bytes are missing.",
+    advice="The broker's latency first, then the client's timeout.",
+    judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing",
+    around_s=1,
+)  # fmt: skip
+def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.exchanges
+    gone = seen.link_times("last_time")[rows.link]
+    waited = np.where(rows.answered != NULL, rows.answered, gone) - rows.asked
+    old = (rows.asked != NULL) & (waited >= (30 - at.around_s) * SECOND) & ~np.isin(rows.api, HELD)
+    chosen = np.flatnonzero(old & seen.whole[rows.link] & (rows.status != 1))
+    found: dict[tuple[int, int, int, int], list[int]] = {}
+    closed = np.array([end != "open" for end in seen.closed], bool)
+    for row in chosen.tolist():
+        link = int(rows.link[row])
+        given_up = int(gone[row] - rows.asked[row])
+        for timeout in TIMEOUTS:
+            if closed[link] and abs(given_up - timeout) <= at.around_s * SECOND:
+                key = int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), timeout
+                found.setdefault(key, []).append(row)
+    for (who_, broker, api, timeout), mine in found.items():
+        who = seen.who(who_, broker)
+        text = f"{count(len(mine), api_name(api) + ' request')} of {client(who)} to {who['broker']} took longer than "
+        text += f"the client's timeout of {timeout // SECOND} s: it had given up."
+        yield Found(text, len(mine), int(rows.asked[mine[0]]), int(rows.asked[mine[-1]]), who, {"api": api_name(api)},
+                    (mine[0], mine[0], mine[-1]), cause="the client's own timeout", proven=False)  # fmt: skip
+
+
+@rule(
+    "network", "tcp-retransmission", "warning",
+    "2.1 % of the packets between orders (10.0.0.7) and 10.0.0.1:9092 were sent again (120 of 5,700).",
+    why="Ours: fewer than one in a hundred TCP mends by itself, with ten at least so that the share says something; "
+    "200 ms is Linux's least timeout, a spike that applications see.",
+    unless="The capture holds packets twice (capture-duplicated): those are counted apart.",
+    advice="Look at the path, the network card and the MTU.",
+    judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3",
+    share=0.01, packets=10, repair_ms=200,
+)  # fmt: skip
+def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
+    again = seen.link_numbers("retransmissions")
+    packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
+    for client_, broker, links in _pairs(seen, np.flatnonzero(again)):
+        lost, whole = int(again[links].sum()), int(packets[links].sum())
+        slow = _repaired(seen, links, at.repair_ms)
+        if (lost < at.packets or lost < at.share * whole) and not len(slow):
+            continue
+        who = seen.who(client_, broker)
+        text = f"{share(lost, whole)} of the packets between {client(who)} and {who['broker']} were sent again "
+        text += f"({lost:,} of {whole:,})"
+        if len(slow):
+            longest = int(seen.column("network_us")[slow].max())
+            text += f"; {count(len(slow), 'exchange')} took {lasting(longest)} or less for that alone"
+        worst = int(links[again[links].argmax()])
+        since, until = int(seen.link_times("first_time")[links].min()), int(seen.link_times("last_time")[links].max())
+        yield Found(text + ".", lost, since, until, who, {}, links=(int(links[0]), worst, int(links[-1])),
+                    cause="packets were lost on the way, or came too late", proven=True)  # fmt: skip
+
+
+def _repaired(seen: Seen, links: np.ndarray, repair_ms: float) -> np.ndarray:
+    """Exchanges of these connections whose time on the network is longer than TCP's least timeout."""
+    network = seen.column("network_us")
+    slow = np.flatnonzero(network >= repair_ms * 1000)
+    found: np.ndarray = slow[np.isin(seen.exchanges.link[slow], links)]
+    return found
+
+
+def _pairs(seen: Seen, links: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Of connections: (client, broker, all connections between these two)."""
+    pairs = sorted({(int(seen.client_of[link]), int(seen.broker_of[link])) for link in links.tolist()})
+    if not pairs:
+        return
+    key = seen.client_of.astype(np.int64) << 32 | seen.broker_of
+    order = np.argsort(key, kind="stable")
+    for client_, broker in pairs:
+        start, stop = np.searchsorted(key[order], [client_ << 32 | broker, (client_ << 32 | broker) + 1])
+        yield client_, broker, np.sort(order[start:stop])
+
+
+@rule(
+    "network", "tcp-zero-window", "warning",
+    "billing-3 (10.0.0.9) stopped reading from 10.0.0.1:9092: answers waited for room for up to 4.2 s (12 packets said "
+    "so).",
+    why="Shorter stalls are usual with receive buffers of 32 to 64 KiB; 200 ms is a pause that applications see.",
+    unless="No exchange of the connection took 200 ms to be transferred: then the window opened again at once.",
+    advice="Look at the reader: garbage collection, CPU, or work done in the thread that reads.",
+    judge="forged: a zero window while an answer is on its way",
+    stall_ms=200,
+)  # fmt: skip
+def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
+    said = seen.link_numbers("zero_windows")
+    full = np.flatnonzero(said)
+    if not len(full):
+        return
+    rows = seen.exchanges
+    ours = np.flatnonzero(np.isin(rows.link, full))
+    answer = _span(seen.column("response_time")[ours], rows.answered[ours])
+    request = _span(rows.asked[ours], seen.column("request_end")[ours])
+    for client_, broker, links in _pairs(seen, full):
+        mine = np.isin(rows.link[ours], links)
+        for waited, blame in ((answer, "client"), (request, "broker")):
+            stalled = np.flatnonzero(mine & (waited >= at.stall_ms * 1000))
+            if not len(stalled):
+                continue
+            who = seen.who(client_, broker)
+            reader, other = (client(who), who["broker"]) if blame == "client" else (who["broker"], client(who))
+            worst = int(waited[stalled].max())
+            what = "answers" if blame == "client" else "requests"
+            text = f"{reader} stopped reading from {other}: {what} waited for room for up to {lasting(worst)} "
+            text += f"({count(int(said[links].sum()), 'packet')} said so)."
+            mine_rows = ours[stalled]
+            places = (int(mine_rows[0]), int(ours[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
+            yield Found(text, len(stalled), int(rows.asked[places[0]]), int(rows.asked[places[2]]), who, {}, places,
+                        cause=f"the {blame} does not read", proven=True)  # fmt: skip
+
+
+def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """`last - first`, 0 where either is absent."""
+    spans: np.ndarray = np.where((first != NULL) & (last != NULL), last - first, 0)
+    return spans
+
+
+@rule(
+    "network", "connection-reset", "warning",
+    "14 connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were reset with requests open.",
+    why="An orderly client drains first: one reset is a crash, three in a minute a pattern.",
+    unless="Fewer than three in a minute (a note); the connection was idle for nine minutes (idle-close); its broker "
+    "went away (broker-lost tells how many).",
+    advice="Find out who sent the reset (kwire show --follow CONNECTION), then read its log at that second.",
+    judge="forged: three resets in a minute, and two; cluster-*",
+    resets=3, window_s=60,
+)  # fmt: skip
+def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.exchanges
+    open_ = np.unique(rows.link[(rows.status == UNANSWERED) | (rows.status == 3)])
+    open_ = open_[~roots.explained_links(seen)[open_]]
+    reset = np.array([link for link in open_.tolist() if seen.closed[link] == "rst"], np.int64)
+    ended = seen.link_times("last_time")
+    for client_, broker, links in _pairs(seen, reset):
+        mine = links[np.isin(links, reset)]
+        mine = mine[np.argsort(ended[mine], kind="stable")]
+        most, _, _ = busiest(ended[mine], int(at.window_s * SECOND))
+        who = seen.who(client_, broker)
+        many = most >= at.resets
+        text = f"{count(len(mine), 'connection')} of {client(who)} to {who['broker']} "
+        text += f"{'was' if len(mine) == 1 else 'were'} reset with requests open."
+        yield Found(text, len(mine), int(ended[mine[0]]), int(ended[mine[-1]]), who, {},
+                    links=(int(mine[0]), int(mine[0]), int(mine[-1])), severity=None if many else "note")  # fmt: skip
+
+
+@rule(
+    "network", "idle-close", "note",
+    "2 idle connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were closed after 10 min.",
+    why="Brokers close what was idle for connections.max.idle.ms (10 min), Java clients after 9 min: nine minutes.",
+    unless="A request was open.",
+    advice="Nothing; librdkafka logs it as an error all the same.",
+    judge="forged: a connection that closes ten minutes after its last exchange",
+    idle_s=535,
+)  # fmt: skip
+def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.exchanges
+    last = np.full(len(seen.links), NULL, np.int64)
+    np.maximum.at(last, rows.link, rows.answered)
+    open_ = np.zeros(len(seen.links), bool)
+    open_[rows.link[rows.status == UNANSWERED]] = True
+    ended = seen.link_times("last_time")
+    closed = np.array([end != "open" for end in seen.closed], bool)
+    idle = np.flatnonzero(closed & ~open_ & (last != NULL) & (ended - np.maximum(last, 0) >= at.idle_s * SECOND))
+    for client_, broker, links in _pairs(seen, idle):
+        mine = links[np.isin(links, idle)]
+        who = seen.who(client_, broker)
+        text = f"{count(len(mine), 'idle connection')} of {client(who)} to {who['broker']} "
+        text += f"{'was' if len(mine) == 1 else 'were'} closed after {lasting(int((ended - last)[mine].max()))}."
+        yield Found(text, len(mine), int(ended[mine].min()), int(ended[mine].max()), who, {},
+                    links=(int(mine[0]), int(mine[-1])))  # fmt: skip
+
+
+@rule(
+    "network", "reconnect-loop", "warning",
+    "svc-a (10.0.0.4) opened 75 connections to 10.0.0.1:9092 in the minute from 10:01:03; half of them lived 40 ms or "
+    "less.",
+    why="Clients that fail wait 50 ms to 10 s before they connect again, which makes up to 60 a minute; a healthy "
+    "admin script was seen to open 12 in 10 s.",
+    unless="The median connection lives 5 s or longer; connections that only asked for versions and metadata, and got "
+    "them, are how clients begin and do not count.",
+    advice="See why they close: login, version, size, timeout. One producer a process, not one a message.",
+    judge="forged: thirty connections in a minute, and twenty-nine",
+    opened=30, window_s=60, life_s=5,
+)  # fmt: skip
+def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
+    first, last = seen.link_times("first_time"), seen.link_times("last_time")
+    fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL) & ~_bootstraps(seen))
+    for client_, broker, links in _pairs(seen, fresh):
+        mine = links[np.isin(links, fresh)]
+        mine = mine[np.argsort(first[mine], kind="stable")]
+        most, start, stop = busiest(first[mine], int(at.window_s * SECOND))
+        if most < at.opened:
+            continue
+        some = mine[start:stop]
+        life = int(np.median((last - first)[some]))
+        if life >= at.life_s * SECOND:
+            continue
+        who = seen.who(client_, broker)
+        text = f"{client(who)} opened {most:,} connections to {who['broker']} in the minute from "
+        text += f"{moment(int(first[some[0]]))}; half of them lived {lasting(life)} or less."
+        yield Found(text, most, int(first[some[0]]), int(first[some[-1]]), who, {},
+                    links=(int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
+
+
+def _bootstraps(seen: Seen) -> np.ndarray:
+    """bool[links]: it asked for versions and metadata, was answered, and that was all."""
+    rows = seen.exchanges
+    begins = np.isin(rows.api, (names.API_VERSIONS, names.METADATA, *_LOGIN)) & (rows.status == 0) & (rows.error == 0)
+    out = np.ones(len(seen.links), bool)
+    out[rows.link[~begins]] = False
+    asked = np.zeros(len(seen.links), bool)
+    asked[rows.link] = True
+    return out & asked
+
+
+@rule(
+    "network", "connection-storm", "warning",
+    "10.0.0.1:9092 got 400 new connections in 10 s, 8 times its usual rate.",
+    why="Against the broker's own rate: five times the median, and a hundred at least, which a broker of few clients "
+    "never sees. KIP-612 exists for this.",
+    unless="Fewer than six windows of 10 s, or in the first 30 s of the broker.",
+    advice="Stagger restarts, set max.connection.creation.rate, one client a process.",
+    judge="forged: 150 connections in 10 s after a minute of one a second; and 90",
+    opened=100, factor=5, window_s=10,
+)  # fmt: skip
+def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+    first = seen.link_times("first_time")
+    fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
+    begin, end = seen.span
+    width = int(at.window_s * SECOND)
+    windows = (end - begin) // width
+    if windows < 6:
+        return
+    order, starts, ends = grouped(seen.broker_of[fresh])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        links = fresh[order[start:stop]]
+        links = links[np.argsort(first[links], kind="stable")]
+        most, at_, past = busiest(first[links], width)
+        counts = np.bincount((first[links] - begin) // width, minlength=windows)
+        usual = float(np.median(counts))
+        since = int(first[links[at_]])
+        if most < at.opened or most < at.factor * max(usual, 1) or since < int(first[links[0]]) + 30 * SECOND:
+            continue
+        broker = int(seen.broker_of[links[0]])
+        text = f"{seen.brokers[broker]} got {most:,} new connections in {at.window_s:.0f} s"
+        text += f", {most / usual:.0f} times its usual rate." if usual else ", where it usually gets none."
+        some = links[at_:past]
+        yield Found(text, most, since, int(first[some[-1]]), seen.who(broker=broker), {},
+                    links=(int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip

@@ -1,0 +1,544 @@
+"""Batches written: refused, repeated, inverted, damaged, small, uncompressed, dated wrongly, badly spread."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.runs import Trouble
+from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped
+from analyzer.findings.source import NULL
+from analyzer.findings.words import client, count, lasting, name, place, share, size, some
+from analyzer.protocol import names
+
+_TOO_LARGE = taken((names.PRODUCE,), (10, 18))
+_REPLICAS = taken((names.PRODUCE,), (19, 20))
+_EXPIRED = taken((names.PRODUCE,), (7,))
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Record batches of Produce requests, arrays with a value a batch. owner: the exchange; place as in
+    `places`; first, last: timestamps; error: of its topic-partition in the answer; at: offset that the answer gave."""
+
+    row: np.ndarray
+    owner: np.ndarray
+    place: np.ndarray
+    places: list[tuple[str, int]]
+    producer: np.ndarray
+    epoch: np.ndarray
+    sequence: np.ndarray
+    records: np.ndarray
+    size: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    error: np.ndarray
+    at: np.ndarray
+
+
+def batches(seen: Seen) -> Batches:
+    """The batches that clients wrote, in order."""
+    if "produced" not in seen.memo:
+        seen.memo["produced"] = _batches(seen)
+    kept: Batches = seen.memo["produced"]
+    return kept
+
+
+def _batches(seen: Seen) -> Batches:
+    table = seen.table("batches")
+    side, sides = table.codes("side")
+    chosen = np.flatnonzero(np.isin(side, [number for number, text in enumerate(sides) if text == "produce"]))
+    places, known = seen.placed(table)
+    owner = seen.owners(table)[chosen]
+    numbers = {field: table.numbers(column)[chosen] for field, column in _COLUMNS.items()}
+    error, at = _answers(seen, owner, [known[place] for place in places[chosen].tolist()] if len(chosen) else [])
+    return Batches(chosen, owner, places[chosen], known, **numbers, error=error, at=at)
+
+
+_COLUMNS = {
+    "producer": "producer_id", "epoch": "producer_epoch", "sequence": "base_sequence", "records": "record_count",
+    "size": "batch_bytes", "first": "first_timestamp", "last": "last_timestamp",
+}  # fmt: skip
+
+
+def _answers(seen: Seen, owner: np.ndarray, where: list[tuple[str, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Of batches the error and the base offset that the answer gave to their topic-partition."""
+    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    numbers = {name: number for number, name in enumerate(seen.places)}
+    mine = (owner.astype(np.int64) << 32) | np.array([numbers.get(one, 0xFFFFFFFF) for one in where], np.int64)
+    theirs = (parts.owner.astype(np.int64) << 32) | parts.place
+    order = np.argsort(theirs, kind="stable")
+    if not len(order):
+        return np.full(len(mine), NO_CODE, np.int16), np.full(len(mine), NULL, np.int64)
+    spot = order[np.minimum(np.searchsorted(theirs[order], mine), len(order) - 1)]
+    same = theirs[spot] == mine
+    return np.where(same, parts.error[spot], NO_CODE), np.where(same, offset[spot], NULL)
+
+
+def _who(seen: Seen, client_: int) -> str:
+    return client(seen.who(client_))
+
+
+@rule(
+    "produce", "message-too-large", "error",
+    "svc-a (10.0.0.4) was refused for err-0: MESSAGE_TOO_LARGE (10), 4 times, 10:01:03 to 10:01:09; the request had "
+    "1.3 MB, the limit is 1,048,588 bytes unless set.",
+    why="The broker decides: one is a lost record for most applications.",
+    unless="The client splits the batch, and all of its parts are stored within 5 s (a note).",
+    advice="Raise max.message.bytes and the consumers' limits, or split what is sent.",
+    judge="errors-librdkafka-4.3; forged: refused and split",
+    split_s=5,
+)  # fmt: skip
+def too_large(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _TOO_LARGE):
+        sent = int(seen.column("request_bytes")[trouble.rows].max())
+        text = f"{_who(seen, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; the "
+        text += f"request had {size(sent)}, the limit is 1,048,588 bytes unless set."
+        split = _split(seen, trouble, int(at.split_s * SECOND))
+        yield found(seen, trouble, text, "note" if split else None, "the client split the batch" if split else None,
+                    True if split else None)  # fmt: skip
+
+
+def _split(seen: Seen, trouble: Trouble, within: int) -> bool:
+    """Every refusal was followed by good answers to this client and partition that hold as many records, in two
+    batches or more."""
+    made = batches(seen)
+    mine = [number for number, where in enumerate(made.places) if where in trouble.places]
+    rows = np.isin(made.place, mine) & (seen.client[np.maximum(made.owner, 0)] == trouble.client)
+    for row in trouble.rows.tolist():
+        time = int(seen.exchanges.answered[row])
+        asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
+        later = rows & (asked >= time) & (asked <= time + within) & (made.error == 0)
+        refused = rows & (made.owner == row)
+        if later.sum() < 2 or made.records[later].sum() < made.records[refused].sum() or not refused.any():
+            return False
+    return True
+
+
+@rule(
+    "produce", "not-enough-replicas", "error",
+    "rep-0 lacks in-sync replicas: lab-producer (127.0.0.1) was refused 65 times, 10:01:03 to 10:01:24.",
+    why="30 s is replica.lag.time.max.ms, the time that a dead replica may still block.",
+    unless="Under 30 s and the client wrote again after (a warning). NOT_ENOUGH_REPLICAS_AFTER_APPEND is stored: a "
+    "retry without idempotence duplicates.",
+    advice="Bring the replica back; do not lower min.insync.replicas.",
+    judge="cluster-kraft-3.9, cluster-zk-2.8",
+    block_s=30,
+)  # fmt: skip
+def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _REPLICAS):
+        where = place(trouble.places[0]) if len(trouble.places) == 1 else f"topic {name(trouble.thing.topic)}"
+        text = f"{where} lacks in-sync replicas: {_who(seen, trouble.client)} was refused {times(trouble)}."
+        # A capture that ends while the client still tries does not show that it gave up.
+        tried_on = trouble.cleared or trouble.until >= seen.span[1] - at.block_s * SECOND
+        brief = trouble.longest < at.block_s * SECOND and tried_on
+        cause = "stored all the same: a retry duplicates" if trouble.code == 20 else None
+        yield found(seen, trouble, text, "warning" if brief else None, cause, True if cause else None)
+
+
+@rule(
+    "produce", "produce-timed-out-on-broker", "error",
+    "2 Produce requests of svc-a (10.0.0.4) for t-0 were not replicated in time (REQUEST_TIMED_OUT, 30.0 s): the "
+    "records may be stored.",
+    why="The broker answers so when the request's own timeout (30 s unless set) has passed without the followers.",
+    unless="The answer came after less than 1 s: then the error has another origin, which error-answers tells.",
+    advice="Find the slow or dead follower: its disk, its network.",
+    judge="forged: an answer with the error after 30 s, and one at once",
+    least_s=1,
+)  # fmt: skip
+def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _EXPIRED):
+        waited = int(seen.column("latency_us")[trouble.rows].max())
+        late = waited >= at.least_s * SECOND
+        text = f"{count(trouble.answers, 'Produce request')} of {_who(seen, trouble.client)}{about(trouble)} "
+        text += f"{'was' if trouble.answers == 1 else 'were'} not replicated in time (REQUEST_TIMED_OUT, "
+        text += f"{lasting(max(waited, 0))}): the records may be stored."
+        cause = "followers did not fetch in time" if late else "the error came long before the timeout"
+        yield found(seen, trouble, text, None, cause, late)
+
+
+@rule(
+    "produce", "acks-zero", "note",
+    "svc-a (10.0.0.4) writes t with acks=0 (40 requests): losses stay invisible.",
+    why="A fact, no threshold; with --policy acks=all a warning.",
+    unless="Never otherwise.",
+    advice="acks=1 or all where a loss matters.",
+    judge="errors-librdkafka-4.3, old-java-0.10.2",
+)  # fmt: skip
+def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
+    strict = seen.asked.policies.get("acks") == "all"
+    acks = seen.column("acks")
+    wrong = (acks == 0) | ((acks == 1) if strict else False)
+    rows = np.flatnonzero(wrong & (seen.exchanges.api == names.PRODUCE))
+    order, starts, ends = grouped(seen.client[rows], acks[rows])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = rows[order[start:stop]]
+        topics = _topics(seen, mine)
+        who, level = seen.who(int(seen.client[mine[0]])), int(acks[mine[0]])
+        text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
+        text += "stay invisible." if level == 0 else "of the leader lose what was acknowledged."
+        asked = seen.exchanges.asked[mine]
+        yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"topic": ",".join(topics[:20]) or None},
+                    tuple(mine[[0, 0, -1]].tolist()), severity="warning" if strict else None)  # fmt: skip
+
+
+def _topics(seen: Seen, rows: np.ndarray) -> list[str]:
+    """Topics of exchanges."""
+    parts = seen.partitions
+    marked = np.zeros(len(seen.exchanges) + 1, bool)
+    marked[rows] = True
+    return sorted({seen.places[number][0] for number in np.unique(parts.place[marked[parts.owner]]).tolist()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """A batch that was sent again. first, again: rows of `Batches`."""
+
+    first: int
+    again: int
+
+
+def _repeats(made: Batches) -> list[_Repeat]:
+    """Batches of idempotent producers that came in two requests: same producer, epoch, partition and sequence."""
+    chosen = np.flatnonzero((made.producer != NULL) & (made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))
+    key = [made.producer[chosen], made.epoch[chosen], made.place[chosen], made.sequence[chosen]]
+    order, starts, ends = grouped(*key)
+    repeated = np.flatnonzero(ends - starts > 1)
+    found_ = []
+    for number in repeated.tolist():
+        mine = chosen[order[starts[number] : ends[number]]]
+        # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
+        same = [row for row in mine[1:].tolist() if made.records[row] == made.records[mine[0]]]
+        found_ += [_Repeat(int(mine[0]), row) for row in same if made.owner[row] != made.owner[mine[0]]]
+    return found_
+
+
+@rule(
+    "produce", "produce-retried", "note",
+    "svc-a (10.0.0.4) sent 37 batches again, 3 of them after they had been stored.",
+    why="Retries are designed for; where one batch in a hundred (of a thousand at least) is repeated, something keeps "
+    "failing, and it is a warning.",
+    unless="Bytes that TCP sent again; parts of a batch that was split.",
+    advice="Follow the first failure of each pair.",
+    judge="forged: a batch sent twice; cluster-*",
+    share=0.01, batches=1000,
+)  # fmt: skip
+def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    by_client: dict[int, list[_Repeat]] = defaultdict(list)
+    for repeat in _repeats(made):
+        by_client[int(seen.client[made.owner[repeat.first]])].append(repeat)
+    whole = np.bincount(seen.client[made.owner[made.owner >= 0]], minlength=len(seen.clients))
+    for client_, repeats in by_client.items():
+        stored = sum(int(made.error[repeat.first] == 0) for repeat in repeats)
+        text = f"{_who(seen, client_)} sent {count(len(repeats), 'batch', 'batches')} again"
+        text += f", {stored:,} of them after {'it' if stored == 1 else 'they'} had been stored" * bool(stored)
+        many = whole[client_] >= at.batches and len(repeats) >= at.share * whole[client_]
+        rows = [int(made.owner[repeat.again]) for repeat in repeats]
+        yield Found(text + ".", len(repeats), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]),
+                    seen.who(client_), {}, (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
+                    severity="warning" if many else None)  # fmt: skip
+
+
+@rule(
+    "produce", "duplicate-records", "error",
+    "2 batches of svc-a (10.0.0.4) to t-0 are stored twice, at two offsets each.",
+    why="A broker gives a repeated batch its old offset; two offsets are two copies.",
+    unless="The second answer has the first's offset: the broker noticed.",
+    advice="Find out why the broker forgot the producer (restart with old state, expired id).",
+    judge="forged: a batch acknowledged at two offsets",
+)  # fmt: skip
+def duplicate_records(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    twice: dict[tuple[int, int], list[_Repeat]] = defaultdict(list)
+    for repeat in _repeats(made):
+        first, again = repeat.first, repeat.again
+        good = made.error[first] == 0 and made.error[again] == 0
+        if good and made.at[first] >= 0 and made.at[again] >= 0 and made.at[first] != made.at[again]:
+            twice[int(seen.client[made.owner[first]]), int(made.place[first])].append(repeat)
+    for (client_, where), repeats in twice.items():
+        text = f"{count(len(repeats), 'batch', 'batches')} of {_who(seen, client_)} to {place(made.places[where])} "
+        text += f"{'is' if len(repeats) == 1 else 'are'} stored twice, at two offsets each."
+        rows = [int(made.owner[repeat.again]) for repeat in repeats]
+        topic, partition = made.places[where]
+        yield Found(text, len(repeats), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]),
+                    seen.who(client_), {"topic": topic, "partition": str(partition)},
+                    (int(made.owner[repeats[0].first]), rows[0], rows[-1]), cause="both answers have their own offset",
+                    proven=True)  # fmt: skip
+
+
+_RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
+
+
+@rule(
+    "produce", "retry-may-reorder", "warning",
+    "svc-a (10.0.0.4) retries without idempotence with several requests open: order in t-3 was inverted 2 times.",
+    why="Proven by the offsets: an earlier batch failed, a later one was stored, then the earlier. Once is what the "
+    "first second of a topic may bring (a note; seen with librdkafka, pcapng-comments-4.3).",
+    unless="The producer is idempotent; the batches came from two clients.",
+    advice="enable.idempotence, or one request in flight.",
+    judge="forged: fail, succeed, retry; and with a producer id",
+    turns=2,
+)  # fmt: skip
+def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    plain = np.flatnonzero(((made.producer == NULL) | (made.producer < 0)) & (made.owner >= 0))
+    failed = plain[np.isin(made.error[plain], _RETRIABLE)]
+    turned: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    asked, answered = seen.exchanges.asked, seen.exchanges.answered
+    for batch in failed.tolist():
+        row = int(made.owner[batch])
+        mine = plain[(made.place[plain] == made.place[batch]) & (seen.client[made.owner[plain]] == seen.client[row])]
+        began, ended = asked[row], answered[row]
+        behind = mine[(asked[made.owner[mine]] > began) & (asked[made.owner[mine]] < ended) & (made.error[mine] == 0)]
+        again = mine[
+            (asked[made.owner[mine]] >= ended) & (made.error[mine] == 0) & (made.records[mine] == made.records[batch])
+            & (made.size[mine] == made.size[batch]) & (made.first[mine] == made.first[batch])
+            & (made.last[mine] == made.last[batch])
+        ]  # fmt: skip
+        if len(behind) and len(again) and made.at[again[0]] > made.at[behind[0]] >= 0:
+            three = row, int(made.owner[behind[0]]), int(made.owner[again[0]])
+            turned[int(seen.client[row]), int(made.place[batch])].append(three)
+    for (client_, where), some_ in turned.items():
+        topic, partition = made.places[where]
+        text = f"{_who(seen, client_)} retries without idempotence with several requests open: order in "
+        text += f"{place(made.places[where])} was inverted {count(len(some_), 'time')}."
+        yield Found(text, len(some_), int(asked[some_[0][0]]), int(asked[some_[-1][2]]), seen.who(client_),
+                    {"topic": topic, "partition": str(partition)}, (some_[0][0], some_[0][1], some_[-1][2]),
+                    cause="offsets of the batches", proven=True,
+                    severity=None if len(some_) >= at.turns else "note")  # fmt: skip
+
+
+@rule(
+    "produce", "mixed-idempotence", "note",
+    "Topic t is written with idempotence by svc-a (10.0.0.4) and without by svc-b (10.0.0.5).",
+    why="A fact: librdkafka's default is off, Java's on since 3.0.",
+    unless="All writers of the topic are of one kind.",
+    advice="Agree on one setting.",
+    judge="forged: two producers; txn-librdkafka-4.3 says nothing",
+)  # fmt: skip
+def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    kinds: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
+    safe = (made.producer != NULL) & (made.producer >= 0)
+    good = np.flatnonzero(made.owner >= 0)
+    for where, client_, kind, row in zip(
+        made.place[good].tolist(), seen.client[made.owner[good]].tolist(), safe[good].tolist(),
+        made.owner[good].tolist(), strict=True,
+    ):  # fmt: skip
+        kinds.setdefault(made.places[where][0], ({}, {}))[kind].setdefault(client_, row)
+    for topic, (without, with_) in kinds.items():
+        if without and with_:
+            text = f"Topic {name(topic)} is written with idempotence by {_several(seen, with_)} and without by "
+            rows = next(iter(with_.values())), next(iter(without.values()))
+            yield Found(text + f"{_several(seen, without)}.", len(with_) + len(without), *seen.span, {},
+                        {"topic": topic}, rows)  # fmt: skip
+
+
+def _several(seen: Seen, clients: dict[int, int]) -> str:
+    shown = ", ".join(_who(seen, one) for one in list(clients)[:3])
+    return shown + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
+
+
+@rule(
+    "produce", "tiny-batches", "note",
+    "svc-a (10.0.0.4) sends 3,400 Produce requests a second to 10.0.0.1:9092 with 1.2 records (310 bytes) each; "
+    "linger.ms=5 would make about 200.",
+    why="1 KiB is 6 % of the default batch of 16 KiB: headers and requests cost more than what they carry. A warning "
+    "from 1,000 a second on.",
+    unless="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s.",
+    advice="linger.ms, one producer, the sticky partitioner.",
+    judge="forged: 1,000 small requests in 10 s, and 900",
+    rate=100, much=1000, window_s=10, small_bytes=1024, records=3, linger_ms=5,
+)  # fmt: skip
+def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    rows = np.flatnonzero((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
+    order, starts, ends = grouped(seen.client[rows], seen.broker[rows])
+    many = np.flatnonzero(ends - starts >= at.rate * at.window_s)
+    for number in many.tolist():
+        mine = rows[order[starts[number] : ends[number]]]
+        asked = np.sort(seen.exchanges.asked[mine])
+        most, first, past = busiest(asked, int(at.window_s * SECOND))
+        if most < at.rate * at.window_s:
+            continue
+        inside = np.zeros(len(seen.exchanges) + 1, bool)
+        inside[mine] = True
+        some_ = np.flatnonzero(inside[made.owner])
+        if not len(some_):
+            continue
+        small, few = float(np.median(made.size[some_])), float(np.median(made.records[some_]))
+        if small >= at.small_bytes or few >= at.records:
+            continue
+        rate = most / at.window_s
+        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / at.window_s
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
+        text += f"{np.mean(made.records[some_]):.1f} records ({size(small)}) each; linger.ms={at.linger_ms:.0f} would "
+        text += f"make about {fewer:,.0f}."
+        worst = int(mine[np.argsort(seen.exchanges.asked[mine], kind="stable")[first]])
+        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
+                    severity="warning" if rate >= at.much else None)  # fmt: skip
+
+
+def _lingering(times_: np.ndarray, linger: int) -> int:
+    """Requests that would be left if each waited so long for more."""
+    sent, at = 0, 0
+    while at < len(times_):
+        sent += 1
+        at = int(np.searchsorted(times_, times_[at] + linger, side="right"))
+    return sent
+
+
+@rule(
+    "produce", "no-compression", "note",
+    "Topic t: 18.0 MB a second uncompressed (1.1 GB in all).",
+    why="Ours: below 1 MB a second or 100 MB compression is not worth its CPU. With --policy compression=required a "
+    "warning.",
+    unless="Less than that. What it would save is not told: the dataset holds no record bytes to try it on.",
+    advice="compression.type on the producer; try lz4 or zstd on a sample.",
+    judge="forged rows: 120 MB of codec none, and of lz4",
+    rate=1_000_000, total=100_000_000,
+)  # fmt: skip
+def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    codec, codecs = seen.table("batches").codes("codec")
+    plain = np.isin(codec[made.row], [number for number, text in enumerate(codecs) if text == "none"])
+    some_ = np.flatnonzero(plain & (made.owner >= 0))
+    strict = seen.asked.policies.get("compression") == "required"
+    topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    numbers = [made.places[where][0] for where in range(len(made.places))]
+    sums = np.bincount(made.place[some_], weights=made.size[some_], minlength=len(numbers))
+    first: dict[str, int] = {}
+    for where, amount in enumerate(sums.tolist()):
+        if amount:
+            topics[numbers[where]][0] += int(amount)
+    for batch in some_[:: max(1, len(some_) // 100_000)].tolist():
+        first.setdefault(made.places[made.place[batch]][0], int(made.owner[batch]))
+    begin, end = seen.span
+    seconds = max((end - begin) / SECOND, 1)
+    for topic, (amount, _) in topics.items():
+        if amount >= at.total or (amount >= at.rate * seconds and seconds >= 10):
+            text = f"Topic {name(topic)}: {size(amount / seconds)} a second uncompressed ({size(amount)} in all)."
+            rows = (first[topic],) if topic in first else ()
+            yield Found(text, amount, begin, end, {}, {"topic": topic, "bytes": str(amount)}, rows,
+                        severity="warning" if strict else None)  # fmt: skip
+
+
+@rule(
+    "produce", "batch-crc-bad", "error",
+    "The checksum of 2 batches to t-0 is wrong on the wire.",
+    why="CRC32C over all of the payload: no false positives. librdkafka does not check unless told to (check.crcs), so "
+    "that it may go unseen.",
+    unless="Bytes of the batch are missing, or copies of them differ (then the checksum is not told).",
+    advice="Keep the capture; look at the network and at the memory of the sender, or of the host that captured.",
+    judge="forged: a batch with a flipped bit",
+)  # fmt: skip
+def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("batches")
+    wrong = np.flatnonzero((table.numbers("crc_ok", np.int8) == 0) & (table.numbers("partial", np.int8) != 1))
+    if not len(wrong):
+        return
+    owner, (where, places) = seen.owners(table), seen.placed(table)
+    order, starts, ends = grouped(where[wrong])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = wrong[order[start:stop]]
+        rows = [int(row) for row in owner[mine].tolist() if row >= 0]
+        conflicts = seen.link_numbers("overlap_conflicts")[seen.exchanges.link[rows]].any() if rows else False
+        if conflicts:
+            continue
+        topic, partition = places[int(where[mine[0]])]
+        text = f"The checksum of {count(len(mine), 'batch', 'batches')} to {place((topic, partition))} is wrong on the "
+        who = seen.who(int(seen.client[rows[0]])) if rows else {}
+        time = int(seen.exchanges.asked[rows[0]]) if rows else None
+        yield Found(text + "wire.", len(mine), time, int(seen.exchanges.asked[rows[-1]]) if rows else None, who,
+                    {"topic": topic, "partition": str(partition)}, tuple(rows[:1] + rows[:1] + rows[-1:]))  # fmt: skip
+
+
+_BAD_TIME = taken((names.PRODUCE,), (32,))
+
+
+@rule(
+    "produce", "record-timestamps-off", "warning",
+    "Records of svc-a (10.0.0.4) in t are up to 3.0 h ahead of the capture's clock (40 batches).",
+    why="5 min is beyond what a clock drifts with NTP (a note); 1 h is log.message.timestamp.after.max.ms, where "
+    "brokers begin to refuse.",
+    unless="The broker gives the timestamps (LogAppendTime); the past, which replays and mirrors write.",
+    advice="Set the clock; retention by time goes wrong with it.",
+    judge="forged: records two hours ahead, and one minute ahead",
+    note_s=300, refused_s=3600,
+)  # fmt: skip
+def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    table = seen.table("batches")
+    kinds, kind_names = table.codes("timestamp_type")
+    ours = np.isin(kinds[made.row], [number for number, text in enumerate(kind_names) if text == "CreateTime"])
+    last = table.numbers("last_timestamp")[made.row]
+    asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
+    ahead = np.where(ours & (last != NULL) & (made.owner >= 0), last - asked, 0)
+    off = np.flatnonzero(ahead >= at.note_s * SECOND)
+    topic_of = np.array([0] * len(made.places), np.int64)
+    topics: dict[str, int] = {}
+    for number, (topic, _) in enumerate(made.places):
+        topic_of[number] = topics.setdefault(topic, len(topics))
+    listed = list(topics)
+    if len(off):
+        order, starts, ends = grouped(seen.client[made.owner[off]], topic_of[made.place[off]])
+        for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+            mine = off[order[start:stop]]
+            most = int(ahead[mine].max())
+            topic = listed[int(topic_of[made.place[mine[0]]])]
+            who = seen.who(int(seen.client[made.owner[mine[0]]]))
+            text = f"Records of {client(who)} in {name(topic)} are up to {_hours(most)} ahead of the capture's clock "
+            text += f"({count(len(mine), 'batch', 'batches')})."
+            rows = int(made.owner[mine[0]]), int(made.owner[mine[ahead[mine].argmax()]]), int(made.owner[mine[-1]])
+            severity: Severity = "warning" if most >= at.refused_s * SECOND else "note"
+            yield Found(text, len(mine), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[2]]), who,
+                        {"topic": topic}, rows, severity=severity)  # fmt: skip
+    for trouble in of(seen, _BAD_TIME):
+        text = f"Records of {_who(seen, trouble.client)}{about(trouble)} were refused for their time: {trouble.error}, "
+        yield found(seen, trouble, text + f"{times(trouble)}.")
+
+
+def _hours(micros: int) -> str:
+    return f"{micros / 3600e6:.1f} h" if micros >= 3600 * SECOND else lasting(micros)
+
+
+@rule(
+    "produce", "hot-partition", "note",
+    "t-7 takes 64.0 % of the bytes of 24 partitions of t.",
+    why="Five times its fair share is a queue for one consumer while others idle.",
+    unless="Fewer than 10 partitions seen; under 100 MB and 10,000 records; under 30 %.",
+    advice="Look at the keys and the partitioner.",
+    judge="forged rows: one of twelve partitions with half of the records; all alike",
+    partitions=10, bytes=100_000_000, records=10_000, fair=5, share=0.3,
+)  # fmt: skip
+def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    if not len(made.row):
+        return
+    valid = made.owner >= 0
+    amounts = np.bincount(made.place[valid], weights=np.maximum(made.size[valid], 0), minlength=len(made.places))
+    records = np.bincount(made.place[valid], weights=np.maximum(made.records[valid], 0), minlength=len(made.places))
+    topics: dict[str, list[int]] = defaultdict(list)
+    for number, (topic, _) in enumerate(made.places):
+        if amounts[number]:
+            topics[topic].append(number)
+    for topic, numbers in topics.items():
+        whole, many = float(amounts[numbers].sum()), float(records[numbers].sum())
+        hot = max(numbers, key=lambda number: float(amounts[number]))
+        fair = whole / len(numbers)
+        enough = len(numbers) >= at.partitions and (whole >= at.bytes or many >= at.records)
+        if enough and amounts[hot] >= at.fair * fair and amounts[hot] >= at.share * whole:
+            partition = made.places[hot][1]
+            text = f"{place((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
+            rows = made.owner[np.flatnonzero(valid & (made.place == hot))]
+            yield Found(text + f"{len(numbers)} partitions of {name(topic)}.", int(amounts[hot]), *seen.span, {},
+                        {"topic": topic, "partition": str(partition)}, tuple(rows[[0, 0, -1]].tolist()))  # fmt: skip
+
+

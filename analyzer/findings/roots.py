@@ -1,0 +1,220 @@
+"""Causes that explain what other rules would tell: a broker that went away, leaders that moved.
+
+In: a capture point. Out: rules of their own, and what they explain. Rule: within ten seconds of the cause; a client
+whose broker dies sees resets, moved leaders and coordinators, and asks for metadata, and all of that is one thing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.seen import SECOND, UNANSWERED, Seen
+from analyzer.findings.source import NULL
+from analyzer.findings.words import count, moment, place, some
+from analyzer.protocol import names
+
+AROUND_US = 10 * SECOND
+"""Clients refresh their metadata after 0.1 to 1 s, reconnect within 10 s, and rejoin within that."""
+
+_TOGETHER_US = SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A broker that went: when its first connection of those broke off, us; their connections."""
+
+    broker: int
+    time: int
+    links: np.ndarray
+
+
+def losses(seen: Seen) -> list[Loss]:
+    """Brokers that went away: two clients' connections or more broke off within a second, nothing of the broker was
+    heard for a second after, and others led its partitions then, or those clients came back to it."""
+    if "losses" not in seen.memo:
+        seen.memo["losses"] = list(_losses(seen))
+    kept: list[Loss] = seen.memo["losses"]
+    return kept
+
+
+def _losses(seen: Seen) -> Iterator[Loss]:
+    rows = seen.exchanges
+    ended = seen.link_times("last_time")
+    closed = np.array([end != "open" for end in seen.closed], bool)
+    for broker in range(len(seen.brokers)):
+        links = np.flatnonzero(closed & (seen.broker_of == broker) & (ended != NULL))
+        if len({int(seen.client_of[link]) for link in links.tolist()}) < 2:
+            continue
+        heard = np.sort(rows.answered[(seen.broker == broker) & (rows.answered != NULL)])
+        links = links[np.argsort(ended[links], kind="stable")]
+        at = 0
+        while at < len(links):
+            time = int(ended[links[at]])
+            past = int(np.searchsorted(ended[links], time + _TOGETHER_US, side="right"))
+            group = links[at:past]
+            last = int(ended[group[-1]])
+            clients = {int(seen.client_of[link]) for link in group.tolist()}
+            after = int(np.searchsorted(heard, last, side="right"))
+            quiet = after == len(heard) or heard[after] > last + SECOND
+            # Connections that stayed open, and talk on, are those of a broker that lives.
+            missed = _came_back(seen, broker, group, last) or _led_elsewhere(seen, time)
+            if len(clients) >= 2 and quiet and missed and _unready(seen, group):
+                yield Loss(broker, time, group)
+                at = past
+            else:
+                at += 1
+
+
+_BACK_US = 60 * SECOND
+
+
+def _came_back(seen: Seen, broker: int, links: np.ndarray, last: int) -> bool:
+    """Two of the clients opened connections to the broker again, after a second or more: they had not meant to go."""
+    first = seen.link_times("first_time")
+    again = (seen.broker_of == broker) & (first > last + SECOND) & (first < last + _BACK_US)
+    clients = {int(seen.client_of[link]) for link in links.tolist()}
+    back = clients & {int(client) for client in seen.client_of[again].tolist()}
+    # Clients that run one after the other are no crowd: those who come back were there together.
+    return len(back) >= 2
+
+
+def _led_elsewhere(seen: Seen, time: int) -> bool:
+    """Leaders moved within ten seconds."""
+    return any(abs(move.time - time) <= AROUND_US for move in moves(seen))
+
+
+def _unready(seen: Seen, links: np.ndarray) -> bool:
+    """Some connection broke off with a request open, or by a reset."""
+    open_ = np.isin(links, seen.exchanges.link[seen.exchanges.status == UNANSWERED])
+    return bool(open_.any()) or any(seen.closed[link] == "rst" for link in links.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A partition whose leader changed; time us."""
+
+    time: int
+    place: tuple[str, int]
+    before: int | None
+    after: int | None
+
+
+def moves(seen: Seen) -> list[Move]:
+    """Changes of leaders that were seen to be others before."""
+    if "moves" not in seen.memo:
+        known: dict[tuple[str, int], int | None] = {}
+        made = []
+        for row in seen.table("leaders").every(["time", "topic", "topic_id", "partition", "leader"]):
+            topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
+            where = topic, row["partition"]
+            if where in known and known[where] != row["leader"]:
+                made.append(Move(row["time"], where, known[where], row["leader"]))
+            known[where] = row["leader"]
+        seen.memo["moves"] = made
+    kept: list[Move] = seen.memo["moves"]
+    return kept
+
+
+def times(seen: Seen) -> np.ndarray:
+    """When something of that kind happened, sorted, us."""
+    found = [loss.time for loss in losses(seen)] + [move.time for move in moves(seen)]
+    return np.array(sorted(found), np.int64)
+
+
+def near(seen: Seen, since: int, until: int) -> bool:
+    """Whether a broker was lost or a leader moved within ten seconds of that time."""
+    causes = times(seen)
+    at = int(np.searchsorted(causes, since - AROUND_US))
+    return at < len(causes) and int(causes[at]) <= until + AROUND_US
+
+
+def explained_links(seen: Seen) -> np.ndarray:
+    """bool[links]: the connection broke off with its broker."""
+    out = np.zeros(len(seen.links), bool)
+    for loss in losses(seen):
+        out[loss.links] = True
+    return out
+
+
+def explained(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """bool[rows]: the exchange's connection broke off with its broker."""
+    marked: np.ndarray = explained_links(seen)[seen.exchanges.link[rows]]
+    return marked
+
+
+def refused_versions(seen: Seen) -> np.ndarray:
+    """Exchanges without an answer whose version the broker does not offer, as it said itself."""
+    rows = np.flatnonzero(seen.exchanges.status == UNANSWERED)
+    if not len(rows):
+        return rows
+    offered: dict[tuple[str, int], tuple[int, int]] = {}
+    for offer in seen.table("api_versions").every(["broker", "api_key", "min", "max"]):
+        offered[offer["broker"], offer["api_key"]] = offer["min"], offer["max"]
+    if not offered:
+        return rows[:0]
+    out = []
+    for row in rows.tolist():
+        api, version = int(seen.exchanges.api[row]), int(seen.exchanges.version[row])
+        lowest, highest = offered.get((seen.brokers[seen.broker[row]], api), (0, 1 << 15))
+        if api != names.API_VERSIONS and not lowest <= version <= highest:
+            out.append(row)
+    return np.array(out, np.int64)
+
+
+@rule(
+    "cluster", "broker-lost", "warning",
+    "10.0.0.1:9092 went away at 10:01:03: 7 connections of 4 clients broke off, 5 requests had no answer, leaders of "
+    "6 partitions moved.",
+    why="Two clients' connections that break off within a second, and a broker that is silent after, are no "
+    "accident of one client.",
+    unless="The connections ended in order with nothing open, or the broker went on answering within a second.",
+    advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
+    judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
+)  # fmt: skip
+def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
+    silent = np.flatnonzero(seen.exchanges.status == UNANSWERED)
+    for loss in losses(seen):
+        clients = {int(seen.client_of[link]) for link in loss.links.tolist()}
+        open_ = int(np.isin(seen.exchanges.link[silent], loss.links).sum())
+        moved = [move for move in moves(seen) if abs(move.time - loss.time) <= AROUND_US]
+        text = f"{seen.brokers[loss.broker]} went away at {moment(loss.time)}: "
+        text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
+        text += f", {count(open_, 'request')} had no answer" * bool(open_)
+        text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
+        rows = silent[np.isin(seen.exchanges.link[silent], loss.links)]
+        places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
+        yield Found(
+            text + ".", len(loss.links), loss.time, loss.time + AROUND_US, seen.who(broker=loss.broker),
+            {"requests": str(open_), "partitions": str(len(moved))}, places,
+            links=(int(loss.links[0]), int(loss.links[-1])),
+        )  # fmt: skip
+
+
+@rule(
+    "cluster", "leaders-moved", "note",
+    "Leaders of 6 partitions moved between 10:01:03 and 10:01:05: orders-0, orders-1, orders-2 and 3 more.",
+    why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it.",
+    unless="Their broker went away then: broker-lost tells it.",
+    advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
+    judge="cluster-*; captures of one broker say nothing",
+)  # fmt: skip
+def leaders_moved(seen: Seen, at: Limits) -> Iterator[Found]:
+    lost = [loss.time for loss in losses(seen)]
+    rest = [move for move in moves(seen) if not any(abs(move.time - time) <= AROUND_US for time in lost)]
+    groups: dict[int, list[Move]] = defaultdict(list)
+    last, key = None, 0
+    for move in sorted(rest, key=lambda move: (move.time, move.place)):
+        if last is None or move.time > last + AROUND_US:
+            key = move.time
+        groups[key].append(move)
+        last = move.time
+    for mine in groups.values():
+        places = sorted({move.place for move in mine})
+        text = f"Leaders of {count(len(places), 'partition')} moved between {moment(mine[0].time)} and "
+        text += f"{moment(mine[-1].time)}: {some([place(where) for where in places])}."
+        yield Found(text, len(mine), mine[0].time, mine[-1].time, {}, {"partitions": str(len(places))})

@@ -1,0 +1,166 @@
+"""A rule: what it says, why its threshold is what it is, when it keeps silent; and what a rule finds.
+
+In: functions decorated with `rule`, one a code. Out: `RULES`, in order of their families. The documentation
+(`FINDINGS.md`, `kwire findings --explain`) is made of the same words (`manual`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from analyzer.findings.seen import Seen
+
+Severity = Literal["note", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
+"""`error`: data lost, refused or unreadable, or work stopped. `warning`: to be seen to this week. `note`: a fact."""
+
+FAMILIES = {
+    "quality": "What the capture itself lacks. Said first, for it silences others.",
+    "network": "TCP, and connections that come and go.",
+    "errors": "What brokers answered with an error, where no other rule says it better.",
+    "latency": "What answers waited for: the broker, its followers, quotas, the client's own requests.",
+    "produce": "Batches written: refused, repeated, damaged, small.",
+    "fetch": "Reading: positions lost, readers behind, commits.",
+    "groups": "Groups of consumers: rebalances and what sets them off.",
+    "transactions": "Transactions and idempotent producers.",
+    "cluster": "Topics, leaders, addresses.",
+    "security": "Who may, who may not, and what crosses the network in the clear.",
+    "versions": "Versions of clients against what brokers take.",
+    "protocol": "Messages that are not as Kafka's protocol has them.",
+}
+"""Families of rules, in the order in which they are told."""
+
+Evidence = tuple[str, int | None, int | None]
+"""Connection, exchange, reply: the key of an exchange in its capture point; a connection alone with two None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a rule found. Times in us since the epoch. `rows`: the exchanges that show it, as rows of `seen.exchanges`:
+    first, worst, last; `links`: where there is no exchange, connections. `severity`: where it is not the rule's.
+    `key`: what it is about, for rules that take symptoms of others away."""
+
+    text: str
+    count: int
+    since: int | None = None
+    until: int | None = None
+    who: Mapping[str, str | None] = field(default_factory=dict)
+    what: Mapping[str, str | None] = field(default_factory=dict)
+    rows: tuple[int, ...] = ()
+    links: tuple[int, ...] = ()
+    severity: Severity | None = None
+    cause: str | None = None
+    proven: bool | None = None
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A row of `findings`, but for the capture's name."""
+
+    severity: Severity
+    code: str
+    family: str
+    text: str
+    who: dict[str, str]
+    what: dict[str, str]
+    count: int
+    since: int | None
+    until: int | None
+    cause: str | None
+    proven: bool | None
+    advice: str
+    first: Evidence | None
+    worst: Evidence | None
+    last: Evidence | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`sentence`: an example of what it says; `unless`: when it keeps silent; `judge`: what proves it; `limits`: its
+    thresholds by name; `core`: it is one of those that every dataset is asked."""
+
+    code: str
+    family: str
+    severity: Severity
+    sentence: str
+    why: str
+    unless: str
+    advice: str
+    judge: str
+    limits: Mapping[str, float]
+    look: Callable[[Seen, Limits], Iterator[Found]]
+
+
+class Limits:
+    """The thresholds of a rule, as attributes."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = dict(values)
+
+    def __getattr__(self, name: str) -> float:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How findings are asked for. limits: thresholds other than the rules' own, by code and name; target: the lowest
+    version of each API that the release of an upgrade offers, by key, and its name; policies: what the owner has
+    decided, as `acks` = `all`."""
+
+    limits: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    target: Mapping[int, tuple[int, int]] | None = None
+    target_name: str | None = None
+    policies: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def usual(self) -> bool:
+        """As `kwire analyze` asks, so that what it stored is the answer."""
+        return not self.limits and self.target is None and not self.policies
+
+
+POLICIES = {"acks": "all", "compression": "required", "tls": "required"}
+"""What `--policy NAME=VALUE` takes: a fact that is a note becomes a rule."""
+
+RULES: dict[str, Rule] = {}
+"""By code, families in order; filled when `analyzer.findings.judging` is imported."""
+
+
+def rule(
+    family: str,
+    code: str,
+    severity: Severity,
+    sentence: str,
+    *,
+    why: str,
+    unless: str,
+    advice: str,
+    judge: str,
+    **limits: float,
+) -> Callable[[Callable[[Seen, Limits], Iterator[Found]]], Callable[[Seen, Limits], Iterator[Found]]]:
+    """Make a function a rule."""
+
+    def take(look: Callable[[Seen, Limits], Iterator[Found]]) -> Callable[[Seen, Limits], Iterator[Found]]:
+        assert code not in RULES, code
+        assert family in FAMILIES, family
+        RULES[code] = Rule(code, family, severity, sentence, why, unless, advice, judge, limits, look)
+        return look
+
+    return take
+
+
+def limits_of(one: Rule, asked: Asked) -> Limits:
+    """A rule's thresholds, with those that were asked for."""
+    return Limits({name: asked.limits.get((one.code, name), value) for name, value in one.limits.items()})
+
+
+def replaced(found: Found, **changes: Any) -> Found:
+    """The same with other values."""
+    return dataclasses.replace(found, **changes)

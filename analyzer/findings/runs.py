@@ -1,0 +1,245 @@
+"""Errors as runs: what a client was answered about one thing, time after time, until a good answer.
+
+In: a capture point. Out: `Run`s, each judged (`analyzer.protocol.judgements`). Rules (measured on brokers of nine
+versions): a client backs off 0.1 to 1 s, so that ten answers are seconds of trying; what passes by itself has passed
+within 5 s; one thing is a group, a transactional id, a topic or a topic-partition; whose connection it was does not
+matter, for coordinators answer on one what is mended on another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name, grouped
+from analyzer.findings.source import NULL
+from analyzer.protocol import errors, names
+from analyzer.protocol.judgements import Judgement, judge
+
+TRIES = 10
+"""Answers in a row that are a fault although the run was short, over `TRIED_US` at least."""
+TRIED_US = SECOND
+
+_NAMED_ALL = (names.METADATA,)
+_KEPT = "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """What an answer is about; topic and partition where the answer said which."""
+
+    group: str | None = None
+    transaction: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Answers to one client with one error, of one API and thing. rows: exchanges, in order; cleared: a good answer
+    about the same came after the last; since, until: us."""
+
+    client: int
+    api: int
+    code: int
+    thing: Thing
+    rows: np.ndarray
+    since: int
+    until: int
+    cleared: bool
+
+    @property
+    def judgement(self) -> Judgement:
+        """What such an error means as this API's answer."""
+        return judge(self.code, api_name(self.api))
+
+    @property
+    def error(self) -> str:
+        """`NOT_COORDINATOR (16)`."""
+        return f"{errors.name(self.code)} ({self.code})"
+
+    @property
+    def lasting(self) -> bool:
+        """It went on for longer than such an error takes to pass."""
+        grace, lasted, tries = self.judgement.grace_s, self.until - self.since, len(self.rows)
+        if grace is None:
+            return False
+        if grace == 0:
+            return True
+        return (tries >= 3 and lasted >= grace * SECOND) or (
+            tries >= TRIES and lasted >= TRIED_US and grace <= 5
+        )
+
+
+def runs(seen: Seen) -> list[Run]:
+    """All of a capture point, by client, API and time. Worked out once."""
+    if _KEPT not in seen.memo:
+        found = [*_of_partitions(seen), *_of_exchanges(seen)]
+        order = sorted(found, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
+        seen.memo[_KEPT] = order
+    kept: list[Run] = seen.memo[_KEPT]
+    return kept
+
+
+def _of_partitions(seen: Seen) -> list[Run]:
+    """Runs by topic-partition."""
+    parts, rows = seen.partitions, seen.exchanges
+    said = (parts.error != NO_CODE) & (parts.owner >= 0)
+    broken = said & (parts.error != 0)
+    if not broken.any():
+        return []
+    owner = np.maximum(parts.owner, 0)
+    # client, API and place as one integer: under 2**23 clients, 2**10 APIs, 2**30 places
+    key = (seen.client[owner].astype(np.int64) << 40) | ((rows.api[owner].astype(np.int64) & 0x3FF) << 30) | parts.place
+    concerned = np.unique(key[broken])
+    chosen = np.flatnonzero(said & _among(key, concerned))
+    things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
+              for place in np.unique(parts.place[chosen]).tolist()}  # fmt: skip
+    groups = seen.table("exchanges").codes("group_id")
+    made = []
+    for run in _runs(seen, key[chosen], parts.error[chosen], owner[chosen]):
+        client, api, place = run[0] >> 40, (run[0] >> 30) & 0x3FF, run[0] & 0x3FFFFFFF
+        group = groups[0][run[2][0]]
+        thing = things[place]
+        if group >= 0:
+            thing = Thing(groups[1][group], None, thing.topic, thing.partition)
+        made.append(_run(seen, client, api, run[1], thing, run[2], run[3]))
+    return made
+
+
+def _of_exchanges(seen: Seen) -> list[Run]:
+    """Runs of answers whose error is not that of a topic-partition."""
+    rows, parts = seen.exchanges, seen.partitions
+    placed = np.zeros(len(rows), bool)
+    placed[parts.owner[(parts.error != NO_CODE) & (parts.error != 0) & (parts.owner >= 0)]] = True
+    broken = np.flatnonzero((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
+    if not len(broken):
+        return []
+    key = (seen.client.astype(np.int64) << 10) | (rows.api.astype(np.int64) & 0x3FF)
+    concerned = np.unique(key[broken])
+    chosen = np.flatnonzero((rows.error != NO_CODE) & _among(key, concerned) & ~placed)
+    table = seen.table("exchanges")
+    numbers: dict[Thing, int] = {}
+    # Thing by thing, one number each; what an answer names first is what it is about.
+    about = np.empty(len(chosen), np.int64)
+    step = 1 << 16
+    for start in range(0, len(chosen), step):
+        some = table.rows(chosen[start : start + step], ["group_id", "transactional_id", "topics", "api_key"])
+        for at, row in enumerate(some):
+            about[start + at] = numbers.setdefault(_thing(row), len(numbers))
+    things = list(numbers)
+    whole = (key[chosen] << 32) | about
+    made = []
+    for packed, code, which, cleared in _runs(seen, whole, rows.error[chosen], chosen):
+        client, api = packed >> 42, (packed >> 32) & 0x3FF
+        made.append(_run(seen, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
+    return made
+
+
+def _thing(row: dict[str, Any]) -> Thing:
+    if row["api_key"] in _NAMED_ALL and row["topics"]:
+        return Thing(topic=" ".join(row["topics"]) if len(row["topics"]) > 1 else row["topics"][0])
+    return Thing(row["group_id"], row["transactional_id"], row["topics"][0] if row["topics"] else None)
+
+
+def _runs(seen: Seen, key: np.ndarray, code: np.ndarray, row: np.ndarray) -> list[tuple[int, int, np.ndarray, bool]]:
+    """(key, error, its exchanges in order of time, cleared) of every run: answers with one error between two good ones
+    of the same key."""
+    answered = seen.exchanges.answered[row]
+    order, starts, ends = grouped(key, answered, row)
+    order_key = key[order]
+    del starts, ends
+    good = code[order] == 0
+    before = np.cumsum(good)
+    same = np.flatnonzero(np.append(True, order_key[1:] != order_key[:-1]))
+    last_good: dict[int, int] = {}
+    for start, stop in zip(same.tolist(), [*same[1:].tolist(), len(order)], strict=True):
+        well = np.flatnonzero(good[start:stop])
+        last_good[int(order_key[start])] = start + int(well[-1]) if len(well) else -1
+    parts: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for at in np.flatnonzero(~good).tolist():
+        parts[int(order_key[at]), int(before[at]), int(code[order[at]])].append(at)
+    return [
+        (one, error, row[order[np.array(places)]], last_good[one] > places[-1])
+        for (one, _, error), places in parts.items()
+    ]
+
+
+def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
+    times = seen.exchanges.answered[rows]
+    known = times[times != NULL]
+    since, until = (int(known.min()), int(known.max())) if len(known) else (seen.span[0], seen.span[0])
+    return Run(int(client), int(api), int(code), thing, rows, since, until, cleared)
+
+
+def _among(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """bool[keys]: it is one of the wanted, which are sorted."""
+    at = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
+    found: np.ndarray = wanted[at] == keys
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Runs of one client, API, error and group or topic together. places: the topic-partitions."""
+
+    client: int
+    api: int
+    code: int
+    error: str
+    thing: Thing
+    places: list[tuple[str, int]]
+    runs: list[Run]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Their exchanges, each once."""
+        found: np.ndarray = np.unique(np.concatenate([run.rows for run in self.runs]))
+        return found
+
+    @property
+    def since(self) -> int:
+        return min(run.since for run in self.runs)
+
+    @property
+    def until(self) -> int:
+        return max(run.until for run in self.runs)
+
+    @property
+    def cleared(self) -> bool:
+        return all(run.cleared for run in self.runs)
+
+    @property
+    def answers(self) -> int:
+        """How often it was answered so."""
+        return len(self.rows)
+
+    @property
+    def longest(self) -> int:
+        """The longest run of them, us."""
+        return max(run.until - run.since for run in self.runs)
+
+    @property
+    def evidence(self) -> tuple[int, ...]:
+        """First, worst and last: worst is the last of the longest run."""
+        rows = self.rows
+        worst = max(self.runs, key=lambda run: (run.until - run.since, len(run.rows)))
+        return int(rows[0]), int(worst.rows[-1]), int(rows[-1])
+
+
+def together(some: list[Run]) -> list[Trouble]:
+    """Runs by client, API, error and what they are about, partitions of a topic together."""
+    parts: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in some:
+        thing = run.thing
+        parts[run.client, run.api, run.code, thing.group, thing.transaction, thing.topic].append(run)
+    made = []
+    for (client, api, code, group, transaction, topic), mine in parts.items():
+        where = {(run.thing.topic or "", run.thing.partition) for run in mine if run.thing.partition is not None}
+        places = sorted(where)
+        thing = Thing(group, transaction, topic)
+        made.append(Trouble(client, api, code, mine[0].error, thing, places, mine))
+    return made

@@ -1,0 +1,391 @@
+"""A capture point as rules see it: its exchanges, topic-partitions and connections as arrays, clients by name.
+
+In: a `Source`. Out: `Seen`. Rules: an exchange is its row's number, a connection (`link`), client, topic and place
+(topic-partition) a small integer; times are us; nothing is read before a rule asks for it. What every rule needs of an
+exchange takes 40 bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from analyzer.findings.rules import Asked, Evidence
+from analyzer.findings.source import NULL, Source, Table
+from analyzer.protocol import names as apis
+from analyzer.protocol import schema
+
+NO_CODE: Final = np.iinfo(np.int16).min
+"""An error code, API or version that is absent."""
+
+STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
+ANSWERED, SILENT, UNANSWERED, IN_FLIGHT, ORPHAN = range(5)
+
+SECOND: Final = 1_000_000
+
+HELD: Final = (apis.FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.SHARE_FETCH)
+"""The broker holds the answer until there is data, or the group is complete."""
+
+_OF_BROKERS = re.compile(
+    r"broker-\d+-(fetcher|to-controller|.*NodeToController)|raft-client|.*[Cc]hannel[Mm]anager|controller-\d+|^\d+$"
+    r"|to-controller|directory-assignments"
+)
+"""Client ids of brokers and controllers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Arrays with a value an exchange. link int32: its connection; api, version, error int16 (NO_CODE: absent); status
+    int8; asked, answered int64: first byte of the request, last of the answer; exchange, reply int32 (least: null)."""
+
+    link: np.ndarray
+    api: np.ndarray
+    version: np.ndarray
+    error: np.ndarray
+    status: np.ndarray
+    asked: np.ndarray
+    answered: np.ndarray
+    exchange: np.ndarray
+    reply: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.link)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Arrays with a value a topic-partition of an exchange. owner int32: the exchange; place int32: which
+    topic-partition (`Seen.places`); error int16."""
+
+    owner: np.ndarray
+    place: np.ndarray
+    error: np.ndarray
+
+
+class Seen:
+    """One capture point."""
+
+    def __init__(self, source: Source, entry: Mapping[str, Any], asked: Asked) -> None:
+        self.source = source
+        self.entry = entry
+        self.name: str = entry["name"]
+        self.asked = asked
+        self.memo: dict[str, Any] = {}
+        """What was worked out for several rules."""
+        self._tables: dict[str, Table] = {}
+
+    def table(self, name: str) -> Table:
+        """Its rows of a table."""
+        if name not in self._tables:
+            self._tables[name] = Table(self.source, self.name, name)
+        return self._tables[name]
+
+    @property
+    def means(self) -> bool:
+        """What the traffic means was worked out."""
+        return bool(self.entry.get("meaning", False))
+
+    @property
+    def sealed(self) -> list[Mapping[str, Any]]:
+        """Its connections that begin with TLS, and nothing opened."""
+        return [
+            one for one in self.source.unrecognised
+            if one["capture"] == self.name and one["looks_like"] == "TLS"
+        ]  # fmt: skip
+
+    # ------------------------------------------------------------------------------------- connections and clients
+
+    @functools.cached_property
+    def links(self) -> list[str]:
+        """Names of connections; those of the table `connections` first, in its order."""
+        return [*self.table("connections").codes("connection")[1]]
+
+    @functools.cached_property
+    def _ends(self) -> tuple[np.ndarray, list[tuple[str, str | None]], np.ndarray, list[str]]:
+        rows = self.table("connections")
+        ips, ids, brokers, ports = (
+            rows.codes("client_ip"), rows.codes("client_id"), rows.codes("broker_ip"), rows.numbers("broker_port")
+        )  # fmt: skip
+        clients: dict[tuple[str, str | None], int] = {}
+        servers: dict[str, int] = {}
+        of, at = [], []
+        for ip, named, broker, port in zip(
+            ips[0].tolist(), ids[0].tolist(), brokers[0].tolist(), ports.tolist(), strict=True
+        ):
+            client = (ips[1][ip] if ip >= 0 else "", ids[1][named] if named >= 0 else None)
+            of.append(clients.setdefault(client, len(clients)))
+            at.append(servers.setdefault(_end(brokers[1][broker] if broker >= 0 else "", port), len(servers)))
+        for link in self.links[len(of) :]:  # no row of its own: the name says enough
+            client_end, _, broker_end = link.rpartition("#")[0].partition("-")
+            of.append(clients.setdefault((client_end.rpartition(":")[0], None), len(clients)))
+            at.append(servers.setdefault(broker_end, len(servers)))
+        return np.array(of, np.int32), list(clients), np.array(at, np.int32), list(servers)
+
+    @property
+    def client_of(self) -> np.ndarray:
+        """int32[links]: the client of each connection."""
+        return self._ends[0]
+
+    @property
+    def clients(self) -> list[tuple[str, str | None]]:
+        """(address, client id) of clients."""
+        return self._ends[1]
+
+    @property
+    def broker_of(self) -> np.ndarray:
+        """int32[links]: the broker of each connection."""
+        return self._ends[2]
+
+    @property
+    def brokers(self) -> list[str]:
+        """`ip:port` of brokers."""
+        return self._ends[3]
+
+    @functools.cached_property
+    def between_brokers(self) -> np.ndarray:
+        """bool[clients]: a broker or controller, by its client id."""
+        return np.array([bool(named and _OF_BROKERS.match(named)) for _, named in self.clients], bool)
+
+    def link_numbers(self, column: str) -> np.ndarray:
+        """int64[links]: a column of `connections`; 0 where null or without a row."""
+        values = self.table("connections").numbers(column)
+        out = np.zeros(len(self.links), np.int64)
+        out[: len(values)] = np.where(values == NULL, 0, values)
+        return out
+
+    def link_times(self, column: str) -> np.ndarray:
+        """int64[links]: a column of times, NULL where absent."""
+        values = self.table("connections").numbers(column)
+        out = np.full(len(self.links), NULL, np.int64)
+        out[: len(values)] = values
+        return out
+
+    @functools.cached_property
+    def closed(self) -> list[str]:
+        """How each connection ended: `fin`, `rst`, `open`."""
+        codes, names = self.table("connections").codes("closed")
+        ends = [names[code] if code >= 0 else "open" for code in codes.tolist()]
+        return ends + ["open"] * (len(self.links) - len(ends))
+
+    @functools.cached_property
+    def whole(self) -> np.ndarray:
+        """bool[links]: no byte of it is missing, so that what is not there was not said."""
+        missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes", "skipped_bytes"))
+        return np.asarray(missing == 0) & (self.link_numbers("opened") > 0)
+
+    @functools.cached_property
+    def software(self) -> dict[int, str]:
+        """Name and version of clients' software, by client, where some connection said it."""
+        rows = self.table("connections")
+        (names, known), (versions, numbers) = rows.codes("software_name"), rows.codes("software_version")
+        out: dict[int, str] = {}
+        for link in np.flatnonzero(names >= 0).tolist():
+            version = f" {numbers[versions[link]]}" if versions[link] >= 0 else ""
+            out.setdefault(int(self.client_of[link]), known[names[link]] + version)
+        return out
+
+    # ------------------------------------------------------------------------------------------------- exchanges
+
+    @functools.cached_property
+    def exchanges(self) -> Exchanges:
+        """Of every exchange what nearly all rules need."""
+        rows = self.table("exchanges")
+        link, names = rows.codes("connection", {name: number for number, name in enumerate(self.links)})
+        self.links.extend(names[len(self.links) :])
+        codes, statuses = rows.codes("status", {name: number for number, name in enumerate(STATUSES)})
+        assert len(statuses) == len(STATUSES), statuses
+        api, version, error = (rows.numbers(name, np.int16) for name in ("api_key", "api_version", "error_code"))
+        asked, answered = (rows.numbers(name) for name in ("request_time", "response_end"))
+        exchange, reply = (rows.numbers(name, np.int32) for name in ("exchange", "reply"))
+        return Exchanges(link, api, version, error, codes.astype(np.int8), asked, answered, exchange, reply)
+
+    def column(self, name: str) -> np.ndarray:
+        """int64[exchanges]: a column of `exchanges`, NULL where null."""
+        return self.table("exchanges").numbers(name)
+
+    def of_api(self, *keys: int) -> np.ndarray:
+        """Rows of exchanges of these APIs."""
+        api = self.exchanges.api
+        found: np.ndarray = np.flatnonzero(functools.reduce(np.logical_or, (api == key for key in keys)))
+        return found
+
+    @functools.cached_property
+    def client(self) -> np.ndarray:
+        """int32[exchanges]: the client of each."""
+        return _taken(self.client_of, self.exchanges.link)
+
+    @functools.cached_property
+    def broker(self) -> np.ndarray:
+        """int32[exchanges]: the broker of each."""
+        return _taken(self.broker_of, self.exchanges.link)
+
+    @functools.cached_property
+    def span(self) -> tuple[int, int]:
+        """The first and the last moment of the capture point, us."""
+        times = [self.exchanges.asked, self.exchanges.answered]
+        times += [self.link_times("first_time"), self.link_times("last_time")]
+        known = [part[part != NULL] for part in times]
+        known = [part for part in known if len(part)]
+        if not known:
+            return 0, 0
+        return int(min(part.min() for part in known)), int(max(part.max() for part in known))
+
+    # ------------------------------------------------------------------------------------------------ partitions
+
+    @functools.cached_property
+    def topic_names(self) -> dict[str, str]:
+        """Names for topic ids."""
+        return {row["topic_id"]: row["topic"] for row in self.table("topic_ids").every(["topic_id", "topic"])}
+
+    @functools.cached_property
+    def partitions(self) -> Partitions:
+        """Topic-partitions of exchanges."""
+        rows = self.table("partitions")
+        place, self.places = self.placed(rows)
+        return Partitions(self.owners(rows), place, rows.numbers("error_code", np.int16))
+
+    places: list[tuple[str, int]]
+    """(topic, partition) by place, once `partitions` was asked for."""
+
+    def placed(self, rows: Table) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these."""
+        topics, names = rows.codes("topic")
+        ids, by_id = rows.codes("topic_id")
+        names = list(names)
+        numbers = {name: number for number, name in enumerate(names)}
+        for topic_id in by_id:
+            numbers.setdefault(self.topic_names.get(topic_id, topic_id), len(numbers))
+        of_id = np.array([*(numbers[self.topic_names.get(one, one)] for one in by_id), -1], np.int32)
+        names = list(numbers)
+        topic = np.where(topics >= 0, topics, of_id[ids]).astype(np.int64)
+        partition = rows.numbers("partition", np.int32).astype(np.int64)
+        known, inverse = _dense(((topic + 1) << 32) | (partition & 0xFFFFFFFF))
+        places = [
+            (names[(one >> 32) - 1] if one >> 32 else "", int(np.int32(np.uint32(one & 0xFFFFFFFF))))
+            for one in known.tolist()
+        ]
+        return inverse.astype(np.int32), places
+
+    def owners(self, rows: Table) -> np.ndarray:
+        """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none."""
+        known = {name: number for number, name in enumerate(self.links)}
+        link, _ = rows.codes("connection", known)
+        at = [rows.numbers(name, np.int32) for name in ("exchange", "reply")]
+        out = np.full(len(link), -1, np.int32)
+        null = np.iinfo(np.int32).min
+        for mine, theirs, rest in (
+            (self.exchanges.exchange, at[0], slice(None)),
+            (np.where(self.exchanges.exchange == null, self.exchanges.reply, null), at[1], None),
+        ):
+            index, base = self._index(mine)
+            wanted = (theirs != null) & (link < len(base) - 1)
+            if rest is None:
+                wanted &= at[0] == null
+            chosen = np.flatnonzero(wanted)
+            place = base[link[chosen]] + theirs[chosen]
+            inside = place < base[link[chosen] + 1]
+            out[chosen[inside]] = index[place[inside]]
+        return out
+
+    def _index(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Exchanges by connection and ordinal: row = index[base[link] + ordinal]. Ordinals count frames, so that they
+        leave few places free."""
+        null = np.iinfo(np.int32).min
+        rows = np.flatnonzero(ordinals != null)
+        most = np.zeros(len(self.links), np.int64)
+        np.maximum.at(most, self.exchanges.link[rows], ordinals[rows].astype(np.int64) + 1)
+        base = np.concatenate([[0], np.cumsum(most)])
+        index = np.full(int(base[-1]), -1, np.int32)
+        index[base[self.exchanges.link[rows]] + ordinals[rows]] = rows
+        return index, base
+
+    @functools.cached_property
+    def places_known(self) -> set[tuple[str, int]]:
+        """(topic, partition) that some answer says to be there."""
+        leaders, names = self.placed(self.table("leaders"))
+        there = {names[place] for place in set(leaders.tolist())}
+        good = np.unique(self.partitions.place[self.partitions.error == 0])
+        return there | {self.places[place] for place in good.tolist()}
+
+    # ---------------------------------------------------------------------------------------------------- evidence
+
+    def key(self, row: int) -> Evidence:
+        """The key of an exchange."""
+        null = np.iinfo(np.int32).min
+        numbers = (int(self.exchanges.exchange[row]), int(self.exchanges.reply[row]))
+        asked, answered = (None if number == null else number for number in numbers)
+        return self.links[self.exchanges.link[row]], asked, answered
+
+    def who(self, client: int | None = None, broker: int | None = None, link: int | None = None) -> dict[str, Any]:
+        """Whom a finding is about."""
+        if link is not None:
+            client, broker = int(self.client_of[link]), int(self.broker_of[link])
+        out: dict[str, Any] = {}
+        if client is not None:
+            out["client_ip"], out["client_id"] = self.clients[client]
+            out["software"] = self.software.get(client)
+        if broker is not None:
+            out["broker"] = self.brokers[broker]
+        if link is not None:
+            out["connection"] = self.links[link]
+        return out
+
+
+def api_name(key: int) -> str:
+    """Kafka's name of an API."""
+    return _API_NAMES.get(key, f"API {key}")
+
+
+_API_NAMES = {api.api_key: api.name for api in schema.apis()}
+
+
+def _end(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    out: np.ndarray = values[at] if len(values) else np.zeros(0, np.int32)
+    return out
+
+
+def _dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Different values, and for each key its number among them. Keys come in long runs of few values."""
+    if not len(keys):
+        return keys, keys
+    known = np.unique(keys[:: max(1, len(keys) // 100_000)])
+    at = np.searchsorted(known, keys)
+    at[at == len(known)] = 0
+    if not (known[at] == keys).all():
+        known, at = np.unique(keys, return_inverse=True)
+    return known, at
+
+
+def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows by their keys: (order, starts, ends) so that order[starts[i]:ends[i]] are the rows of one combination, in
+    their order."""
+    if not len(keys[0]):
+        none = np.zeros(0, np.int64)
+        return none, none, none
+    order = np.lexsort(tuple(reversed(keys)))
+    change = np.zeros(len(order), bool)
+    change[0] = True
+    for key in keys:
+        sorted_key = key[order]
+        change[1:] |= sorted_key[1:] != sorted_key[:-1]
+    starts = np.flatnonzero(change)
+    return order, starts, np.append(starts[1:], len(order))
+
+
+def busiest(times: np.ndarray, width_us: int) -> tuple[int, int, int]:
+    """Of sorted times the window of that width with the most: (how many, the first's index, one past the last's)."""
+    if not len(times):
+        return 0, 0, 0
+    ends = np.searchsorted(times, times + width_us, side="right")
+    counts = ends - np.arange(len(times))
+    at = int(counts.argmax())
+    return int(counts[at]), at, int(ends[at])

@@ -1,0 +1,213 @@
+"""Where rules read: tables of a dataset by capture point, chosen columns only.
+
+In: tables in memory, or Parquet files, of a dataset or of one that is being written. Out: `Table`s, whose columns come
+as NumPy arrays. Rules: files are read row group by row group into arrays of their final size, so that what is held is
+what was asked for; a column that an older dataset lacks is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from analyzer import tables
+from analyzer.dataset import Dataset, StoredDataset, readable
+
+NULL: Final = np.iinfo(np.int64).min
+"""Absent, in arrays of integers of any use."""
+
+KEPT_ROWS: Final = 4_000_000
+"""Rows of a table up to which its columns are kept once they are read: 32 MB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group (or a chunk of a table in memory) and the capture points that have rows in it."""
+
+    where: tuple[Path, int] | int
+    rows: int
+    captures: tuple[str, ...]
+
+
+@dataclass
+class Source:
+    """The tables of a dataset. `captures`: the entries of its capture points, and `unrecognised`: its connections
+    without Kafka, as the manifest lists both."""
+
+    parts: Mapping[str, pa.Table | Sequence[Path]]
+    captures: Sequence[Mapping[str, Any]]
+    unrecognised: Sequence[Mapping[str, Any]] = ()
+    name: str = ""
+    _groups: dict[str, list[_Group]] = field(default_factory=dict)
+    _files: dict[Path, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, dataset: Dataset | StoredDataset) -> Source:
+        """A dataset's tables."""
+        if isinstance(dataset, Dataset):
+            return cls(dataset.tables, dataset.captures, dataset.unrecognised.get("listed", ()))
+        files: dict[str, list[Path]] = {}
+        for entry in dataset.manifest["files"]:
+            files.setdefault(entry["table"], []).append(dataset.path / entry["path"])
+        return cls(files, dataset.captures, dataset.manifest["unrecognised"]["listed"], str(dataset.path))
+
+    def groups(self, table: str) -> list[_Group]:
+        """The row groups of a table."""
+        if table not in self._groups:
+            self._groups[table] = list(self._look(table))
+        return self._groups[table]
+
+    def _look(self, table: str) -> Iterator[_Group]:
+        part = self.parts.get(table, ())
+        if isinstance(part, pa.Table):
+            for number, chunk in enumerate(part.column("capture").chunks):
+                if len(chunk):
+                    yield _Group(number, len(chunk), tuple(chunk.unique().to_pylist()))
+            return
+        for path in part:
+            with readable(self.name, f"{table}/{path.name}"):
+                file = self._file(table, path)
+                for group in range(file.num_row_groups):
+                    column = file.read_row_group(group, columns=["capture"]).column(0)
+                    if len(column):
+                        yield _Group((path, group), len(column), tuple(column.unique().to_pylist()))
+
+    def _file(self, table: str, path: Path) -> Any:
+        if path not in self._files:
+            metadata = pyarrow.parquet.read_metadata(path)
+            there = set(metadata.schema.to_arrow_schema().names)
+            strings = [column.name for column in tables.TABLES[table] if column.type == pa.string()]
+            coded = [name for name in strings if name in there]
+            self._files[path] = pyarrow.parquet.ParquetFile(path, metadata=metadata, read_dictionary=coded)
+        return self._files[path]
+
+    def read(self, table: str, capture: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of a capture point's rows, a row group at a time, in order."""
+        for group in self.groups(table):
+            if capture in group.captures:
+                yield self.piece(table, group, capture, columns)
+
+    def piece(self, table: str, group: _Group, capture: str, columns: Sequence[str]) -> pa.Table:
+        """One row group of it."""
+        wanted = [*columns, *(["capture"] if len(group.captures) > 1 else ())]
+        if isinstance(group.where, int):
+            part = self.parts[table]
+            assert isinstance(part, pa.Table)
+            read = pa.table({name: part.column(name).chunk(group.where) for name in wanted})
+        else:
+            path, number = group.where
+            with readable(self.name, f"{table}/{path.name}"):
+                file = self._file(table, path)
+                there = [name for name in wanted if name in file.schema_arrow.names]
+                read = file.read_row_group(number, columns=there)
+            for name in wanted:
+                if name not in there:
+                    read = read.append_column(name, pa.nulls(group.rows, tables.schema(table).field(name).type))
+        if len(group.captures) > 1:
+            import pyarrow.compute as pc
+
+            read = read.filter(pc.equal(read.column("capture").cast(pa.string()), capture))
+        return read.select(list(columns))
+
+
+class Table:
+    """A capture point's rows of one table."""
+
+    def __init__(self, source: Source, capture: str, name: str) -> None:
+        self._source = source
+        self._capture = capture
+        self.name = name
+        self._groups = [group for group in source.groups(name) if capture in group.captures]
+        shared = any(len(group.captures) > 1 for group in self._groups)
+        sizes = [len(part) for part in self.read(["capture"])] if shared else [group.rows for group in self._groups]
+        self._ends = np.cumsum([0, *sizes])
+        self.length = int(self._ends[-1])
+        self._kept: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns, a row group at a time."""
+        for group in self._groups:
+            yield self._source.piece(self.name, group, self._capture, columns)
+
+    def numbers(self, column: str, dtype: Any = np.int64) -> np.ndarray:
+        """A column of integers, times (us) or truths: dtype[rows], the least value of the type where null."""
+        key = f"{column}:{np.dtype(dtype)}"
+        if key in self._kept:
+            kept: np.ndarray = self._kept[key]
+            return kept
+        null = np.iinfo(dtype).min
+        out = np.empty(self.length, dtype)
+        at = 0
+        for part in self.read([column]):
+            values = part.column(0)
+            if pa.types.is_boolean(values.type):
+                values = values.cast(pa.int8())
+            if pa.types.is_null(values.type):
+                values = pa.nulls(len(values), pa.int64())
+            filled = values.cast(pa.int64()).fill_null(int(null)).to_numpy()
+            out[at : at + len(filled)] = filled
+            at += len(filled)
+        self._keep(key, out)
+        return out
+
+    def codes(self, column: str, known: dict[str, int] | None = None) -> tuple[np.ndarray, list[str]]:
+        """A column of strings as int32[rows] (-1 where null) and the strings. `known`: numbers that some have."""
+        if known is None and column in self._kept:
+            found: tuple[np.ndarray, list[str]] = self._kept[column]
+            return found
+        numbers = dict(known or {})
+        out = np.empty(self.length, np.int32)
+        at = 0
+        for part in self.read([column]):
+            for chunk in part.column(0).chunks:
+                if pa.types.is_null(chunk.type):
+                    chunk = pa.nulls(len(chunk), pa.string())
+                coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+                mapped = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
+                indices = coded.indices.fill_null(-1).to_numpy()
+                table = np.array([*mapped, -1], np.int32)  # -1 takes the last
+                out[at : at + len(indices)] = table[indices]
+                at += len(indices)
+        result = out, list(numbers)
+        if known is None:
+            self._keep(column, result)
+        return result
+
+    def _keep(self, key: str, value: Any) -> None:
+        if self.length <= KEPT_ROWS:
+            self._kept[key] = value
+
+    def rows(self, chosen: np.ndarray | Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Chosen rows as dictionaries, in the order given; times as us."""
+        order = np.asarray(chosen, np.int64)
+        out: list[dict[str, Any]] = [{}] * len(order)
+        group_of = np.searchsorted(self._ends, order, side="right") - 1
+        for number in np.unique(group_of).tolist():
+            part = self._source.piece(self.name, self._groups[number], self._capture, columns)
+            places = np.flatnonzero(group_of == number)
+            taken = _plain(part.take(pa.array(order[places] - self._ends[number])))
+            for place, row in zip(places.tolist(), taken.to_pylist(), strict=True):
+                out[place] = row
+        return out
+
+    def every(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """All rows, of a table that is small; times as us."""
+        wanted = list(columns or (column.name for column in tables.TABLES[self.name]))
+        return [row for part in self.read(wanted) for row in _plain(part).to_pylist()]
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Times as integers of us."""
+    for at, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(at, column.name, table.column(at).cast(pa.int64()))
+    return table

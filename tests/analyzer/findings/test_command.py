@@ -1,0 +1,134 @@
+"""`kwire findings`: what it prints, what it takes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import analyzer
+from analyzer import cli, tables
+from analyzer.findings.rules import RULES
+from tests.analyzer.findings.judging import Traffic
+from tests.shared import SAMPLES
+
+CAPTURE = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
+CLEAN = SAMPLES / "codecs-franzgo-4.3" / "capture.pcap"
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("findings") / "dataset"
+    analyzer.analyze(CAPTURE, path)
+    return str(path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    capsys.readouterr()
+    try:
+        code = cli.main(["findings", *arguments])
+    except SystemExit as left:
+        code = int(left.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_json_has_the_columns_of_the_table_worst_first(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, dataset, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert rows
+    assert all(list(row) == [column.name for column in tables.FINDINGS] for row in rows)
+    order = [("error", "warning", "note").index(row["severity"]) for row in rows]
+    assert order == sorted(order)
+    stored = analyzer.open_dataset(dataset).findings.to_table().to_pylist()
+    assert sorted(row["text"] for row in rows) == sorted(row["text"] for row in stored)
+    assert all(row["since"].endswith("Z") and isinstance(row["who"], dict) for row in rows)
+
+
+def test_a_capture_is_analysed_first(capsys: pytest.CaptureFixture[str], dataset: str) -> None:
+    assert said(capsys, str(CAPTURE), "--json")[1] == said(capsys, dataset, "--json")[1]
+
+
+def test_exit_codes_follow_fail_on_after_only_and_ignore(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.loads(line) for line in said(capsys, dataset, "--json")[1].splitlines()]
+    errors = sorted({row["code"] for row in rows if row["severity"] == "error"})
+    assert errors
+    assert said(capsys, dataset, "--fail-on", "error")[0] == 1
+    assert said(capsys, dataset)[0] == 0
+    ignored = [argument for code in errors for argument in ("--ignore", code)]
+    code, out, _ = said(capsys, dataset, "--fail-on", "error", *ignored)
+    assert code == 0
+    assert f"{sum(row['severity'] == 'error' for row in rows)} ignored" in out
+    assert said(capsys, dataset, "--fail-on", "note", "--only", "capture-snaplen")[0:2] == (0, "nothing found\n")
+
+
+def test_findings_of_one_client_are_ignored_by_its_name(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.loads(line) for line in said(capsys, dataset, "--json")[1].splitlines()]
+    one = next(row for row in rows if row["who"].get("client_id"))
+    who = one["who"]["client_id"]
+    left = said(capsys, dataset, "--json", "--ignore", f"{one['code']}:{who}")[1].splitlines()
+    gone = [row for row in rows if row["code"] == one["code"] and who in row["who"].values()]
+    assert len(left) == len(rows) - len(gone)
+
+
+def test_every_rule_is_explained_without_a_capture(capsys: pytest.CaptureFixture[str]) -> None:
+    for code, rule in RULES.items():
+        assert said(capsys, "--explain", code)[0] == 0
+        assert rule.family
+    left, _, err = said(capsys, "--explain", "topic-misssing")
+    assert left == 2
+    assert "did you mean topic-missing?" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "findings of what"),
+        (("--only", "no-such"), "no finding has the code"),
+        (("--ignore", "no-such:me"), "no finding has the code"),
+        (("--threshold", "reconnect-loop.opened"), "not CODE.NAME=VALUE"),
+        (("--threshold", "reconnect-loop.opend=3"), "it has opened"),
+        (("--threshold", "reconnect-loop.opened=many"), "not a number"),
+        (("--policy", "acks=1"), "acks=all"),
+        (("--target", "17.0"), "no Kafka release"),
+        (("--thresholds", "/no/such/file"), "No such file"),
+    ],
+)
+def test_what_cannot_be_used_is_told(
+    arguments: tuple[str, ...], words: str, dataset: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(capsys, *([dataset] if arguments else []), *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "hint: " in err
+
+
+def test_thresholds_come_from_options_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.link(0, retransmissions=12, client_packets=500, broker_packets=500)
+    path = str(traffic.write())
+    assert "tcp-retransmission" in said(capsys, path)[1]
+    assert "tcp-retransmission" not in said(capsys, path, "--threshold", "tcp-retransmission.share=0.02")[1]
+    file = tmp_path / "limits.toml"
+    file.write_text("[tcp-retransmission]\nshare = 0.02\n")
+    assert "tcp-retransmission" not in said(capsys, path, "--thresholds", str(file))[1]
+    file.write_text("[tcp-retransmission\n")
+    assert said(capsys, path, "--thresholds", str(file))[0] == 2
+
+
+def test_a_dataset_without_meaning_says_so_and_gives_what_it_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analyzer.analyze(CAPTURE, tmp_path / "dataset", meaning=False)
+    code, out, err = said(capsys, str(tmp_path / "dataset"), "--fail-on", "error")
+    assert code == 1
+    assert "ERROR" in out
+    assert "was not analysed" in err
+
+
+def test_a_clean_capture_has_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = said(capsys, str(CLEAN), "--fail-on", "warning")
+    assert (code, err) == (0, "")

@@ -1,0 +1,76 @@
+"""No false alarms: real captures of healthy brokers and clients raise nothing at warning or above, and where something
+was done to them, what is raised is named here with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import analyzer
+from tests.analyzer.findings.judging import SEVERE, codes, judged
+from tests.shared import SAMPLES, SHARED, capture_files, sample_folders, shared_folder, shared_folders
+
+NOT_CLEAN: dict[str, dict[str, str]] = {
+    "errors-librdkafka-4.3": {
+        "topic-missing": "the script asks for topics that do not exist",
+        "message-too-large": "and sends a record of 300 kB to a topic that takes less",
+    },
+    "net-lossy-4.3": {"tcp-retransmission": "a link that loses 2 % of the packets"},
+    "snaplen-96-4.3": {"capture-snaplen": "cut to 96 bytes"},
+    "midstream-4.3": {},
+    "sasl-librdkafka-4.3": {"error-answers": "wrong passwords, and rights that are not given"},
+    "admin-java-4.3": {},
+    "admin-kafkapython-3.9": {},
+    "admin-librdkafka-4.3": {},
+    "group-classic-librdkafka-4.3": {},
+    "group-kip848-librdkafka-4.3": {},
+    "group-share-java-4.3": {},
+    "cluster-kraft-3.9": {
+        "broker-lost": "a leader is killed",
+        "not-enough-replicas": "while two of three replicas are gone",
+    },
+    "cluster-zk-2.8": {
+        "broker-lost": "a leader is killed, and another node stopped",
+        "not-enough-replicas": "while two of three replicas are gone",
+    },
+    "zoo-confluent-2.5.3-on-mock-2.0.2": {},
+    "tls13-aiokafka-4.3": {"tls-not-decoded": "without its keys"},
+    "old-librdkafka-1.3.0-on-3.9": {},
+    "zoo-kafka-python-1.0.2-on-0.9": {},
+}
+"""Captures to which something was done on purpose: the codes that they raise at warning or above, and why. All others
+are clean."""
+
+NAMES = sorted({folder.name for folder in (*shared_folders(), *sample_folders())} | set(NOT_CLEAN))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_what_was_done_on_purpose_is_a_warning(name: str) -> None:
+    folder = SAMPLES / name if (SAMPLES / name).is_dir() else shared_folder(name)
+    dataset = analyzer.analyze([str(path) for path in capture_files(folder)], rotated=True)
+    found = judged(dataset)
+    said = [f"{one.severity} {one.code}: {one.text}" for one in found if one.severity in SEVERE]
+    assert set(codes(found, *SEVERE)) == set(NOT_CLEAN.get(name, {})), said
+    assert dataset.findings.column("code").to_pylist() == [one.code for one in found]
+
+
+def test_the_samples_hold_clean_captures_and_others() -> None:
+    names = {folder.name for folder in sample_folders()}
+    assert names & set(NOT_CLEAN)
+    assert names - set(NOT_CLEAN)
+
+
+def test_every_capture_in_the_table_is_there() -> None:
+    if SHARED.is_dir():
+        there = {path.name for path in SHARED.iterdir()} | {folder.name for folder in sample_folders()}
+        assert set(NOT_CLEAN) <= there
+
+
+def test_a_written_dataset_holds_what_one_in_memory_does(tmp_path: Path) -> None:
+    capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
+    memory = analyzer.analyze(capture)
+    analyzer.analyze(capture, tmp_path / "dataset")
+    written = analyzer.open_dataset(tmp_path / "dataset").findings.to_table()
+    assert written.to_pylist() == memory.findings.to_pylist()
+    assert len(written)

@@ -1,0 +1,325 @@
+"""Every rule raises its finding where it should, and keeps silent where it nearly should.
+
+A case is a function that makes traffic: told `True`, what is wrong; told `False`, what is nearly so. Real captures
+are judged in `test_gate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analyzer.findings.rules import RULES, Asked
+from tests.analyzer.findings.judging import Traffic, codes, judged
+from tests.reports.forging import at
+
+Case = Callable[[Traffic, bool], None]
+
+CASES: dict[str, Case] = {}
+
+
+def case(code: str) -> Callable[[Case], Case]:
+    """The function is the case of this code."""
+
+    def take(make: Case) -> Case:
+        assert code not in CASES
+        CASES[code] = make
+        return make
+
+    return take
+
+
+@pytest.mark.parametrize("code", sorted(RULES))
+def test_a_rule_raises_what_it_should_and_nothing_near_it(code: str, tmp_path: Path) -> None:
+    to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    asked = to_4 if code == "version-removed-in-target" else Asked()
+    for wrong in (True, False):
+        traffic = Traffic(tmp_path / str(wrong))
+        CASES[code](traffic, wrong)
+        if not traffic.rows["connections"]:
+            traffic.link(0)
+        found = judged(traffic, asked)
+        severe = [one for one in found if one.code == code and one.severity == RULES[code].severity]
+        assert bool(severe) == wrong, (wrong, codes(found), [one.text for one in found])
+
+
+def test_every_case_is_of_a_rule() -> None:
+    assert set(CASES) == set(RULES)
+
+
+# ------------------------------------------------------------------------------------------------------------ quality
+
+
+@case("capture-lost-packets")
+def lost_packets(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, gaps=1, gap_bytes=100 if wrong else 0, payload_bytes=10_000)
+
+
+@case("capture-snaplen")
+def snaplen(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, snaplen_bytes=100 if wrong else 0)
+
+
+@case("capture-midstream")
+def midstream(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, opened=not wrong)
+
+
+@case("capture-one-way")
+def one_way(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, client_packets=10, broker_packets=0 if wrong else 1)
+
+
+@case("capture-duplicated")
+def duplicated(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, client_packets=60, broker_packets=60, duplicates=12 if wrong else 11)
+
+
+@case("tls-not-decoded")
+def encrypted(traffic: Traffic, wrong: bool) -> None:
+    looks = "TLS" if wrong else "HTTP"
+    traffic.unrecognised.append(
+        {"capture": traffic.capture, "connection": "a", "payload_bytes": 10, "looks_like": looks}
+    )
+
+
+@case("opaque-bytes")
+def opaque(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, payload_bytes=10_000, opaque_malformed_bytes=100 if wrong else 99)
+
+
+# ------------------------------------------------------------------------------------------------------------ network
+
+
+@case("request-unanswered")
+def unanswered(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", reply=None, response_end=None)
+    traffic.ask("Produce", 1) if wrong else None  # a later answer: the broker was there
+    if not wrong:
+        traffic.ask("Fetch", 2, None, on=1, status="unanswered")  # what a client leaves open that goes
+        traffic.ask("Produce", 2, None, on=2, status="unanswered")
+        traffic.rows["connections"][2]["gaps"] = 1  # what the capture may have missed
+
+
+@case("answer-after-client-timeout")
+def late_answer(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", 0, None, status="unanswered")
+    traffic.rows["connections"][0]["last_time"] = at(30.5 if wrong else 20)
+
+
+@case("tcp-retransmission")
+def retransmission(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, retransmissions=10 if wrong else 9, client_packets=450, broker_packets=450)
+
+
+@case("tcp-zero-window")
+def zero_window(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch", 0, 1)
+    traffic.rows["exchanges"][0]["response_end"] = at(0.201 if wrong else 0.2)
+    traffic.rows["connections"][0]["zero_windows"] = 3
+
+
+@case("connection-reset")
+def reset(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3 if wrong else 2):
+        traffic.ask("Produce", number * 10, None, on=number, status="unanswered")
+        traffic.rows["connections"][number] |= {"closed": "rst", "last_time": at(number * 10 + 5)}
+
+
+@case("idle-close")
+def idle(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", 0)
+    traffic.rows["connections"][0]["last_time"] = at(600 if wrong else 500)
+
+
+@case("reconnect-loop")
+def reconnects(traffic: Traffic, wrong: bool) -> None:
+    for number in range(30 if wrong else 29):
+        traffic.ask("Produce", number, on=number)
+        traffic.rows["connections"][number] |= {"first_time": at(number), "last_time": at(number + 0.1)}
+
+
+@case("connection-storm")
+def storm(traffic: Traffic, wrong: bool) -> None:
+    for second in range(80):
+        traffic.link(second, first_time=at(second), last_time=at(80))
+    for number in range(100, 240 if wrong else 180):
+        traffic.link(number, first_time=at(62 + number / 1000), last_time=at(80), client_ip=f"10.0.1.{number}")
+
+
+# ------------------------------------------------------------------------------------------- errors, roots, topics
+
+
+@case("error-answers")
+def faults(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10):  # ten over a second, no good one between
+        traffic.ask("Heartbeat", number / 8, error="NOT_COORDINATOR", group_id="g")
+    if not wrong:
+        traffic.rows["exchanges"][5] |= {"error_code": 0, "error": None}
+
+
+@case("admin-refused")
+def admin(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("CreateTopics", error="TOPIC_ALREADY_EXISTS" if wrong else None)
+
+
+@case("topic-missing")
+def missing(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10):
+        traffic.ask("Metadata", number / 2, error="UNKNOWN_TOPIC_OR_PARTITION", topics=["ordres"])
+    traffic.add("leaders", time=at(9), topic="orders" if wrong else "ordres", partition=0, leader=1)
+
+
+@case("broker-lost")
+def broker_lost(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2):
+        traffic.ask("Produce", 5, None, on=number, status="unanswered", client_id=f"app-{number}")
+        traffic.rows["connections"][number] |= {"closed": "rst", "last_time": at(6 + number / 10)}
+    for number in range(2 if wrong else 1):  # of those that leave, one comes back
+        traffic.ask("Produce", 12, on=10 + number, client_id=f"app-{number}")
+        traffic.rows["connections"][-1] |= {"first_time": at(12)}
+
+
+@case("leaders-moved")
+def leaders_moved(traffic: Traffic, wrong: bool) -> None:
+    for second, leader in ((0, 1), (30, 2 if wrong else 1)):
+        traffic.add("leaders", time=at(second), topic="t", partition=0, leader=leader)
+
+
+# ------------------------------------------------------------------------------------------------------------ produce
+
+
+@case("message-too-large")
+def too_large(traffic: Traffic, wrong: bool) -> None:
+    place = ("t", 0)
+    traffic.ask("Produce", 0, error="MESSAGE_TOO_LARGE", place=place, batch={"record_count": 4})
+    if not wrong:
+        for number in range(2):
+            traffic.ask("Produce", 1 + number, place=place, batch={"record_count": 2})
+
+
+@case("not-enough-replicas")
+def replicas(traffic: Traffic, wrong: bool) -> None:
+    for second in range(0, 31 if wrong else 29, 2):
+        traffic.ask("Produce", second, error="NOT_ENOUGH_REPLICAS", place=("t", 0))
+    traffic.ask("Produce", 40, place=("t", 0))
+
+
+@case("produce-timed-out-on-broker")
+def timed_out(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, 30_000, error="REQUEST_TIMED_OUT" if wrong else None, place=("t", 0))
+
+
+@case("acks-zero")
+def acks_zero(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", acks=0 if wrong else 1, place=("t", 0))
+
+
+_ONE = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 10}
+
+
+@case("produce-retried")
+def retried(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, place=("t", 0), batch=_ONE, error="NOT_LEADER_OR_FOLLOWER")
+    traffic.ask("Produce", 1, place=("t", 0), batch=_ONE if wrong else {**_ONE, "base_sequence": 11})
+
+
+@case("duplicate-records")
+def duplicates(traffic: Traffic, wrong: bool) -> None:
+    for second, offset in ((0, 100), (1, 140 if wrong else 100)):
+        traffic.ask("Produce", second, place=("t", 0), batch=_ONE, part={"offset": offset, "offset_kind": "base"})
+
+
+@case("retry-may-reorder")
+def reorder(traffic: Traffic, wrong: bool) -> None:
+    for turn in range(2 if wrong else 1):
+        early, late = ({"first_timestamp": at(turn + part)} for part in (0, 0.5))
+        traffic.ask("Produce", turn, 50, "NOT_LEADER_OR_FOLLOWER", place=("t", 0), batch=early)
+        traffic.ask("Produce", turn + 0.01, 50, place=("t", 0), batch=late, part={"offset": 10 * turn})
+        traffic.ask("Produce", turn + 0.2, 50, place=("t", 0), batch=early, part={"offset": 10 * turn + 1})
+
+
+@case("mixed-idempotence")
+def mixed(traffic: Traffic, wrong: bool) -> None:
+    for number, producer in enumerate((7, None if wrong else 8)):
+        traffic.ask("Produce", number, place=("t", 0), batch={"producer_id": producer}, client_id=f"app-{number}")
+
+
+@case("tiny-batches")
+def tiny(traffic: Traffic, wrong: bool) -> None:
+    for number in range(1000):
+        traffic.ask("Produce", number / 100 if wrong else number / 99, place=("t", 0), batch={})
+
+
+@case("no-compression")
+def uncompressed(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10):
+        batch = {"batch_bytes": 12_000_000, "codec": "none" if wrong else "lz4"}
+        traffic.ask("Produce", number, place=("t", 0), batch=batch)
+
+
+@case("batch-crc-bad")
+def damaged(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", place=("t", 0), batch={"crc_ok": False if wrong else None})
+
+
+@case("record-timestamps-off")
+def timestamps(traffic: Traffic, wrong: bool) -> None:
+    ahead = 2 * 3600 if wrong else 60
+    traffic.ask("Produce", place=("t", 0), batch={"first_timestamp": at(0), "last_timestamp": at(ahead)})
+
+
+@case("hot-partition")
+def hot(traffic: Traffic, wrong: bool) -> None:
+    for partition in range(12):
+        records = 9000 if wrong and partition == 7 else 1000
+        batch = {"record_count": records, "batch_bytes": records * 100}
+        traffic.ask("Produce", partition, place=("t", partition), batch=batch)
+
+
+# ------------------------------------------------------------------------------------------------------------ latency
+
+
+@case("broker-slow")
+def slow(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100):
+        late = number >= 98
+        took = 600_000 if late else 1000
+        parts = {"broker_us": took, "hold_us": 0} if wrong or not late else {"broker_us": 1000, "hold_us": 599_000}
+        traffic.ask("Produce", number / 10, took / 1000, **parts)
+
+
+@case("broker-stall")
+def stall(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", 0)
+    for number in range(5 if wrong else 2):
+        traffic.ask("Produce", 0.1, 2000 + number, on=number, client_ip=f"10.0.0.{number}")
+    for number in range(3 if not wrong else 0):
+        traffic.ask("Produce", 2, 100 + number, on=10 + number)
+    traffic.ask("Metadata", 0.9, 1300, on=1)
+
+
+@case("replication-slow")
+def replication(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100):
+        traffic.ask("Produce", number, 600, acks=-1)
+    for number in range(30):
+        traffic.ask("Heartbeat", number, 4 if wrong else 100, on=1)
+
+
+@case("client-throttled")
+def throttled(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", throttle_us=1_000_000 if wrong else 10_000)
+
+
+@case("throttle-ignored")
+def ignored(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, throttle_us=1_000_000)
+    traffic.ask("Produce", 0.5 if wrong else 1.0)
+
+
+@case("queue-behind-own-requests")
+def queued(traffic: Traffic, wrong: bool) -> None:
+    for number in range(30 if wrong else 29):
+        traffic.ask("Produce", number, 300, queue_us=200_000)
