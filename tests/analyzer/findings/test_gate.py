@@ -22,7 +22,7 @@ NOT_CLEAN: dict[str, dict[str, str]] = {
     "sasl-librdkafka-4.3": {"error-answers": "wrong passwords, and rights that are not given"},
     "admin-java-4.3": {},
     "admin-kafkapython-3.9": {},
-    "admin-librdkafka-4.3": {},
+    "admin-librdkafka-4.3": {"client-throttled": "a producer is given a quota on purpose"},
     "group-classic-librdkafka-4.3": {},
     "group-kip848-librdkafka-4.3": {},
     "group-share-java-4.3": {},

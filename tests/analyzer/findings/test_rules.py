@@ -286,8 +286,8 @@ def slow(traffic: Traffic, wrong: bool) -> None:
     for number in range(100):
         late = number >= 98
         took = 600_000 if late else 1000
-        parts = {"broker_us": took, "hold_us": 0} if wrong or not late else {"broker_us": 1000, "hold_us": 599_000}
-        traffic.ask("Produce", number / 10, took / 1000, **parts)
+        held = 0 if wrong or not late else 599_000
+        traffic.ask("Produce", number / 10, took / 1000, broker_us=took - held, hold_us=held)
 
 
 @case("broker-stall")
