@@ -16,6 +16,7 @@ from analyzer import shares
 from analyzer.dataset import Parts
 from analyzer.options import Reading
 from analyzer.points import Choice, joined
+from analyzer.reading import judged
 from captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
@@ -38,14 +39,15 @@ def test_shares_become_what_one_reader_gives(sample: str, count: int, tmp_path: 
     read, names, more = shares.take_facts(facts, made, point, choice, small)
     found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
     expected = analyzer.analyze(capture, keep_bytes=True, records="meta", window_bytes=20_000)
-    assert set(names) == set(expected.tables)
+    assert {*names, "findings"} == set(expected.tables)
+    told = joined([read])
+    found["findings"] = judged(told, found)
     for name, table in expected.tables.items():
         rows_found = found.pop(name, table.schema.empty_table()).cast(table.schema)
         assert len(rows_found) == len(table), name
         different = [column for column in table.column_names if not _same(rows_found, table, column)]
         assert not different, name
     assert not found
-    told = joined([read])
     assert told.summary == expected.summary
     assert (told.coverage, told.notes, told.captures) == (expected.coverage, expected.notes, expected.captures)
 
