@@ -55,7 +55,9 @@ def _meant(message: str) -> str:
 def _near(word: str, there: Iterable[str]) -> str:
     import difflib
 
-    return next(iter(difflib.get_close_matches(word, list(there), 1)), "")
+    known = list(there)
+    begun = [one for one in known if len(word) > 1 and one.startswith(word)]
+    return next(iter([*begun[:1], *difflib.get_close_matches(word, known, 1)]), "")
 
 
 def _port(text: str) -> int:
@@ -153,6 +155,10 @@ def _parser() -> argparse.ArgumentParser:
                       help="these columns or fields of the bodies (names: kwire help filter), tab-separated")
     form.add_argument("--count-by", metavar="A,B,C", help="how many exchanges for each combination of these")
     show.add_argument("--hex", action="store_true", help="with --tree: the bytes too")
+    show.add_argument("--budget", type=_count, metavar="BYTES",
+                      help="with --tree and --json: what the records of one message may become (default: 64 MiB)")
+    show.add_argument("--page", type=_count, metavar="N",
+                      help="with --tree and --json: which 10,000 nodes of a large message (default: the first)")
     show.add_argument("--records", action="store_true", help="records, one a line, with keys and values (datasets too)")
     show.add_argument("--format", metavar="FORMAT",
                       help="with --records: as kcat's, of %%t %%p %%o %%k %%s %%T %%h %%K %%S and \\n, \\t")

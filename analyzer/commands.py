@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from analyzer.escapes import printable
 from analyzer.failure import Failure
+from analyzer.protocol.budget import BYTES
 from analyzer.records.log_names import is_log
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ def analyze(options: argparse.Namespace) -> int:
     """`kwire analyze`."""
     if options.keep_secrets and not options.keep_bytes:
         raise Failure("--keep-secrets goes with --keep-bytes", "without it no message is kept")
+    for name in ("master", "conf", "split_bytes"):
+        if getattr(options, name, None):
+            raise Failure(f"--{name.replace('_', '-')} goes with --engine spark", "this engine works in this process")
     _announce_compilation()
     from analyzer import reading
     from analyzer.options import Reading
@@ -120,6 +124,9 @@ def show(options: argparse.Namespace) -> int:
     """`kwire show`."""
     if options.hex and not options.tree:
         raise Failure("--hex goes with --tree", "add --tree, or leave out --hex")
+    for name in ("budget", "page"):
+        if getattr(options, name) is not None and not (options.tree or options.json):
+            raise Failure(f"--{name} goes with --tree and --json", "it is about one message seen whole")
     if options.format is not None and not options.records:
         raise Failure("--format goes with --records", "add --records, or leave out --format")
     _announce_compilation()
@@ -283,9 +290,9 @@ def _form(one: Any, options: argparse.Namespace, fields: list[Named], lines: Any
 
     lines.start = lines.start or one.capture_start
     if options.json:
-        return text.json_text(one.json()) + "\n"
+        return text.json_text(one.json(options.budget or BYTES, options.page or 1)) + "\n"
     if options.tree:
-        return f"{lines.exchange(one)}{lines.tree(one, options.hex)}"
+        return f"{lines.exchange(one)}{lines.tree(one, options.hex, options.budget or BYTES, options.page or 1)}"
     if fields:
         bodies = (one.request, one.response) if any(field.apis for field in fields) else (None, None)
         return "\t".join(text.cell(field.shown(one.row, *bodies)) for field in fields) + "\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 from analyzer.bulk.rows import Message
 from analyzer.protocol import embedded, names, tree
-from analyzer.protocol.budget import FIELDS
+from analyzer.protocol.budget import BYTES, FIELDS, PAGE, Budget
 from analyzer.protocol.embedded import Groups, Opened, Said
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.times import rfc3339
@@ -64,17 +64,18 @@ class Exchange:
         body: dict[str, Any] | None = self._bodies[side]
         return body
 
-    def decoded(self, side: str, *, nodes: bool = False) -> tree.Decoded | None:
+    def decoded(self, side: str, *, nodes: bool = False, budget: Budget | None = None) -> tree.Decoded | None:
         """`request` or `response` decoded as far as it goes, with its tree of nodes if asked for, embedded formats
-        nested in it; None: not at hand."""
+        nested in it; None: not at hand. `budget`: what its records may cost."""
         decoded = self._decoded(side, nodes)
         if decoded is None or not nodes:
             return decoded
-        return dataclasses.replace(decoded, nodes=self._opened(decoded, side, nodes=True)[0])
+        return dataclasses.replace(decoded, nodes=self._opened(decoded, side, nodes=True, budget=budget)[0])
 
-    def embedded(self) -> list[dict[str, Any]]:
+    def embedded(self, budget: int = BYTES, page: int = 1) -> list[dict[str, Any]]:
         """What `bytes` fields of both messages hold, and records that have a format of their own (`embedded.listed`);
-        `path` as in what `json` returns."""
+        `path` as in what `json` returns. `budget`: bytes that the records of a message may become; `page`: which
+        thousands of them."""
         found: list[dict[str, Any]] = []
         for side, direction in (("request", REQUEST), ("response", RESPONSE)):
             key = self.row["api_key"], direction
@@ -83,11 +84,14 @@ class Exchange:
                 continue
             decoded = self._decoded(side, True) if self.row[f"{side}_state"] == "decoded" else None
             if decoded is not None:
-                found += embedded.listed(self._opened(decoded, side, nodes=False)[1], f"{side}.")
+                spent = Budget(bytes=budget, nodes=PAGE * page)
+                listed = embedded.listed(self._opened(decoded, side, nodes=False, budget=spent)[1], f"{side}.")
+                stops = [entry for entry in listed if "left_out" in entry]
+                found += [entry for entry in listed if "left_out" not in entry][PAGE * (page - 1) : PAGE * page] + stops
         return found
 
     def _opened(
-        self, decoded: tree.Decoded, side: str, *, nodes: bool
+        self, decoded: tree.Decoded, side: str, *, nodes: bool, budget: Budget | None = None
     ) -> tuple[tuple[tree.Node, ...], Sequence[tuple[str, Opened]]]:
         """A message's tree with embedded formats and records as children, and these by path; `nodes=False`: nobody
         wants the trees of records."""
@@ -96,7 +100,8 @@ class Exchange:
             return embedded.in_message(decoded, self._asked(side), self._group)
         from analyzer.records import tree as record_tree
 
-        return embedded.nested(decoded.nodes, record_tree.openers(*key, self._topic_name, nodes=nodes), {})
+        openers = record_tree.openers(*key, self._topic_name, nodes=nodes, budget=budget)
+        return embedded.nested(decoded.nodes, openers, {})
 
     def learn_group(self, groups: Groups) -> None:
         """What this and earlier messages say of the group that it is about."""
@@ -121,15 +126,26 @@ class Exchange:
         key, version = self.row["api_key"], self.row["api_version"]
         return tree.decode_response(frame, key, version, tree=nodes, inner=inner, max_rows=FIELDS)
 
-    def json(self) -> dict[str, Any]:
-        """What `kwire show --json` prints: the row, the two bodies, and `embedded` where they have any.
+    def json(self, budget: int = BYTES, page: int = 1) -> dict[str, Any]:
+        """What `kwire show --json` prints: the row, the two bodies, and `embedded` where they have any (`budget` and
+        `page`: of what is in records); `not_shown` says why a decoded message has no body.
 
         The bodies stay as Kafka's own JSON converters print them, with base64 where a format of its own is inside; so
         what is inside stands beside them."""
         shown = {name: _json_value(value) for name, value in self.row.items()}
         shown |= {"request": self.request, "response": self.response}
-        inside = self.embedded()
-        return {**shown, "embedded": inside} if inside else shown
+        inside = self.embedded(budget, page)
+        if inside:
+            shown["embedded"] = inside
+        hidden = {
+            side: f"more than {FIELDS:,} fields and elements"
+            for side in ("request", "response")
+            if shown[side] is None and self.row[f"{side}_state"] == "decoded" and self._at_hand(side)
+        }
+        return {**shown, "not_shown": hidden} if hidden else shown
+
+    def _at_hand(self, side: str) -> bool:
+        return (self.request_message if side == "request" else self.response_message) is not None
 
 
 def _has_records(body: Any) -> bool:

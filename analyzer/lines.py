@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.details import detail
+from analyzer.protocol.budget import BYTES, PAGE, Budget
 from analyzer.protocol.errors import label
 from analyzer.sorting import Sorter
 from analyzer.text import duration, printable, size
@@ -252,34 +253,56 @@ class Lines:
         line = self._placed(zip(columns, cells, strict=True), "", rest)
         return (self._paint(_RED, line) if side == "response" and row["error_code"] else line) + "\n"
 
-    def tree(self, one: Any, with_hex: bool) -> str:
-        """Both messages of an exchange, field by field: name, value, [start, end) in the message after its length."""
+    def tree(self, one: Any, with_hex: bool, budget: int = BYTES, page: int = 1) -> str:
+        """Both messages of an exchange, field by field: name, value, [start, end) in the message after its length. Of
+        each `PAGE` nodes, those of `page`, below the fields that they lie in; a line says how many follow. `budget`:
+        bytes that the records of a message may become."""
         lines: list[str] = []
         for side in ("request", "response"):
             if one.row[f"{side}_state"] is None:
                 continue
-            decoded = one.decoded(side, nodes=True)
+            decoded = one.decoded(side, nodes=True, budget=Budget(bytes=budget, nodes=PAGE * page))
             lines.append(f"    {side}")
             if decoded is None:
                 lines.append("      (not decoded)")
                 continue
             message = one.request_message if side == "request" else one.response_message
-            for node in decoded.nodes:
-                self._node(node, 3, message.data[4:] if with_hex else None, lines)
+            left = self._nodes(decoded.nodes, message.data[4:] if with_hex else None, page, lines)
+            if left > 0:
+                lines.append(f"      ({left:,} more: --page {page + 1})")
+            elif left < 0:
+                lines.append(f"      (nothing on page {page})")
             if decoded.reason:
                 lines.append(f"      ({decoded.reason})")
         return "\n".join(lines) + "\n" if lines else ""
 
-    def _node(self, node: Any, depth: int, data: bytes | None, lines: list[str]) -> None:
+    def _nodes(self, nodes: Sequence[Any], data: bytes | None, page: int, lines: list[str]) -> int:
+        """The nodes of a page as lines; how many are on later pages, or -1: the last page was before this."""
+        first, last = PAGE * (page - 1), PAGE * page
+        seen = 0
+        above: list[Any] = []  # the fields that the node lies in, and how many of them have their line
+        shown = 0
+        todo = [(node, 0) for node in reversed(nodes)]
+        while todo:
+            node, depth = todo.pop()
+            del above[depth:]
+            shown = min(shown, depth)
+            above.append(node)
+            if first <= seen < last:
+                lines += [self._node(one, 3 + level, data) for level, one in enumerate(above) if level >= shown]
+                shown = depth + 1
+            seen += 1
+            todo += [(child, depth + 1) for child in reversed(node.children)]
+        return max(seen - last, 0) if seen > first or page == 1 else -1
+
+    def _node(self, node: Any, depth: int, data: bytes | None) -> str:
         value = "null" if node.null else _node_value(node)
         line = f"{'  ' * depth}{printable(node.name)}{': ' + value if value else ''}"
         span = f"[{node.start}, {node.end})"
         if data is not None and not node.children:
             span += " " + ("**" if node.secret else data[node.start : node.end][:32].hex(" "))
             span += " ..." if node.end - node.start > 32 and not node.secret else ""
-        lines.append(f"{line:<56} {self._paint(_DIM, span)}")
-        for child in node.children:
-            self._node(child, depth + 1, data, lines)
+        return f"{line:<56} {self._paint(_DIM, span)}"
 
 
 def _node_value(node: Any) -> str:

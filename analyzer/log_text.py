@@ -23,7 +23,9 @@ from analyzer.records import log_reading
 from analyzer.records.log_names import is_log, log_point
 from analyzer.times import moment_of_millis, rfc3339
 
-_NOT_HERE = ("filter", "rotated", "port", "count_by", "follow", "sort", "frames", "hex", "records")
+_NOT_HERE = (
+    "filter", "rotated", "port", "count_by", "follow", "sort", "frames", "hex", "records", "budget", "page",
+)  # fmt: skip
 
 
 def show(options: argparse.Namespace, out: IO[str]) -> int:

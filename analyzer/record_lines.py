@@ -26,7 +26,7 @@ from analyzer.points import FULL, Choice, NamesAhead, nothing_matches, point_tab
 from analyzer.times import EPOCH, rfc3339
 from captures.files import capture_points
 
-_NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort")
+_NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
 _HEADING = "time\ttopic\tpartition\toffset\tkey\tvalue\n"
 _ROWS_AT_ONCE = 4096
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}

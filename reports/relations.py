@@ -102,6 +102,9 @@ EXACT_EXCHANGES = 2_000_000
 power of two, which puts quantiles at most 0.8 % off: of ten million latencies most are distinct, and counting them
 one by one is what Spark would do most of the time."""
 
+KEPT = frozenset(("error_runs",))
+"""Views that several questions of a report read, whose few rows cost a walk over all exchanges: made once."""
+
 _BUCKETS = " ".join(
     f"WHEN value < {256 << 2 * n} THEN (value & {-(1 << 2 * n)}) | {1 << 2 * n - 1}" for n in range(1, 17)
 )
@@ -161,7 +164,8 @@ def register(
     _function(spark, opened)
     for view in catalog.views():
         if only is None or view.name in only:
-            spark.sql(view.sql).createOrReplaceTempView(view.name)
+            rows = spark.sql(view.sql)
+            (rows.persist() if view.name in KEPT else rows).createOrReplaceTempView(view.name)
             made.append(view.name)
     return tuple(made)
 

@@ -1,7 +1,8 @@
 """Answers of Spark in the forms that people and programs want: aligned text, CSV, JSON lines, Parquet.
 
-In: an Arrow table. Out: text, or a file. Times are RFC 3339 in UTC with six decimals, bytes base64; what is nested is
-JSON. Pure functions but for the file.
+In: an Arrow table. Out: text, or a file. Times are RFC 3339 in UTC with six decimals, what is nested is JSON. Bytes are
+base64 in JSON; for people, in aligned text and CSV, they are text where they are UTF-8, else hex after `0x`. Pure
+functions but for the file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import csv
 import datetime
 import decimal
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -27,16 +28,27 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _NUMBERS = (int, float, decimal.Decimal)
 
 
-def plain(value: Any) -> Any:
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def plain(value: Any, of_bytes: Callable[[bytes], str] = _base64) -> Any:
     """A value as JSON can say it."""
     if isinstance(value, datetime.datetime):
         return rfc3339(value)
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        return of_bytes(value)
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, of_bytes) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item, of_bytes) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)  # dates, decimals, intervals
@@ -50,7 +62,7 @@ def _rows(table: pa.Table) -> Iterator[list[Any]]:
 
 def _cell(value: Any) -> str:
     """A value as text: null is empty."""
-    said = plain(value)
+    said = plain(value, _text)
     if said is None:
         return ""
     if isinstance(said, bool):

@@ -79,7 +79,8 @@ def check(query: str) -> None:
     first = re.match(r"\w*", word[1])
     if first is None or first[0].upper() not in _BEGINS:
         message = f"[PARSE_SYNTAX_ERROR] Syntax error at or near '{word[1]}'"
-        raise WrongQuery.at(message, _place(query, word.start(1)))
+        near = difflib.get_close_matches(first[0].upper() if first else "", sorted(_BEGINS), 1)
+        raise WrongQuery.at(message, _place(query, word.start(1)), f"did you mean {near[0]}? {HINT}" if near else HINT)
     if described := _DESCRIBED.fullmatch(query):
         _check_name(query, described[1], described.start(1))
     if first[0].upper() in ("SELECT", "WITH") and _translator():

@@ -18,15 +18,23 @@ FIELDS: Final = 1_000_000
 have eight for each partition; each costs some 200 bytes and a microsecond or two."""
 
 
+BYTES: Final = 64 << 20
+"""What the batches of one message may become when decompressed."""
+
+PAGE: Final = 10_000
+"""Nodes of a message's tree that are shown at once, and records that are looked at for a page: people look at a few."""
+
+
 @dataclass(slots=True)
 class Budget:
     """Shared by all that one message holds. `bytes`: what its batches may become when decompressed; `nodes`: records
-    and their headers that are made objects, a person looks at a few; `seconds`: none is begun after so long."""
+    and their headers that are made objects; `seconds`: none is begun after so long."""
 
-    bytes: int = 64 << 20
-    nodes: int = 10_000
+    bytes: int = BYTES
+    nodes: int = PAGE
     seconds: float = 2.0
     _began: float | None = None
+    _cut: bool = False
 
     def start(self) -> None:
         """Time counts from the first call on: the first records of all may have to wait for compilers."""
@@ -35,10 +43,18 @@ class Budget:
 
     def spent(self) -> str | None:
         """Which part is used up, for people; None where there is some of each."""
-        if self.bytes <= 0:
-            return "what is decompressed of one message is limited"
-        if self.nodes <= 0:
-            return "the records of one message that are shown are limited"
-        if self._began is not None and time.monotonic() - self._began > self.seconds:
+        if self._cut:
             return f"stopped after {self.seconds:g} s"
-        return None
+        if self.bytes <= 0:
+            return "what is decompressed of one message is limited (--budget)"
+        if self.nodes <= 0:
+            return "the records of one message that are shown are limited (--page)"
+        return f"stopped after {self.seconds:g} s" if self._late() else None
+
+    def _late(self) -> bool:
+        return self._began is not None and time.monotonic() - self._began > self.seconds
+
+    def cut(self) -> bool:
+        """Is the time up, and so whatever is being done cut short?"""
+        self._cut = self._cut or self._late()
+        return self._cut

@@ -34,6 +34,9 @@ _MARKERS: Final = (CLUSTER_METADATA.encode(), bytes(15) + b"\x01")
 BATCHES_AT_ONCE: Final = 8
 """Opened between two looks at what a message may still cost."""
 
+LOOKS: Final = 1024
+"""Records made nodes between two looks at the time: some 20 ms."""
+
 SHOWN_CHARACTERS: Final = 200
 """Of a key, a value or a header; the bytes are in the message."""
 
@@ -86,12 +89,17 @@ class RecordSet:
 
 
 def openers(
-    api_key: int, direction: int, topic_name: Callable[[str], str], *, nodes: bool = True
+    api_key: int,
+    direction: int,
+    topic_name: Callable[[str], str],
+    *,
+    nodes: bool = True,
+    budget: Budget | None = None,
 ) -> dict[str, Callable[[bytes, Said], RecordSet]]:
     """What opens the records field of an API and direction, for `embedded.nested`. `topic_name` gives the name for a
-    topic's name or id."""
+    topic's name or id; `budget`: of all the message's fields."""
     path, topics = embedded.RECORD_FIELDS[api_key, direction]
-    budget = Budget()
+    budget = budget or Budget()
 
     def opener(data: bytes, said: Said) -> RecordSet:
         named = next((said[topic] for topic in topics if said.get(topic)), "")
@@ -127,7 +135,10 @@ def record_set(data: bytes, topic: str, *, nodes: bool = True, budget: Budget | 
             continue
         heaps = [one.tobytes() for one in piece.heaps]
         headers = _headers(piece, rows)
-        for row in piece.table[:, :rows].T.tolist():
+        budget.start()
+        for at, row in enumerate(piece.table[:, :rows].T.tolist(), 1):
+            if not at % LOOKS and budget.cut():
+                break
             batch, source = row[r.R_BATCH], heaps[row[r.R_HEAP]]
             key = _slice(source, row[r.R_KEY_AT], row[r.R_KEY_LENGTH])
             value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])

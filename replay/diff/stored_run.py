@@ -142,7 +142,10 @@ class Run:
     captured; `captured_names`, `replayed_names`: what each side calls topics by id."""
 
     def __init__(self, path: str | os.PathLike[str], names: ConnectionNames) -> None:
-        stored = open_dataset(path)
+        try:
+            stored = open_dataset(path)
+        except DatasetError as problem:
+            raise DatasetError(str(problem), "kwire replay CAPTURE --to HOST:PORT -o RUN makes a RUN") from None
         with readable(path, "a table"):
             self._open(path, stored, names)
 

@@ -5,7 +5,6 @@ In: a `Comparison`. Out: what differs, grouped, the unexpected first.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 from analyzer.protocol import schema
@@ -67,12 +66,12 @@ def _example_json(example: Difference) -> dict[str, Any]:
 
 
 def quantiles(values: list[int]) -> dict[str, int]:
-    """Nearest-rank quantiles; empty for none."""
+    """Quantiles: the smallest value that at least so many in a hundred do not exceed; only the count of none."""
     if not values:
         return {"count": 0}
     ordered = sorted(values)
-    ranks = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
-    picked = {name: ordered[max(math.ceil(rank * len(ordered)), 1) - 1] for name, rank in ranks.items()}
+    ranks = {"p50": 50, "p95": 95, "p99": 99, "max": 100}
+    picked = {name: ordered[-(-percent * len(ordered) // 100) - 1] for name, percent in ranks.items()}
     return {"count": len(ordered), **picked}
 
 

@@ -124,7 +124,8 @@ class Embedded:
             elif name in relations.BESIDES:
                 self._literal(name)
             else:
-                self._connection.execute(f"CREATE VIEW {name} AS {translation.of_view(name)}")
+                kind = "TABLE" if name in relations.KEPT and self._opened else "VIEW"
+                self._connection.execute(f"CREATE {kind} {name} AS {translation.of_view(name)}")
             self._made.add(name)
 
     def _table(self, name: str) -> str:

@@ -6,6 +6,7 @@ proves: analyzer.escapes, analyzer.protocol.budget.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -15,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+import analyzer
+from analyzer import lines
 from analyzer.escapes import json_text, printable
+from analyzer.lines import Lines
 from captures import forge
 from captures.files.sources import utf8
 from tests.shared import KWIRE, ROOT, SAMPLES
@@ -49,7 +53,37 @@ def test_a_bomb_of_records_is_shown_as_far_as_its_budget_goes(form: str) -> None
     assert found.returncode == 0
     assert len(found.stdout) < 20 << 20
     if form == "--tree":
-        assert b" limited)" in found.stdout or b"stopped after" in found.stdout, "the stop is named"
+        assert b" limited (--page))" in found.stdout or b"stopped after" in found.stdout, "the stop is named"
+        assert b" more: --page 2)" in found.stdout
+
+
+def test_the_budget_of_a_message_is_said_and_named_where_it_ends() -> None:
+    found = kwire("show", CASES / "record-bomb.pcap", "--tree", "--budget", "1000")
+    assert found.returncode == 0
+    assert b"larger than" in found.stdout or b"decompressed of one message is limited (--budget)" in found.stdout
+    assert b"[0]: offset" not in found.stdout
+    beyond = kwire("show", SMALL, "--tree", "--page", "2", "--limit", "1")
+    assert (beyond.returncode, beyond.stdout.count(b"(nothing on page 2)")) == (0, 2)
+    for wrong in (["--budget", "5"], ["--page", "2"], ["--page", "0", "--tree"]):
+        assert kwire("show", SMALL, *wrong).returncode == 2
+
+
+def test_pages_of_a_tree_hold_each_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven nodes a page: below the fields that they lie in stand the nodes that the whole tree has there."""
+    for one in itertools.islice(analyzer.exchanges(SMALL), 8):
+        decoded = one.decoded("response", nodes=True)
+        assert decoded is not None
+        whole: list[str] = []
+        assert Lines()._nodes(decoded.nodes, None, 1, whole) == 0
+        with monkeypatch.context() as small:
+            small.setattr(lines, "PAGE", 7)
+            for page, first in enumerate(range(0, len(whole), 7), 1):
+                shown: list[str] = []
+                left = Lines()._nodes(decoded.nodes, None, page, shown)
+                assert shown[-len(whole[first : first + 7]) :] == whole[first : first + 7]
+                assert all(line in whole[:first] for line in shown[: -len(whole[first : first + 7])])
+                assert left == max(len(whole) - first - 7, 0)
+            assert Lines()._nodes(decoded.nodes, None, page + 1, []) == -1
 
 
 @pytest.mark.parametrize("form", ["--tree", "--json", "--frames"])

@@ -203,11 +203,22 @@ def test_values_in_text(spark: Any) -> None:
         "SELECT timestamp'2026-01-02 03:04:05.5' AS t, X'00ff' AS b, array(1, 2) AS l, CAST(NULL AS STRING) AS n, "
         "CAST(1.5 AS DECIMAL(5, 2)) AS d, true AS yes, 'a\\nb' AS s"
     ).toArrow()
-    cells = ["2026-01-02T03:04:05.500000Z", "AP8=", "[1,2]", "", "1.50", "true", "a\nb"]
+    cells = ["2026-01-02T03:04:05.500000Z", "0x00ff", "[1,2]", "", "1.50", "true", "a\nb"]
     assert list(csv.reader(io.StringIO("".join(as_csv(table)))))[1] == cells
     row = json.loads("".join(as_json(table)))
     assert row == {"t": cells[0], "b": "AP8=", "l": [1, 2], "n": None, "d": 1.5, "yes": True, "s": "a\nb"}
     assert len(as_text(table).splitlines()) == 2  # what would break a line is escaped
+
+
+def test_bytes_that_are_text_are_shown_as_text_and_base64_in_json() -> None:
+    pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    values = [pa.array(["grün".encode()]), pa.array([b"=1"]), pa.array([b"\xff"])]
+    table = pa.table([*values, pa.array([[{"key": "k", "value": b"v"}]], pairs)], names=list("tfbh"))
+    assert as_text(table).splitlines()[1].split() == ["grün", "=1", "0xff", '[{"key":"k","value":"v"}]']
+    (row,) = list(csv.reader(io.StringIO("".join(as_csv(table)))))[1:]
+    assert row == ["grün", "'=1", "0xff", '[{"key":"k","value":"v"}]']
+    said = json.loads("".join(as_json(table)))
+    assert (said["t"], said["b"], said["h"]) == ("Z3LDvG4=", "/w==", [{"key": "k", "value": "dg=="}])
 
 
 def test_csv_holds_no_formula_unless_asked() -> None:

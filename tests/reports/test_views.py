@@ -15,6 +15,7 @@ from analyzer.dataset import DatasetError
 from reports import catalog, relations
 from reports.embedded import engine
 from reports.embedded.translation import Untaken
+from reports.page import sections
 from tests.reports.agreement import difference
 from tests.reports.forging import Forged, at
 from tests.shared import real_folder
@@ -157,6 +158,29 @@ def test_a_quantile_is_the_smallest_value_that_so_many_do_not_exceed(spark: Any,
     everything = asked("SELECT sum(timed) AS timed, max(p99_us) AS p99_us FROM latency_by_minute")
     assert everything == [{"timed": 43, "p99_us": 40_000}]
     assert asked.only("connection_health")["rtt_p50_us"] == 100
+    # What only a report asks. (`Asked` has each answer from both engines.)
+    own = {one.name: one.sql for one in sections.questions(sections.Span(at(0), at(3600)), "4.0")}
+    totals = asked.only(own["totals"])  # 42 of 43 wait for nobody: the 21st is 20 ms, as 3 and 9 come twice
+    waited = sorted([*range(1, 41), 3, 9])
+    assert (totals["p50_us"], totals["p99_us"]) == (waited[20] * 1000, waited[-(-99 * 42 // 100) - 1] * 1000)
+    over = [row for row in asked(own["over_time"]) if row["api"] == "Produce"]
+    assert [(row["p50_us"], row["p95_us"]) for row in over] == [(20_000, 38_000)]
+
+
+def test_records_and_batches_have_the_names_of_their_topics(spark: Any, tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "named")
+    other = "B" * 22
+    forged.add("topic_ids", topic_id=ORDERS, topic="orders")
+    for table in ("records", "batches"):
+        for number, named in enumerate(({"topic": "said"}, {"topic_id": ORDERS}, {"topic_id": other})):
+            forged.add(table, exchange=number, partition=number, **named)
+    forged.write()
+    asked = Asked(spark, forged.path)
+    for table in ("records", "batches"):
+        rows = sorted(asked(f"SELECT * FROM named_{table}"), key=lambda row: int(row["partition"]))
+        assert [row["topic"] for row in rows] == ["said", "orders", other]
+        plain = sorted(asked(f"SELECT * FROM {table}"), key=lambda row: int(row["partition"]))
+        assert [{**row, "topic": None} for row in rows] == [{**row, "topic": None} for row in plain]
 
 
 def test_every_view_has_the_columns_that_it_explains(asked: Asked) -> None:

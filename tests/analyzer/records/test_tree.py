@@ -118,11 +118,17 @@ def test_a_batch_that_is_cut_off_or_broken_says_so() -> None:
 
 def test_only_so_many_records_become_nodes_and_the_rest_is_counted() -> None:
     data = b"".join(batch(*[(None, b"v")] * 4000) for _ in range(3))
-    found = record_set(data, "orders")
+    found = record_set(data, "orders", budget=Budget(seconds=3600))
     assert len(named(found.nodes, "value")) == Budget().nodes == 10_000
-    why = "the records of one message that are shown are limited"
+    why = "the records of one message that are shown are limited (--page)"
     assert found.label(len(data)) == f"3 batches, {len(data)} bytes (and 2,000 records more: {why})"
     assert found.listed("p") == [{"path": "p", "left_out": 2000, "reason": why}]
+
+
+def test_time_ends_within_a_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analyzer.records.tree.LOOKS", 4)
+    stopped = record_set(batch(*((None, b"x") for _ in range(10))), "orders", budget=Budget(nodes=10, seconds=-1.0))
+    assert (stopped.left_out, stopped.stopped) == (7, "stopped after -1 s"), "and it is the time that is named"
 
 
 def test_all_fields_of_a_message_share_one_budget() -> None:
@@ -138,7 +144,7 @@ def test_what_is_decompressed_and_how_long_it_takes_is_limited_and_said() -> Non
     late = record_set(data * 20, "orders", budget=Budget(seconds=-1.0))
     assert (late.left_out, late.stopped) == (60, "stopped after -1 s"), "a few batches are always opened"
     used = record_set(data, "orders", budget=Budget(bytes=0))
-    assert (used.left_out, used.stopped) == (5, "what is decompressed of one message is limited")
+    assert (used.left_out, used.stopped) == (5, "what is decompressed of one message is limited (--budget)")
 
 
 def test_long_and_binary_content_is_cut_for_people() -> None:
@@ -217,8 +223,7 @@ def test_secrets_of_cluster_metadata_are_not_shown(broken: bool, codec: int) -> 
     frame = scram_fetch(broken=broken, codec=codec)
     nodes, listed = opened(frame)
     lines: list[str] = []
-    for node in nodes:
-        Lines()._node(node, 0, frame, lines)
+    assert Lines()._nodes(nodes, frame, 1, lines) == 0
     text = "\n".join(lines) + json.dumps(listed) + repr(nodes)
     assert "604800000" in text
     for secret in SECRETS:
