@@ -31,7 +31,7 @@ PROGRAMS = Path(__file__).resolve().parent
 SEED = "1"
 MESSAGES_PER_LAYOUT = "5"
 CONNECT_RELEASE = "4.3.1"
-"""The newest release whose connect-runtime is published where Maven looks by default."""
+"""The newest release whose connect-runtime and kafka-streams are published where Maven looks by default."""
 
 
 def run(folder: Path, program: str, *arguments: str, read: bytes = b"") -> bytes:
@@ -75,7 +75,7 @@ def main() -> int:
                 write(f"data-{release}.tsv.xz", data)
                 write(f"records-{release}.tsv.xz", run(folder, "GoldenRecords.java", read=data))
         folder = (arguments.jars or Path(temporary)) / f"connect-{CONNECT_RELEASE}"
-        fetch_jars(CONNECT_RELEASE, folder, "connect-runtime")
+        fetch_jars(CONNECT_RELEASE, folder, "connect-runtime", "kafka-streams")
         write(f"embedded-{CONNECT_RELEASE}.tsv", run(folder, "GoldenEmbedded.java"))
     return 0
 

@@ -8,7 +8,8 @@ reason and stays bytes in the message; secrets are lengths, as in `tree.py`.
 
     consumer groups          int16 version, then ConsumerProtocolSubscription or -Assignment (ConsumerProtocol.java);
                              in the subscription, user data of the sticky assignors, which has no version
-                             (StickyAssignor.java, CooperativeStickyAssignor.java)
+                             (StickyAssignor.java, CooperativeStickyAssignor.java); of Kafka Streams, in both, an
+                             int32 version as their first field (SubscriptionInfo.java, AssignmentInfo.java)
     Connect                  int16 version, then worker metadata or assignment; in the metadata of versions 1 and 2 the
                              worker's present assignment in the same form (ConnectProtocol.java,
                              IncrementalCooperativeConnectProtocol.java, KIP-415, KIP-507)
@@ -194,13 +195,27 @@ def _user_data(data: bytes, said: Said) -> Embedded:
         newer = _open(data, "StickyAssignorUserData", 1, 0, (), said)
         older = _open(data, "StickyAssignorUserData", 0, 0, (), said) if newer.reason is not None else newer
         return older if older.reason is None else newer
-    return _other_user_data(data, said)
+    return _streams_user_data(data, "SubscriptionInfoData", said)
 
 
-def _other_user_data(_: bytes, said: Said) -> Embedded:
-    """User data that Kafka's own assignors do not send (those of Streams do)."""
+def _assigned_user_data(data: bytes, said: Said) -> Embedded:
+    """User data in an assignment; of Kafka's own assignors only that of Streams writes any."""
+    return _streams_user_data(data, "AssignmentInfo", said)
+
+
+STREAMS_ASSIGNOR: Final = "stream"
+"""As StreamsPartitionAssignor.java calls itself."""
+
+
+def _streams_user_data(data: bytes, name: str, said: Said) -> Embedded:
     assignor = said.get("protocol")
-    return _unknown(f"no definition for user data of assignor {assignor!r}" if assignor else "no assignor is said here")
+    if assignor != STREAMS_ASSIGNOR:
+        return _unknown(
+            f"no definition for user data of assignor {assignor!r}" if assignor else "no assignor is said here"
+        )
+    if len(data) < 4:
+        return dataclasses.replace(_short(data), type=name)
+    return _open(data, name, int.from_bytes(data[:4], "big", signed=True), 0, (), said)
 
 
 def _member(role: str, protocol_type: str, protocol: str) -> _Opener:
@@ -231,7 +246,7 @@ _IN_MESSAGES: Final[dict[tuple[int, int], dict[str, _Opener]]] = {
 _INSIDE: Final[dict[str, dict[str, _Opener]]] = {
     # The same in data, by definition.
     "ConsumerProtocolSubscription": {"userData": _user_data},
-    "ConsumerProtocolAssignment": {"userData": _other_user_data},
+    "ConsumerProtocolAssignment": {"userData": _assigned_user_data},
     "ConnectProtocolMetadata": {
         "allocation": lambda data, said: _versioned(data, "ConnectProtocolAssignment", said, newest=True)
     },
