@@ -10,6 +10,10 @@ sequence number on the same four-tuple is a new connection. After both FINs or a
 four-tuple is a new one. A four-tuple that ended long ago is forgotten when there are many; one that is not known is
 numbered above the largest number ever forgotten, so that no two connections have one name. All of it depends on the
 packets alone, never on where a window ends.
+
+A connection of which nothing but a SYN was seen has no slot yet: it is a row among the four-tuples, with what is to be
+known of that packet, until a second one comes (`Assigned.woken`). A scan of a million ports costs 150 bytes each, and
+what never becomes a connection, or is refused, costs later stages nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +48,27 @@ REMEMBERED = 100_000
     _FLOW_USES,  # number of its latest connection; of a free row the next free one, or -1
     _FLOW_BORN,  # order of creation of its latest connection; -1 in a free row
     _FLOW_ENDED_NS,  # capture clock when that ended
+    _FLOW_SYN_NS,  # PARKED: of the SYN, as in `Assigned.woken`
+    _FLOW_SYN_NUMBERS,
+    _FLOW_SYN_SHAPE,
+    _FLOW_SYN_MARK,
     _FLOW_COLUMNS,
-) = range(5)
+) = range(9)
+
+_PARKED = -2
+"""In _FLOW_SLOT: its open connection is a SYN so far."""
+
+# Columns of `Assigned.woken`.
+(
+    WOKEN_INDEX,  # of the packet that was the second of its connection
+    WOKEN_SLOT,
+    WOKEN_NS,  # of the SYN: when
+    WOKEN_NUMBERS,  # sequence number, and 32 bits above it the acknowledged one
+    WOKEN_SHAPE,  # flags, bit 9: from side 1, bit 10: its window was 0
+    WOKEN_MARK,  # IP identification and interface, as `captures.copies` keeps them
+    WOKEN_COLUMNS,
+) = range(7)
+WOKEN_SIDE, WOKEN_NO_WINDOW = 1 << 9, 1 << 10
 
 # Columns of the connection table (one row a slot).
 (
@@ -81,10 +104,11 @@ _NONE = -(1 << 62)
     _S_PAST_TAIL,
     _S_REMEMBERED,
     _S_FORGOTTEN,  # the largest number of a connection of a four-tuple that was forgotten
+    _S_WOKEN,
     _S_COLUMNS,
-) = range(14)
+) = range(15)
 
-OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS, NEED_PAST = 0, 1, 2, 3, 4, 5
+OK, NEED_FLOWS, NEED_SLOTS, NEED_QUEUE, NEED_ENDS, NEED_PAST, NEED_WOKEN = range(7)
 
 _FULL = {
     NEED_FLOWS: ("flows", "keys"),
@@ -92,6 +116,7 @@ _FULL = {
     NEED_QUEUE: ("queue",),
     NEED_ENDS: ("ends",),
     NEED_PAST: ("past",),
+    NEED_WOKEN: ("woken",),
 }
 """The tables that a status says are full."""
 
@@ -146,6 +171,7 @@ class FlowTables(NamedTuple):
     queue        ring of closed connections that linger: slot, serial number
     past         ring of four-tuples whose connection ended, in order of its end: row in `flows`, _FLOW_BORN then
     ends         of the window: index of the packet before which a connection ended, slot
+    woken        of the window, as in `Assigned`; how many, in the state vector
     state        [_S_COLUMNS]
     """
 
@@ -158,6 +184,7 @@ class FlowTables(NamedTuple):
     queue: Table
     past: Table
     ends: Table
+    woken: Table
     state: Table
 
 
@@ -204,6 +231,54 @@ def _forget(tables: FlowTables, clock: Int) -> None:
         state[_S_PAST_HEAD] += 1
 
 
+@inline
+def _occupy(tables: FlowTables, f: Int) -> Int:
+    """A slot for the open connection of a four-tuple, its row as no packet has touched it yet."""
+    flow, conn, state = tables.flows, tables.connections, tables.state
+    if state[_S_FREE] > 0:
+        state[_S_FREE] -= 1
+        slot = tables.free[state[_S_FREE]]
+    else:
+        slot = state[_S_SLOTS]
+        state[_S_SLOTS] += 1
+    flow[f, _FLOW_SLOT] = slot
+    for part in range(5):
+        tables.pairs[slot, part] = tables.keys[f, part]
+    conn[slot, CONN_FLOW] = f
+    conn[slot, CONN_REUSE] = flow[f, _FLOW_USES]
+    conn[slot, CONN_SERIAL] = flow[f, _FLOW_BORN]
+    conn[slot, CONN_BORN] = flow[f, _FLOW_BORN]
+    conn[slot, CONN_ISN_0] = -1
+    conn[slot, CONN_ISN_1] = -1
+    conn[slot, CONN_SEQ_0] = -1
+    conn[slot, CONN_SEQ_1] = -1
+    conn[slot, CONN_ENDS] = 0
+    conn[slot, CONN_CLOSED_NS] = _NONE
+    conn[slot, CONN_PACKETS] = 0
+    conn[slot, CONN_OPENER] = -1
+    return slot
+
+
+@inline
+def _wake(tables: FlowTables, f: Int, i: Int) -> Int:
+    """The second packet of a connection that was a SYN so far: give it a slot, and say so."""
+    flow, conn, woken, state = tables.flows, tables.connections, tables.woken, tables.state
+    slot = _occupy(tables, f)
+    first = flow[f, _FLOW_SYN_NUMBERS] & 0xFFFFFFFF
+    side = flow[f, _FLOW_SYN_SHAPE] >> 9 & 1
+    conn[slot, CONN_ISN_0 + side] = first
+    conn[slot, CONN_SEQ_0 + side] = first
+    conn[slot, CONN_PACKETS] = 1
+    conn[slot, CONN_OPENER] = side
+    row = state[_S_WOKEN]
+    state[_S_WOKEN] = row + 1
+    woken[row, WOKEN_INDEX] = i
+    woken[row, WOKEN_SLOT] = slot
+    for column in range(4):
+        woken[row, WOKEN_NS + column] = flow[f, _FLOW_SYN_NS + column]
+    return slot
+
+
 @kernel
 def assign(
     begin: Int, packets: PacketColumns, tables: FlowTables, out_slot: Array, out_side: Array, ends_used: Int
@@ -211,9 +286,11 @@ def assign(
     """Give packets [begin, n) their slot and side. Returns (status, next packet, ends used): on a NEED_ status the
     caller grows that table and calls again from the packet named.
 
-    `out_slot` is -1 for a packet that belongs to no connection (no payload, no SYN, nothing known of it).
+    `out_slot` is -1 for a packet that belongs to no connection (no payload, no SYN, nothing known of it), and for one
+    that is all of it so far.
     """
-    buckets, flow_key, flow, conn, pairs, free, queue, past, ends, state = tables
+    buckets, flow_key, flow, conn = tables.buckets, tables.keys, tables.flows, tables.connections
+    queue, past, ends, state = tables.queue, tables.past, tables.ends, tables.state
     time_ns, seq, ack, flags = packets.time_ns, packets.seq, packets.ack, packets.flags
     src_hi, src_lo, dst_hi, dst_lo = packets.src_hi, packets.src_lo, packets.dst_hi, packets.dst_lo
     src_port, dst_port, payload_length = packets.src_port, packets.dst_port, packets.payload_length
@@ -229,6 +306,9 @@ def assign(
         if state[_S_FREE] == 0 and state[_S_SLOTS] >= len(conn):
             state[_S_CLOCK] = clock
             return NEED_SLOTS, i, ends_used
+        if state[_S_WOKEN] >= len(tables.woken):
+            state[_S_CLOCK] = clock
+            return NEED_WOKEN, i, ends_used
         if state[_S_QUEUE_TAIL] - state[_S_QUEUE_HEAD] + 1 >= len(queue):
             state[_S_CLOCK] = clock
             return NEED_QUEUE, i, ends_used
@@ -284,6 +364,24 @@ def assign(
         if f >= 0:
             slot = flow[f, _FLOW_SLOT]
         replaces = False
+        if slot == _PARKED:
+            first = flow[f, _FLOW_SYN_NUMBERS] & 0xFFFFFFFF
+            if flag & RST != 0 and payload_length[i] == 0:  # refused: it never was one
+                if state[_S_PAST_TAIL] - state[_S_PAST_HEAD] >= len(past):
+                    state[_S_CLOCK] = clock
+                    return NEED_PAST, i, ends_used
+                _remember(flow, past, state, f, clock)
+                out_slot[i] = -1
+                out_side[i] = side
+                continue
+            if flow[f, _FLOW_SYN_SHAPE] >> 9 & 1 == side:
+                gone = opens and first != seq[i]
+            else:
+                gone = opens and flag & ACK != 0 and (first + 1) & 0xFFFFFFFF != ack[i]
+            if gone:
+                slot = np.int64(_PARKED)
+            else:
+                slot = _wake(tables, f, i)
         if slot >= 0:
             if opens:
                 isn = conn[slot, CONN_ISN_0 + side]
@@ -328,37 +426,26 @@ def assign(
                 flow_key[f, 4] = ports
                 flow[f, _FLOW_USES] = state[_S_FORGOTTEN]
                 buckets[at] = f
-            elif slot < 0:
+            elif slot == -1:
                 state[_S_PAST] -= 1
             if replaces:
                 ends[ends_used, 0] = i
                 ends[ends_used, 1] = slot
                 ends_used += 1
                 conn[slot, CONN_SERIAL] = -1
-            if state[_S_FREE] > 0:
-                state[_S_FREE] -= 1
-                slot = free[state[_S_FREE]]
-            else:
-                slot = state[_S_SLOTS]
-                state[_S_SLOTS] += 1
-            flow[f, _FLOW_SLOT] = slot
             flow[f, _FLOW_USES] += 1
             flow[f, _FLOW_BORN] = state[_S_SERIAL]
-            for part in range(5):
-                pairs[slot, part] = flow_key[f, part]
-            conn[slot, CONN_FLOW] = f
-            conn[slot, CONN_REUSE] = flow[f, _FLOW_USES]
-            conn[slot, CONN_SERIAL] = state[_S_SERIAL]
-            conn[slot, CONN_BORN] = state[_S_SERIAL]
             state[_S_SERIAL] += 1
-            conn[slot, CONN_ISN_0] = -1
-            conn[slot, CONN_ISN_1] = -1
-            conn[slot, CONN_SEQ_0] = -1
-            conn[slot, CONN_SEQ_1] = -1
-            conn[slot, CONN_ENDS] = 0
-            conn[slot, CONN_CLOSED_NS] = _NONE
-            conn[slot, CONN_PACKETS] = 0
-            conn[slot, CONN_OPENER] = -1
+            if flag & (SYN | ACK | FIN | RST) == SYN and payload_length[i] == 0:
+                flow[f, _FLOW_SLOT] = _PARKED
+                flow[f, _FLOW_SYN_NS] = time_ns[i]
+                flow[f, _FLOW_SYN_NUMBERS] = seq[i] | ack[i] << 32
+                flow[f, _FLOW_SYN_SHAPE] = flag | side << 9 | (WOKEN_NO_WINDOW if packets.window[i] == 0 else 0)
+                flow[f, _FLOW_SYN_MARK] = packets.identity[i] | np.int64(packets.interface[i]) << 32
+                out_slot[i] = -1
+                out_side[i] = side
+                continue
+            slot = _occupy(tables, f)
         out_slot[i] = slot
         out_side[i] = side
         conn[slot, CONN_PACKETS] += 1
@@ -390,12 +477,14 @@ class Assigned(NamedTuple):
 
     `slot` int32[n] (-1: a stray packet of no known connection) and `side` int8[n] (which end point sent it; side 0 is
     the end point that sorts first). `ends` int64[k, 2]: (index of the packet before which a connection ended, slot).
+    `woken` int64[m, WOKEN_COLUMNS]: connections whose second packet came, with what their first one said.
     `connections` and `pairs` are the tables as they were then; rows of a slot stay right until it is recycled.
     """
 
     slot: Array
     side: Array
     ends: Table
+    woken: Table
     connections: Table
     pairs: Array
 
@@ -419,6 +508,7 @@ class Flows:
             queue=np.zeros((1 << 10, 2), np.int64),
             past=np.zeros((1 << 10, 2), np.int64),
             ends=np.zeros((1 << 10, 2), np.int64),
+            woken=np.zeros((1 << 10, WOKEN_COLUMNS), np.int64),
             state=state,
         )
 
@@ -427,22 +517,25 @@ class Flows:
         n = len(packets)
         slot, side = np.empty(n, np.int32), np.empty(n, np.int8)
         used, at = 0, 0
+        self.tables.state[_S_WOKEN] = 0
         while True:
             status, at, used = assign(at, packets.columns, self.tables, slot, side, used)
             if status == OK:
                 break
             self._grow(status)
-        return self._assigned(slot, side, self.tables.ends[:used].copy())
+        woken = self.tables.woken[: int(self.tables.state[_S_WOKEN])].copy()
+        return self._assigned(slot, side, self.tables.ends[:used].copy(), woken)
 
     def all_end(self) -> Assigned:
-        """The capture is over: every open connection ends, in order of creation."""
+        """The capture is over: every open connection ends, in order of creation. (What was a SYN and no more has said
+        nothing that anyone asks for.)"""
         slots = self.open_slots()
         ends = np.zeros((len(slots), 2), np.int64)
         ends[:, 1] = slots
-        return self._assigned(np.zeros(0, np.int32), np.zeros(0, np.int8), ends)
+        return self._assigned(np.zeros(0, np.int32), np.zeros(0, np.int8), ends, self.tables.woken[:0])
 
-    def _assigned(self, slot: np.ndarray, side: np.ndarray, ends: np.ndarray) -> Assigned:
-        return Assigned(slot, side, ends, self.tables.connections, self.tables.pairs)
+    def _assigned(self, slot: np.ndarray, side: np.ndarray, ends: np.ndarray, woken: np.ndarray) -> Assigned:
+        return Assigned(slot, side, ends, woken, self.tables.connections, self.tables.pairs)
 
     def _grow(self, status: int) -> None:
         if status == NEED_PAST and self._forget_reused():

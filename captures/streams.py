@@ -28,8 +28,22 @@ import numpy as np
 
 from captures.copies import differs, duplicate, header_sum, payload_sum, remember, same_packet
 from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
-from captures.flows import ACK, FIN, RST, SYN, Assigned
-from captures.kernels import Array, Bytes, Int, grown, inline, kernel
+from captures.flows import (
+    ACK,
+    FIN,
+    RST,
+    SYN,
+    WOKEN_INDEX,
+    WOKEN_MARK,
+    WOKEN_NO_WINDOW,
+    WOKEN_NS,
+    WOKEN_NUMBERS,
+    WOKEN_SHAPE,
+    WOKEN_SIDE,
+    WOKEN_SLOT,
+    Assigned,
+)
+from captures.kernels import Array, Bytes, Int, Table, grown, inline, kernel
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
 from captures.stream_tables import (
@@ -151,6 +165,27 @@ def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
 
 
 @inline
+def _open(tables: StreamTables, syn: Table) -> None:
+    """A new connection whose SYN came before; `syn` is a row of `Assigned.woken`. As `advance` does for that packet."""
+    c, d = tables.connections, tables.directions
+    slot = syn[WOKEN_SLOT]
+    side = np.int64(syn[WOKEN_SHAPE] & WOKEN_SIDE != 0)
+    key = 2 * slot + side
+    _start(tables, slot, syn[WOKEN_NS])
+    remember(
+        tables.recent, d, key, syn[WOKEN_NUMBERS], syn[WOKEN_SHAPE] & (WOKEN_SIDE - 1), syn[WOKEN_NS], syn[WOKEN_MARK],
+        np.int64(-1),
+    )  # fmt: skip
+    c[slot, C_SYN_SIDE] = side
+    c[slot, C_SYN_NS] = syn[WOKEN_NS]
+    d[key, D_PACKETS] = 1
+    d[key, D_ZERO_WINDOWS] = np.int64(syn[WOKEN_SHAPE] & WOKEN_NO_WINDOW != 0)
+    d[key, D_REF] = 1
+    d[key, D_SYNCED] = 1
+    d[key, D_NEXT] = (syn[WOKEN_NUMBERS] & 0xFFFFFFFF) + (np.int64(1) << 40) + 1
+
+
+@inline
 def _finish(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int) -> None:
     """The connection is over: hand on what waits, with gaps for what never came, then say END."""
     c = tables.connections
@@ -219,11 +254,12 @@ def advance(
     c, d, w, v = tables.connections, tables.directions, tables.waiting, tables.counters
     time_ns, seq, ack, window, flags = packets.time_ns, packets.seq, packets.ack, packets.window, packets.flags
     payload_at, captured, length = packets.payload_at, packets.payload_captured, packets.payload_length
-    slots, sides, ends = assigned.slot, assigned.side, assigned.ends
+    slots, sides, ends, woken = assigned.slot, assigned.side, assigned.ends, assigned.woken
     room = len(tables.out)
     n = len(time_ns)
     i = begin
     e = ends_at
+    woke = np.int64(0)
     while i <= n:
         while e < len(ends) and (ends[e, 0] <= i):
             slot = ends[e, 1]
@@ -245,9 +281,14 @@ def advance(
         flag = np.int64(flags[i])
         trigger = base + i
         if c[slot, C_STARTED] == 0:
-            _start(tables, slot, time_ns[i])
-            if flag & SYN == 0:
-                c[slot, C_HOLD] = HOLD_PACKETS
+            while woke < len(woken) and woken[woke, WOKEN_INDEX] < i:
+                woke += 1
+            if woke < len(woken) and woken[woke, WOKEN_INDEX] == i:
+                _open(tables, woken[woke])
+            else:
+                _start(tables, slot, time_ns[i])
+                if flag & SYN == 0:
+                    c[slot, C_HOLD] = HOLD_PACKETS
         if v[V_OUT] + 8 > room:
             return NEED_SEGMENTS, i, e
         plain = flag & (SYN | FIN | RST) == 0

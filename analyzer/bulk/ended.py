@@ -58,7 +58,8 @@ class Ended:
 
     exchanges   int64[X_COLUMNS, n] columns, ordered by X_TRIGGER
     facts       int64[m, FACT_COLUMNS]
-    connections those that ended
+    connections those that ended, but for what never said anything and is not Kafka by `--port` either
+    slots       of all that ended, to be used again
     messages    int64[p, MSG_COLUMNS] and message_bytes uint8[:]
     parts       int64[P_COLUMNS, q]: topic-partitions of `exchanges`, in their order
     leaders     int64[l, L_COLUMNS]
@@ -71,6 +72,7 @@ class Ended:
     exchanges: np.ndarray
     facts: np.ndarray
     connections: Connections
+    slots: np.ndarray
     messages: np.ndarray
     message_bytes: np.ndarray
     parts: np.ndarray

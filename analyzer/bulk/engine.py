@@ -23,7 +23,7 @@ from analyzer.bulk.framing import converse
 from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
 from captures.files import CapturePoint
-from captures.flows import CONN_BORN, Assigned, Flows
+from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
 from captures.kernels import compile_apart
 from captures.out_of_order import WAITING_BYTES
 from captures.packets import Packets, Reader, no_packets
@@ -63,7 +63,9 @@ class Share:
         mine = assigned.connections[:, CONN_BORN] % self.of == self.number
         slots = np.where(np.append(mine, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
         kept = mine[assigned.ends[:, 1]]
-        return assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[kept]), assigned.ends[~kept, 1]
+        woken = assigned.woken[mine[assigned.woken[:, WOKEN_SLOT]]]
+        shared = assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[kept], woken=woken)
+        return shared, assigned.ends[~kept, 1]
 
 
 LARGEST_SHARE = 4
@@ -185,5 +187,5 @@ class Engine:
     def _recycle(self, shards: list[Ended]) -> None:
         """The connections that ended have been named and numbered: their slots may be used again."""
         for ended in shards:
-            if len(ended.connections):
-                self._recycled.append(ended.connections.number.copy())
+            if len(ended.slots):
+                self._recycled.append(ended.slots)

@@ -13,7 +13,7 @@ import numpy as np
 from analyzer.bulk import roles as role
 from analyzer.bulk import state as s
 from analyzer.bulk.partitions import uuid_text
-from analyzer.bulk.symbols import COUNT, ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, USED, intern
+from analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, intern, lacks
 from analyzer.protocol import names
 from analyzer.protocol.decoding import read_int64
 from captures.kernels import Bytes, Flag, Int, Table, inline
@@ -242,16 +242,15 @@ def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: In
 
 
 @inline
-def room_for_facts(st: s.State, used: Int) -> Int:
-    """What must be free before anything is changed: facts, and the symbols that recording them will look up."""
+def room_for_facts(st: s.State, others: Int) -> Int:
+    """What must be free before anything is changed: facts of a message that names so many `others` (see
+    `partitions.count_named`), and the symbols that recording them will look up."""
     fr = st.framing
     mt = st.matching
     out = st.output
-    if out.v[s.V_FACTS] + used > len(out.facts):
+    if out.v[s.V_FACTS] + others > len(out.facts):
         return s.NEED_FACTS
-    if mt.strings.state[COUNT] + 2 * used + 8 > len(mt.strings.entries):
-        return s.NEED_STRINGS
     # Uuids are 22 bytes as text; names and hosts are bytes of the message itself.
-    if mt.strings.state[USED] + 22 * (used + 1) + fr.frame[s.FR_HAVE] > len(mt.strings.heap):
+    if lacks(mt.strings, 2 * others + 8, 22 * (others + 1) + fr.frame[s.FR_HAVE]):
         return s.NEED_STRINGS
     return s.OK

@@ -28,6 +28,11 @@ BAD_HEADER: Final = 64
 """A header that breaks a rule; beside the decoder's statuses."""
 
 
+MAX_API: Final = 2048
+MAX_VERSION: Final = 1024
+"""Beyond these no API and no version is believed, not even where a frame is certain to start; Kafka is below 100."""
+
+
 @inline
 def parse_request_header(buffer: Bytes, at: Int, end: Int, lay: s.Layouts) -> tuple[Int, Int, Int, Int, Int, Int, Int]:
     """A request header at `at` -> (status, api_key, api_version, correlation_id, client id's place, its length, where
@@ -104,6 +109,21 @@ def known_layout(lay: s.Layouts, direction: Int, api: Int, version: Int) -> Int:
     if version < 0 or version >= lay.start.shape[2] or lay.start[direction, api, version] < 0:
         return np.int64(-2)
     return np.int64(lay.start[direction, api, version])
+
+
+@inline
+def near_known(lay: s.Layouts, api: Int, version: Int) -> Flag:
+    """Whether these are a known API and a version that it has, or may soon have."""
+    return 0 <= api < lay.max_version.shape[0] and 0 <= version <= lay.max_version[api] + 8
+
+
+@inline
+def is_believed(lay: s.Layouts, status: Int, api: Int, version: Int) -> Flag:
+    """Whether a frame from a client says an API, a version and a correlation id: a raw SASL token (KIP-43) whose
+    handshake was not captured says none; what stands in their place is part of a password. `status` of its header."""
+    if status == OK:
+        return 0 <= api < MAX_API and 0 <= version < MAX_VERSION
+    return near_known(lay, api, version)
 
 
 @inline

@@ -38,13 +38,14 @@ from analyzer.bulk.fields import (
 from analyzer.bulk.headers import (
     BAD_HEADER,
     answered_version,
+    is_believed,
     known_layout,
     may_go_on,
     parse_request_header,
     skip_response_tags,
     tagged_header,
 )
-from analyzer.bulk.partitions import MAX_PARTITIONS, count_parts, record_parts, room_for_parts
+from analyzer.bulk.partitions import MAX_NAMED, count_named, record_parts, room_for_parts
 from analyzer.bulk.pending import end_first, find_pending, is_silent, put_out, take_first, wait
 from analyzer.bulk.symbols import ENTRY_LENGTH, intern
 from analyzer.protocol import names
@@ -275,7 +276,7 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     length = np.int64(-2)
     if side == 0:
         header, api, version, correlation, place, length, body = parse_request_header(buffer, start + 4, end, lay)
-        readable = end - start >= 12
+        readable = end - start >= 12 and is_believed(lay, header, api, version)
         known = header == OK
         if header == SHORT and whole:
             header = np.int64(BAD_HEADER)
@@ -304,6 +305,8 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     stopped = body
     used = np.int64(0)
     failed = pc
+    named = np.int64(0)
+    others = np.int64(0)
     if header == OK and pc >= 0:
         stopped, used, decoded, failed = decode(
             buffer, body, end, pc, lay.code, lay.tags, lay.tag_entries, lay.role, mt.tape, np.int64(0), np.int64(0),
@@ -311,8 +314,10 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
         )  # fmt: skip
         if decoded == FULL and len(mt.tape) < MAX_TAPE:
             return s.NEED_TAPE
-        if used > MAX_PARTITIONS and count_parts(lay, mt.tape, used) > MAX_PARTITIONS:
-            decoded = np.int64(FULL)
+        if decoded != FULL:
+            named, others = count_named(lay, mt.tape, used)
+            if max(named, others) > MAX_NAMED:
+                decoded = np.int64(FULL)
     # SASL by SaslHandshake v0: tokens have no header (KIP-43); the first true request ends them.
     raw = side == 0 and k[slot, s.K_RAW] != 0
     if raw and not (pc >= 0 and decoded == OK and stopped == end and whole):
@@ -341,7 +346,7 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
         if readable:
             row[s.X_API_KEY] = api
             row[s.X_API_VERSION] = version
-        if length >= 0:
+        if length >= 0 and readable:
             symbol = intern(mt.strings, buffer, place, length)
             if symbol < 0:
                 return s.NEED_STRINGS
@@ -363,9 +368,9 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
         if need == s.OK:
             need = _say(mt, row, side, asked)
         if need == s.OK:
-            need = room_for_facts(st, used)
+            need = room_for_facts(st, others)
         if need == s.OK:
-            need = room_for_parts(st, lay, used, row[s.X_PARTS_COUNT])
+            need = room_for_parts(st, used, named, others, row[s.X_PARTS_COUNT])
         if need != s.OK:
             return need
 

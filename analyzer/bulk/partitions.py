@@ -20,12 +20,13 @@ import numpy as np
 
 from analyzer.bulk import roles as role
 from analyzer.bulk import state as s
-from analyzer.bulk.symbols import COUNT, USED, intern
+from analyzer.bulk.symbols import intern, lacks
 from analyzer.protocol.decoding import read_int32, read_int64
 from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
 
-MAX_PARTITIONS: Final = 1 << 19
-"""Topic-partitions of one message. A hostile one could name 25 million in 100 MB; real brokers hold some thousands."""
+MAX_NAMED: Final = 1 << 19
+"""Topic-partitions of one message, and other things that it names: topics, groups, nodes. A hostile one could name 25
+million in 100 MB, and each takes up to ten times its bytes here; real brokers hold some thousands."""
 
 MAX_WAITING: Final = 1 << 20
 """Topic-partitions of requests that wait for an answer; a capture of one direction would else pile them up."""
@@ -89,27 +90,31 @@ def count_batches(buffer: Bytes, at: Int, length: Int) -> tuple[Int, Int, Int]:
 
 
 @inline
-def count_parts(lay: s.Layouts, tape: Table, used: Int) -> Int:
-    """How many topic-partitions a message names."""
-    count = np.int64(0)
+def count_named(lay: s.Layouts, tape: Table, used: Int) -> tuple[Int, Int]:
+    """At most how many topic-partitions a message names, and how many other things: what `NAMES` says."""
+    if used <= 1024:
+        return used, used
+    parts = np.int64(0)
+    others = np.int64(0)
     for i in range(used):
-        if lay.role[tape[i, 1]] == role.PARTITION:
-            count += 1
-    return count
+        kind = np.int64(lay.role[tape[i, 1]])
+        if kind == role.PARTITION:
+            parts += 1
+        elif role.NAMES[kind]:
+            others += 1
+    return parts, others
 
 
 @inline
-def room_for_parts(st: s.State, lay: s.Layouts, used: Int, asked: Int) -> Int:
-    """What must be free before the rows of a message with `used` rows on the tape are made; `asked`: rows of its
-    request. OK or a NEED_ status."""
+def room_for_parts(st: s.State, used: Int, named: Int, others: Int, asked: Int) -> Int:
+    """What must be free before the rows of a message with `used` rows on the tape are made (`named`, `others`: see
+    `count_named`); `asked`: rows of its request. OK or a NEED_ status."""
     fr = st.framing
     mt = st.matching
     parts = st.parts
     out = st.output
     v = out.v
-    more = used + 1
-    if used > 1024:
-        more = count_parts(lay, mt.tape, used) + 1
+    more = named + 1
     if v[s.V_PARTS_LIVE] + more > len(parts.rows):
         return s.NEED_PARTS
     # What is out and what may still come out: no other place has to ask.
@@ -117,19 +122,16 @@ def room_for_parts(st: s.State, lay: s.Layouts, used: Int, asked: Int) -> Int:
         return s.NEED_PARTS_OUT
     if 2 * (asked + 1) > len(parts.lookup):
         return s.NEED_LOOKUP
-    if v[s.V_LEADERS] + used > len(parts.leaders):
+    if v[s.V_LEADERS] + others > len(parts.leaders):
         return s.NEED_LEADERS
-    strings = mt.strings
-    if strings.state[COUNT] + 2 * used + 8 > len(strings.entries):
+    if lacks(mt.strings, 2 * others + 8, 22 * (others + 1)):
         return s.NEED_STRINGS
-    if strings.state[USED] + 22 * (used + 1) > len(strings.heap):
-        return s.NEED_STRINGS
-    if mt.lists.state[COUNT] + used + 1 > len(mt.lists.entries):
+    if 4 * used + 32 > len(mt.scratch):
+        return s.NEED_TOPICS
+    if lacks(mt.lists, others + 1, 4 * used):
         return s.NEED_LISTS
-    if mt.lists.state[USED] + 4 * used > len(mt.lists.heap) or 4 * used + 32 > len(mt.scratch):
-        return s.NEED_LISTS if 4 * used + 32 <= len(mt.scratch) else s.NEED_TOPICS
     if v[s.V_RECORDS] != 0:
-        if v[s.V_SETS] + used > len(parts.sets):
+        if v[s.V_SETS] + named > len(parts.sets):
             return s.NEED_SETS
         if v[s.V_SET_BYTES] + fr.frame[s.FR_HAVE] > len(parts.set_bytes):
             return s.NEED_SETS

@@ -63,6 +63,15 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
 ) = range(43)
 FIRST_OF_PARTITIONS: Final = PARTITION
 
+NAMES: Final = np.zeros(ROLES, np.uint8)
+"""By role: does such a field make a string, a list, or a row of facts or leaders?"""
+NAMES[
+    [
+        TOPIC, TOPIC_ID, API_KEY, GROUP_SECTION, TRANSACTION_SECTION, SECTION, LEADER_ID, META_PARTITION, ISR_COUNT,
+        NODE_ID, NODE_HOST, NODE_RACK,
+    ]
+] = 1  # fmt: skip
+
 _BY_PATH: Final = {
     (names.PRODUCE, REQUEST, "acks"): ACKS,
     (names.FETCH, REQUEST, "maxWaitMs"): MAX_WAIT,

@@ -22,7 +22,15 @@ from typing import Final
 import numpy as np
 
 from analyzer.bulk import state as s
-from analyzer.bulk.headers import decode_response, known_layout, may_go_on, parse_request_header
+from analyzer.bulk.headers import (
+    MAX_API,
+    MAX_VERSION,
+    decode_response,
+    known_layout,
+    may_go_on,
+    near_known,
+    parse_request_header,
+)
 from analyzer.bulk.pending import find_pending
 from analyzer.bulk.regions import drop_front, release
 from analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH
@@ -46,10 +54,6 @@ that what is found does not depend on how many there are; brokers answer a fetch
 MAX_REST: Final = 16
 """Bytes behind the body of a request that does not yet belong to a connection known to be Kafka. Brokers tolerate any
 number; librdkafka up to 1.3 sends four (an empty array of a draft of KIP-35), others one (an empty set of tags)."""
-
-MAX_API: Final = 2048
-MAX_VERSION: Final = 1024
-"""Beyond these no API and no version is believed, not even where a frame is certain to start; Kafka is below 100."""
 
 NOT, UNSURE, LIKELY, PROVED, NAMELESS = 0, 1, 2, 3, 4
 """Verdicts; see above. NAMELESS: decoded, with some bytes behind it, but nothing readable says who asks."""
@@ -129,7 +133,7 @@ def _judge_request(
     stop = min(end, at + 4 + size)
     whole = stop == at + 4 + size
     status, api, version, _, place, length, body = parse_request_header(fr.slab, at + 4, stop, lay)
-    known = 0 <= api < lay.max_version.shape[0] and 0 <= version <= lay.max_version[api] + 8
+    known = near_known(lay, api, version)
     if not known and not (settled and whole and status == OK and 0 <= api < MAX_API and 0 <= version < MAX_VERSION):
         return NOT  # an API of the future, or a made-up one, is believed only where a frame is certain to start
     if status != OK:

@@ -22,7 +22,7 @@ from captures.cache import kept
 from captures.flows import Assigned, Flows
 from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
 from captures.packets import no_packets
-from captures.stream_tables import SEG_COLUMNS
+from captures.stream_tables import D_CAPTURED, SEG_COLUMNS
 from captures.streams import Segments, Streams
 
 FRAME_LIMIT = 512 << 20
@@ -290,7 +290,11 @@ class Conversations:
         transpose(ready.exchanges[: v[s.V_OUT]], out)
         parts = np.empty((s.P_COLUMNS, int(v[s.V_PARTS_OUT])), np.int64)
         transpose(ready.parts[: v[s.V_PARTS_OUT]], parts)
-        ended = ready.ended[: v[s.V_ENDED]].copy()
+        ended = ready.ended[: v[s.V_ENDED]]
+        over = ended[:, 0].copy()
+        # Scans end by the hundred thousand; nobody wants their names.
+        spoke = streams.directions[2 * over, D_CAPTURED] + streams.directions[2 * over + 1, D_CAPTURED] > 0
+        ended = ended[spoke | (framing.k[over, s.K_CLASS] == s.KAFKA)]
         slots = ended[:, 0]
         sides = (2 * slots[:, None] + np.arange(2)).ravel()
         strings, lists = content(symbols.strings, self._strings_out), content(symbols.lists, self._lists_out)
@@ -302,6 +306,7 @@ class Conversations:
             connections=connections(
                 ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides]
             ),
+            slots=over,
             messages=ready.messages[: v[s.V_MESSAGES]].copy(),
             message_bytes=ready.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
             parts=parts,

@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captures.kernels import Array, Bytes, Int, Table, inline, kernel, shared
+from captures.kernels import Array, Bytes, Flag, Int, Table, inline, kernel, shared
 
 ENTRY_AT, ENTRY_LENGTH, ENTRY_HASH, ENTRY_STAMP, ENTRY_COLUMNS = 0, 1, 2, 3, 4
-COUNT, USED, STAMP = 0, 1, 2
+COUNT, USED, STAMP, WANTED, WANTED_BYTES = range(5)
 
 
 class Symbols(NamedTuple):
-    """buckets int32[power of two]; entries int64[capacity, 4]; heap uint8; state int64[3] (count, heap used, stamp)."""
+    """buckets int32[power of two]; entries int64[capacity, 4]; heap uint8; state int64[5]: count, heap used,
+    stamp, and how much room was asked for last.
+    """
 
     buckets: np.ndarray
     entries: np.ndarray
@@ -33,7 +35,7 @@ def fresh(capacity: int = 1 << 10, heap: int = 1 << 16) -> Symbols:
         np.full(capacity * 2, -1, np.int32),
         np.zeros((capacity, ENTRY_COLUMNS), np.int64),
         np.zeros(heap, np.uint8),
-        np.zeros(3, np.int64),
+        np.zeros(5, np.int64),
     )
 
 
@@ -82,6 +84,17 @@ def intern(symbols: Symbols, buffer: Bytes, at: Int, length: Int) -> Int:
     return entry
 
 
+@inline
+def lacks(symbols: Symbols, more: Int, size: Int) -> Flag:
+    """Is there no room for so many more symbols, of so many bytes together? Then `grown` makes it."""
+    state = symbols.state
+    if state[COUNT] + more <= len(symbols.entries) and state[USED] + size <= len(symbols.heap):
+        return False
+    state[WANTED] = more
+    state[WANTED_BYTES] = size
+    return True
+
+
 @kernel
 def refill(buckets: Array, entries: Table, count: Int) -> None:
     """Enter the first `count` entries into empty, larger buckets."""
@@ -96,14 +109,23 @@ def refill(buckets: Array, entries: Table, count: Int) -> None:
 
 
 def grown(symbols: Symbols, room: int) -> Symbols:
-    """A copy with twice the entries and at least `room` more bytes; symbols keep their numbers."""
+    """A copy with room for at least one more symbol, `room` more bytes, and what `lacks` was asked for; symbols keep
+    their numbers. Of entries and bytes only what is lacking grows, and at least doubles."""
     count, used = int(symbols.state[COUNT]), int(symbols.state[USED])
-    entries = np.zeros((len(symbols.entries) * 2, ENTRY_COLUMNS), np.int64)
-    entries[:count] = symbols.entries[:count]
-    heap = np.zeros(max(len(symbols.heap) * 2, used + room), np.uint8)
-    heap[:used] = symbols.heap[:used]
-    buckets = np.full(len(entries) * 2, -1, np.int32)
-    refill(buckets, entries, count)
+    more, size = max(1, int(symbols.state[WANTED])), max(room, int(symbols.state[WANTED_BYTES]))
+    symbols.state[WANTED] = symbols.state[WANTED_BYTES] = 0
+    buckets, entries, heap = symbols.buckets, symbols.entries, symbols.heap
+    if count + more > len(entries):
+        capacity = len(entries)
+        while capacity < count + more:
+            capacity *= 2
+        entries = np.zeros((capacity, ENTRY_COLUMNS), np.int64)
+        entries[:count] = symbols.entries[:count]
+        buckets = np.empty(capacity * 2, np.int32)
+        refill(buckets, entries, count)
+    if used + size > len(heap):
+        heap = np.zeros(max(len(heap) * 2, used + size), np.uint8)
+        heap[:used] = symbols.heap[:used]
     return Symbols(buckets, entries, heap, symbols.state)
 
 

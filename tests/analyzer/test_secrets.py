@@ -14,6 +14,8 @@ import pytest
 import analyzer
 from analyzer.messages import masked
 from analyzer.protocol import names
+from captures.forge import converse
+from tests.analyzer import forging
 from tests.shared import KWIRE, ROOT
 
 CASES = ROOT / "tests" / "fuzz" / "cases"
@@ -60,6 +62,32 @@ def test_what_no_layout_describes_is_masked(api_key: int, version: int) -> None:
 def test_what_is_decoded_is_kept_as_it_was() -> None:
     frame = bytes.fromhex("0000000c 0012 0000 00000001 0002 636c")
     assert masked(frame, names.API_VERSIONS, 0, request=True) == frame
+
+
+def token(user: str, password: str) -> bytes:
+    """A PLAIN token (RFC 4616) with its length, as SaslHandshake v0 has it."""
+    return forging.framed(f"\0{user}\0{password}".encode())
+
+
+@pytest.mark.parametrize("user", ["alice", "Admin", "a", "A", "0", "\x00"])
+def test_a_raw_sasl_token_is_no_api_key_no_version_no_correlation_id(user: str, tmp_path: Path) -> None:
+    """Its first eight bytes would be; of a user `A` ListTransactions, and of the password."""
+    asked = forging.asking(token(user, "Sup3rS3cretPassw0rd"))
+    writes = [forging.asking(forging.heartbeat(1)), forging.answering(forging.heartbeat_answer(1)), asked]
+    seen = forging.read(tmp_path, converse(writes))
+    row = seen.exchanges[-1]
+    assert row["request_bytes"] == 4 + 21 + len(user)
+    found = [row[name] for name in ("api_key", "api", "api_version", "correlation_id", "client_id")]
+    assert found == [None] * 5
+    assert (row["request_state"], row["status"]) == ("undecoded", "unanswered")
+
+
+def test_an_api_of_the_future_is_named_by_its_number(tmp_path: Path) -> None:
+    writes = [forging.asking(forging.heartbeat(1)), forging.answering(forging.heartbeat_answer(1))]
+    for api_key, said in ((2047, (2047, 1, 2)), (2048, (None, None, None))):
+        frame = forging.framed(api_key.to_bytes(2, "big") + bytes.fromhex("0001 0000 0002 ffff") + b"body")
+        row = forging.read(tmp_path, converse([*writes, forging.asking(frame)])).exchanges[-1]
+        assert (row["api_key"], row["api_version"], row["correlation_id"]) == said
 
 
 def test_keep_secrets_goes_with_keep_bytes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures.flows import FORGET_NS, FRESH_PACKETS, LINGER_NS, REMEMBERED, Flows
+from captures.flows import FORGET_NS, FRESH_PACKETS, LINGER_NS, REMEMBERED, WOKEN_INDEX, WOKEN_SLOT, Flows
 from captures.forge import ACK, FIN, RST, SYN, End, Segment
 from tests.captures.streaming import BROKER, CLIENT, HANDSHAKE, MS, START_NS, b, c, packets_of, timed
 from tests.programs import CHECKED_AND_PLAIN, STRICT, printed
@@ -51,18 +51,24 @@ def name(
     every = timed(segments)
     flows, found = Flows(remembered), Named()
     cuts = [0, *sorted(batches), len(every)]
+    alone: dict[frozenset[End], int] = {}  # four-tuples of which nothing but a SYN was seen so far: which packet
     for begin, end in pairwise(cuts):
         assigned = flows.assign(packets_of(every[begin:end], begin + 1))
         ended = assigned.ends.tolist()
+        woken = assigned.woken[:, [WOKEN_INDEX, WOKEN_SLOT]].tolist()
         names: dict[int, int] = {}  # of slots, as they are after the packets seen so far
         for at, (slot, side) in enumerate(zip(assigned.slot.tolist(), assigned.side.tolist(), strict=True)):
             while ended and ended[0][0] <= at:
                 _end(flows, found, names, begin, *ended.pop(0))
             if slot < 0:
+                if begins_alone(every[begin + at]):
+                    alone[frozenset(every[begin + at].flow)] = begin + at
                 found.of.append(None)
                 continue
             if slot not in names:
                 names[slot] = _identity(flows, found, slot, every[begin + at])
+            if [at, slot] in woken:
+                found.of[alone.pop(frozenset(every[begin + at].flow))] = names[slot]
             found.of.append(names[slot])
             low = min(every[begin + at].flow, key=_sorting)
             assert side == (0 if every[begin + at].source == low else 1), "side 0 is the end point that sorts first"
@@ -73,6 +79,11 @@ def name(
     found.open.extend(flows.end_points(int(slot))[3] for slot in flows.open_slots())
     assert flows.all_end().ends[:, 1].tolist() == flows.open_slots().tolist()
     return found
+
+
+def begins_alone(one: Segment) -> bool:
+    """Whether a packet that begins a connection waits for a second one."""
+    return one.flags & (SYN | ACK | FIN | RST) == SYN and not one.payload
 
 
 def _sorting(end: End) -> tuple[int, int]:
@@ -191,7 +202,44 @@ def test_both_ends_open_at_once() -> None:
 def test_an_answer_to_another_syn_is_another_connection() -> None:
     """Only the broker's side of the second use was captured: its SYN-ACK acknowledges another number."""
     found = name([HANDSHAKE[0], replace(HANDSHAKE[1], acknowledgement=77)])
-    assert found == Named(of=[0, 1], ends=[(1, 0)], open=[1], reuse=[1, 2])
+    assert found == Named(of=[None, 1], open=[1], reuse=[0, 2])
+    found = name([HANDSHAKE[0], HANDSHAKE[0], replace(HANDSHAKE[1], acknowledgement=77)])
+    assert found == Named(of=[0, 0, 1], ends=[(2, 0)], open=[1], reuse=[1, 2])
+
+
+# ------------------------------------------------------------------------------------------------------ a SYN, no more
+
+
+def test_a_syn_alone_takes_no_slot() -> None:
+    flows = Flows()
+    scan = [using(HANDSHAKE[:1], (f"10.1.{one >> 8}.{one & 255}", 40_000))[0] for one in range(5000)]
+    assert set(flows.assign(packets_of(timed(scan))).slot.tolist()) == {-1}
+    assert (flows.slots, flows.remembered, len(flows.all_end().ends)) == (0, 5000, 0)
+
+
+def test_a_second_packet_wakes_it_and_brings_what_the_first_one_said() -> None:
+    for second in (HANDSHAKE[0], HANDSHAKE[1], c(0, b"ask"), c(0, flags=FIN | ACK)):
+        flows = Flows()
+        assert flows.assign(packets_of(timed(HANDSHAKE[:1]))).woken.tolist() == []
+        assigned = flows.assign(packets_of([replace(second, time_ns=START_NS + MS)], 2))
+        ((index, slot, time_ns, numbers, shape, mark),) = assigned.woken.tolist()
+        assert (index, slot, time_ns) == (0, assigned.slot[0], START_NS)
+        assert numbers == HANDSHAKE[0].sequence | HANDSHAKE[0].acknowledgement << 32
+        assert (shape, mark >> 16) == (SYN, 1)
+        assert flows.end_points(slot)[2:] == (1, 0)
+
+
+def test_a_syn_that_is_refused_was_no_connection() -> None:
+    found = name([HANDSHAKE[0], b(-1, flags=RST | ACK), c(0, b"ask")])
+    assert found == Named(of=[None, None, 1], open=[1], reuse=[0, 2])
+
+
+def test_a_port_scanned_again_and_again_is_one_row() -> None:
+    flows = Flows()
+    scan = [using(HANDSHAKE[:1], isn=10_000 * turn)[0] for turn in range(3000)]
+    flows.assign(packets_of(timed(scan)))
+    assert (flows.slots, flows.remembered) == (0, 1)
+    assert name([*scan, HANDSHAKE[1]]).reuse[-1] == 3001
 
 
 # ----------------------------------------------------------------------------------------------- ends and ports reused
@@ -266,8 +314,8 @@ def test_ten_thousand_connections_and_their_slots_used_again() -> None:
     """Tables grow with the connections that are open, not with those that ever were."""
     packets: list[Segment] = []
     for number in range(10_000):
-        opened = using(HANDSHAKE[:1], (f"10.1.{number >> 8}.{number & 255}", 40_000))[0]
-        reset = replace(opened, flags=RST, sequence=opened.sequence + 1)
+        opened = using([c(0, b"ask")], (f"10.1.{number >> 8}.{number & 255}", 40_000))[0]
+        reset = replace(opened, flags=RST, sequence=opened.sequence + 3, payload=b"")
         packets += [replace(one, time_ns=START_NS + number * 100 * MS) for one in (opened, reset)]
     flows = Flows()
     for begin in range(0, len(packets), 500):
@@ -282,7 +330,7 @@ def test_ten_thousand_connections_and_their_slots_used_again() -> None:
 @pytest.mark.parametrize("count", [1 << 10, (1 << 10) + 1, 5000])
 def test_all_open_at_once(count: int) -> None:
     """At the end of the capture all of them end, in order of creation."""
-    opened = [using(HANDSHAKE[:1], (f"10.1.{one >> 8}.{one & 255}", 40_000))[0] for one in range(count)]
+    opened = [using(HANDSHAKE[1:2], (f"10.1.{one >> 8}.{one & 255}", 40_000))[0] for one in range(count)]
     again = random.Random(count).sample(opened, count)
     flows = Flows()
     slots = flows.assign(packets_of(timed([*opened, *again]))).slot.tolist()
@@ -297,8 +345,9 @@ def turns(*clients: tuple[int, int]) -> list[Segment]:
     """Connections opened and reset at once, one a turn: (port of the client, minutes from the start)."""
     out: list[Segment] = []
     for turn, (port, minutes) in enumerate(clients):
-        opened = using(HANDSHAKE[:1], ("10.0.0.1", port), isn=turn * 10_000_000)[0]
-        out += at([opened, replace(opened, flags=RST, sequence=opened.sequence + 1)], minutes * 60_000)
+        opened = using([c(0, b"ask")], ("10.0.0.1", port), isn=turn * 10_000_000)[0]
+        reset = replace(opened, flags=RST, sequence=opened.sequence + 3, payload=b"")
+        out += at([opened, reset], minutes * 60_000)
     return out
 
 
@@ -368,7 +417,20 @@ class Twin:
         key = frozenset(one.flow)
         opens = bool(one.flags & SYN) and not one.flags & RST
         known = self.open.get(key)
-        if known is not None and opens and self._replaces(known, one):
+        if known is not None and known["alone"] is not None:
+            if one.flags & RST and not one.payload:
+                del self.open[key]
+                self.past[key] = self.clock
+                self.found.of.append(None)
+                return
+            if opens and self._replaces(known, one):
+                del self.open[key]
+                known = None
+            else:
+                self.found.of[known["alone"]] = known["born"]
+                self.found.reuse[known["born"]] = self.uses[key]
+                known["alone"] = None
+        elif known is not None and opens and self._replaces(known, one):
             self._end(number, known)
             known = None
         if known is None:
@@ -384,9 +446,11 @@ class Twin:
             self.past.pop(key, None)
             self.uses[key] += 1
             known = self.open[key] = {"key": key, "born": len(self.found.reuse), "isn": {}, "first": {}, "packets": 0,
-                                      "fins": set(), "closed": None, "opener": None}  # fmt: skip
-            self.found.reuse.append(self.uses[key])
-        self.found.of.append(known["born"])
+                                      "fins": set(), "closed": None, "opener": None, "alone": None}  # fmt: skip
+            if begins_alone(one):
+                known["alone"] = number
+            self.found.reuse.append(0 if begins_alone(one) else self.uses[key])
+        self.found.of.append(known["born"] if known["alone"] is None else None)
         known["packets"] += 1
         if opens:
             known["isn"][one.source] = one.sequence
@@ -426,7 +490,9 @@ def twin(segments: Sequence[Segment], remembered: int = REMEMBERED) -> Named:
     every, one = timed(segments), Twin(remembered)
     for number, segment in enumerate(every):
         one.take(number, segment)
-    one.found.open.extend(sorted(known["born"] for known in one.open.values()))
+    one.found.open.extend(sorted(known["born"] for known in one.open.values() if known["alone"] is None))
+    while one.found.reuse and one.found.reuse[-1] == 0:
+        one.found.reuse.pop()
     return one.found
 
 

@@ -399,7 +399,10 @@ def test_a_connection_that_is_half_open_only_asks() -> None:
 
 
 def test_a_connection_that_is_refused() -> None:
-    one = follow_one([HANDSHAKE[0], b(-1, flags=RST | ACK)])
+    """It never was one; sent again and refused it is."""
+    refusal = b(-1, flags=RST | ACK)
+    assert follow([HANDSHAKE[0], refusal]) == []
+    one = follow_one([HANDSHAKE[0], replace(HANDSHAKE[0], time_ns=START_NS + 1000 * MS), refusal])
     assert one.events == [("broker", RST_SEEN), *ENDED]
 
 

@@ -215,6 +215,14 @@ def request_header(data: bytes | bytearray, at: int, end: int) -> Header:
     return header
 
 
+def believed(header: Header) -> bool:
+    """Whether API, version and correlation id are what they look like, and not part of a raw SASL token."""
+    if header.read.whole:
+        return 0 <= header.api < 2048 and 0 <= header.version < 1024
+    versions = [version for kind, api, version in definitions() if kind == "request" and api == header.api]
+    return bool(versions) and 0 <= header.version <= max(versions) + 8
+
+
 def response_body(data: bytes | bytearray, at: int, end: int, api: int, version: int) -> Read | None:
     """The part behind the correlation id; None: no layout."""
     if api == API_VERSIONS and version != 0 and bytes(data[at : min(end, at + 2)]) == b"\0\x23":
@@ -577,9 +585,9 @@ class Twin:
                 return False
             one.frames.append(frame)
             one.raw = header.api == SASL_HANDSHAKE and header.version == 0 and header.read.whole
-            if one.client_id is None and header.client_id is not None:
+            readable = len(kept) >= 12 and believed(header)
+            if readable and one.client_id is None and header.client_id is not None:
                 one.client_id = header.client_id
-            readable = len(kept) >= 12
             if readable and (one.lowest is None or header.correlation < one.lowest):
                 one.lowest = header.correlation
             silent = header.api == PRODUCE and read.acks == 0

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import analyzer
+from analyzer.bulk.partitions import MAX_NAMED
 from captures.forge import (
     ACK,
     FIN,
@@ -35,6 +36,7 @@ from tests.analyzer.forging import (
     CLIENT_ID,
     CONSUMER_GROUP_HEARTBEAT,
     JOIN_GROUP,
+    METADATA,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SYNC_GROUP,
@@ -578,6 +580,25 @@ def test_an_unknown_api_and_an_unknown_version(tmp_path: Path, api_key: int, ver
     assert row["api"] == (None if api_key == 900 else "Metadata")
     assert row["reason"] == f"request: {reason}; response: {reason}"
     assert seen.coverage["opaque"][reason] == seen.coverage["opaque_bytes"] == len(strange) + 4 + 13
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+def test_a_message_that_names_more_than_may_be_kept_is_opaque(tmp_path: Path, distinct: bool) -> None:
+    """Four million empty topics are 8 MB on the wire, and 2.5 kB in a zstd capture; they took 30 GB."""
+    names = [b"\0\5%05x" % one if distinct else b"\0\0" for one in range(MAX_NAMED + 1)]
+    empty = request(METADATA, 0, 0, {"topics": []})
+    asked = []
+    for one, count in ((1, MAX_NAMED + 1), (2, MAX_NAMED), (3, 1)):
+        header = empty[4:8] + struct.pack(">i", one) + empty[12:-4]
+        asked.append(forging.framed(header + struct.pack(">i", count) + b"".join(names[:count])))
+    seen = read(tmp_path, converse([asking(one) for one in asked], mss=60_000))
+    first, second, third = seen.exchanges
+    assert (first["api"], first["request_state"], first["topics"]) == ("Metadata", "undecoded", None)
+    assert first["reason"] == f"request: limit: {len(asked[0])} bytes are more than may be kept"
+    assert seen.coverage["opaque"]["limit"] == seen.coverage["opaque_bytes"] == len(asked[0])
+    assert (second["request_state"], second["reason"]) == ("decoded", None)
+    assert len(second["topics"]) == (MAX_NAMED if distinct else 0)
+    assert third["topics"] == (["00000"] if distinct else [])
 
 
 def test_a_frame_over_the_limit_is_counted(tmp_path: Path) -> None:
