@@ -26,6 +26,8 @@ from analyzer.protocol.program import Program, load
 
 STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
 STATES = ("decoded", "truncated", "undecoded")
+CAUSES = ("hold", "broker", "network", "throttle", "client", "unknown")
+"""The parts of a latency; where two are equal, the earlier is the cause."""
 OFFSET_KINDS = {
     api_names.PRODUCE: "base",
     api_names.FETCH: "fetch",
@@ -58,10 +60,7 @@ def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
     ends = [names.ends[i] for i in used.tolist()]
     request_us, request_end_us = arrow.micros(x[s.X_REQUEST_FIRST_NS]), arrow.micros(x[s.X_REQUEST_LAST_NS])
     response_us, response_end_us = arrow.micros(x[s.X_RESPONSE_FIRST_NS]), arrow.micros(x[s.X_RESPONSE_LAST_NS])
-    latency = arrow.minus(response_us, request_end_us)
-    backwards = (latency < 0) & (latency != s.NULL)
-    latency[backwards] = s.NULL
-    queue = _queue(latency, request_end_us, arrow.micros(x[s.X_EARLIER_NS]))
+    latency, backwards = latency_us(x)
     plain_file = np.array([not info.compressed for info in names.files] or [False])
     columns: dict[str, pa.Array] = {
         "capture": arrow.dictionary(np.zeros(n, np.int32), [names.capture]),
@@ -77,7 +76,8 @@ def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
         "response_end": arrow.times(response_end_us),
         "latency_us": arrow.integers(latency, pa.int64()),
         "total_us": arrow.integers(arrow.minus(response_end_us, request_us), pa.int64()),
-        "queue_us": arrow.integers(queue, pa.int64()),
+        "queue_us": arrow.integers(queue_us(x, latency), pa.int64()),
+        "cause": arrow.dictionary(x[s.X_CAUSE], CAUSES),
         "throttle_us": arrow.integers(_times_1000(x[s.X_THROTTLE]), pa.int64()),
         "status": arrow.dictionary(x[s.X_STATUS], STATUSES),
         "request_state": arrow.dictionary(x[s.X_REQUEST_STATE], STATES),
@@ -245,11 +245,20 @@ def _of_owners(windows: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int64), *(values[owner] for values, owner in windows)])
 
 
-def _queue(latency_us: np.ndarray, request_end_us: np.ndarray, earlier_us: np.ndarray) -> np.ndarray:
+def latency_us(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(latencies of rows int64[X_COLUMNS, n], NULL where there is none; where it would be negative)."""
+    latency = arrow.minus(arrow.micros(x[s.X_RESPONSE_FIRST_NS]), arrow.micros(x[s.X_REQUEST_LAST_NS]))
+    backwards = (latency < 0) & (latency != s.NULL)
+    latency[backwards] = s.NULL
+    return latency, backwards
+
+
+def queue_us(x: np.ndarray, latency: np.ndarray) -> np.ndarray:
     """How long requests waited behind earlier ones of their connection: a broker takes up a request once it has
-    answered those before it. `earlier_us`: the end of the response before. NULL where the latency is."""
-    behind = np.where(earlier_us == s.NULL, 0, earlier_us - request_end_us)
-    return np.where(latency_us == s.NULL, s.NULL, np.clip(behind, 0, np.maximum(latency_us, 0)))
+    answered those before it. NULL where the latency is."""
+    earlier = arrow.micros(x[s.X_EARLIER_NS])
+    behind = np.where(earlier == s.NULL, 0, earlier - arrow.micros(x[s.X_REQUEST_LAST_NS]))
+    return np.where(latency == s.NULL, s.NULL, np.clip(behind, 0, np.maximum(latency, 0)))
 
 
 def _times_1000(values: np.ndarray) -> np.ndarray:

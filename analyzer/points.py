@@ -27,6 +27,7 @@ from analyzer.meaning import Watcher, hearing
 from analyzer.meaning.clients import Clients
 from analyzer.meaning.connections import EndedConnections
 from analyzer.meaning.hearing import Listener
+from analyzer.meaning.latency import Latency
 from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
 from analyzer.meaning.offsets import Offsets
 from analyzer.meaning.records import OpenedRecords, RowGroups
@@ -281,6 +282,7 @@ class PointTables:
         self._choice = choice
         self._messages = Messages(keep_secrets=choice.keep_secrets)
         self._hearing = hearing.Hearing()
+        self.latency = Latency()
         self.listeners: tuple[Listener, ...] = _listeners() if choice.means else ()
         self._taken: Exchanges | None = None
         self._ended = EndedConnections()
@@ -292,6 +294,8 @@ class PointTables:
     def take(self, window: Window) -> None:
         """One window."""
         choice = self._choice
+        if choice.meaning and not window.measured:
+            window = self.latency.take(window)
         for watcher in self._learners:
             watcher.take(window)
         if choice.keep is True:

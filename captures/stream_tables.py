@@ -45,8 +45,9 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
     C_SYN_SIDE,
     C_ANSWERED,
     C_RTT_NS,
+    C_WAY_NS,  # from the SYN to the SYN-ACK, where both came before any payload; else -1
     C_COLUMNS,
-) = range(11)
+) = range(12)
 
 LATE_RANGES = 4
 """Gaps a direction remembers, to tell a byte that came too late from one that came twice."""

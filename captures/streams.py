@@ -58,6 +58,7 @@ from captures.stream_tables import (
     C_STARTED,
     C_SYN_NS,
     C_SYN_SIDE,
+    C_WAY_NS,
     D_CAPTURED,
     D_COLUMNS,
     D_CONFLICTS,
@@ -151,6 +152,7 @@ def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
     c[slot, C_LAST_NS] = time_ns
     c[slot, C_SYN_SIDE] = -1
     c[slot, C_RTT_NS] = -1
+    c[slot, C_WAY_NS] = -1
     for side in range(2):
         key = 2 * slot + side
         for column in range(D_COLUMNS):
@@ -374,6 +376,8 @@ def advance(
                 if not copy:
                     c[slot, C_SYN_NS] = time_ns[i]
             elif c[slot, C_SYN_NS] != 0:
+                if c[slot, C_ANSWERED] == 0 and d[key, D_CAPTURED] + d[other, D_CAPTURED] == 0:
+                    c[slot, C_WAY_NS] = max(np.int64(0), time_ns[i] - c[slot, C_SYN_NS])
                 c[slot, C_ANSWERED] = 1
             here += 1
             if d[key, D_SYNCED] == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,13 @@ from captures import stream_tables as t
 
 SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "prefix")
 """The columns of `Connections` that are numbers of strings."""
+
+NOT_KNOWN, AT_CLIENT, AT_BROKER, BETWEEN = range(4)
+"""Where a connection was captured."""
+
+NEARER: Final = 3
+"""How much quicker one side's part of the handshake is where the capture was made. A kernel answers in some tens of
+microseconds, and the other side's answer comes that much later at least; in between, both take their way."""
 
 _OPAQUE = (
     s.K_ENCRYPTED, s.K_SASL, s.K_UNKNOWN_API, s.K_UNSUPPORTED_VERSION, s.K_MALFORMED, s.K_TRAILING, s.K_LIMIT,
@@ -84,6 +92,28 @@ class Ended:
     oldest: int | None
 
 
+def _capture_points(c: np.ndarray) -> np.ndarray:
+    """By the two halves of each connection's handshake, SYN to SYN-ACK and SYN-ACK to ACK: the half that the nearer
+    side answers is short. `c`: rows of `captures.streams`."""
+    there = c[:, t.C_WAY_NS]
+    back = c[:, t.C_RTT_NS] - there
+    found = np.where(there >= NEARER * back, AT_CLIENT, np.where(back >= NEARER * there, AT_BROKER, BETWEEN))
+    found[(there < 0) | (c[:, t.C_RTT_NS] < 0) | (back < 0) | ((there == 0) & (back == 0))] = NOT_KNOWN
+    return found
+
+
+def way_behind(connections: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """int64 like `slots`: how long a message and its answer are under way between the capture point and the broker, in
+    nanoseconds. 0 at the broker, and where that is not known."""
+    rows = connections[:, [t.C_WAY_NS, t.C_RTT_NS]]
+    used = np.flatnonzero(rows[:, 0] > 0)
+    way = np.zeros(len(connections), np.int64)
+    point = _capture_points(connections[used])
+    way[used] = np.where((point == AT_CLIENT) | (point == BETWEEN), rows[used, 0], 0)
+    found: np.ndarray = way[slots]
+    return found
+
+
 @functools.cache
 def no_connections() -> Connections:
     """Most windows end none."""
@@ -121,6 +151,7 @@ def _connections(ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray,
         "first_ns": c[:, t.C_FIRST_NS],
         "last_ns": c[:, t.C_LAST_NS],
         "rtt_ns": np.where(c[:, t.C_RTT_NS] >= 0, c[:, t.C_RTT_NS], s.NULL),
+        "capture_point": _capture_points(c),
         "opened": c[:, t.C_SYN_SIDE] >= 0,
         "closed": k[:, s.K_CLOSED],
         "tls": k[:, s.K_TLS] != 0,

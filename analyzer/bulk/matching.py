@@ -153,6 +153,7 @@ def _say(mt: s.Matching, row: Table, side: Int, asked: Int) -> Int:
         row[s.X_TRANSACTIONAL_ID] = found[role.TRANSACTIONAL_ID]
     else:
         row[s.X_THROTTLE] = found[role.THROTTLE]
+        row[s.X_SESSION_GIVEN] = found[role.SESSION]
         row[s.X_ERROR] = found[FOUND_FIRST_ERROR]
         codes = error_symbol(mt)
         if codes == -1:

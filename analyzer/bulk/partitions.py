@@ -37,6 +37,7 @@ _COLUMN[role.HIGH_WATERMARK] = s.P_HIGH_WATERMARK
 _COLUMN[role.LAST_STABLE] = s.P_LAST_STABLE
 _COLUMN[role.LOG_START] = s.P_LOG_START
 _COLUMN[role.PART_EPOCH] = s.P_EPOCH
+_COLUMN[role.SENT_ON] = s.P_SENT_ON
 
 _SCAN: Final = 8
 _BASE64URL: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8).copy()
@@ -98,7 +99,7 @@ def count_named(lay: s.Layouts, tape: Table, used: Int) -> tuple[Int, Int]:
     others = np.int64(0)
     for i in range(used):
         kind = np.int64(lay.role[tape[i, 1]])
-        if kind == role.PARTITION:
+        if kind == role.PARTITION or kind == role.FORGOTTEN:
             parts += 1
         elif role.NAMES[kind]:
             others += 1
@@ -304,6 +305,14 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                 parts.rows[part, s.P_ANSWERED] = 1
                 parts.rows[part, s.P_ERROR] = early
                 early = np.int64(s.NULL)
+        elif kind == role.FORGOTTEN:
+            part = _new_part(parts)
+            _link(parts, row, part)
+            parts.rows[part, s.P_TOPIC] = topic
+            parts.rows[part, s.P_TOPIC_ID] = topic_id
+            parts.rows[part, s.P_PARTITION] = value
+            parts.rows[part, s.P_ANSWERED] = s.FORGOTTEN
+            part = np.int64(-1)
         elif kind == role.PART_ERROR_EARLY:
             early = value
         elif kind == role.GROUP_SECTION or kind == role.TRANSACTION_SECTION or kind == role.SECTION:
@@ -331,6 +340,9 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
         elif leader >= 0 and kind == role.LEADER_EPOCH:
             if value >= 0:
                 parts.leaders[leader, s.L_EPOCH] = value
+        elif leader >= 0 and kind == role.META_REPLICAS:
+            if value >= 0:
+                parts.leaders[leader, s.L_REPLICAS] = value
         elif leader >= 0 and kind == role.ISR_COUNT:
             nodes = np.int64(0)
         elif kind == role.ISR:

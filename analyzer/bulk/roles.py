@@ -25,6 +25,11 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     MAX_WAIT,
     MIN_BYTES,
     ISOLATION_LEVEL,
+    REPLICA,
+    SESSION,
+    SESSION_EPOCH,
+    TIMEOUT,
+    ASSIGNMENTS,  # how many there are
     GROUP,
     MEMBER,
     GENERATION,
@@ -46,6 +51,8 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     LAST_STABLE,
     LOG_START,
     PART_EPOCH,
+    SENT_ON,  # what makes an answer come at once: another replica to read, another log
+    FORGOTTEN,  # the index of one that leaves the session
     GROUP_SECTION,  # one of several groups of a request
     TRANSACTION_SECTION,  # one of several transactional ids
     SECTION,  # either, in a response
@@ -53,6 +60,7 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     LEADER_EPOCH,
     META_PARTITION,
     META_LEADER,
+    META_REPLICAS,  # how many there are
     ISR_COUNT,
     ISR,
     NODE_ID,  # host, port and rack follow
@@ -60,7 +68,7 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     NODE_PORT,
     NODE_RACK,
     ROLES,
-) = range(43)
+) = range(51)
 FIRST_OF_PARTITIONS: Final = PARTITION
 
 NAMES: Final = np.zeros(ROLES, np.uint8)
@@ -77,6 +85,14 @@ _BY_PATH: Final = {
     (names.FETCH, REQUEST, "maxWaitMs"): MAX_WAIT,
     (names.FETCH, REQUEST, "minBytes"): MIN_BYTES,
     (names.FETCH, REQUEST, "isolationLevel"): ISOLATION_LEVEL,
+    (names.FETCH, REQUEST, "replicaId"): REPLICA,
+    (names.FETCH, REQUEST, "replicaState.replicaId"): REPLICA,
+    (names.FETCH, REQUEST, "sessionId"): SESSION,
+    (names.FETCH, RESPONSE, "sessionId"): SESSION,
+    (names.FETCH, REQUEST, "sessionEpoch"): SESSION_EPOCH,
+    (names.PRODUCE, REQUEST, "timeoutMs"): TIMEOUT,
+    (names.JOIN_GROUP, REQUEST, "rebalanceTimeoutMs"): TIMEOUT,
+    (names.SYNC_GROUP, REQUEST, "assignments"): ASSIGNMENTS,
     (names.SHARE_FETCH, REQUEST, "maxWaitMs"): MAX_WAIT,
     (names.SHARE_FETCH, REQUEST, "minBytes"): MIN_BYTES,
     (names.API_VERSIONS, REQUEST, "clientSoftwareName"): SOFTWARE_NAME,
@@ -107,7 +123,7 @@ PARTITION_APIS: Final = (
 has `leaders`) and not what brokers tell each other."""
 
 _PARTITION_FIELDS: Final = frozenset(("index", "partition", "partitionIndex", "partitions[]", "partitionIndexes[]"))
-_SKIPPED_PARENTS: Final = ("forgottenTopicsData",)
+_FORGOTTEN: Final = "forgottenTopicsData"
 _PART_FIELDS: Final = {
     (names.PRODUCE, REQUEST, "records"): RECORDS,
     (names.PRODUCE, RESPONSE, "baseOffset"): PART_OFFSET,
@@ -118,6 +134,8 @@ _PART_FIELDS: Final = {
     (names.FETCH, RESPONSE, "highWatermark"): HIGH_WATERMARK,
     (names.FETCH, RESPONSE, "lastStableOffset"): LAST_STABLE,
     (names.FETCH, RESPONSE, "logStartOffset"): LOG_START,
+    (names.FETCH, RESPONSE, "preferredReadReplica"): SENT_ON,
+    (names.FETCH, RESPONSE, "epoch"): SENT_ON,  # of `divergingEpoch`, and of a snapshot to fetch first
     (names.LIST_OFFSETS, REQUEST, "currentLeaderEpoch"): PART_EPOCH,
     (names.LIST_OFFSETS, RESPONSE, "oldStyleOffsets[]"): PART_OFFSET,
     (names.LIST_OFFSETS, RESPONSE, "offset"): PART_OFFSET,
@@ -145,6 +163,7 @@ _LEADER_FIELDS: Final = {
     "topics.partitions.partitionIndex": META_PARTITION,
     "topics.partitions.leaderId": META_LEADER,
     "topics.partitions.leaderEpoch": LEADER_EPOCH,
+    "topics.partitions.replicaNodes": META_REPLICAS,
     "topics.partitions.isrNodes": ISR_COUNT,
     "topics.partitions.isrNodes[]": ISR,
 }
@@ -174,7 +193,10 @@ def _role(info: FieldInfo) -> int:
         clients = parent == "nodeEndpoints" and info.api_key in PARTITION_APIS  # others give quorum nodes
         if clients or (parent == "brokers" and info.api_key in _NODE_APIS):
             return _NODE_FIELDS[last]
-    if info.api_key in PARTITION_APIS and parent and not parent.startswith(_SKIPPED_PARENTS):
+    if info.api_key in PARTITION_APIS and parent == _FORGOTTEN:
+        if last in _PARTITION_FIELDS and info.kind == "int32":
+            return FORGOTTEN
+    elif info.api_key in PARTITION_APIS and parent:
         if last in _PARTITION_FIELDS and info.kind == "int32":
             return PARTITION
         if parent.endswith("currentLeader") and last == "leaderId":

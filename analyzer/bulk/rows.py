@@ -140,12 +140,14 @@ class Exchanges:
     connection   int64[n], the number of each row's connection
     partitions   int64[P_COLUMNS, m], their topic-partitions in the same order, P_OWNER the exchange's row
     names        what the numbers stand for
+    forgotten    int64[P_COLUMNS, f]: topic-partitions that Fetch takes out of its session, of rows before any filter
     """
 
     columns: np.ndarray
     connection: np.ndarray
     partitions: np.ndarray
     names: Names
+    forgotten: np.ndarray = field(default_factory=lambda: np.zeros((s.P_COLUMNS, 0), np.int64))
 
     def __len__(self) -> int:
         return len(self.connection)
@@ -167,13 +169,14 @@ class Exchanges:
             return self
         partitions = self.partitions.compress(mask[self.partitions[s.P_OWNER]], axis=1)
         partitions[s.P_OWNER] = (np.cumsum(mask) - 1)[partitions[s.P_OWNER]]
-        return Exchanges(self.columns.compress(mask, axis=1), self.connection[mask], partitions, self.names)
+        columns, connection = self.columns.compress(mask, axis=1), self.connection[mask]
+        return Exchanges(columns, connection, partitions, self.names, self.forgotten[:, :0])
 
 
 def no_exchanges(names: Names) -> Exchanges:
     """None of them."""
-    none = np.zeros((s.X_COLUMNS, 0), np.int64), np.zeros(0, np.int64), np.zeros((s.P_COLUMNS, 0), np.int64)
-    return Exchanges(*none, names)
+    no_parts = np.zeros((s.P_COLUMNS, 0), np.int64)
+    return Exchanges(np.zeros((s.X_COLUMNS, 0), np.int64), np.zeros(0, np.int64), no_parts, names, no_parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +215,14 @@ class Window:
     every        all exchanges that ended in it
     exchanges    those of them that are wanted: all, unless a filter chose (`only`)
     connections  those that ended in it, in order
-    topic_ids    int64[:, 2]: id and name, numbers of strings, in order of the messages that said so
+    topic_ids    int64[:, 3]: id and name, numbers of strings, in order of the messages that said so; the packet that
+                 completed each of these
     brokers      int64[:, 4]: node id, host (a string's number), port, rack (a string's number, or NULL)
     offers       int64[:, 4]: connection's number, API key, lowest and highest version offered
     leaders      int64[:, L_COLUMNS], in order; L_TOPIC and L_TOPIC_ID numbers of strings, L_ISR of a list
     sets         record sets, where those are kept
     oldest       whatever ends in later windows has its first packet at this ordinal or later
+    measured     the parts of latencies have been worked out (`analyzer.meaning.latency`)
     """
 
     names: Names
@@ -231,6 +236,7 @@ class Window:
     sets: tuple[RecordSets, ...]
     oldest: int
     _messages: tuple[tuple[np.ndarray, np.ndarray], ...]
+    measured: bool = False
 
     def only(self, exchanges: Exchanges) -> Window:
         """The same with fewer exchanges wanted."""
@@ -344,7 +350,7 @@ class Merging:
             names=self.names,
             every=exchanges,
             exchanges=exchanges,
-            topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B]],
+            topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B, s.FACT_TRIGGER]],
             brokers=facts[kind == s.FACT_BROKER][:, [s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D]],
             offers=offers,
             leaders=self._leaders(shards),
@@ -353,7 +359,7 @@ class Merging:
             _messages=tuple(self._messages(shards)),
             connections=self._ended(shards),
         )
-        for array in (exchanges.columns, exchanges.connection, exchanges.partitions):
+        for array in (exchanges.columns, exchanges.connection, exchanges.partitions, exchanges.forgotten):
             array.flags.writeable = False
         for name in _FACTS:
             getattr(window, name).flags.writeable = False
@@ -401,7 +407,12 @@ class Merging:
         ]
         parts[s.P_SET, part_place] = np.concatenate(sets)
         parts[s.P_OWNER] = owner
-        return Exchanges(x, connection, parts, names)
+        x[[s.X_BROKER_US, s.X_CAUSE]] = s.NULL  # what links and slots stood in
+        forgotten = parts[s.P_ANSWERED] == s.FORGOTTEN
+        left = parts[:, :0]
+        if forgotten.any():
+            left, parts = parts[:, forgotten], parts[:, ~forgotten]
+        return Exchanges(x, connection, parts, names, left)
 
     def _strings(self, by_shard: list[np.ndarray]) -> np.ndarray:
         """The shards' symbols of strings, one shard after the other, as numbers of the capture point."""

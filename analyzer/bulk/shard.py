@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.bulk import state as s
-from analyzer.bulk.ended import Ended, connections
+from analyzer.bulk.ended import Ended, connections, way_behind
 from analyzer.bulk.fields import FOUND_COLUMNS
 from analyzer.bulk.framing import converse
 from analyzer.bulk.roles import roles
@@ -288,6 +288,8 @@ class Conversations:
         ready, framing, symbols = state.output, state.framing, state.matching
         out = np.empty((s.X_COLUMNS, int(v[s.V_OUT])), np.int64)
         transpose(ready.exchanges[: v[s.V_OUT]], out)
+        out[[s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US]] = s.NULL  # what links stood in
+        out[s.X_WAY_NS] = way_behind(streams.connections, out[s.X_SLOT])
         parts = np.empty((s.P_COLUMNS, int(v[s.V_PARTS_OUT])), np.int64)
         transpose(ready.parts[: v[s.V_PARTS_OUT]], parts)
         ended = ready.ended[: v[s.V_ENDED]]

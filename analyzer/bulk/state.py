@@ -130,6 +130,11 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_MAX_WAIT,
     X_MIN_BYTES,
     X_ISOLATION_LEVEL,
+    X_REPLICA,  # Fetch: node id of the broker that asks; NULL (or -1): a consumer
+    X_SESSION,  # Fetch: id of the session that it belongs to, and its number in it (KIP-227)
+    X_SESSION_EPOCH,
+    X_TIMEOUT,  # Produce, JoinGroup: how long the broker may wait for replicas, for members
+    X_ASSIGNMENTS,  # SyncGroup: how many it brings; only the leader of a group brings any
     X_GROUP,
     X_MEMBER,
     X_GENERATION,
@@ -141,10 +146,18 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_ORDINAL,
     X_TRIGGER,
     X_EARLIER_NS,  # last byte of the response before it on the connection, NULL: there was none
+    X_SESSION_GIVEN,  # Fetch: id of the session that the answer says
+    X_WAY_NS,  # in the output: of the latency, how long request and answer were under way behind the capture point
     X_COLUMNS,
-) = range(48)
+) = range(55)
 X_CLIENT_SIDE: Final = X_NEXT
 """In the output, where exchanges are not linked: which side of the connection is the client."""
+X_MUTED_US: Final = X_PARTS
+X_NETWORK_US: Final = X_PARTS_LAST
+X_HOLD_US: Final = X_PARTS_COUNT
+X_BROKER_US: Final = X_SLOT
+X_CAUSE: Final = X_NEXT
+"""In a `Window`, where links mean nothing any more: what `analyzer.meaning.latency` finds, NULL where it does not."""
 X_REQUEST: Final = X_REQUEST_FIRST_NS
 X_RESPONSE: Final = X_RESPONSE_FIRST_NS
 (
@@ -196,12 +209,15 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     P_RECORDS,
     P_FOLLOWING,  # the offset after the records
     P_SET,  # number of its record set, where those are kept
+    P_SENT_ON,  # Fetch: the replica that it shall read instead, or where its log is another one
     P_COLUMNS,
-) = range(18)
+) = range(19)
+FORGOTTEN: Final = 2
+"""P_ANSWERED of what a Fetch only names to take it out of its session."""
 P_OWNER: Final = P_NEXT  # the exchange's row of the same output
 
 # --- leaders: what Metadata and redirects say of a topic-partition ----------------------------------------------------
-(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_TRIGGER, L_COLUMNS) = range(10)
+(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_TRIGGER, L_REPLICAS, L_COLUMNS) = range(11)
 
 # --- record sets: the content of records fields ----------------------------------------------------------------------
 (SET_NUMBER, SET_AT, SET_LENGTH, SET_SIDE, SET_COLUMNS) = range(5)

@@ -22,7 +22,10 @@ from analyzer.filter.words import INT64_MAX, INT64_MIN, Word, WordProblem, did_y
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import schema
 
-STATED: Final = {"status": columns.STATUSES, "request_state": columns.STATES, "response_state": columns.STATES}
+STATED: Final = {
+    "status": columns.STATUSES, "request_state": columns.STATES, "response_state": columns.STATES,
+    "cause": columns.CAUSES,
+}  # fmt: skip
 """Columns of text that have these values only."""
 
 

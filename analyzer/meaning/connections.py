@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow, tables
-from analyzer.bulk.ended import SYMBOLS, Connections
+from analyzer.bulk.ended import AT_BROKER, SYMBOLS, Connections
 from analyzer.bulk.prefixes import named_ends
 from analyzer.bulk.rows import Names, Window
 from captures.kernels import NULL
 
 CLOSED = ("open", "fin", "rst")
+CAPTURE_POINTS = ("unknown", "client", "broker", "between")
 
 MAX_UNRECOGNISED = 1000
 """Connections without Kafka that are listed one by one; more are counted together."""
@@ -198,7 +199,9 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
         columns[name] = pa.array(values, pa.string())
     prefixes = zip(ended["prefix_kind"].tolist(), columns.pop("prefix").to_pylist(), strict=True)
     proxied = [(None, None) if text is None else named_ends(kind, text) for kind, text in prefixes]
-    columns["capture_point"] = pa.nulls(len(ended), pa.string())
+    # On one machine there is no way between the two.
+    points = [AT_BROKER if end[0] == end[2] else at for end, at in zip(ends, ended["capture_point"].tolist(), strict=True)]
+    columns["capture_point"] = pa.array([CAPTURE_POINTS[point] for point in points], pa.string())
     columns["proxied_from"] = pa.array([source for source, _ in proxied], pa.string())
     columns["proxied_to"] = pa.array([target for _, target in proxied], pa.string())
     for column in tables.CONNECTIONS:

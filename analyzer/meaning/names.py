@@ -41,7 +41,7 @@ class TopicIds:
 
     def take(self, window: Window) -> None:
         strings = window.names.strings
-        for topic_id, topic in window.topic_ids.tolist():
+        for topic_id, topic, _ in window.topic_ids.tolist():
             pair = (strings[topic_id], strings[topic])
             if pair not in self._pairs:
                 self._pairs.add(pair)

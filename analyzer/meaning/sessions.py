@@ -1,0 +1,298 @@
+"""Fetches and what they are about: their sessions (KIP-227), the ends of partitions, who reads what from when to when.
+
+In: windows whose exchanges were measured. Out: how long the exchanges of `latency.ACROSS` were held, and the readers
+that were seen. Rules: what one message says of a topic's id, or of how many replicas a partition has, holds for the
+exchanges completed after it; partitions beyond `MAX_KNOWN` are not remembered, and what is about them cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analyzer.bulk import holding as h
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Exchanges, Names, Window
+from captures.kernels import doubled
+
+MAX_KNOWN: Final = 1 << 17
+"""Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
+
+
+class Reader(NamedTuple):
+    """A row of `readers`, times in nanoseconds; topic and id as messages say them."""
+
+    connection: str
+    client_ip: str
+    session_id: int | None
+    client_id: str | None
+    topic: str | None
+    topic_id: str | None
+    partition: int
+    from_ns: int
+    to_ns: int
+    first_offset: int
+    last_offset: int
+    records: int | None
+    record_bytes: int
+    begun: bool
+    isolation_level: int | None
+
+
+class Sessions:
+    """Fetch sessions of a capture point, in progress; `over`: readers of those that have ended."""
+
+    def __init__(self) -> None:
+        self.over: list[Reader] = []
+        self._partitions = _Partitions()
+        self._know = h.Knowledge(
+            ends=np.zeros((64, h.E_COLUMNS), np.int64),
+            entries=np.zeros((64, h.S_COLUMNS), np.int64),
+            chains=np.full(128, -1, np.int64),
+            sessions=np.zeros((64, h.Z_COLUMNS), np.int64),
+            connections=np.array([[-1, 0]] * 64, np.int64),
+            gone=np.zeros((64, h.S_COLUMNS), np.int64),
+            v=np.zeros(h.V_COLUMNS, np.int64),
+        )
+        self._know.v[[h.V_ENTRY_FREE, h.V_SESSION_FREE]] = -1
+        self._known = 0
+
+    def take(self, window: Window, rows: np.ndarray, served: np.ndarray, taken_up: np.ndarray) -> np.ndarray:
+        """Some exchanges of a window, by their rows -> int64, how long each was held, in microseconds or NULL. `served`
+        and `taken_up`: of all of its exchanges, how long the broker took and when it could begin."""
+        held = np.zeros(len(rows), np.int64)
+        if len(rows):
+            every = window.every
+            table = _rows(every, rows, served, taken_up)
+            parts, firsts = _parts(every.partitions, rows)
+            left, lefts = _parts(every.forgotten, rows)
+            trigger = every.column("trigger")[rows]
+            table[h.R_FIRST], table[h.R_FORGOTTEN] = firsts, lefts
+            begin = 0
+            for packet, facts in self._partitions.new_facts(window):
+                end = int(np.searchsorted(trigger, packet, side="left"))
+                self._hold(table, parts, left, held, begin, end)
+                begin = end
+                facts()
+            self._hold(table, parts, left, held, begin, len(rows))
+        else:
+            for _, facts in self._partitions.new_facts(window):
+                facts()
+        ended = window.connections.number
+        if len(ended):
+            self._make_room(int(ended.max()) + 1, 0, 0)
+            h.end_sessions(np.ascontiguousarray(ended).copy(), self._know)
+        self._take_over(window.names)
+        return held
+
+    def finish(self, names: Names) -> None:
+        """The capture ends: what still lasts is over."""
+        open_ = np.flatnonzero(self._know.connections[:, 0] >= 0)
+        self._make_room(0, 0, 0)
+        h.end_sessions(open_, self._know)
+        self._take_over(names)
+
+    def _hold(
+        self, table: np.ndarray, parts: np.ndarray, left: np.ndarray, held: np.ndarray, begin: int, end: int
+    ) -> None:
+        """Exchanges `begin` to `end`, between which no fact comes."""
+        if begin == end:
+            return
+        for some, firsts in ((parts, table[h.R_FIRST]), (left, table[h.R_FORGOTTEN])):
+            span = slice(int(firsts[begin]), int(firsts[end]))
+            name = np.where(some[h.T_TOPIC, span] != s.NULL, some[h.T_TOPIC, span], some[h.T_TOPIC_ID, span])
+            some[h.T_NUMBER, span] = self._partitions.numbers(name, some[h.T_PARTITION, span])
+        connections = int(table[h.R_CONNECTION, begin:end].max()) + 1
+        named = int(table[h.R_FIRST, end] - table[h.R_FIRST, begin])
+        self._make_room(connections, named, end - begin)
+        h.hold(begin, end, table, parts, left, held, self._know)
+
+    def _make_room(self, connections: int, readers: int, sessions: int) -> None:
+        """For so many connections, and so many more readers and sessions."""
+        know = self._know
+        self._grow("connections", connections)
+        self._know.connections[len(know.connections) :, 0] = -1
+        self._grow("ends", self._partitions.count)
+        self._partitions.put_replicas(self._know.ends)
+        live, gone = int(know.v[h.V_LIVE]), int(know.v[h.V_GONE])
+        self._grow("entries", int(know.v[h.V_ENTRIES]) + readers)
+        self._grow("gone", gone + live + readers)
+        self._grow("sessions", int(know.v[h.V_SESSIONS]) + sessions)
+        if len(know.chains) < 2 * (live + readers):
+            self._grow("chains", 2 * (live + readers))
+            h.chain_again(self._know)
+
+    def _grow(self, name: str, rows: int) -> None:
+        while len(getattr(self._know, name)) < rows:
+            self._know = self._know._replace(**{name: doubled(getattr(self._know, name))})
+
+    def _take_over(self, names: Names) -> None:
+        """The readers that are over, with names, for the numbers of connections will be others'."""
+        count = int(self._know.v[h.V_GONE])
+        self._know.v[h.V_GONE] = 0
+        strings = names.strings
+
+        def text(number: int) -> str | None:
+            return None if number == s.NULL else strings[number]
+
+        for row in self._know.gone[:count].tolist():
+            connection = row[h.S_CONNECTION]
+            self.over.append(
+                Reader(
+                    names.connections[connection],
+                    strings[names.ends[connection][0]],
+                    _value(row[h.S_ID]),
+                    text(row[h.S_CLIENT]),
+                    text(row[h.S_TOPIC]),
+                    text(row[h.S_TOPIC_ID]),
+                    row[h.S_PARTITION],
+                    row[h.S_FROM_NS],
+                    row[h.S_TO_NS],
+                    row[h.S_FIRST],
+                    row[h.S_LAST],
+                    _value(row[h.S_RECORDS]),
+                    row[h.S_BYTES],
+                    row[h.S_BEGUN] == 1,
+                    _value(row[h.S_ISOLATION]),
+                )
+            )
+
+
+def _value(number: int) -> int | None:
+    return None if number == s.NULL else number
+
+
+_AS_THEY_STAND: Final = {
+    h.R_API: s.X_API_KEY, h.R_ASKED_NS: s.X_REQUEST_FIRST_NS, h.R_ANSWERED_NS: s.X_RESPONSE_FIRST_NS,
+    h.R_ENDED_NS: s.X_RESPONSE_LAST_NS, h.R_THROTTLE: s.X_THROTTLE, h.R_ERROR: s.X_ERROR, h.R_ACKS: s.X_ACKS,
+    h.R_MIN_BYTES: s.X_MIN_BYTES, h.R_ISOLATION: s.X_ISOLATION_LEVEL, h.R_REPLICA: s.X_REPLICA,
+    h.R_SESSION: s.X_SESSION, h.R_EPOCH: s.X_SESSION_EPOCH, h.R_GIVEN: s.X_SESSION_GIVEN,
+    h.R_TRANSACTION: s.X_TRANSACTIONAL_ID, h.R_CLIENT: s.X_CLIENT_ID,
+}  # fmt: skip
+_PARTS_AS_THEY_STAND: Final = {
+    h.T_TOPIC: s.P_TOPIC, h.T_TOPIC_ID: s.P_TOPIC_ID, h.T_PARTITION: s.P_PARTITION, h.T_ERROR: s.P_ERROR,
+    h.T_OFFSET: s.P_OFFSET, h.T_HIGH: s.P_HIGH_WATERMARK, h.T_STABLE: s.P_LAST_STABLE, h.T_BYTES: s.P_RECORD_BYTES,
+    h.T_RECORDS: s.P_RECORDS, h.T_FOLLOWING: s.P_FOLLOWING, h.T_SENT_ON: s.P_SENT_ON,
+}  # fmt: skip
+
+
+def _rows(every: Exchanges, rows: np.ndarray, served: np.ndarray, taken_up: np.ndarray) -> np.ndarray:
+    """int64[R_COLUMNS, n + 1]: exchanges as the kernel takes them; where their topic-partitions begin is missing."""
+    x = every.columns
+    table = np.full((h.R_COLUMNS, len(rows) + 1), s.NULL, np.int64)
+    for to, column in _AS_THEY_STAND.items():
+        table[to, :-1] = x[column, rows]
+    table[h.R_CONNECTION, :-1] = every.connection[rows]
+    table[h.R_SERVED_US, :-1] = served[rows]
+    table[h.R_TAKEN_UP_NS, :-1] = taken_up[rows]
+    wait = np.where(x[s.X_MAX_WAIT, rows] != s.NULL, x[s.X_MAX_WAIT, rows], x[s.X_TIMEOUT, rows])
+    table[h.R_WAIT_US, :-1] = 1000 * np.maximum(wait, 0)
+    return table
+
+
+def _parts(partitions: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(int64[T_COLUMNS, m], the topic-partitions of some exchanges; int64[n + 1], where those of each begin)."""
+    owner = partitions[s.P_OWNER]
+    begin, end = np.searchsorted(owner, rows), np.searchsorted(owner, rows, side="right")
+    firsts = np.concatenate([[0], np.cumsum(end - begin)])
+    index = np.arange(firsts[-1]) + np.repeat(begin - firsts[:-1], end - begin)
+    table = np.empty((h.T_COLUMNS, len(index)), np.int64)
+    for to, column in _PARTS_AS_THEY_STAND.items():
+        table[to] = partitions[column, index]
+    return table, firsts
+
+
+class _Partitions:
+    """Numbers of partitions, whether messages say their topic's name or its id. `count` of them are known."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._numbers: dict[tuple[int, int], int] = {}  # by topic and partition
+        self._topic: dict[int, int] = {}  # what a name or an id (numbers of strings) stands for: itself, or another
+        self._id_of: dict[int, int] = {}
+        self._pairs: set[tuple[int, int]] = set()
+        self._said: dict[int, int] = {}  # replicas, by what was said: name or id, and partition
+        self._replicas: dict[tuple[int, int], int] = {}
+        self._unput: list[tuple[int, int]] = []  # number and replicas
+        self._keys = np.zeros(0, np.int64)  # name or id and partition, in order; the number of each
+        self._values = np.zeros(0, np.int64)
+
+    def numbers(self, name: np.ndarray, partition: np.ndarray) -> np.ndarray:
+        """The number of each partition, -1 of one too many. `name`: its topic's name or id."""
+        key = name << 32 | partition & 0xFFFFFFFF
+        at = np.minimum(np.searchsorted(self._keys, key), max(len(self._keys) - 1, 0))
+        missing = key[self._keys[at] != key] if len(self._keys) else key
+        if len(missing):
+            fresh = np.unique(missing)
+            found = [self._number(one >> 32, one & 0xFFFFFFFF) for one in fresh.tolist()]
+            keys = np.concatenate([self._keys, fresh])
+            order = np.argsort(keys)
+            self._keys, self._values = keys[order], np.concatenate([self._values, found])[order]
+            at = np.searchsorted(self._keys, key)
+        return self._values[at]
+
+    def _number(self, name: int, partition: int) -> int:
+        key = self._topic.get(name, name), partition
+        number = self._numbers.get(key)
+        if number is None:
+            if self.count >= MAX_KNOWN:
+                return -1
+            number = self._numbers[key] = self.count
+            self.count += 1
+            self._unput.append((number, self._replicas.get(key, s.NULL)))
+        return number
+
+    def put_replicas(self, ends: np.ndarray) -> None:
+        """New partitions, and what is new of others."""
+        for number, replicas in self._unput:
+            if ends[number, h.E_FOLLOWED] == 0 and ends[number, h.E_REPLICAS] == 0:
+                ends[number, h.E_NEWEST_NS : h.E_RING] = s.NULL
+            ends[number, h.E_REPLICAS] = replicas
+        self._unput = []
+
+    def new_facts(self, window: Window) -> list[tuple[int, Callable[[], None]]]:
+        """What the messages of a window say that was not known: (packet that completed the message, learn it)."""
+        found: list[tuple[int, Callable[[], None]]] = []
+        for identity, name, packet in window.topic_ids.tolist():
+            if (identity, name) not in self._pairs:
+                self._pairs.add((identity, name))
+                found.append((packet, partial(self._same_topic, identity, name)))
+        for name, partition, replicas, packet in _changes(window.leaders):
+            if self._said.get(name << 32 | partition) != replicas and len(self._said) < MAX_KNOWN:
+                self._said[name << 32 | partition] = replicas
+                found.append((packet, partial(self._replicated, name, partition, replicas)))
+        return sorted(found, key=lambda fact: fact[0])
+
+    def _same_topic(self, identity: int, name: int) -> None:
+        """A topic's id and name. A name that had another id is of a new topic now."""
+        if identity in self._topic:
+            self._topic[name] = self._topic[identity]
+        elif name in self._id_of:
+            self._topic[name] = self._topic[identity] = identity
+        else:
+            self._topic[identity] = self._topic.get(name, name)
+        self._id_of[name] = identity
+        self._keys, self._values = self._keys[:0], self._values[:0]
+
+    def _replicated(self, name: int, partition: int, replicas: int) -> None:
+        key = self._topic.get(name, name), partition
+        self._replicas[key] = replicas
+        if key in self._numbers:
+            self._unput.append((self._numbers[key], replicas))
+
+
+def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """(name or id of the topic, partition, replicas, packet) where a message says something else of a partition's
+    replicas than the one before it in the window."""
+    rows = leaders[leaders[:, s.L_REPLICAS] != s.NULL]
+    rows = rows[(rows[:, s.L_TOPIC] != s.NULL) | (rows[:, s.L_TOPIC_ID] != s.NULL)]
+    name = np.where(rows[:, s.L_TOPIC] != s.NULL, rows[:, s.L_TOPIC], rows[:, s.L_TOPIC_ID])
+    partition, replicas = rows[:, s.L_PARTITION], rows[:, s.L_REPLICAS]
+    order = np.lexsort((partition, name))
+    again = (np.diff(name[order]) == 0) & (np.diff(partition[order]) == 0) & (np.diff(replicas[order]) == 0)
+    kept = np.sort(order[np.append(True, ~again)]) if len(order) else order
+    columns = (name[kept], partition[kept] & 0xFFFFFFFF, replicas[kept], rows[kept, s.L_TRIGGER])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
