@@ -31,6 +31,7 @@ from analyzer.meaning.latency import Latency
 from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
 from analyzer.meaning.offsets import Offsets
 from analyzer.meaning.records import OpenedRecords, RowGroups
+from analyzer.meaning.sessions import readers_table
 from analyzer.meaning.summary import Summary, Told
 from analyzer.meaning.transactions import Transactions
 from analyzer.messages import Messages
@@ -344,9 +345,15 @@ class PointTables:
     def meant(self) -> Iterator[tuple[str, pa.Table]]:
         """All has been taken: the tables of what it means, empty ones too; findings come of all tables, later."""
         told = {name: [tables.schema(name).empty_table()] for name in tables.MEANING if name != "findings"}
+        self.latency.sessions.finish(self.names)
         for listener in self.listeners:
             for name, table in listener.tables(self.names.capture, self.topics.name):
                 told[name].append(table)
+        if self._choice.means:
+            clients = told["clients"][-1].to_pylist()
+            groups = {(row["client_id"], row["client_ip"]): row["group_ids"] for row in clients}
+            readers = readers_table(self.names.capture, self.latency.sessions.over, groups)
+            told["readers"].append(readers)
         for name, parts in told.items():
             yield name, concatenated(name, parts)
 

@@ -13,9 +13,11 @@ Every share reads the whole capture point and decodes only its connections. So a
 fragments and numbers of packets and connections, and nothing of that has to be told between them.
 
 What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: whoever
-takes those of all shares does so in order, window by window, as one reader does. Rows carry the packet that completed
-them and their connection's number, and merging sorts by both. Who runs shares, where, and carries pieces from one to
-the other is not said here: Spark's tasks do (`reports.spark.split`).
+takes those of all shares does so in order, window by window, as one reader does. Where meaning is wanted, exchanges
+that tell how long those of others were held (Produce, Fetch: `latency.ACROSS`) are among them; how long is decided
+there, and put into the rows when they are merged. Rows carry the packet that completed them and their connection's
+number, and merging sorts by both. Who runs shares, where, and carries pieces from one to the other is not said here:
+Spark's tasks do (`reports.spark.split`).
 """
 
 from __future__ import annotations
@@ -24,20 +26,24 @@ import io
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.bulk.engine import Engine, Settings, Share
 from analyzer.bulk.facts import Facts, Naming, facts_of
 from analyzer.bulk.rows import Merging, Window
+from analyzer.columns import CAUSES
 from analyzer.dataset import Parts
 from analyzer.meaning.hearing import Listener
+from analyzer.meaning.latency import is_across
 from analyzer.meaning.summary import Summary
 from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
 from captures.files import CapturePoint, FileInfo
@@ -45,7 +51,8 @@ from captures.kernels import NULL
 
 __all__ = ["Piece", "Share", "Shared", "by_range", "merge", "share", "take_facts"]
 
-_TRIGGER, _BORN = "_trigger", "_born"
+_TRIGGER, _BORN, _ACROSS = "_trigger", "_born", "_across"
+_DECIDED = ("hold_us", "broker_us", "cause")
 
 _LAST = 1 << 62
 """The place of rows that belong to no exchange: after all others."""
@@ -87,8 +94,8 @@ class _Pieces:
         self.written: list[Piece] = []
         self._file: io.BufferedWriter | None = None
 
-    def add(self, place: int, name: str, content: pa.Table | list[Facts]) -> None:
-        """Rows of a table, or facts; `place` is the number of the range."""
+    def add(self, place: int, name: str, content: pa.Table | list[Facts] | np.ndarray) -> None:
+        """Rows of a table, facts, or what was decided; `place` is the number of the range."""
         if self._file is None:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
@@ -133,8 +140,13 @@ def share(
         if following != place:
             close_range()
             place = following
-        facts.append(facts_of(ended, naming))
-        window = engine.merging.take([ended], engine.done_packets).without_facts()  # they are told where all are
+        window = engine.merging.take([ended], engine.done_packets)
+        matter = None
+        if choice.meaning:
+            window = made.latency.measure(window)
+            matter = is_across(window.every.columns)
+        facts.append(facts_of(ended, naming, window.every, matter))
+        window = window.without_facts()  # they are told where all are
         made.take(window)
         for name, table in made.tables():
             if name == "messages":
@@ -168,7 +180,9 @@ def _placed(made: PointTables, opened: Iterable[tuple[str, pa.Table]]) -> Iterat
     owner = np.concatenate([none, *(rows.owner + at for rows, at in zip(waiting, before[:-1], strict=True))])
     flushed = dict(made.flush())
     if len(connection):
-        yield "exchanges", _with_keys(flushed["exchanges"], trigger, born)
+        across = np.concatenate([is_across(rows.columns) for rows in waiting])
+        table = flushed["exchanges"].append_column(_ACROSS, pa.array(across))
+        yield "exchanges", _with_keys(table, trigger, born)
     if len(owner):
         yield "partitions", _with_keys(flushed["partitions"], trigger[owner], born[owner])
     for name, table in opened:
@@ -226,8 +240,11 @@ def by_range(shares: Sequence[Shared]) -> tuple[list[list[Piece]], list[Piece]]:
     return rows, [piece for place in range(shares[0].ranges) for piece in pieces[place, False]]
 
 
-def merge(ranges: Iterable[Sequence[Piece]], parts: Parts) -> list[dict[str, Any]]:
-    """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files."""
+def merge(
+    ranges: Iterable[Sequence[Piece]], parts: Parts, decided: Mapping[int, Piece] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files.
+    `decided`: by range, what `take_facts` found of exchanges that depend on other connections'."""
     for pieces in ranges:
         found: dict[str, list[pa.Table]] = defaultdict(list)
         for piece in pieces:
@@ -237,8 +254,32 @@ def merge(ranges: Iterable[Sequence[Piece]], parts: Parts) -> list[dict[str, Any
                 rows = pa.concat_tables(found.pop(name)).unify_dictionaries().combine_chunks()
                 # Stable: rows of one exchange stay as they are.
                 order = np.lexsort((rows[_BORN].to_numpy(), rows[_TRIGGER].to_numpy()))
-                parts.write(name, rows.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
+                rows = rows.drop_columns([_TRIGGER, _BORN]).take(pa.array(order))
+                if name == "exchanges":
+                    rows = _with_decided(rows, decided.get(pieces[0].range))
+                parts.write(name, rows)
     return parts.close()
+
+
+def _with_decided(rows: pa.Table, decided: Piece | None) -> pa.Table:
+    """Exchanges of a range, in order, with what was decided of those across connections, which come in that order."""
+    across = rows[_ACROSS].to_numpy()
+    rows = rows.drop_columns([_ACROSS])
+    if decided is None:
+        return rows
+    found = pickle.loads(_bytes_of(decided))
+    for name, values in zip(_DECIDED, found, strict=True):
+        place, stated = rows.schema.get_field_index(name), name == "cause"
+        column = rows[name].combine_chunks()
+        if stated:  # what was said without them means nothing here
+            numbers = pa.compute.index_in(column.cast(pa.string()), pa.array(CAUSES))
+        else:
+            numbers = column
+        filled = numbers.cast(pa.int64()).fill_null(NULL).to_numpy().copy()
+        filled[across] = values
+        array = arrow.dictionary(filled, CAUSES) if stated else arrow.integers(filled, pa.int64())
+        rows = rows.set_column(place, name, array)
+    return rows
 
 
 def _bytes_of(piece: Piece) -> pa.Buffer:
@@ -261,30 +302,43 @@ class _Connections:
 
 
 def take_facts(
-    pieces: Sequence[Piece], shares: Sequence[Shared], point: CapturePoint, choice: Choice, parts: Parts
-) -> tuple[PointRead, tuple[str, ...], list[dict[str, Any]]]:
+    pieces: Sequence[Piece], shares: Sequence[Shared], point: CapturePoint, choice: Choice, parts: Parts, path: Path
+) -> tuple[PointRead, tuple[str, ...], list[dict[str, Any]], dict[int, Piece]]:
     """The facts of a capture point, `pieces` in order of shares in order of ranges: all that is known besides its rows,
-    the names of its tables, and its small tables written."""
+    the names of its tables, its small tables written, and what was decided of rows, in pieces of the file `path`, by
+    range."""
     connections = _Connections()
     first = shares[0]
     merging = Merging(point.name, len(shares), connections, first.files)
     made = PointTables(merging.names, choice)
     names = [name for name, _ in (*made.flush(), *made.rest(), *made.meant())]
     names += ["messages"] if choice.keep_bytes else []
+    out = _Pieces(path)
+    decided: dict[int, Piece] = {}
     for at in range(0, len(pieces), len(shares)):
+        found: list[np.ndarray] = []
         told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
         for window in zip(*told, strict=True):
             for facts in window:
                 connections.known.update(facts.named)
-            made.take(merging.take([facts.ended for facts in window], 0).facts_alone())
+            merged = merging.take([facts.ended for facts in window], 0)
+            if choice.meaning:
+                merged = made.latency.decide(merged)
+                across = is_across(merged.every.columns)
+                found.append(np.stack([merged.every.column(name)[across] for name in _DECIDED]))
+            made.take(merged.facts_alone())
             merging.names.release()
+        if choice.meaning:
+            out.add(pieces[at].range, "", np.concatenate(found, axis=1))
+            decided[pieces[at].range] = out.written[-1]
         for name, table in made.flush():
             if len(table):
                 parts.write(name, table)
+    out.close()
     for one in shares:
         made.summary.join(one.summary)
         made.join_listeners(one.listeners)
     for name, table in made.meant():
         if len(table):
             parts.write(name, table)
-    return made.finish(point, first), tuple(names), parts.close()
+    return made.finish(point, first), tuple(names), parts.close(), decided

@@ -13,14 +13,20 @@ import numpy as np
 
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
-from analyzer.bulk.rows import EndPoints
+from analyzer.bulk.rows import EndPoints, Exchanges
+
+_WORKED_OUT = (s.X_MUTED_US, s.X_NETWORK_US, s.X_WAY_NS)
+_OF_EXCHANGES = [
+    column for column in range(s.X_COLUMNS) if column not in (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER)
+]
+"""What is not said of an exchange that only names its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the connections of a share said in one window that matters for others: an `Ended` without exchanges but one
-    a connection, slots numbered over all shares, and the connections that it is the first to name: end points, reuse
-    and number by slot."""
+    """What the connections of a share said in one window that matters for others: an `Ended` with one exchange a
+    connection, of which it says the connection alone, and those that matter with their topic-partitions; slots numbered
+    over all shares, and the connections that it is the first to name: end points, reuse and number by slot."""
 
     ended: Ended
     named: dict[int, tuple[Any, Any, int, int]]
@@ -34,6 +40,10 @@ class Naming:
         self._number = number
         self._of = of
         self._named = np.zeros(0, np.int64)  # by slot: 1 + the number of the connection last named in it
+
+    def born(self, slots: np.ndarray) -> np.ndarray:
+        """Which connection of the capture point is in each slot."""
+        return self._flows.born(slots)
 
     def slots(self, slots: np.ndarray) -> np.ndarray:
         """Slots as all shares number them."""
@@ -50,12 +60,27 @@ class Naming:
         return {slot * self._of + self._number: self._flows.end_points(slot) for slot in fresh.tolist()}
 
 
-def facts_of(ended: Ended, naming: Naming) -> Facts:
-    """The facts of one window of a share."""
-    _, first = np.unique(ended.exchanges[s.X_SLOT], return_index=True)
-    exchanges = np.full((s.X_COLUMNS, len(first)), s.NULL, np.int64)
-    for row in (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER):
-        exchanges[row] = ended.exchanges[row, first]
+def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matter: np.ndarray | None = None) -> Facts:
+    """The facts of one window of a share. `every`: its exchanges as the share's `Window` has them, with what has been
+    worked out; `matter` bool[n]: those of them that matter for others."""
+    x = ended.exchanges
+    kept = np.zeros(x.shape[1], np.bool_)
+    if every is not None and matter is not None and len(every):
+        order = np.lexsort((naming.born(x[s.X_SLOT]), x[s.X_TRIGGER]))  # as `Merging` has them
+        kept[order] = matter
+        x = x.copy()
+        for column in _WORKED_OUT:
+            x[column, order] = every.columns[column]
+    whole = np.flatnonzero(kept)
+    _, first = np.unique(x[s.X_SLOT], return_index=True)
+    chosen = np.union1d(first, whole)
+    exchanges = x[:, chosen]
+    others = ~kept[chosen]
+    exchanges[np.ix_(_OF_EXCHANGES, others)] = s.NULL
+    owner = ended.parts[s.P_OWNER]
+    parts = ended.parts[:, kept[owner]] if len(whole) else ended.parts[:, :0].copy()
+    parts[s.P_OWNER] = np.searchsorted(chosen, parts[s.P_OWNER])
+    parts[s.P_SET] = s.NULL
     facts, leaders, connections = ended.facts.copy(), ended.leaders.copy(), ended.connections
     slots = (exchanges[s.X_SLOT], facts[:, s.FACT_SLOT], leaders[:, s.L_SLOT])
     named = naming.new(np.concatenate([*slots, connections.number]))
@@ -67,7 +92,7 @@ def facts_of(ended: Ended, naming: Naming) -> Facts:
         facts=facts,
         leaders=leaders,
         connections=replace(connections, number=naming.slots(connections.number)),
-        parts=ended.parts[:, :0].copy(),
+        parts=parts,
         messages=ended.messages[:0],
         message_bytes=ended.message_bytes[:0],
         sets=ended.sets[:0],

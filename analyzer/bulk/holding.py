@@ -1,9 +1,9 @@
 """What a broker waited for on purpose: fetches without data, replicas of what is produced; and who follows what.
 
-In: answered exchanges of Fetch, ShareFetch, Produce and ListOffsets in the order in which they were completed, and their
-topic-partitions by number. Out: how long each was held, or NULL; rows of readers that are over. Rules: what is decided
-of an exchange follows from it and from those before it alone, so that cutting them into windows changes nothing; what
-is kept of a partition is its latest `RING` ends, so memory is bounded by partitions and open sessions.
+In: answered exchanges of Fetch, ShareFetch, Produce and ListOffsets in the order in which they were completed, and
+their topic-partitions by number. Out: how long each was held, or NULL; rows of readers that are over. Rules: what is
+decided of an exchange follows from it and from those before it alone, so that cutting them into windows changes
+nothing; what is kept of a partition is its latest `RING` ends, so memory is bounded by partitions and open sessions.
 
 When an answer holds enough records, the question is whether they were there when the broker took the request up. Only
 partitions that it brings records of matter: one that had some would be in it. A partition's end at that time is at
@@ -494,9 +494,10 @@ def _share_fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table) -> Int
 
 @kernel
 def hold(begin: Int, end: Int, rows: Table, parts: Table, forgotten: Table, held: Table, know: Knowledge) -> None:
-    """Decide of exchanges `begin` to `end` how long they were held (`held`, int64[n], microseconds, NULL: it cannot be told), and learn
-    from each. rows [R_COLUMNS, n + 1]: the last says where topic-partitions end; parts, forgotten [T_COLUMNS, m]. Room
-    was made sure of: for an entry and a row of `gone` a topic-partition more, a session an exchange more."""
+    """Decide of exchanges `begin` to `end` how long they were held (`held`, int64[n], microseconds, NULL: it cannot be
+    told), and learn from each. rows [R_COLUMNS, n + 1]: the last says where topic-partitions end; parts, forgotten
+    [T_COLUMNS, m]. Room was made sure of: for an entry and a row of `gone` a topic-partition more, a session an
+    exchange more."""
     for i in range(begin, end):
         api = rows[R_API, i]
         if api == names.FETCH:

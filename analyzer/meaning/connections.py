@@ -200,7 +200,8 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
     prefixes = zip(ended["prefix_kind"].tolist(), columns.pop("prefix").to_pylist(), strict=True)
     proxied = [(None, None) if text is None else named_ends(kind, text) for kind, text in prefixes]
     # On one machine there is no way between the two.
-    points = [AT_BROKER if end[0] == end[2] else at for end, at in zip(ends, ended["capture_point"].tolist(), strict=True)]
+    seen = zip(ends, ended["capture_point"].tolist(), strict=True)
+    points = [AT_BROKER if end[0] == end[2] else at for end, at in seen]
     columns["capture_point"] = pa.array([CAPTURE_POINTS[point] for point in points], pa.string())
     columns["proxied_from"] = pa.array([source for source, _ in proxied], pa.string())
     columns["proxied_to"] = pa.array([target for _, target in proxied], pa.string())

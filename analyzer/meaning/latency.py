@@ -1,12 +1,12 @@
 """Where the time of each exchange went: behind others, a throttle, the network, the broker's waiting, its work.
 
-In: windows in order. Out: the same windows with the columns `muted_us`, `network_us`, `hold_us`, `broker_us` and `cause`
-of their exchanges filled. Rules: queue, muted, network, hold and broker add up to `total_us` exactly where all are
+In: windows in order. Out: the same windows with `muted_us`, `network_us`, `hold_us`, `broker_us` and `cause` of their
+exchanges filled. Rules: queue, muted, network, hold and broker add up to `total_us` exactly where all are
 known, and none is negative; where it cannot be told how long the broker waited on purpose, `hold_us` and `broker_us`
 are NULL. What is said of an exchange follows from it and those completed before it.
 
-`measure` asks nothing of other connections; `decide` does, for the APIs of `ACROSS`. Where a capture point's connections
-are shared out, shares measure, and what is across them is decided where their facts come together.
+`measure` asks nothing of other connections; `decide` does, for the APIs of `ACROSS`. Where a capture point's
+connections are shared out, shares measure, and what is across them is decided where their facts come together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Names, Window
+from analyzer.bulk.rows import Exchanges, Window
 from analyzer.columns import CAUSES, latency_us, queue_us
 from analyzer.meaning.sessions import Sessions
 from analyzer.protocol import errors
@@ -149,7 +149,7 @@ _APIS: Final = 256
 
 
 def _served(x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> np.ndarray:
-    """int64[n]: latencies from when the broker could begin, without the way to it and back; NULL where there is none."""
+    """int64[n]: latencies from when the broker could begin, without the way to it and back; NULL where unknown."""
     rest = latency - queue - x[s.X_MUTED_US] - x[s.X_WAY_NS] // 1000
     return np.where(latency == s.NULL, s.NULL, rest)
 
@@ -205,7 +205,7 @@ class _Mutes:
 
     def __init__(self) -> None:
         self._until = np.zeros(64, np.int64)  # by connection: microseconds since 1970
-        self._after = np.full(64, -1, np.int64)  # the same: 1 throttled after the answer, 0 inside its latency, -1 unknown
+        self._after = np.full(64, -1, np.int64)  # 1 throttled after the answer, 0 inside its latency
         self._any = False
 
     def take(self, window: Window, latency: np.ndarray, queue: np.ndarray) -> np.ndarray:
@@ -234,8 +234,8 @@ class _Mutes:
     def _throttled(
         self, connection: np.ndarray, throttle: np.ndarray, rest: np.ndarray, known: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """bool[n] each: after whose answer the broker keeps silent, and whose latency has the throttle in it. Of a broker
-        whose version is not known, an answer that came sooner than its throttle tells."""
+        """bool[n] each: after whose answer the broker keeps silent, and whose latency has the throttle in it. Of a
+        broker whose version is not known, an answer that came sooner than its throttle tells."""
         after = self._after[connection]
         inside = (throttle > 0) & known & ((after == 0) | ((after < 0) & (10 * rest >= 9 * throttle)))
         return (throttle > 0) & known & ~inside, inside
@@ -255,7 +255,8 @@ class _Mutes:
         def latest(ends: np.ndarray) -> np.ndarray:
             """The largest so far on the connection: each connection's numbers are above those of the one before."""
             apart = np.where(ends > 0, np.minimum(ends - base + 1, _SPAN - 1), 0) + rank * _SPAN
-            return np.maximum.accumulate(apart) - rank * _SPAN
+            so_far: np.ndarray = np.maximum.accumulate(apart) - rank * _SPAN
+            return so_far
 
         found = latest(before)
         until = np.zeros(len(connection), np.int64)

@@ -7,12 +7,14 @@ exchanges completed after it; partitions beyond `MAX_KNOWN` are not remembered, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from analyzer import tables
 from analyzer.bulk import holding as h
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Names, Window
@@ -296,3 +298,38 @@ def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
     kept = np.sort(order[np.append(True, ~again)]) if len(order) else order
     columns = (name[kept], partition[kept] & 0xFFFFFFFF, replicas[kept], rows[kept, s.L_TRIGGER])
     return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def readers_table(
+    capture: str, readers: Sequence[Reader], groups: Mapping[tuple[str | None, str | None], Sequence[str]]
+) -> pa.Table:
+    """Rows of `readers`, in order of time. `groups`: those that each client (id and address) takes part in; of several
+    none is said."""
+    rows = []
+    for one in sorted(readers, key=_place):
+        of = groups.get((one.client_id, one.client_ip), ())
+        rows.append(
+            {
+                "capture": capture,
+                "connection": one.connection,
+                "session_id": one.session_id,
+                "client_id": one.client_id,
+                "group_id": of[0] if len(of) == 1 else None,
+                "topic": one.topic,
+                "topic_id": one.topic_id,
+                "partition": one.partition,
+                "from_time": one.from_ns // 1000,
+                "to_time": None if one.to_ns == s.NULL else one.to_ns // 1000,
+                "first_offset": one.first_offset,
+                "last_offset": one.last_offset,
+                "records": one.records,
+                "record_bytes": one.record_bytes,
+                "start_seen": one.begun,
+                "isolation_level": one.isolation_level,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=tables.schema("readers"))
+
+
+def _place(one: Reader) -> tuple[int, str, str, int, int]:
+    return one.from_ns, one.connection, one.topic or one.topic_id or "", one.partition, one.to_ns

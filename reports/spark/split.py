@@ -5,7 +5,7 @@ In: a capture point. Out: the dataset files that the local engine would write fo
 ```
  capture ──▶ share 0 of k ──▶ rows, facts ─┐
  capture ──▶ share 1 of k ──▶ rows, facts ─┼──▶ merge, a task for each range of packets ──▶ Parquet
- capture ──▶ ...              (in files)  ─┘    and one for the facts ──▶ small tables, coverage
+ capture ──▶ ...              (in files)  ─┘    after one for the facts ──▶ small tables, coverage
 ```
 
 Every sharing task reads the whole capture point as the local engine does, and decodes only the connections of its share
@@ -90,19 +90,29 @@ def split_point(
     ranges, facts = by_range(shares)
     merging = [ranges[at : at + RANGES_A_TASK] for at in range(0, len(ranges), RANGES_A_TASK)]
 
-    def write(number: int) -> Any:
+    last = len(merging)
+
+    def together(number: int) -> Any:
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
         try:
-            if number == len(merging):
-                return take_facts(facts, shares, point, choice, parts)
-            return merge(merging[number], parts)
+            path = folder / PIECES / f"{label}-decided-{attempt()}"
+            return take_facts(facts, shares, point, choice, parts, path)
         except BaseException:
             parts.abandon()
             raise
 
-    tasks = len(merging) + 1
-    *merged, (read, names, small) = context.parallelize(range(tasks), tasks).map(write).collect()
-    for path in {piece.path for one in shares for piece in one.pieces}:
+    [(read, names, small, decided)] = context.parallelize([last], 1).map(together).collect()
+
+    def write(number: int) -> Any:
+        parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
+        try:
+            return merge(merging[number], parts, decided)
+        except BaseException:
+            parts.abandon()
+            raise
+
+    merged = context.parallelize(range(last), last).map(write).collect() if last else []
+    for path in {piece.path for one in shares for piece in one.pieces} | {piece.path for piece in decided.values()}:
         os.unlink(path)
     return Done(read, names, [*(entry for files in merged for entry in files), *small])
 

@@ -35,8 +35,8 @@ def test_shares_become_what_one_reader_gives(sample: str, count: int, tmp_path: 
     assert made[0].ranges > 2
     rows, facts = shares.by_range(made)
     parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
-    files = shares.merge(rows, parts)
-    read, names, more = shares.take_facts(facts, made, point, choice, small)
+    read, names, more, decided = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
+    files = shares.merge(rows, parts, decided)
     found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
     expected = analyzer.analyze(capture, keep_bytes=True, records="meta", window_bytes=20_000)
     assert {*names, "findings"} == set(expected.tables)

@@ -40,6 +40,7 @@ NAMED = re.compile(r"Name: ?(\w+); ?Version: ?(-?\d+);.*?CorrelationId: ?(-?\d+)
 NAMED_CLIENT = re.compile(r"; ?ClientId: ?(?:Some\(([^)]*)\)|([^;]*?))(?:;| from connection )")
 HEADED = re.compile(r"RequestHeader\(apiKey=(\w+), apiVersion=(\d+), clientId=(.*?), correlationId=(-?\d+)\) -- ")
 KEYED = re.compile(r"\{api_key=(\d+),api_version=(-?\d+),correlation_id=(-?\d+),client_id=(.*?)\} -- ")
+REMOTE = re.compile(r",remoteTime:(\d+(?:\.\d+)?),")
 FROM = re.compile(r" from (?:client /(\S+?)|connection (\S+?));totalTime:(\d+(?:\.\d+)?),")
 
 
@@ -59,6 +60,8 @@ class Logged:
     broker: End | None
     """None in 0.8, which did not log it."""
     forwarded: bool
+    remote_ms: float | None = None
+    """Of it, what the request waited without a thread: in purgatory, or for a coordinator's or controller's log."""
     request: dict[str, Any] | None = None
     response: dict[str, Any] | None = None
 
@@ -96,6 +99,7 @@ def from_json(time: float, text: str) -> Logged:
         client=client,
         broker=broker,
         forwarded=entry.get("isForwarded", False),
+        remote_ms=entry["remoteTimeMs"],
         request=entry["request"],
         response=entry["response"],
     )
@@ -117,7 +121,11 @@ def from_text(time: float, text: str) -> Logged:
         client_id = (client_match[1] or client_match[2] or "") if client_match else None
     else:
         raise ValueError(f"none of the text formats: {text[:80]!r}")
-    return Logged(time, float(source[3]), key, version, correlation_id, client_id, client, broker, forwarded=False)
+    remote = REMOTE.search(text, source.start())
+    return Logged(
+        time, float(source[3]), key, version, correlation_id, client_id, client, broker, forwarded=False,
+        remote_ms=float(remote[1]) if remote else None,
+    )  # fmt: skip
 
 
 def connection_ends(connection: str) -> tuple[End, End]:

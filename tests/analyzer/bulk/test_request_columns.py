@@ -13,7 +13,9 @@ from analyzer.bulk import state as s
 from analyzer.protocol import names
 from tests.shared import SAMPLES, capture_files
 
-AS_IT_STANDS = ("ACKS", "MAX_WAIT", "MIN_BYTES", "ISOLATION_LEVEL")
+AS_IT_STANDS = (
+    "ACKS", "MAX_WAIT", "MIN_BYTES", "ISOLATION_LEVEL", "REPLICA", "SESSION", "SESSION_EPOCH", "TIMEOUT", "ASSIGNMENTS",
+)  # fmt: skip
 
 
 def test_these_roles_and_columns_stand_in_one_order() -> None:
