@@ -23,7 +23,12 @@ from analyzer.text import duration, printable, size
 from analyzer.times import rfc3339
 
 SLOW_US = 100_000
-"""Latency from which an exchange is marked as slow. A long poll is slow on purpose; it is marked all the same."""
+"""Latency, without what the broker waited on purpose, from which an exchange is marked as slow."""
+
+MATTERS_US = 10_000
+"""Latency from which a line says what most of it was."""
+
+_MOSTLY = {"hold": "held", "broker": "broker", "network": "network", "throttle": "throttle", "client": "queue"}
 
 LOOK_AHEAD = 500
 """Exchanges that the choice of columns looks at, where more than one is at hand."""
@@ -78,6 +83,7 @@ class Lines:
         return [
             _Column("time", 1, 15 if self._absolute else 12, True, self._when),
             _Column("latency", 1, 9, True, _latency),
+            _Column("mostly", 1, 8, False, _mostly),
             _Column("api", 2, 24, False, _api),
             _Column("client", 1, 21, False, lambda row: _end(row["client_ip"], row["client_port"])),
             _Column("broker", 1, 21, False, lambda row: _end(row["broker_ip"], row["broker_port"])),
@@ -109,6 +115,7 @@ class Lines:
             column("response", lambda row: size(row["response_bytes"]), (8, 8), True),
         ]
         optional = [  # what is worth its place comes first
+            [column("mostly", _mostly, (6, 8))] if any(map(_mostly, head)) else [],
             [column("broker", self._ends.broker, (6, 21))] if self._ends.several_brokers else [],
             [column("client", self._ends.client, (6, 21))],
             sizes,
@@ -168,7 +175,7 @@ class Lines:
     def exchange(self, one: Any) -> str:
         """One exchange."""
         row = one.row
-        slow = row["latency_us"] is not None and row["latency_us"] >= SLOW_US
+        slow = row["latency_us"] is not None and row["latency_us"] - (row["hold_us"] or 0) >= SLOW_US
         failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
         odd = "undecoded" in (row["request_state"], row["response_state"])
         mark = "!" if failed or odd else "~" if slow else " "
@@ -393,6 +400,12 @@ def _api(row: Row) -> str:
 
 def _latency(row: Row) -> str:
     return duration(row["latency_us"])
+
+
+def _mostly(row: Row) -> str:
+    """The largest part of a latency that matters: held on purpose, the broker's work, the network, a throttle, or a
+    queue behind earlier requests of the connection."""
+    return _MOSTLY.get(row["cause"], "") if (row["latency_us"] or 0) >= MATTERS_US else ""
 
 
 def _correlation(row: Row) -> str:

@@ -24,6 +24,7 @@ from analyzer.bulk.rows import Window
 from analyzer.dataset import Dataset, Writer, concatenated
 from analyzer.exchange import Exchange
 from analyzer.meaning.connections import EndedConnections, unrecognised_lines
+from analyzer.meaning.latency import Latency
 from analyzer.meaning.names import TopicIds
 from analyzer.messages import Messages
 from analyzer.options import Reading
@@ -226,6 +227,7 @@ class _OneByOne:
         self._messages = messages
         self._partitions = partitions
         self.passed = (0, 0)
+        self._latency = Latency()
         self._topics = TopicIds()
         self._ended = EndedConnections()
         self._ahead = NamesAhead(self._topics, point, engine.settings)
@@ -262,6 +264,7 @@ class _OneByOne:
     def _of(self, window: Window, start: datetime.datetime | None) -> Iterator[tuple[tuple[int, int], Exchange]]:
         """The exchanges of one window, each with its place among all."""
         names, messages, look_up = window.names, self._messages, self._ahead.look_up
+        window = self._latency.take(window)
         self._topics.take(window)
         self._ended.take(window)
         messages.take(window)

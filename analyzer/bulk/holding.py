@@ -186,6 +186,20 @@ def _was_there(ends: Table, at: Int, when_ns: Int, offset: Int, committed: Int) 
     return UNKNOWN
 
 
+@inline
+def _released(ends: Table, at: Int, when_ns: Int, offset: Int) -> Int:
+    """By when the first records were there that came to a partition after `when_ns`: they were acknowledged then. NULL:
+    they were not seen, or are not acknowledged yet."""
+    found = np.int64(NULL)
+    for i in range(min(ends[at, E_COUNT], RING)):
+        entry = E_RING + i * N_COLUMNS
+        later = ends[at, entry + N_ASKED_NS] >= when_ns
+        if ends[at, entry + N_BASE] != NULL and ends[at, entry + N_BASE] >= offset and later:
+            known = ends[at, entry + N_KNOWN_NS]
+            found = known if found == NULL else min(found, known)
+    return found
+
+
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
@@ -356,6 +370,7 @@ def _fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table, session: Int
     sent_on = False
     moved = False
     verdict = np.int64(AT_END)
+    released = np.int64(NULL)
     for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
         sent_on = sent_on or parts[T_SENT_ON, j] != NULL
         if parts[T_BYTES, j] == NULL or parts[T_BYTES, j] == 0:
@@ -368,6 +383,9 @@ def _fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table, session: Int
             offset = know.entries[reader, S_OFFSET]
             committed = rows[R_ISOLATION, i] if rows[R_REPLICA, i] < 0 else np.int64(0)
             found = _was_there(know.ends, number, rows[R_TAKEN_UP_NS, i], offset, committed)
+            came = _released(know.ends, number, rows[R_TAKEN_UP_NS, i], offset)
+            if came != NULL:
+                released = came if released == NULL else min(released, came)
             moved = moved or parts[T_HIGH, j] > know.ends[number, E_END]
         if found == BEHIND:
             verdict = np.int64(BEHIND)
@@ -385,7 +403,10 @@ def _fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table, session: Int
     if verdict == BEHIND:
         # There was something, but perhaps not enough.
         return np.int64(0) if least <= 1 or not moved else np.int64(NULL)
-    return min(served - SERVICE_US, wait) if verdict == AT_END else np.int64(NULL)
+    if verdict == UNKNOWN:
+        return np.int64(NULL)
+    held = min(served - SERVICE_US, wait)
+    return held if released == NULL else min(held, (released - rows[R_TAKEN_UP_NS, i]) // 1000)
 
 
 @inline
@@ -457,7 +478,7 @@ def _learn_produce(know: Knowledge, rows: Table, i: Int, parts: Table) -> None:
         end = base + count if rows[R_ACKS, i] == -1 or not copied else before
         committed = rows[R_TRANSACTION, i] == NULL and (before == NULL or ends[number, E_STABLE] == before)
         stable = end if committed else ends[number, E_STABLE]
-        _learn_end(ends, number, rows[R_ANSWERED_NS, i], end, stable, base, rows[R_ASKED_NS, i])
+        _learn_end(ends, number, rows[R_ANSWERED_NS, i], end, stable, base, rows[R_TAKEN_UP_NS, i])
 
 
 @inline

@@ -49,6 +49,7 @@ SHORT: Final = {
     "error": "errors",
     "group": "group_id",
     "max_wait": "max_wait_ms",
+    "muted": "muted_us",
     "network": "network_us",
     "hold": "hold_us",
     "queue": "queue_us",

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from analyzer import columns
 from analyzer.bulk.rows import COLUMNS, Exchanges
 from analyzer.filter.values import STATED
 from analyzer.protocol import schema
@@ -200,6 +201,10 @@ class Rows(Source):
         if name == "latency_us":
             values, present = self._between("request_end", "response_time")
             return values, present & (values >= 0)
+        if name == "queue_us":
+            latency, _ = columns.latency_us(self.exchanges.columns)
+            queue = columns.queue_us(self.exchanges.columns, latency)
+            return queue, queue != NULL
         if name == "total_us":
             return self._between("request_time", "response_end")
         if name == "throttle_us":

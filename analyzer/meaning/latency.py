@@ -176,11 +176,10 @@ def _held_alone(x: np.ndarray, served: np.ndarray) -> np.ndarray:
     listed = (key == apis.LIST_OFFSETS) & ((version < REMOTE_OFFSETS_VERSION) | (served <= LONG_US))
     hold[listed] = 0
     members = ((key == apis.JOIN_GROUP) | (key == apis.SYNC_GROUP)) & (served >= MEMBERS_US)
-    # The leader of a group brings the assignments, and waits for nobody.
-    waits = members & (error == errors.NONE) & ~((key == apis.SYNC_GROUP) & (x[s.X_ASSIGNMENTS] > 0))
-    hold = np.where(waits, served - COORDINATOR_US, hold)
-    untold = members & (~read | ((key == apis.SYNC_GROUP) & (x[s.X_ASSIGNMENTS] == s.NULL)))
-    hold[untold] = s.NULL
+    hold = np.where(members & (error == errors.NONE), served - COORDINATOR_US, hold)
+    # The leader of a group brings the assignments: it waits for nobody but the replicas of the group's log.
+    leads = (key == apis.SYNC_GROUP) & (x[s.X_ASSIGNMENTS] != 0)
+    hold[members & (~read | (leads & (error == errors.NONE)))] = s.NULL
     penalty = (key == apis.SASL_AUTHENTICATE) & (error == errors.SASL_AUTHENTICATION_FAILED)
     return np.where(penalty, np.minimum(REFUSED_LOGIN_US, served), hold)
 

@@ -12,7 +12,8 @@
 -- records: records that the batches' headers say.
 -- max_wait_ms: the longest wait that it asks for.
 -- min_bytes: the least that it asks to wait for.
--- p50_us: the smallest latency that at least half of them do not exceed.
+-- p50_us: the smallest latency that at least half of them do not exceed, without the time that they were held for data
+--   (where nothing was worked out, with it).
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH brought AS (
@@ -20,17 +21,20 @@ WITH brought AS (
   FROM partitions
   WHERE offset_kind = 'fetch' OR offset_kind IS NULL
   GROUP BY capture, connection, exchange
+), answered AS (
+  SELECT *, latency_us - coalesce(queue_us, 0) - coalesce(muted_us, 0) - if(cause IS NOT NULL, hold_us, 0) AS own_us
+  FROM exchanges
+  WHERE api_key IN (1, 78) AND status = 'answered'
 ), fetched AS (
   SELECT x.client_id, x.client_ip, x.error_code, x.response_bytes, x.max_wait_ms, x.min_bytes,
-    x.latency_us - coalesce(x.queue_us, 0) AS taken_us, bucketed(x.latency_us - coalesce(x.queue_us, 0)) AS bucket, b.record_bytes, b.records, b.exchange IS NOT NULL AS known
-  FROM exchanges AS x LEFT JOIN brought AS b
+    x.own_us, bucketed(x.own_us) AS bucket, b.record_bytes, b.records, b.exchange IS NOT NULL AS known
+  FROM answered AS x LEFT JOIN brought AS b
     ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
-  WHERE x.api_key IN (1, 78) AND x.status = 'answered'
 ), counted AS (
   SELECT client_id, client_ip, bucket, count(*) AS fetches, count_if(coalesce(record_bytes, 0) = 0) AS empty,
     count_if(known) AS known, count_if(error_code <> 0) AS errors, sum(response_bytes) AS response_bytes,
     sum(record_bytes) AS record_bytes, sum(records) AS records, max(max_wait_ms) AS max_wait_ms,
-    min(min_bytes) AS min_bytes, max(taken_us) AS max_us
+    min(min_bytes) AS min_bytes, max(own_us) AS max_us
   FROM fetched
   GROUP BY client_id, client_ip, bucket
 ), placed AS (

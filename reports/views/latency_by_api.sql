@@ -1,7 +1,7 @@
 -- How long does each API take, and how often is it asked for?
 -- Latency is from a request's last byte to its response's first, without what it waited behind earlier requests of its
--- connection (`timed_exchanges`). A Fetch waits on purpose until there is data (long poll),
--- JoinGroup and SyncGroup wait for the other members: there, long is not slow.
+-- connection or for a throttle. A Fetch waits on purpose until there is data (long poll), JoinGroup and SyncGroup wait for
+-- the other members: of these it is the time that was not held (`timed_exchanges.own_us`), where that can be told.
 -- api: Kafka's name of the API; null where unknown.
 -- exchanges: how many.
 -- errors: those whose response holds an error.
@@ -11,8 +11,8 @@
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH counted AS (
-  SELECT api_key, api, bucketed(taken_us) AS bucket, count(*) AS exchanges,
-    count_if(error_code <> 0) AS errors, max(taken_us) AS max_us
+  SELECT api_key, api, bucketed(own_us) AS bucket, count(*) AS exchanges,
+    count_if(error_code <> 0) AS errors, max(own_us) AS max_us
   FROM timed_exchanges
   GROUP BY ALL
 ), placed AS (

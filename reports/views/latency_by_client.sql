@@ -1,4 +1,5 @@
 -- How long does each client wait for each API?
+-- Of Fetch, ShareFetch, JoinGroup and SyncGroup it is the time that was not held on purpose (`timed_exchanges.own_us`).
 -- client_id: client id of the request header; null where it says none, or the request was not seen.
 -- client_ip: address of the client.
 -- api: Kafka's name of the API.
@@ -10,8 +11,8 @@
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH counted AS (
-  SELECT client_id, client_ip, api, bucketed(taken_us) AS bucket, count(*) AS exchanges,
-    count_if(error_code <> 0) AS errors, max(taken_us) AS max_us
+  SELECT client_id, client_ip, api, bucketed(own_us) AS bucket, count(*) AS exchanges,
+    count_if(error_code <> 0) AS errors, max(own_us) AS max_us
   FROM timed_exchanges
   GROUP BY ALL
 ), placed AS (

@@ -1,5 +1,6 @@
 -- How do latency and load change from minute to minute?
 -- A minute without an exchange has no row.
+-- Of Fetch, ShareFetch, JoinGroup and SyncGroup it is the time that was not held on purpose (`timed_exchanges.own_us`).
 -- time: beginning of the minute in which the requests began (for a response without request: it).
 -- request_bytes: sizes of the requests together.
 -- response_bytes: sizes of the responses together.
@@ -11,8 +12,8 @@
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH counted AS (
-  SELECT date_trunc('minute', time) AS time, bucketed(taken_us) AS bucket,
-    count(*) AS exchanges, count_if(error_code <> 0) AS errors, max(taken_us) AS max_us,
+  SELECT date_trunc('minute', time) AS time, bucketed(own_us) AS bucket,
+    count(*) AS exchanges, count_if(error_code <> 0) AS errors, max(own_us) AS max_us,
     sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes
   FROM timed_exchanges
   GROUP BY ALL

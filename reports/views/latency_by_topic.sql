@@ -1,5 +1,6 @@
 -- How long do produces and fetches take that name this topic?
 -- An exchange that names several topics counts for each. An incremental fetch names only what changed (KIP-227).
+-- Of Fetch, ShareFetch, JoinGroup and SyncGroup it is the time that was not held on purpose (`timed_exchanges.own_us`).
 -- topic: name of the topic, or its id where no message said the name.
 -- api: `Produce`, `Fetch` or `ShareFetch`.
 -- exchanges: how many.
@@ -10,8 +11,8 @@
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH counted AS (
-  SELECT topic, api, bucketed(latency_us - coalesce(queue_us, 0)) AS bucket, count(*) AS exchanges,
-    count_if(error_code <> 0) AS errors, max(latency_us - coalesce(queue_us, 0)) AS max_us
+  SELECT topic, api, bucketed(own_us) AS bucket, count(*) AS exchanges, count_if(error_code <> 0) AS errors,
+    max(own_us) AS max_us
   FROM exchange_topics
   WHERE api_key IN (0, 1, 78)
   GROUP BY ALL

@@ -11,6 +11,8 @@
 -- served_us: what broker and network took: the latency without the next two; null: that cannot be told.
 -- queue_us: waited behind earlier requests of its connection.
 -- held_us: waited on purpose; null: that cannot be told.
+-- network_us: transfers, and the way between the capture point and the broker.
+-- cause: the largest part of the whole time: `hold`, `broker`, `network`, `throttle`, `client` (behind its own requests).
 -- waits: what it may have waited for on purpose: `data` (fetches, up to max_wait_ms), `members` (joining a group),
 --   `replicas` (Produce with acks=all), `penalty` (a refused login).
 -- latency_us: from the request's last byte to the response's first.
@@ -21,7 +23,7 @@
 -- topics: topics that it names.
 WITH slowest AS (
   SELECT capture, connection, exchange, time AS request_time, api, api_version, client_id, served_us, queue_us, held_us,
-    waits, latency_us, taken_us, max_wait_ms, request_bytes, response_bytes, error, topics
+    network_us, cause, waits, latency_us, taken_us, max_wait_ms, request_bytes, response_bytes, error, topics
   FROM timed_exchanges
   WHERE latency_us IS NOT NULL
   ORDER BY served_us DESC NULLS LAST, taken_us DESC, capture, connection, exchange
@@ -29,8 +31,8 @@ WITH slowest AS (
 ), names AS (
   SELECT map_from_entries(collect_list(struct(topic_id, topic))) AS known FROM named_topics
 )
-SELECT capture, connection, exchange, request_time, api, api_version, client_id, served_us, queue_us, held_us, waits,
-  latency_us, max_wait_ms, request_bytes, response_bytes, error,
+SELECT capture, connection, exchange, request_time, api, api_version, client_id, served_us, queue_us, held_us, network_us, cause,
+  waits, latency_us, max_wait_ms, request_bytes, response_bytes, error,
   -- One row of names for all: a join would read the exchanges a second time.
   nullif(array_join(array_distinct(transform(topics, said -> coalesce(known[said], said))), ', '), '') AS topics
 FROM slowest CROSS JOIN names

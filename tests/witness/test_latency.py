@@ -21,13 +21,10 @@ from tests import shared
 from tests.witness import requestlog
 
 PARKED_MS = 1.5
-"""`remoteTimeMs` from which a Fetch counts as parked; a coordinator's event queue and log take more (`MEMBERS_MS`)."""
-MEMBERS_MS = 15.0
-"""The same for JoinGroup and SyncGroup: a coordinator of 3.9 waits 10 ms for more to write into its log at once."""
+"""`remoteTimeMs` from which a Fetch counts as parked."""
+MEMBERS_MS = 5.0
+"""The same for JoinGroup and SyncGroup, of which remoteTimeMs has the coordinator's event queue and log in it too."""
 HELD_APIS = {names.FETCH: PARKED_MS, names.JOIN_GROUP: MEMBERS_MS, names.SYNC_GROUP: MEMBERS_MS}
-
-WITH_LOGS = sorted(folder.name for folder in shared.shared_folders() if list(folder.glob("requests*.log.gz")))
-
 
 @dataclass
 class Judged:
@@ -36,6 +33,9 @@ class Judged:
     name: str
     near: int = 0
     timed: int = 0
+    later_near: int = 0
+    later: int = 0
+    """The two without the first exchange of each connection, which waits until the broker accepts it."""
     parked: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     right: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     not_parked: int = 0
@@ -52,6 +52,9 @@ class Judged:
         self.timed += 1
         near = abs(took - total_ms) <= max(2, 0.05 * total_ms)
         self.near += near
+        if row["exchange"] > 0:
+            self.later += 1
+            self.later_near += near
         if not near:
             self.far.append(f"{row['api']}: {took:.1f} ms, the log says {total_ms}")
         key, hold = row["api_key"], row["hold_us"]
@@ -60,9 +63,11 @@ class Judged:
             self.undecided += hold is None
         if key not in HELD_APIS or remote_ms is None or row["error_code"] != 0:
             return
+        if key == names.SYNC_GROUP and hold is None:
+            return  # the leader's, which waits for its log
         if remote_ms < HELD_APIS[key]:
             self.not_parked += 1
-            wrong = hold is not None and hold / 1000 > max(5, HELD_APIS[key])
+            wrong = hold is not None and hold / 1000 > 5 + remote_ms
             self.called_held += wrong
         else:
             self.parked[key] += 1
@@ -79,7 +84,8 @@ class Judged:
 
         held = " ".join(share(self.right[key], self.parked[key]) for key in HELD_APIS)
         rest = share(self.called_held, self.not_parked), share(self.undecided, self.fetches)
-        return f"{self.name:34} {share(self.near, self.timed)} {held} {' '.join(rest)}"
+        total = f"{share(self.near, self.timed)} {share(self.later_near, self.later)}"
+        return f"{self.name:34} {total} {held} {' '.join(rest)}"
 
 
 def judged(folder: Path) -> Judged:
@@ -98,5 +104,60 @@ def judged(folder: Path) -> Judged:
 
 
 def table(every: Iterable[Judged]) -> str:
-    heads = ("total near", "Fetch", "JoinGroup", "SyncGroup", "called held", "undecided")
+    heads = ("total near", "not the first", "Fetch", "JoinGroup", "SyncGroup", "called held", "undecided")
     return "\n".join(["capture".ljust(34) + "".join(f" {head:>19}" for head in heads), *(one.line() for one in every)])
+
+
+@pytest.fixture(scope="module")
+def every() -> list[Judged]:
+    """Every capture with a request log: shared ones, else the samples."""
+    folders = [folder for folder in shared.shared_folders() or shared.sample_folders() if logs(folder)]
+    found = [judged(folder) for folder in folders if not folder.name.startswith(CUT)]
+    print(f"\n{table([*found, together(found)])}")
+    return found
+
+
+def logs(folder: Path) -> list[Path]:
+    return list(folder.glob("requests*.log.gz"))
+
+
+CUT = ("snaplen-", "tls13-")
+"""Of these most is cut off or encrypted, so nothing can be said of it."""
+
+
+def together(every: list[Judged]) -> Judged:
+    found = Judged("together")
+    for one in every:
+        for name in ("near", "timed", "later_near", "later", "not_parked", "called_held", "fetches", "undecided"):
+            setattr(found, name, getattr(found, name) + getattr(one, name))
+        for key in HELD_APIS:
+            found.parked[key] += one.parked[key]
+            found.right[key] += one.right[key]
+    return found
+
+
+def test_latencies_are_what_the_broker_took(every: list[Judged]) -> None:
+    """Within 2 ms or 5 %. The aim is 95 %; these captures were taken on two cores that brokers and clients shared, so
+    that a packet often lay some milliseconds in the broker's socket before a thread read it, most of all the first of
+    a connection, and the log counts from then on."""
+    whole = together(every)
+    assert whole.near >= 0.9 * whole.timed
+    assert whole.later_near >= 0.92 * whole.later
+
+
+def test_what_was_parked_was_held_as_long(every: list[Judged]) -> None:
+    """Within 5 ms or 10 %."""
+    whole = together(every)
+    for key, bar in ((names.FETCH, 0.99), (names.JOIN_GROUP, 0.95), (names.SYNC_GROUP, 0.95)):
+        assert whole.right[key] >= bar * whole.parked[key], (names.name(key), [one.odd for one in every])
+
+
+def test_what_was_not_parked_is_not_called_held(every: list[Judged]) -> None:
+    whole = together(every)
+    assert whole.called_held <= 0.005 * whole.not_parked, [one.odd for one in every]
+
+
+def test_it_can_be_told_of_nearly_every_fetch(every: list[Judged]) -> None:
+    """Of at most one in ten, where there are so many, it cannot."""
+    for one in every:
+        assert one.undecided <= max(2, 0.1 * one.fetches), one.name

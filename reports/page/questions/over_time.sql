@@ -3,13 +3,13 @@
 -- api: Kafka's name of the API.
 -- exchanges: exchanges that began in it.
 -- bytes: sizes of requests and responses.
--- p50_us: the smallest latency that at least half of them do not exceed.
+-- p50_us: the smallest latency, without time held on purpose, that at least half of them do not exceed.
 -- p95_us: the smallest that at least 95 of 100 do not exceed.
 -- max_us: the longest.
 WITH counted AS (
   SELECT (unix_micros(time) - {begin}) DIV {width_us} AS interval, api,
-    bucketed(taken_us) AS bucket, count(*) AS exchanges,
-    sum(coalesce(request_bytes, 0) + coalesce(response_bytes, 0)) AS bytes, max(taken_us) AS max_us
+    bucketed(own_us) AS bucket, count(*) AS exchanges,
+    sum(coalesce(request_bytes, 0) + coalesce(response_bytes, 0)) AS bytes, max(own_us) AS max_us
   FROM timed_exchanges
   GROUP BY ALL
 ), placed AS (
