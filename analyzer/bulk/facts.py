@@ -76,7 +76,7 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     chosen = np.union1d(first, whole)
     exchanges = x[:, chosen]
     others = ~kept[chosen]
-    exchanges[np.ix_(_OF_EXCHANGES, others)] = s.NULL
+    exchanges[np.ix_(np.array(_OF_EXCHANGES), np.flatnonzero(others))] = s.NULL
     owner = ended.parts[s.P_OWNER]
     parts = ended.parts[:, kept[owner]] if len(whole) else ended.parts[:, :0].copy()
     parts[s.P_OWNER] = np.searchsorted(chosen, parts[s.P_OWNER])
@@ -84,8 +84,8 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     facts, leaders, connections = ended.facts.copy(), ended.leaders.copy(), ended.connections
     slots = (exchanges[s.X_SLOT], facts[:, s.FACT_SLOT], leaders[:, s.L_SLOT])
     named = naming.new(np.concatenate([*slots, connections.number]))
-    for column in slots:
-        column[:] = naming.slots(column)
+    for numbers in slots:
+        numbers[:] = naming.slots(numbers)
     thin = replace(
         ended,
         exchanges=exchanges,
