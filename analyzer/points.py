@@ -26,6 +26,7 @@ from analyzer.exchange import Exchange
 from analyzer.meaning import Watcher, hearing
 from analyzer.meaning.clients import Clients
 from analyzer.meaning.connections import EndedConnections
+from analyzer.meaning.groups import Groups
 from analyzer.meaning.hearing import Listener
 from analyzer.meaning.latency import Latency
 from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
@@ -378,7 +379,7 @@ class PointTables:
 
 def _listeners() -> tuple[Listener, ...]:
     """Who learns what the traffic means."""
-    return Clients(), Offsets(), Transactions()
+    return Clients(), Groups(), Offsets(), Transactions()
 
 
 def chosen(

@@ -418,7 +418,8 @@ GROUPS = (
         ("group_id", pa.string(), "Group that it is about."),
         ("protocol", pa.string(), "`classic`, `consumer` (KIP-848), `share`, `streams`, `connect`."),
         ("event", pa.string(),
-         "`join`, `sync`, `heartbeat_failed`, `leave`, `expired`, `commit_failed`, `coordinator_moved`."),
+         "`join`, `sync` (or a newer heartbeat that was answered with an assignment), `heartbeat_failed`, `leave`, "
+         "`expired` (inferred, only where proven), `commit_failed`, `coordinator_moved`."),
         ("member_id", pa.string(), "Member that it is about."),
         ("group_instance_id", pa.string(), "Its static name (KIP-345)."),
         ("client_id", pa.string(), "Its client id."),
@@ -437,14 +438,21 @@ REBALANCES = (
         ("generation", pa.int32(), "Generation or group epoch that it led to; null: none was seen."),
         ("began", TIME, "The event that set it off, else the first sign of it."),
         ("ended", TIME, "The last member had its assignment; null: not seen."),
-        ("trigger", pa.string(), "`join`, `leave`, `expired`, `metadata`, `coordinator`, `unknown`."),
-        ("trigger_member", pa.string(), "Member that set it off, where one did."),
+        ("trigger", pa.string(),
+         "`join`, `leave`, `expired`, `metadata` (a member with other topics, or partitions that the group never had), "
+         "`coordinator` (it moved, and a member joined elsewhere), `unknown`."),
+        ("trigger_member", pa.string(),
+         "Member that set it off, where one did; of `unknown`: one that joined again by itself."),
         ("evidence", EVIDENCE, "Exchange that shows the trigger."),
         ("members_before", STRINGS, "Members before, as far as seen."),
         ("members_after", STRINGS, "Members after."),
-        ("assignment_before", ASSIGNMENT, "Who had which partition before, as far as seen."),
+        ("assignment_before", ASSIGNMENT,
+         "Who had which partition before, as far as seen. Of Connect: connector and task (null: the connector itself); "
+         "of streams groups: subtopology and task."),
         ("assignment_after", ASSIGNMENT, "Who had which after."),
-        ("stopped", STOPPED, "By member: from its last fetched record before to its first after."),
+        ("stopped", STOPPED,
+         "By member: the largest gap in its fetched records, from its last before to its first after; those without "
+         "either are not listed."),
     ),
 )  # fmt: skip
 

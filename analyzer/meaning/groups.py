@@ -1,0 +1,296 @@
+"""What happened in groups: tables `groups`, an event a row, and `rebalances`.
+
+In: windows, and what was heard of the group APIs. Out: rows of both tables, in order of time. Rules: Heartbeat,
+OffsetCommit and TxnOffsetCommit are read by columns: of those that went well only the last of each member is kept.
+What depends on the order of events over connections is worked out in `tables`. A row is what an exchange says, but for
+two kinds that are inferred, and only where that is proven:
+
+    expired            the coordinator answers UNKNOWN_MEMBER_ID to a member that it answered well before and that has
+                       not left, nor did the coordinator move in between; or the leader's JoinGroup answer lists a
+                       generation without a member of the one before that has not left and was silent for its session
+                       timeout; or, of KIP-848 and streams groups, another member is given what it had and never gave
+                       back, when it had been silent for twice its heartbeat interval
+    coordinator_moved  FindCoordinator names another broker than the answer before it for this group did
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer import tables
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Window
+from analyzer.meaning import group_events as g
+from analyzer.meaning.combos import combinations, largest, smallest
+from analyzer.meaning.fetched import Fetched
+from analyzer.meaning.group_events import Contact, Event
+from analyzer.meaning.hearing import Heard
+from analyzer.meaning.rebalances import rebalances
+from analyzer.protocol import errors as kafka_errors
+from analyzer.protocol import names as apis
+
+_COMMITS: Final = (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT)
+_BY_COLUMNS: Final = np.array((apis.HEARTBEAT, *_COMMITS))
+_HEARD: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, *g.HEARTBEATS))
+_INTERVALS: Final = 2
+"""Heartbeat intervals without a heartbeat after which a member of the newer protocols was silent: it owes one each."""
+
+
+@dataclass(slots=True)
+class Groups:
+    """Learns what happened in groups (a `Listener`)."""
+
+    _events: list[Event] = field(default_factory=list)
+    _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
+    _fetched: Fetched = field(default_factory=Fetched)
+
+    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+        if not len(window.every):
+            return
+        self._fetched.take(window)
+        self._frequent(window)
+        for one in heard:
+            if one.exchange.api_key in _HEARD:
+                for event in g.events_of(window, one):
+                    self._hear(event)
+
+    def _hear(self, event: Event) -> None:
+        told = event.kind == g.TOLD
+        if event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
+            generation = event.generation if event.generation is not None else s.NULL
+            contact = Contact(event.asked_ns, event.client, event.ip, generation, generation)
+            self._contact(event.group, event.member, contact)
+        if not told or event.owned is not None or not event.well or self._rose(event):
+            self._events.append(event)
+
+    @staticmethod
+    def _rose(event: Event) -> bool:
+        """The answer says another epoch than the request."""
+        return event.said_epoch != event.generation
+
+    def _contact(self, group: str, member: str, contact: Contact) -> None:
+        known = self._contacts.get((group, member))
+        if known is None:
+            self._contacts[group, member] = contact
+        else:
+            known.join(contact)
+
+    def _frequent(self, window: Window) -> None:
+        """Heartbeats and commits, by columns."""
+        every, strings = window.every, window.names.strings
+        api, group, code = (every.column(name) for name in ("api_key", "group_id", "error_code"))
+        rows = np.flatnonzero(np.isin(api, _BY_COLUMNS) & (group != s.NULL) & (code != s.NULL))
+        if not len(rows):
+            return
+        for row in rows[code[rows] != 0].tolist():
+            kind = g.HEARTBEAT_FAILED if api[row] == apis.HEARTBEAT else g.COMMIT_FAILED
+            event = g.row_of(window, row).event(kind, strings[group[row]])
+            if event.generation is not None and event.generation < 0:
+                event.generation = None
+            self._events.append(event)
+        member, generation = every.column("member_id"), every.column("generation")
+        well = rows[(code[rows] == 0) & (member[rows] != s.NULL)]
+        if not len(well):
+            return
+        first, place = combinations(group[well], member[well], every.column("client_id")[well], every.connection[well])
+        asked, generations = every.column("request_end")[well], generation[well]
+        count = len(first)
+        sums = (largest(asked, place, count), smallest(generations, place, count), largest(generations, place, count))
+        for i, row in enumerate(well[first].tolist()):
+            known = g.row_of(window, row)
+            if known.group is not None and known.member:
+                last, low, high = (int(column[i]) for column in sums)
+                self._contact(known.group, known.member, Contact(last, known.client, known.ip, low, high))
+
+    def join(self, other: Groups) -> None:
+        self._events += other._events
+        for (group, member), contact in other._contacts.items():
+            self._contact(group, member, contact)
+        self._fetched.join(other._fetched)
+
+    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+        by_group: dict[str, list[Event]] = defaultdict(list)
+        for event in sorted(self._events, key=_order):
+            by_group[event.group].append(event)
+        contacts: dict[str, dict[str, Contact]] = defaultdict(dict)
+        for (group, member), contact in self._contacts.items():
+            contacts[group][member] = contact
+        fetched = self._fetched.by_client(topic_name)
+        rows: list[Event] = []
+        rebalanced: list[dict[str, Any]] = []
+        for group, events in by_group.items():
+            known = contacts[group]
+            events = _with_moves(_named(events, topic_name))
+            inferred = list(_expired(events, known))
+            events = sorted([*events, *inferred], key=_order)
+            rows += [event for event in events if event.kind not in (g.FOUND, g.TOLD)]
+            rebalanced += rebalances(group, events, known, fetched)
+        rows.sort(key=_order)
+        rebalanced.sort(key=lambda row: row.pop("_order"))
+        table = pa.Table.from_pylist([_row(capture, event) for event in rows], schema=tables.schema("groups"))
+        yield "groups", table
+        made = [{"capture": capture, **row} for row in rebalanced]
+        yield "rebalances", pa.Table.from_pylist(made, schema=tables.schema("rebalances"))
+
+
+def _order(event: Event) -> tuple[g.Place, int, str]:
+    return event.place, event.order, event.kind
+
+
+def _row(capture: str, event: Event) -> dict[str, Any]:
+    return {
+        "capture": capture,
+        "time": event.time_ns // 1000,
+        "group_id": event.group,
+        "protocol": event.protocol,
+        "event": event.kind,
+        "member_id": event.member,
+        "group_instance_id": event.instance,
+        "client_id": event.client,
+        "client_ip": event.ip,
+        "generation": event.generation,
+        "error": event.error,
+        "connection": event.connection,
+        "exchange": event.exchange,
+        "reply": event.reply,
+    }
+
+
+def _named(events: Iterable[Event], topic_name: Callable[[str], str]) -> list[Event]:
+    """One group's events with names for ids of topics, each with the group's protocol: as the last before it says it,
+    else as the first after it does, else as its API does."""
+    found = list(events)
+    said = [event.protocol for event in found]
+    latest = next((one for one in said if one is not None), None)
+    named = []
+    for event, protocol in zip(found, said, strict=True):
+        latest = protocol or latest
+        fallback = None if event.kind in (g.COMMIT_FAILED, g.FOUND) else g.CLASSIC
+        changed = replace(event, protocol=protocol or latest or fallback)
+        if protocol in (g.CONSUMER, g.SHARE):
+            changed.owned = _resolved(event.owned, topic_name)
+            if event.assigned is not None:
+                changed.assigned = tuple((m, _resolved(p, topic_name) or ()) for m, p in event.assigned)
+        named.append(changed)
+    return named
+
+
+def _resolved(
+    partitions: tuple[g.Partition, ...] | None, topic_name: Callable[[str], str]
+) -> tuple[g.Partition, ...] | None:
+    if partitions is None:
+        return None
+    return tuple(sorted(((topic_name(topic), number) for topic, number in partitions), key=str))
+
+
+def _with_moves(events: list[Event]) -> list[Event]:
+    """The same with a row where the coordinator is another than before."""
+    node: int | None = None
+    found = []
+    for event in events:
+        found.append(event)
+        if event.kind == g.FOUND:
+            if node is not None and event.node != node:
+                found.append(replace(event, kind=g.COORDINATOR_MOVED))
+            node = event.node
+    return found
+
+
+def _expired(events: list[Event], contacts: dict[str, Contact]) -> Iterator[Event]:
+    """Members that expired, where that is proven; each once."""
+    walk = _Walk(contacts)
+    for event in events:
+        yield from walk.step(event)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One group's members while its events are walked through in order."""
+
+    contacts: dict[str, Contact]
+    joined: dict[str, Event] = field(default_factory=dict)  # the last that each member joined with
+    gone: set[str] = field(default_factory=set)  # left, or expired
+    listed: tuple[str, ...] = ()  # the members of the last generation
+    generation: int | None = None
+    has: dict[str, set[g.Partition]] = field(default_factory=dict)  # newer protocols: given, or not given back
+    moved_ns: int = 0
+
+    def step(self, event: Event) -> Iterator[Event]:
+        if event.kind == g.COORDINATOR_MOVED:
+            self.moved_ns = event.asked_ns
+        elif event.kind == g.LEAVE and event.well and event.member is not None:
+            self.gone.add(event.member)
+            self.has.pop(event.member, None)
+        elif event.code == kafka_errors.UNKNOWN_MEMBER_ID and event.member is not None:
+            yield from self._unknown(event, event.member)
+        elif event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
+            if event.protocol in (g.CLASSIC, g.CONNECT):
+                yield from self._classic(event, event.member)
+            else:
+                yield from self._newer(event, event.member)
+
+    def _unknown(self, event: Event, member: str) -> Iterator[Event]:
+        contact = self.contacts.get(member)
+        if member in self.gone or contact is None or event.kind == g.LEAVE:
+            return
+        if contact.last_ns < event.asked_ns and contact.last_ns > self.moved_ns:
+            yield self._expire(member, event, contact)
+
+    def _classic(self, event: Event, member: str) -> Iterator[Event]:
+        if event.kind != g.JOIN:
+            return
+        self.joined[member] = event
+        self.gone.discard(member)
+        if event.members is None or event.generation == self.generation:
+            return
+        instances = {one.instance for m, one in self.joined.items() if m in event.members and one.instance is not None}
+        for missing in self.listed:
+            contact, before = self.contacts.get(missing), self.joined.get(missing)
+            if missing in event.members or missing in self.gone or contact is None or before is None:
+                continue
+            if before.instance is not None and before.instance in instances:
+                continue  # a static member came back under another id (KIP-345)
+            silent = event.time_ns - contact.last_ns
+            if before.session_ms is not None and silent >= before.session_ms * 1_000_000 > 0:
+                yield self._expire(missing, event, contact)
+        self.listed, self.generation = event.members, event.generation
+
+    def _newer(self, event: Event, member: str) -> Iterator[Event]:
+        self.gone.discard(member)
+        if event.interval_ms:
+            self.joined[member] = event
+        has = self.has.setdefault(member, set())
+        if event.owned is not None:
+            has.clear()
+            has.update(event.owned)
+        for whose, partitions in event.assigned or ():
+            if whose != member:
+                continue
+            if event.protocol in (g.CONSUMER, g.STREAMS):
+                yield from self._handed_over(event, member, set(partitions))
+            has.update(partitions)
+
+    def _handed_over(self, event: Event, member: str, given: set[g.Partition]) -> Iterator[Event]:
+        for other in [one for one, theirs in self.has.items() if one != member and theirs & given]:
+            contact, last = self.contacts.get(other), self.joined.get(other)
+            if contact is None or last is None or last.interval_ms is None or other in self.gone:
+                continue
+            if event.time_ns - contact.last_ns >= _INTERVALS * last.interval_ms * 1_000_000:
+                yield self._expire(other, event, contact)
+
+    def _expire(self, member: str, event: Event, contact: Contact) -> Event:
+        self.gone.add(member)
+        self.has.pop(member, None)
+        before = self.joined.get(member)
+        return replace(
+            event, kind=g.EXPIRED, member=member, client=contact.client, ip=contact.ip,
+            instance=before.instance if before is not None else None,
+            generation=contact.highest if contact.highest >= 0 else None,
+            session_ms=before.session_ms if before is not None else None, members=None, assigned=None, owned=None,
+        )  # fmt: skip
