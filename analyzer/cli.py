@@ -74,8 +74,11 @@ def _count(text: str) -> int:
     return value
 
 
-def _reading_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--filter", metavar="EXPR", help="only exchanges that match (kwire help filter)")
+def _reading_options(parser: argparse.ArgumentParser, filter: bool = True) -> None:
+    if filter:
+        parser.add_argument("--filter", metavar="EXPR", help="only exchanges that match (kwire help filter)")
+    else:
+        parser.set_defaults(filter=None)
     parser.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
     parser.add_argument(
         "--port",
@@ -196,6 +199,21 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(run="reports.commands:report")
 
     _findings_options(commands.add_parser("findings", help="what is wrong, why, and what to do"))
+    story = commands.add_parser(
+        "story", help="what happened, in order, one line an event",
+        epilog="Without --group and the like: the ten things worth knowing first. Times are UTC; [c1 #12] is exchange "
+        "12 of the connection that is listed as c1 at the end. What is not certain says probably.",
+    )  # fmt: skip
+    story.add_argument("sources", nargs="+", metavar="CAPTURE|DATASET")
+    story.add_argument("--group", metavar="G", help="what happened in this group")
+    story.add_argument("--client", metavar="C", help="what the client with this client id did")
+    story.add_argument("--topic", metavar="T", help="what happened to this topic")
+    story.add_argument("--transaction", metavar="X", help="what was done with this transactional id")
+    story.add_argument("--connection", metavar="C", help="what happened on this connection (a name of show --json)")
+    story.add_argument("--json", action="store_true", help="one JSON object a line, in order of time")
+    _reading_options(story, filter=False)
+    story.set_defaults(run="analyzer.story.command:story")
+
     _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")

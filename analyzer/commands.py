@@ -247,7 +247,7 @@ def _print(
     wanted = options.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     color = wanted or options.color == "always"
     cut = out is sys.stdout  # a pager shows what is to the right of the screen
-    lines = Lines(color, options.time == "absolute", None if options.wide else _width(), cut)
+    lines = Lines(color, options.time == "absolute", None if options.wide else width(), cut)
     if options.frames:
         shown = 0
         for line in lines.frames(found, options.limit):
@@ -299,7 +299,7 @@ def _form(one: Any, options: argparse.Namespace, fields: list[Named], lines: Any
     return str(lines.dialogue(one) if options.follow else lines.exchange(one))
 
 
-def _width() -> int | None:
+def width() -> int | None:
     """Columns of the terminal that stdout is, `COLUMNS` before what it says itself; None where there is no bound.
 
     Without a terminal `COLUMNS` does not count: readline sets it for whatever a shell or interpreter starts, and what

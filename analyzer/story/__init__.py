@@ -1,0 +1,1 @@
+"""`kwire story`: what happened in a capture, in order, one line an event."""

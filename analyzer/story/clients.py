@@ -1,0 +1,324 @@
+"""Clients, told: their connections, what they wrote and read, and what they were refused.
+
+In: the tables `connections`, `clients`, `readers`, `exchanges` and `partitions`. Out: events. Rule: refusals of one
+kind that follow one another are one event, which says what came next.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analyzer.protocol.judgements import judge
+from analyzer.story.sources import Source
+from analyzer.story.telling import WHY, Event, Row, between, count, error, places, some, span, who, within
+from analyzer.text import size
+from analyzer.times import EPOCH, moment
+
+_RUN, _SOON = datetime.timedelta(seconds=60), datetime.timedelta(seconds=2)
+"""Refusals farther apart than the first are told apart; nearer than the second they are told together."""
+
+_WEIGHT = {"bad": 60, "transient": 12, "normal": 2, "admin": 9}
+_FETCHER = re.compile(r"broker-\d+-fetcher-\d+")
+"""Client ids of brokers that replicate."""
+_TOO_LONG_US = 5_000_000
+_LEADER = (5, 6, 74, 75, 76)
+"""Errors that say that the partition is led elsewhere, or by nobody."""
+
+_ASKED = (
+    "connection", "exchange", "reply", "client_id", "client_ip", "broker_ip", "broker_port", "api", "request_time",
+    "response_end", "topics", "group_id", "transactional_id", "error_code", "error", "status",
+)  # fmt: skip
+
+
+def events(source: Source) -> Iterator[Event]:
+    """What clients did."""
+    yield from _connections(source)
+    yield from _traffic(source)
+    yield from _refusals(source)
+    yield from _unanswered(source)
+
+
+def _connections(source: Source) -> Iterator[Event]:
+    for row in source.rows("connections"):
+        software = " ".join(filter(None, (row["software_name"], row["software_version"])))
+        actor = who(row["client_id"], row["client_ip"])
+        common = {"connection": row["connection"], "client_id": row["client_id"]}
+        broker = source.broker(row["broker_ip"], row["broker_port"])
+        parts = [f"connected to {broker}" if row["opened"] else f"was connected to {broker} when the capture began"]
+        if software:
+            parts.append(f"software {software}")
+        if row["sasl_mechanism"]:
+            parts.append(f"login by {row['sasl_mechanism']}")
+        if row["tls"]:
+            parts.append("TLS")
+        if row["rtt_us"] is not None:
+            parts.append(f"round trip {span(row['rtt_us'])}")
+        yield Event(row["first_time"], "connected", actor, "; ".join(parts), 0, **common)
+        if row["closed"] in ("fin", "rst"):
+            asked = f"{count(row['requests'], 'request')}{within(row['first_time'], row['last_time'])}"
+            asked += f", {count(row['errors'], 'error')}" if row["errors"] else ""
+            reset = row["closed"] == "rst"
+            text = f"lost its connection to {broker}: it was reset; {asked}" if reset else ""
+            text = text or f"closed the connection to {broker}: {asked}"
+            weight = 12 if reset else 0
+            yield Event(row["last_time"], "disconnected", actor, text, weight, **common)
+
+
+def _traffic(source: Source) -> Iterator[Event]:
+    """What each client wrote to and read from each topic."""
+    asked = source.table(
+        "exchanges", ("connection", "exchange", "client_id", "client_ip", "api", "request_time", "response_end"),
+        pc.field("api").isin(["Produce", "Fetch"]) & pc.is_valid(pc.field("exchange")),
+    )  # fmt: skip
+    if not asked.num_rows:
+        return
+    parts = source.table(
+        "partitions",
+        ("connection", "exchange", "topic", "topic_id", "partition", "record_count", "record_bytes", "error_code"),
+    )
+    ids = source.topics
+    joined = parts.join(asked, ["connection", "exchange"], join_type="inner")
+    grouped = joined.group_by(["client_id", "client_ip", "api", "topic", "topic_id", "partition"]).aggregate(
+        [("record_count", "sum"), ("record_bytes", "sum"), ("request_time", "min"), ("response_end", "max")]
+    )
+    by_topic: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in grouped.to_pylist():
+        topic = row["topic"] or ids.get(row["topic_id"] or "", row["topic_id"])
+        by_topic[row["client_id"], row["client_ip"], row["api"], topic].append({**row, "topic": topic})
+    for (client, ip, api, topic), rows in by_topic.items():
+        records = sum(row["record_count_sum"] or 0 for row in rows)
+        amount = sum(row["record_bytes_sum"] or 0 for row in rows)
+        first = min(row["request_time_min"] for row in rows)
+        last = max((row["response_end_max"] or row["request_time_min"] for row in rows), default=first)
+        held = [row for row in rows if row["record_bytes_sum"]] or rows
+        where = places((topic, row["partition"]) for row in held)
+        verb = "wrote" if api == "Produce" else "read"
+        much = f"{count(records, 'record')}, {size(amount)}" if records else size(amount) if amount else "nothing"
+        text = f"{verb} {where}: {much}{within(first, last)}"
+        inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
+        weight = 3 if not amount else 6 if inside else 27
+        yield Event(first, verb, who(client, ip), text, weight, topic=topic, client_id=client)
+
+
+def _refusals(source: Source) -> Iterator[Event]:
+    """Runs of the same error, and what came next."""
+    bad = source.rows("exchanges", _ASKED, pc.is_valid(pc.field("error")))
+    if source.dataset.offsets.count_rows():  # what commits and resets tell
+        bad = [row for row in bad if (row["api"], row["error"]) != ("Fetch", "OFFSET_OUT_OF_RANGE")]
+        bad = [row for row in bad if row["api"] not in ("OffsetCommit", "TxnOffsetCommit")]
+    if not bad:
+        return
+    clients = sorted({row["client_id"] or "" for row in bad})
+    apis = sorted({row["api"] for row in bad if row["api"]})
+    good = source.table(
+        "exchanges", ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end"),
+        ~pc.is_valid(pc.field("error")) & pc.is_valid(pc.field("response_end")) & pc.field("api").isin(apis)
+        & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
+    )  # fmt: skip
+    successes = _Successes(source, good)
+    runs: dict[tuple[Any, ...], list[list[Row]]] = defaultdict(list)
+    for row in sorted(bad, key=lambda row: row["request_time"] or row["response_end"]):
+        key = (row["client_id"], row["client_ip"], row["api"], (row["topics"] or [None])[0])
+        here = runs[(*key, row["error"], row["group_id"], row["transactional_id"])]
+        if here and _goes_on(here[-1][-1], row, successes.after(key, _time(here[-1][-1]))):
+            here[-1].append(row)
+        else:
+            here.append([row])
+    for key, several in runs.items():
+        for run in several:
+            yield _refusal(source, run, successes.after(key[:4], _time(run[-1])))
+
+
+def _goes_on(last: Row, row: Row, success: tuple[datetime.datetime, str, int] | None) -> bool:
+    """Whether an error is the same trouble as the one before: soon after it, or later and nothing went well between
+    (what goes well at once may be about another partition)."""
+    gap = _time(row) - _time(last)
+    return gap < _SOON or (gap < _RUN and (success is None or success[0] >= _time(row)))
+
+
+def _time(row: Row) -> datetime.datetime:
+    time: datetime.datetime = row["response_end"] or row["request_time"]
+    return time
+
+
+class _Successes:
+    """When clients were given what they asked for: by client, address, API and first topic (None: none was named, as
+    in a fetch session), the times and the brokers."""
+
+    def __init__(self, source: Source, good: pa.Table) -> None:
+        self._found: dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._ports: list[int] = []
+        if not good.num_rows:
+            return
+        # A table may have millions of rows: what makes Python objects are the few that have something in common.
+        topics = good["topics"].combine_chunks()
+        lengths, starts = np.diff(topics.offsets.to_numpy()), topics.offsets.to_numpy()[:-1]
+        values, topic_names = _coded(pc.cast(topics.values, pa.string()))
+        first = np.where(lengths > 0, np.append(values, -1)[np.where(lengths > 0, starts, len(values))], -1)
+        names: list[list[Any]] = []
+        codes = []
+        for column in ("client_id", "client_ip", "api"):
+            code, distinct = _coded(good[column].combine_chunks())
+            codes.append(code)
+            names.append(distinct)
+        ips, self._ips = _coded(good["broker_ip"].combine_chunks())
+        ports, self._ports = _coded(good["broker_port"].combine_chunks())
+        times = good["response_end"].combine_chunks().cast(pa.int64()).to_numpy()
+        keys = [*codes, first]
+        order = np.lexsort((times, *keys))
+        change = np.ones(len(order), bool)
+        change[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+        heads = np.flatnonzero(change)
+        for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(order)], strict=True):
+            row = order[head]
+            topic = topic_names[first[row]] if first[row] >= 0 else None
+            key = (*(names[i][codes[i][row]] for i in range(3)), source.topics.get(topic, topic) if topic else None)
+            here = order[head:tail]
+            self._found[key] = times[here], np.stack([ips[here], ports[here]])
+
+    def after(self, key: tuple[Any, ...], time: datetime.datetime) -> tuple[datetime.datetime, str, int] | None:
+        """The first after a time: when, address and port of the broker."""
+        micros = (time - EPOCH) // datetime.timedelta(microseconds=1)
+        best: tuple[int, str, int] | None = None
+        for one in (key, (*key[:3], None)):
+            times, brokers = self._found.get(one, (np.zeros(0, np.int64), np.zeros((2, 0), np.int64)))
+            at = int(np.searchsorted(times, micros, side="right"))
+            if at < len(times) and (best is None or times[at] < best[0]):
+                best = int(times[at]), self._ips[brokers[0, at]], self._ports[brokers[1, at]]
+        return (moment(best[0]), best[1], best[2]) if best is not None else None
+
+
+def _coded(column: pa.Array) -> tuple[np.ndarray, list[Any]]:
+    """(a number for each value, what the numbers stand for)."""
+    coded = column.dictionary_encode("encode")
+    return coded.indices.to_numpy(), coded.dictionary.to_pylist()
+
+
+def _refusal(source: Source, run: list[Row], at: tuple[datetime.datetime, str, int] | None) -> Event:
+    first, last = run[0], run[-1]
+    topics = tuple(first["topics"] or ())
+    about = f" of {some(topics)}" if topics else f" of group {first['group_id']}" if first["group_id"] else ""
+    name = first["error"]
+    why = WHY.get(name) or judge(first["error_code"], first["api"]).why.rstrip(".")
+    times = f" {len(run):,} times{within(_time(first), _time(last))}" if len(run) > 1 else ""
+    api = first["api"] or "a request"
+    text = f"was refused {api}{about}{times}: {error(first['error_code'], name)}, {why[:1].lower() + why[1:]}"
+    kind = judge(first["error_code"], first["api"]).kind
+    if at is not None:
+        elsewhere = (first["broker_ip"], first["broker_port"]) != at[1:]
+        text += f"; it succeeded {between(_time(last), at[0])} later"
+        text += f" at {source.broker(*at[1:])}" if elsewhere else ""
+    elif kind in ("bad", "transient"):
+        text += "; it did not succeed any more in this capture"
+    weight = _WEIGHT[kind]
+    lasted = (_time(last) - _time(first)) // datetime.timedelta(microseconds=1)
+    if kind == "transient" and (lasted > _TOO_LONG_US or (at is None and len(run) > 1)):
+        weight = 50
+    if first["error_code"] in _LEADER:
+        weight += 20
+    if "__cluster_metadata" in topics:
+        weight = min(weight, 10)  # voters asking around for the leader
+    return Event(
+        _time(first), "refused", who(first["client_id"], first["client_ip"]), text, weight,
+        topic=topics[0] if len(topics) == 1 else None, topics=topics, group_id=first["group_id"],
+        transactional_id=first["transactional_id"], client_id=first["client_id"], connection=first["connection"],
+        exchange=first["exchange"], reply=first["reply"],
+    )  # fmt: skip
+
+
+def _unanswered(source: Source) -> Iterator[Event]:
+    """Requests that never had an answer, by connection."""
+    lost: dict[str, list[Row]] = defaultdict(list)
+    for row in source.rows("exchanges", _ASKED, pc.field("status") == "unanswered"):
+        lost[row["connection"]].append(row)
+    for connection, rows in lost.items():
+        first = rows[0]
+        row = source.connection(connection)
+        closed = {"fin": "the connection was closed first", "rst": "the connection was reset first"}.get(
+            row.get("closed", ""), "later ones were answered"
+        )
+        apis = some(row["api"] or "unknown" for row in rows)
+        text = f"had no answer to {count(len(rows), 'request')} ({apis}): {closed}"
+        weight = 8 if len(rows) == 1 else 26
+        yield Event(
+            first["request_time"], "unanswered", who(first["client_id"], first["client_ip"]), text, weight,
+            client_id=first["client_id"], connection=connection, exchange=first["exchange"],
+            topics=tuple(first["topics"] or ()), group_id=first["group_id"],
+        )  # fmt: skip
+
+
+_LOOKING = {
+    "Metadata": "asked who leads {}",
+    "FindCoordinator": "asked for the coordinator of {}",
+    "ListOffsets": "asked where to begin in {}",
+    "OffsetFetch": "asked for the committed offsets of {}",
+}
+
+
+def questions(source: Source) -> Iterator[Event]:
+    """What a client asked to find its way: of each kind and subject the first, and what offsets it was told."""
+    told = source.rows("exchanges", _ASKED, pc.field("api").isin(list(_LOOKING)) & ~pc.is_valid(pc.field("error")))
+    listed = source.rows(
+        "partitions", ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
+        pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("offset") >= 0),
+    )  # fmt: skip
+    answers: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in listed:
+        answers[row["connection"], row["exchange"]].append(row)
+    seen: set[tuple[Any, ...]] = set()
+    for row in told:
+        subject = row["topics"] or ([f"group {row['group_id']}"] if row["group_id"] else [])
+        if row["api"] == "FindCoordinator":
+            subject = [f"group {row['group_id']}"] if row["group_id"] else ["what it names"]
+        parts = answers.get((row["connection"], row["exchange"]), [])
+        key = row["client_id"], row["client_ip"], row["api"], tuple(subject), tuple(one["partition"] for one in parts)
+        if key in seen or row["response_end"] is None:
+            continue
+        seen.add(key)
+        text = _LOOKING[row["api"]].format(some(subject) if subject else "all topics")
+        if parts and row["api"] != "Metadata":
+            said = [f"{one['topic']}-{one['partition']} at {one['offset']:,}" for one in parts]
+            text += f": {some(said)}"
+        yield Event(
+            row["response_end"], "asked", who(row["client_id"], row["client_ip"]), text,
+            topics=tuple(row["topics"] or ()), group_id=row["group_id"], client_id=row["client_id"],
+            connection=row["connection"], exchange=row["exchange"], reply=row["reply"],
+        )  # fmt: skip
+
+
+def dialogue(source: Source, connection: str) -> Iterator[Event]:
+    """All that was asked on one connection, what repeats as one event."""
+    rows = source.rows("exchanges", _ASKED, pc.field("connection") == connection)
+    runs: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: (row["exchange"] is None, row["exchange"] or 0)):
+        same = runs and all(runs[-1][-1][name] == row[name] for name in ("api", "topics", "error", "status"))
+        if same:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    for run in runs:
+        first, last = run[0], run[-1]
+        if first["error"] is not None or first["status"] == "unanswered":
+            continue  # told with what came next
+        times = f" {len(run):,} times{within(_begun(first), _time(last))}" if len(run) > 1 else ""
+        about = f" of {some(first['topics'])}" if first["topics"] else ""
+        text = f"asked {first['api'] or 'something unknown'}{about}{times}"
+        yield Event(
+            _begun(first), "asked", who(first["client_id"], first["client_ip"]), text,
+            client_id=first["client_id"], connection=connection, exchange=first["exchange"], reply=first["reply"],
+            topics=tuple(first["topics"] or ()), group_id=first["group_id"],
+            transactional_id=first["transactional_id"],
+        )  # fmt: skip
+
+
+def _begun(row: Row) -> datetime.datetime:
+    time: datetime.datetime = row["request_time"] or row["response_end"]
+    return time

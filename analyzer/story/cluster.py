@@ -1,0 +1,97 @@
+"""The cluster, told: who leads what, topics made and deleted; and what `findings` says is wrong.
+
+In: the tables `leaders`, `exchanges` and `findings`. Out: events.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+import pyarrow.compute as pc
+
+from analyzer.story.sources import Source
+from analyzer.story.telling import Event, Row, places, some, who
+
+_TOGETHER = datetime.timedelta(seconds=1)
+_SEVERITY = {"note": 30, "warning": 75, "error": 90}
+_ADMIN = {
+    "CreateTopics": "created {}", "DeleteTopics": "deleted {}", "CreatePartitions": "gave {} more partitions",
+    "DeleteRecords": "deleted records of {}", "AlterPartitionReassignments": "reassigned replicas of {}",
+    "ElectLeaders": "had leaders of {} elected",
+}  # fmt: skip
+
+
+def events(source: Source) -> Iterator[Event]:
+    """What happened to the cluster."""
+    yield from _leaders(source)
+    yield from _admin(source)
+    yield from _findings(source)
+
+
+def _leaders(source: Source) -> Iterator[Event]:
+    """Leaders as they are first told, and changes; those of one moment together."""
+    now: dict[tuple[str | None, int], int | None] = {}
+    runs: list[tuple[datetime.datetime, str, list[Row]]] = []
+    for row in source.rows("leaders"):
+        key = row["topic"], row["partition"]
+        before = now.get(key)
+        known = key in now
+        if known and before == row["leader"]:
+            continue
+        now[key] = row["leader"]
+        new = f"broker {row['leader']}" if row["leader"] is not None else "nobody"
+        old = f"broker {before}" if before is not None else "nobody"
+        change = f"from {old} to {new}" if known else f"by {new}"
+        last = runs[-1] if runs else None
+        if last is not None and last[1] == change and row["time"] - last[0] < _TOGETHER:
+            last[2].append(row)
+        else:
+            runs.append((row["time"], change, [row]))
+    for time, change, rows in runs:
+        topics = tuple(dict.fromkeys(row["topic"] for row in rows if row["topic"]))
+        where = places((row["topic"], row["partition"]) for row in rows)
+        changed = change.startswith("from")
+        are = "are" if len(rows) > 1 else "is"
+        text = f"the leader of {where} moved {change}" if changed else f"{where} {are} led {change}"
+        weight = 56 if changed and "nobody" in change else 48 if changed else 1
+        one = rows[0]
+        yield Event(
+            time, "leader_moved" if changed else "leader", "cluster", text, weight, topics=topics,
+            topic=one["topic"] if len(topics) == 1 else None, partition=one["partition"] if len(rows) == 1 else None,
+        )  # fmt: skip
+
+
+def _admin(source: Source) -> Iterator[Event]:
+    """Topics that were made, changed and deleted."""
+    for row in source.rows(
+        "exchanges",
+        ("connection", "exchange", "reply", "client_id", "client_ip", "api", "response_end", "topics", "error"),
+        pc.field("api").isin(list(_ADMIN)) & pc.is_valid(pc.field("response_end")) & ~pc.is_valid(pc.field("error")),
+    ):
+        topics = tuple(row["topics"] or ())
+        yield Event(
+            row["response_end"], "admin", who(row["client_id"], row["client_ip"]),
+            _ADMIN[row["api"]].format(f"{'topics' if len(topics) != 1 else 'topic'} {some(topics)}"), 13,
+            topics=topics, topic=topics[0] if len(topics) == 1 else None, client_id=row["client_id"],
+            connection=row["connection"], exchange=row["exchange"], reply=row["reply"],
+        )  # fmt: skip
+
+
+def _findings(source: Source) -> Iterator[Event]:
+    for row in source.rows("findings"):
+        if row["since"] is None:
+            continue
+        whom, what = dict(row["who"] or ()), dict(row["what"] or ())
+        first = row["first"] or {}
+        text = row["text"]
+        if row["cause"]:
+            text += f" Because: {row['cause']}" if row["proven"] else f" Probably: {row['cause']}"
+        partition = what.get("partition", "")
+        yield Event(
+            row["since"], "finding", f"{row['severity']} {row['code']}", text, _SEVERITY[row["severity"]],
+            bool(row["proven"]) or not row["cause"], topic=what.get("topic"),
+            partition=int(partition) if partition.isdigit() else None, group_id=what.get("group_id"),
+            client_id=whom.get("client_id"), connection=first.get("connection"), exchange=first.get("exchange"),
+            reply=first.get("reply"), transactional_id=what.get("transactional_id"),
+        )  # fmt: skip

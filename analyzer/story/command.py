@@ -1,0 +1,202 @@
+"""What `kwire story` does, once the command line is read.
+
+In: parsed options; a dataset, or captures, which become one first. Out: lines of text or JSON on stdout, progress and
+notes on stderr. Errors of the user's input leave as `Failure`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import pyarrow.compute as pc
+
+from analyzer import commands
+from analyzer.dataset import StoredDataset, is_dataset, open_dataset
+from analyzer.escapes import json_text, printable
+from analyzer.failure import Failure
+from analyzer.story import clients, cluster, groups, offsets, overview, transactions
+from analyzer.story.sources import Source
+from analyzer.story.telling import JSON_FIELDS, Event, Wanted, between, count, some
+from analyzer.times import rfc3339
+
+_WIDTH = 100
+_TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
+
+_WITHOUT_CONNECTIONS = ("connected", "disconnected")
+"""Told of a client or a connection alone."""
+
+
+def story(options: argparse.Namespace) -> int:
+    """`kwire story`."""
+    with contextlib.ExitStack() as stack:
+        dataset = _opened(options, stack)
+        wanted = Wanted(options.group, options.client, options.topic, options.transaction, options.connection)
+        _check(dataset, wanted)
+        told = [(_heading(source), _told(source, wanted)) for source in _sources(dataset)]
+    if options.json:
+        every = sorted((event for _, events in told for event in events), key=lambda event: event.time)
+        for event in every:
+            sys.stdout.write(_json(event) + "\n")
+        return 0
+    with commands.paged() as out:
+        for number, (heading, events) in enumerate(told):
+            _print(out, heading, events, wanted, first=number == 0)
+    return 0
+
+
+def _opened(options: argparse.Namespace, stack: contextlib.ExitStack) -> StoredDataset:
+    """The dataset that was named, or one made of the captures."""
+    datasets = [source for source in options.sources if is_dataset(source)]
+    if datasets:
+        if len(options.sources) > 1:
+            raise Failure("a story is of one DATASET, or of captures", "kwire analyze --append puts captures together")
+        if options.port or options.rotated:
+            raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze --port makes a DATASET")
+        return open_dataset(datasets[0])
+    made = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-story-")), "dataset")
+    commands.dataset_of(options.sources, made, options)
+    return open_dataset(made)
+
+
+def _sources(dataset: StoredDataset) -> Iterator[Source]:
+    for capture in dataset.captures:
+        if not capture.get("meaning", False) and not capture.get("log"):
+            name = printable(capture["name"])
+            sys.stderr.write(f"note: {name}: what its traffic means was not worked out: groups, offsets and "
+                             "transactions are not told (kwire analyze it again)\n")  # fmt: skip
+        yield Source(dataset, capture["name"])
+
+
+def _told(source: Source, wanted: Wanted) -> list[Event]:
+    """The events that are wanted, in order."""
+    every = [event for teller in _TELLERS for event in teller(source)]
+    if wanted.connection is not None:
+        every += clients.dialogue(source, wanted.connection)
+    elif wanted.client is not None:
+        every += clients.questions(source)
+    told_elsewhere = {
+        (event.connection, event.exchange, event.reply)
+        for event in every
+        if event.kind not in ("refused", "finding", "asked") and event.exchange is not None
+    }
+    every = [
+        event
+        for event in every
+        if event.kind != "refused" or (event.connection, event.exchange, event.reply) not in told_elsewhere
+    ]
+    if wanted.everything:
+        return overview.first_ten(every)
+    summed = ("rebalances", "transactions")
+    alone = wanted.client is None and wanted.connection is None
+    hidden = (*summed, *(_WITHOUT_CONNECTIONS if alone else ()))
+    chosen = [event for event in every if event.kind not in hidden and wanted.has(event)]
+    return sorted(chosen, key=lambda event: event.time)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def _check(dataset: StoredDataset, wanted: Wanted) -> None:
+    """Raise Failure where a name that was asked for is nowhere."""
+    for option, asked, columns in (
+        ("--group", wanted.group, (("exchanges", "group_id"), ("groups", "group_id"), ("offsets", "group_id"))),
+        ("--client", wanted.client, (("exchanges", "client_id"),)),
+        ("--topic", wanted.topic, (("partitions", "topic"), ("topic_ids", "topic"), ("leaders", "topic"))),
+        (
+            "--transaction",
+            wanted.transaction,
+            (("exchanges", "transactional_id"), ("transactions", "transactional_id")),
+        ),
+        ("--connection", wanted.connection, (("connections", "connection"),)),
+    ):
+        if asked is None:
+            continue
+        known = sorted({name for table, column in columns for name in _names(dataset, table, column)})
+        if asked in known:
+            continue
+        what = option.removeprefix("--")
+        near = difflib.get_close_matches(asked, known, 1)
+        there = f"there are {some(known)}" if known else f"this capture has no {what}"
+        raise Failure(f"{option} {asked}: no such {what}", f"did you mean {near[0]}? {there}" if near else there)
+
+
+def _names(dataset: StoredDataset, table: str, column: str) -> Iterator[str]:
+    stored = getattr(dataset, table)
+    for batch in stored.to_batches(columns=[column], filter=pc.is_valid(pc.field(column))):
+        yield from (name for name in pc.unique(batch.column(0)).to_pylist() if name is not None)
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _json(event: Event) -> str:
+    row: dict[str, Any] = {name: getattr(event, name) for name in JSON_FIELDS}
+    return json_text({**row, "time": rfc3339(event.time)})
+
+
+def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: Wanted, *, first: bool) -> None:
+    width = min(commands.width() or 0, _WIDTH) or None
+    out.write(("" if first else "\n") + "\n".join(_filled(printable(heading), "", width)) + "\n\n")
+    if not events:
+        out.write("  nothing happened that a story tells of\n")
+        return
+    numbers: dict[str, int] = {}
+    actors = min(max(len(printable(event.actor)) for event in events), 24)
+    for event in events:
+        out.write("\n".join(_line(event, numbers, actors, width)) + "\n")
+    if numbers:
+        out.write("\nexchanges, as kwire show --follow CONNECTION lists them:\n")
+        out.writelines(f"  c{number} {printable(name)}\n" for name, number in numbers.items())
+    if wanted.everything and first:
+        out.write("\nkwire story with --group, --client, --topic, --transaction or --connection tells all of one.\n")
+
+
+def _heading(source: Source) -> str:
+    """What the capture is: when, how long, how much."""
+    exchanges = source.dataset.exchanges
+    here = pc.field("capture") == source.capture
+    number = exchanges.count_rows(filter=here)
+    [entry] = [one for one in source.dataset.captures if one["name"] == source.capture][:1]
+    ids = source.table("connections", ("client_ip", "client_id", "broker_ip", "broker_port", "first_time", "last_time"))
+    rows = ids.to_pylist()
+    if not rows:
+        return f"{source.capture}: no Kafka connection"
+    brokers = {(row["broker_ip"], row["broker_port"]) for row in rows}
+    clients_seen = {(row["client_id"], row["client_ip"]) for row in rows}
+    start, end = min(row["first_time"] for row in rows), max(row["last_time"] for row in rows)
+    when = rfc3339(start)[:19].replace("T", " ")
+    return (
+        f"{entry['name']}: {when} UTC, {between(start, end)}; {count(number, 'exchange')} of "
+        f"{count(len(clients_seen), 'client')} with {count(len(brokers), 'broker')}"
+    )
+
+
+def _line(event: Event, numbers: dict[str, int], actors: int, width: int | None) -> list[str]:
+    """One event: time of day, who, what, and the exchange that shows it."""
+    actor = printable(event.actor)
+    if len(actor) > actors:
+        actor = actor[: actors - 1] + "…"
+    head = f"{rfc3339(event.time)[11:23]}  {actor:<{actors}}  "
+    link = ""
+    if event.connection is not None and event.exchange is not None:
+        number = numbers.setdefault(event.connection, len(numbers) + 1)
+        link = f" [c{number} #{event.exchange}]"
+    unsure = "" if event.certain or "probably" in event.text.lower() else "probably "
+    return _filled(head + unsure + printable(event.text) + link, " " * len(head), width)
+
+
+def _filled(text: str, indent: str, width: int | None) -> list[str]:
+    if width is None:
+        return [text]
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent if len(indent) < width - 30 else "    ", break_long_words=True,
+        break_on_hyphens=False, drop_whitespace=True,
+    ) or [""]  # fmt: skip

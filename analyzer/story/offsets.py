@@ -1,0 +1,204 @@
+"""Offsets, told: what groups committed, where they went back, and readers that lost their place.
+
+In: the tables `offsets` and `partitions`. Out: events. Rule: commits come in thousands, so a group's are told as where
+it began, where it ended, and whatever was not the ordinary step ahead.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analyzer.story.sources import Source
+from analyzer.story.telling import WHY, Event, Row, count, places, who, within
+
+_TOGETHER = datetime.timedelta(seconds=2)
+"""What a client does to its partitions within this is one event."""
+
+_ONE_RESET = ("client_id", "topic", "error")
+_STEADY = ("commit", "txn_commit", "zookeeper")
+
+
+def events(source: Source) -> Iterator[Event]:
+    """Commits and resets."""
+    yield from _commits(source)
+    yield from _back(source)
+    yield from _refused(source)
+    yield from _resets(source)
+
+
+def _common(row: Row) -> dict[str, Any]:
+    names = ("topic", "partition", "group_id", "connection", "exchange", "reply", "client_id")
+    return {name: row[name] for name in names}
+
+
+def _where(kind: str) -> str:
+    return {"zookeeper": " to ZooKeeper (OffsetCommit v0)", "txn_commit": " in a transaction"}.get(kind, "")
+
+
+def _commits(source: Source) -> Iterator[Event]:
+    """Where each group's commits by one client began and ended."""
+    wanted = pc.field("kind").isin(_STEADY) & ~pc.is_valid(pc.field("error"))
+    columns = ("time", "group_id", "topic", "topic_id", "partition", "offset", "step", "kind", "client_id",
+               "connection", "exchange", "reply")  # fmt: skip
+    made = source.table("offsets", columns, wanted)
+    keys = ["group_id", "client_id", "kind"]
+    for key in made.select(keys).group_by(keys).aggregate([]).to_pylist():
+        chosen = made.filter(_same(key))
+        firsts, lasts = _ends(source, chosen, "first"), _ends(source, chosen, "last")
+        number = chosen.group_by(["connection", "exchange"]).aggregate([]).num_rows
+        head, tail = chosen.slice(0, 1).to_pylist()[0], chosen.slice(len(chosen) - 1).to_pylist()[0]
+        topics = tuple(dict.fromkeys(row["topic"] for row in firsts if row["topic"]))
+        actor = who(key["client_id"])
+        at = _offsets(firsts)
+        text = f"committed {at} for group {key['group_id']}{_where(key['kind'])}"
+        of_all = {"topics": topics, "topic": topics[0] if len(topics) == 1 else None, "partition": None}
+        if number > 1 or (head["step"] or 0) >= 0:  # a step back is told by itself
+            yield Event(head["time"], "commit", actor, text, 4, **{**_common(head), **of_all})
+        if number > 1:
+            text = (
+                f"made its last commit for group {key['group_id']}: {_offsets(lasts)}; "
+                f"{count(number, 'commit')}{within(head['time'], tail['time'])}"
+            )
+            yield Event(tail["time"], "commit", actor, text, 6, **{**_common(tail), **of_all})
+
+
+def _same(key: Row) -> Any:
+    """Rows that have these values, null included."""
+    wanted = None
+    for name, value in key.items():
+        one = pc.field(name) == value if value is not None else ~pc.is_valid(pc.field(name))
+        wanted = one if wanted is None else wanted & one
+    return wanted
+
+
+def _ends(source: Source, chosen: pa.Table, which: str) -> list[Row]:
+    """The first or last offset of each partition."""
+    grouped = chosen.group_by(["topic", "topic_id", "partition"], use_threads=False).aggregate([("offset", which)])
+    rows: list[Row] = grouped.rename_columns(["topic", "topic_id", "partition", "offset"]).to_pylist()
+    for row in rows:
+        row["topic"] = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
+    return sorted(rows, key=lambda row: (row["topic"] or "", row["partition"] or 0))
+
+
+def _offsets(rows: list[Row]) -> str:
+    """`orders-0 at 12, orders-1 at 7`, or how many where they are many."""
+    if len(rows) <= 3:
+        return ", ".join(f"{row['topic']}-{row['partition']} at {row['offset']:,}" for row in rows)
+    total = sum(row["offset"] for row in rows if row["offset"] is not None)
+    said = places((row["topic"], row["partition"]) for row in rows)
+    return f"{count(len(rows), 'offset')} of {said} ({total:,} in sum)"
+
+
+def _back(source: Source) -> Iterator[Event]:
+    """Commits behind the one before."""
+    for row in source.rows("offsets", where=(pc.field("step") < 0) & pc.field("kind").isin(_STEADY)):
+        text = (
+            f"committed {row['topic']}-{row['partition']} at {row['offset']:,}, behind the {row['previous']:,} "
+            f"committed before, for group {row['group_id']}{_where(row['kind'])}: "
+            f"{count(-row['step'], 'offset')} will be read again"
+        )
+        yield Event(row["time"], "commit_back", who(row["client_id"]), text, 45, **_common(row))
+
+
+def _refused(source: Source) -> Iterator[Event]:
+    """Commits that the coordinator refused, those of one exchange together."""
+    refused = pc.field("kind").isin(_STEADY) & pc.is_valid(pc.field("error"))
+    by_exchange: dict[Any, list[Row]] = defaultdict(list)
+    for row in source.rows("offsets", where=refused):
+        by_exchange[row["connection"], row["exchange"], row["reply"], row["error"]].append(row)
+    for rows in by_exchange.values():
+        row = rows[0]
+        why = f": {WHY[row['error']]}" if row["error"] in WHY else ""
+        text = (
+            f"could not commit {places((one['topic'], one['partition']) for one in rows)} for group "
+            f"{row['group_id']}: {row['error']}{why}"
+        )
+        topics = tuple(dict.fromkeys(one["topic"] for one in rows if one["topic"]))
+        yield Event(
+            row["time"], "commit_refused", who(row["client_id"]), text, 32, **{**_common(row), "topics": topics}
+        )
+
+
+def _resets(source: Source) -> Iterator[Event]:
+    """Readers that lost their place, or had none."""
+    rows = source.rows("offsets", where=pc.field("kind") == "reset")
+    if not rows:
+        return
+    ends = _bounds(source, rows)
+    runs: list[tuple[str, list[Row]]] = []
+    for row in sorted(rows, key=lambda row: row["time"]):
+        what = _what(row, ends)
+        last = runs[-1] if runs else None
+        same = last is not None and last[0] == what and all(last[1][-1][name] == row[name] for name in _ONE_RESET)
+        if last is not None and same and row["time"] - last[1][0]["time"] < _TOGETHER:
+            last[1].append(row)
+        else:
+            runs.append((what, [row]))
+    for what, run in runs:
+        first = run[0]
+        text, certain = _reset_text(what, run)
+        topics = tuple(dict.fromkeys(row["topic"] for row in run if row["topic"]))
+        weight = 50 if first["error"] is not None else 16
+        common = {**_common(first), "topics": topics}
+        if len(run) > 1:
+            common |= {"partition": None, "topic": topics[0] if len(topics) == 1 else None}
+        yield Event(first["time"], "reset", who(first["client_id"]), text, weight, certain, **common)
+
+
+def _bounds(source: Source, rows: list[Row]) -> dict[tuple[str | None, int], list[tuple[Any, Any]]]:
+    """The ends of the log that fetches said, by topic and partition: (log start offset, high watermark)."""
+    wanted = sorted({row["partition"] for row in rows})
+    found: dict[tuple[str | None, int], list[tuple[Any, Any]]] = defaultdict(list)
+    said = source.table(
+        "partitions", ("topic", "topic_id", "partition", "log_start_offset", "high_watermark"),
+        pc.field("partition").isin(wanted) & (pc.field("high_watermark") >= 0),
+    )  # fmt: skip
+    grouped = said.group_by(["topic", "topic_id", "partition"], use_threads=False).aggregate(
+        [("log_start_offset", "min"), ("high_watermark", "distinct")]
+    )
+    for row in grouped.to_pylist():
+        topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
+        for mark in row["high_watermark_distinct"]:
+            found[topic, row["partition"]].append((row["log_start_offset_min"], mark))
+    return found
+
+
+def _what(row: Row, ends: dict[tuple[str | None, int], list[tuple[Any, Any]]]) -> str:
+    """What kind of reset it was: the words that end its sentence."""
+    if row["offset"] is None:
+        return "nowhere"
+    said = ends.get((row["topic"], row["partition"]), [])
+    if row["offset"] == 0 or any(start == row["offset"] for start, _ in said):
+        return "at the start"
+    if any(mark == row["offset"] for _, mark in said):
+        return "at the end"
+    return "at"
+
+
+def _reset_text(what: str, run: list[Row]) -> tuple[str, bool]:
+    """The sentence, and whether all of it is certain."""
+    row = run[0]
+    where = places((one["topic"], one["partition"]) for one in run)
+    offset = f"{row['offset']:,}" if row["offset"] is not None else ""
+    target = {"at the start": "the start", "at the end": "the end"}.get(what, offset)
+    if row["error"] == "OFFSET_OUT_OF_RANGE":
+        asked = f"asked {where} for offset {row['previous']:,}" if row["previous"] is not None else f"read {where}"
+        if row["offset"] is None:
+            return f"{asked}, which the log does not have, and was not seen to go elsewhere", True
+        step = row["step"] or 0
+        lost = f"{count(step, 'offset')} passed over" if step > 0 else f"{count(-step, 'offset')} to read again"
+        named = f"{target} ({offset})" if target != offset else offset
+        return f"{asked}, which the log does not have, and went on at {named}: {lost}", True
+    if row["error"] is not None:
+        return f"asked for an offset of {where} to go on from, and was refused: {row['error']}", True
+    if row["previous"] is not None:
+        return f"moved on {where} from {row['previous']:,} to {target}", True
+    if what == "at":
+        return f"began {where} at {target}, probably by a timestamp", False
+    return f"began to read {where} at {target}: it had no offset to go on from", True

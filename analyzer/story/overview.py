@@ -1,0 +1,38 @@
+"""The capture as a whole: of all events the ten that are worth knowing first.
+
+In: events with weights. Out: those, in order of time. Pure. Rule: no kind of event takes more than a few of the places,
+and what one line sums up is not told line by line beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from analyzer.story.telling import Event
+
+FIRST = 10
+_OF_ONE_KIND = 3
+_SUMMED = {"rebalances": ("rebalance",), "transactions": ("transaction_committed", "transaction_aborted")}
+"""Kinds of which one event sums up others."""
+
+
+def first_ten(events: Sequence[Event]) -> list[Event]:
+    """The weightiest, in order of time; of equal weight the earlier."""
+    summed = {(kind, _subject(event)) for event in events for kind in _SUMMED.get(event.kind, ())}
+    ranked = sorted(events, key=lambda event: (-event.weight, event.time))
+    alone = [event for event in ranked if event.weight and (event.kind, _subject(event)) not in summed]
+    chosen: list[Event] = []
+    taken: Counter[str] = Counter()
+    for most in (_OF_ONE_KIND, FIRST):  # where there is little else to tell, more of a kind
+        for event in alone:
+            same = any((one.actor, one.text) == (event.actor, event.text) for one in chosen)
+            if len(chosen) < FIRST and not same and taken[event.kind] < most:
+                taken[event.kind] += 1
+                chosen.append(event)
+    return sorted(chosen, key=lambda event: event.time)
+
+
+def _subject(event: Event) -> tuple[str | None, ...]:
+    """What is summed up: a group, or a transactional id."""
+    return (event.group_id,) if event.kind.startswith("rebalance") else (event.transactional_id,)

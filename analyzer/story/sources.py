@@ -1,0 +1,68 @@
+"""The stored tables as stories read them: chosen columns of chosen rows.
+
+In: a `StoredDataset`. Out: rows as dictionaries, topics by name. Rules: nothing is loaded that is not asked for; what
+an older dataset lacks is absent or null.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analyzer import tables
+from analyzer.dataset import StoredDataset
+from analyzer.meaning.names import METADATA_TOPIC
+from analyzer.story.telling import Row
+
+
+class Source:
+    """A dataset, one capture point of it at a time (`capture`)."""
+
+    def __init__(self, dataset: StoredDataset, capture: str) -> None:
+        self.dataset = dataset
+        self.capture = capture
+        said = {row["topic_id"]: row["topic"] for row in self.rows("topic_ids")}
+        self.topics: dict[str, str] = {**METADATA_TOPIC, **said}
+        self.nodes: dict[tuple[str, int], int] = {
+            (row["host"], row["port"]): row["node_id"] for row in self.rows("brokers")
+        }
+        self.ends: dict[str, Row] = {}
+
+    def table(self, name: str, columns: Sequence[str] = (), where: Any = None) -> pa.Table:
+        """Columns of the rows that an Arrow expression lets through."""
+        here = pc.field("capture") == self.capture
+        stored = getattr(self.dataset, name)
+        wanted = list(columns) or [column.name for column in tables.TABLES[name]]
+        there = [column for column in wanted if column in stored.schema.names]
+        return stored.to_table(columns=there, filter=here if where is None else here & where)
+
+    def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
+        """The same as dictionaries, topics by the names that the capture says."""
+        found: list[Row] = self.table(name, columns, where).to_pylist()
+        for row in found:
+            if "topic_id" in row and row.get("topic") is None and row["topic_id"] is not None and name != "topic_ids":
+                row["topic"] = self.topics.get(row["topic_id"], row["topic_id"])
+            if row.get("topics"):
+                row["topics"] = [self.topics.get(topic, topic) for topic in row["topics"]]
+        return found
+
+    def broker(self, ip: str, port: int) -> str:
+        """A broker as a sentence names it."""
+        node = self.nodes.get((ip, port))
+        at = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        return f"broker {node} ({at})" if node is not None else f"the broker at {at}"
+
+    def connection(self, name: str) -> Row:
+        """A connection's row; empty where there is none of that name."""
+        if not self.ends:
+            self.ends = {row["connection"]: row for row in self.rows("connections")}
+        return self.ends.get(name, {})
+
+
+def moments(values: Iterable[datetime.datetime | None]) -> list[datetime.datetime]:
+    """Those that are there."""
+    return [value for value in values if value is not None]

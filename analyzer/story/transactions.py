@@ -1,0 +1,140 @@
+"""Transactions, told: how each ended, what was in it, who took whose id.
+
+In: the tables `transactions`, and `exchanges` of InitProducerId. Out: events.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import pyarrow.compute as pc
+
+from analyzer.story.sources import Source, moments
+from analyzer.story.telling import Event, Row, between, count, places, some, span, who
+
+_LONG_US = 1_000_000
+"""A transaction that took this long is told of from its beginning: others' records wait behind it (read_committed)."""
+
+_NO_LINK = {"connection": None, "exchange": None, "reply": None}
+_WEIGHT = {"fenced": 65, "aborted": 20, "unknown": 35, "open": 30, "committed": 2}
+
+
+def events(source: Source) -> Iterator[Event]:
+    """What became of each transaction."""
+    yield from _taken(source)
+    by_id: dict[str, list[Row]] = defaultdict(list)
+    for row in source.rows("transactions"):
+        by_id[row["transactional_id"] or f"producer {row['producer_id']}"].append(row)
+        yield from _one(source, row)
+    for name, rows in by_id.items():
+        yield from _all(name, rows)
+
+
+def _one(source: Source, row: Row) -> Iterator[Event]:
+    evidence = row["evidence"] or {}
+    common = {
+        "transactional_id": row["transactional_id"],
+        "client_id": row["client_id"],
+        "topics": tuple(dict.fromkeys(place["topic"] for place in row["partitions"] or ())),
+        "connection": evidence.get("connection"),
+        "exchange": evidence.get("exchange"),
+        "reply": evidence.get("reply"),
+        "group_id": next((one["group_id"] for one in row["offsets"] or ()), None),
+    }
+    name = row["transactional_id"]
+    actor = who(row["client_id"]) if name is not None else f"producer {row['producer_id']}"
+    # What only markers say is the coordinator's word, not its producer's.
+    said = f"a transaction of {name}" if name is not None else "a transaction (told by markers alone)"
+    times = moments((row["ended"], row["began"]))
+    if not times:
+        times = moments([_time_of(source, evidence)])
+    if not times:
+        return
+    inside = _inside(row)
+    outcome, took = row["outcome"], row["duration_us"]
+    long = took is not None and took >= _LONG_US
+    if row["began"] is not None and (long or outcome in ("open", "unknown")):
+        yield Event(row["began"], "transaction_began", actor, f"began {said}", 1, **{**common, **_NO_LINK})
+    after = f" after {span(took)}" if took is not None else "; its beginning was not captured"
+    if outcome == "committed":
+        text = f"committed {said}: {inside}{after}"
+    elif outcome == "aborted":
+        text = f"aborted {said}: {inside} given up{after}"
+    elif outcome == "fenced":
+        by = f"{row['fenced_by']} has taken its id" if row["fenced_by"] else "probably the transaction timed out"
+        text = f"was fenced out of {name or said}: {by}" + (f"; {inside} lost" if row["records"] else "")
+    elif outcome == "open":
+        text = f"left {said} open: {inside}; the capture ends before it does"
+    else:
+        text = f"tried to end {said}: {inside}; the answer was not captured"
+    certain = outcome != "fenced" or row["fenced_by"] is not None
+    weight = _WEIGHT[outcome] + (15 if long else 0)
+    yield Event(times[0], f"transaction_{outcome}", actor, text, weight, certain, **common)
+
+
+def _inside(row: Row) -> str:
+    """What was in it."""
+    parts = []
+    if row["partitions"]:
+        written = places((place["topic"], place["partition"]) for place in row["partitions"])
+        parts.append(f"{count(row['records'], 'record')} to {written}" if row["records"] is not None else written)
+    if row["offsets"]:
+        groups = some(one["group_id"] for one in row["offsets"])
+        parts.append(f"{count(len(row['offsets']), 'offset')} of group {groups}")
+    return " and ".join(parts) or "nothing"
+
+
+def _all(name: str, rows: list[Row]) -> Iterator[Event]:
+    """One line for all transactions of an id, for the capture as a whole."""
+    ended = moments(row["ended"] for row in rows)
+    if len(rows) < 2 or not ended:
+        return
+    outcomes = Counter(row["outcome"] for row in rows)
+    durations = [row["duration_us"] for row in rows if row["duration_us"] is not None]
+    said = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.most_common())
+    longest = f"; the longest took {span(max(durations))}" if durations else ""
+    clients = some(row["client_id"] for row in rows if row["client_id"] is not None)
+    actor = clients if clients != "nothing" else name
+    text = f"{count(len(rows), 'transaction')} of {name}: {said}{longest}"
+    yield Event(max(ended), "transactions", actor, text, 30, transactional_id=rows[0]["transactional_id"])
+
+
+def _taken(source: Source) -> Iterator[Event]:
+    """Who took a transactional id."""
+    taken = source.rows(
+        "exchanges",
+        ("connection", "exchange", "reply", "client_id", "client_ip", "response_end", "request_time",
+         "transactional_id", "error"),
+        (pc.field("api") == "InitProducerId") & pc.is_valid(pc.field("transactional_id")),
+    )  # fmt: skip
+    before: dict[str, Row] = {}
+    for row in sorted(taken, key=lambda row: row["request_time"]):
+        if row["error"] is not None or row["response_end"] is None:
+            continue
+        name = row["transactional_id"]
+        last = before.get(name)
+        text = f"took the transactional id {name}"
+        other = last is not None and (last["client_id"], last["client_ip"]) != (row["client_id"], row["client_ip"])
+        if last is not None and other:
+            ago = between(last["response_end"], row["response_end"])
+            text += f" from {who(last['client_id'], last['client_ip'])}, which had it for {ago} and is fenced now"
+        elif last is not None:
+            text += " again: it started anew, or raised its epoch after a failure"
+        before[name] = row
+        yield Event(
+            row["response_end"], "producer", who(row["client_id"], row["client_ip"]), text, 55 if other else 4,
+            transactional_id=name, client_id=row["client_id"], connection=row["connection"],
+            exchange=row["exchange"], reply=row["reply"],
+        )  # fmt: skip
+
+
+def _time_of(source: Source, evidence: Row) -> datetime.datetime | None:
+    """When the request of an exchange was made."""
+    rows = source.rows(
+        "exchanges",
+        ("request_time", "exchange"),
+        pc.field("connection") == (evidence.get("connection") or ""),
+    )
+    return next((row["request_time"] for row in rows if row["exchange"] == evidence.get("exchange")), None)

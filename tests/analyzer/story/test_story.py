@@ -1,0 +1,354 @@
+"""`kwire story`: what is told of captures whose course is known, of tables made by hand, and on a terminal.
+
+(proves: analyzer/story)
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+import analyzer
+from analyzer import tables
+from analyzer.cli import main
+from analyzer.story import clients, cluster, command, groups, offsets, overview, transactions
+from analyzer.story.sources import Source
+from analyzer.story.telling import JSON_FIELDS, Event, Wanted, places, span
+from captures.forge import converse
+from tests.analyzer import forging
+from tests.shared import SAMPLES, capture_files, shared_folder
+
+TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
+OLD = SAMPLES / "old-java-0.8.2" / "capture.pcap"
+START = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """The lines of events that `kwire story` prints, without their time."""
+    assert main(["story", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return [" ".join(line.split()[1:]) for line in lines if line[2:3] == ":" and line[5:6] == ":"]
+
+
+# --- captures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_transactional_id_from_its_first_owner_to_who_fenced_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        line for line in told(capsys, str(TXN), "--transaction", "lab-tx-1") if "CONCURRENT_TRANSACTIONS" not in line
+    ]
+    assert lines == [
+        "lab-tx took the transactional id lab-tx-1 [c1 #2]",
+        "lab-tx committed a transaction of lab-tx-1: 20 records to tx-out 0 to 2 after 52.9 ms [c1 #4]",
+        "lab-tx aborted a transaction of lab-tx-1: 21 records to tx-out 0 to 2 given up after 68.3 ms [c1 #8]",
+        "lab-tx committed a transaction of lab-tx-1: 22 records to tx-out 0 to 2 after 54.6 ms [c1 #11]",
+        "lab-tx began a transaction of lab-tx-1",
+        "lab-tx committed a transaction of lab-tx-1: 23 records to tx-out 0 to 2 and 2 offsets of group tx-etl after "
+        "3.40 s [c1 #15]",
+        "lab-tx aborted a transaction of lab-tx-1: 24 records to tx-out 0 to 2 given up after 39.6 ms [c1 #18]",
+        "lab-tx committed a transaction of lab-tx-1: 25 records to tx-out 0 to 2 after 37.2 ms [c1 #21]",
+        "lab-tx-fencer took the transactional id lab-tx-1 from lab-tx, which had it for 3.74 s and is fenced now "
+        "[c2 #2]",
+        "lab-tx was fenced out of lab-tx-1: lab-tx-fencer@127.0.0.1 has taken its id [c1 #22]",
+        "lab-tx-fencer committed a transaction of lab-tx-1: 1 record to tx-out-0 after 6.7 ms [c2 #4]",
+    ]
+
+
+def test_a_simple_consumer_of_old(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, str(OLD), "--client", "old-simple", "--topic", "old-none")
+    assert lines == [
+        "old-simple asked where to begin in old-none: old-none-0 at 90 [c1 #1]",
+        "old-simple read old-none 0 to 2: 360 records, 22.7 kB in 20.6 ms",
+        "old-simple asked where to begin in old-none: old-none-1 at 150 [c1 #3]",
+        "old-simple asked where to begin in old-none: old-none-2 at 120 [c1 #5]",
+        "old-simple asked old-none-0 for offset 999,999, which the log does not have, and was not seen to go elsewhere "
+        "[c1 #7]",
+        "old-simple committed old-gzip-0 at 5, old-none-0 at 5, old-snappy-0 at 5 for group old-group-v0 to ZooKeeper "
+        "(OffsetCommit v0) [c1 #8]",
+        "old-simple asked for the committed offsets of old-none: old-none-0 at 5 [c1 #9]",
+        "old-simple could not commit old-none-0 for group old-group-v1: COORDINATOR_NOT_AVAILABLE: there was no "
+        "coordinator yet [c1 #10]",
+        "old-simple was refused OffsetFetch of old-none: NOT_COORDINATOR (16), this broker is not the coordinator "
+        "(any more, or yet); it did not succeed any more in this capture [c1 #11]",
+        "old-simple made its last commit for group old-group-v0: old-gzip-0 at 5, old-none-0 at 5, old-snappy-0 at 5; "
+        "3 commits in 63.5 ms [c2 #8]",
+    ]
+
+
+def test_a_leader_is_killed_and_its_producer_goes_on_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = str(capture_files(shared_folder("cluster-kraft-3.9"))[0])
+    lines = told(capsys, capture, "--topic", "rep", "--client", "lab-producer")
+    assert any(
+        line.startswith("lab-producer was refused Produce of rep 9 times in 11.9 ms: NOT_LEADER_OR_FOLLOWER (6), ")
+        and "; it succeeded 6.0 ms later at broker 2 (127.0.0.1:9102)" in line
+        for line in lines
+    )
+    assert any("cluster the leader of rep-0 moved from broker 3 to broker 1" in line for line in told(capsys, capture))
+
+
+@pytest.mark.parametrize("capture", [TXN, OLD])
+def test_the_ten_things_worth_knowing_first(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, str(capture))
+    assert len(lines) == 10
+    whole = "\n".join(lines)
+    if capture == TXN:
+        assert "8 transactions of lab-tx-1: 5 committed, 2 aborted, 1 fenced; the longest took 3.40 s" in whole
+        assert "lab-tx-1 from lab-tx, which had it for 3.74 s and is fenced now" in whole
+    else:
+        assert "asked old-none-0 for offset 999,999" in whole
+
+
+def test_json_has_the_keys_of_the_contract_in_order_of_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analyzer.analyze(TXN, tmp_path / "dataset")
+    assert main(["story", str(tmp_path / "dataset"), "--json", "--group", "tx-etl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {tuple(row) for row in rows} == {JSON_FIELDS}
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+    assert {row["group_id"] for row in rows} == {"tx-etl"}
+    [commit] = [row for row in rows if row["kind"] == "commit"]
+    exchanges = analyzer.open_dataset(tmp_path / "dataset").exchanges.to_table().to_pylist()
+    [shown] = [
+        row for row in exchanges if (row["connection"], row["exchange"]) == (commit["connection"], commit["exchange"])
+    ]
+    assert shown["api"] == "TxnOffsetCommit"
+    assert main(["story", str(TXN), "--json", "--group", "tx-etl"]) == 0  # a capture tells the same
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows
+
+
+@pytest.mark.parametrize(
+    ("option", "asked", "meant"),
+    [("--group", "tx-elt", "tx-etl"), ("--client", "lab-txx", "lab-tx"), ("--topic", "tx-outs", "tx-out"),
+     ("--transaction", "lab-tx1", "lab-tx-1")],
+)  # fmt: skip
+def test_a_wrong_name_is_asked_back(option: str, asked: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["story", str(TXN), option, asked])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert f"kwire: {option} {asked}: no such {option.removeprefix('--')}" in said
+    assert f"hint: did you mean {meant}?" in said
+
+
+def test_without_meaning_it_says_what_is_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analyzer.analyze(TXN, tmp_path / "dataset", meaning=False)
+    assert main(["story", str(tmp_path / "dataset")]) == 0
+    assert "note: capture.pcap: what its traffic means was not worked out" in capsys.readouterr().err
+
+
+def test_what_others_write_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b[2J\u202eann"
+    asked = forging.heartbeat(1, client_id=evil)
+    forging.read(tmp_path, converse([forging.asking(asked), forging.answering(forging.heartbeat_answer(1, 25))]))
+    for options in ((), ("--json",), ("--client", evil)):
+        assert main(["story", str(tmp_path / "capture.pcap"), *options]) == 0
+        said = capsys.readouterr().out
+        assert "UNKNOWN_MEMBER_ID" in said
+        assert all(line.isprintable() for line in said.splitlines())
+
+
+def test_a_connection_from_its_first_packet_to_its_last(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, str(OLD), "--connection", "127.0.0.1:44496-127.0.0.1:9092#1")
+    assert [line.split(" ", 1)[1] for line in lines] == [
+        "connected to broker 1 (127.0.0.1:9092); round trip 14 us",
+        "asked ListOffsets of old-gzip 3 times in 5.5 ms [c1 #0]",
+        "began to read old-gzip 0 to 2 at the start: it had no offset to go on from [c1 #0]",
+        "asked Fetch of old-gzip 40 times in 4.04 s [c1 #3]",
+        "had no answer to 1 request (Fetch): the connection was closed first [c1 #43]",
+        "closed the connection to broker 1 (127.0.0.1:9092): 44 requests in 4.15 s",
+    ]
+
+
+# --- tables made by hand ----------------------------------------------------------------------------------------------
+
+
+class Made:
+    """A dataset of rows made by hand."""
+
+    def __init__(self, **rows: list[dict[str, Any]]) -> None:
+        self.captures = [{"name": "day", "meaning": True}]
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in tables.TABLES:
+            raise AttributeError(name)
+        empty = dict.fromkeys(column.name for column in tables.TABLES[name])
+        rows = [{**empty, "capture": "day", **row} for row in self._rows.get(name, [])]
+        return pyarrow.dataset.dataset(pa.Table.from_pylist(rows, tables.schema(name)))
+
+
+def source(**rows: list[dict[str, Any]]) -> Source:
+    return Source(Made(**rows), "day")  # type: ignore[arg-type]
+
+
+def at(seconds: float) -> datetime.datetime:
+    return START + datetime.timedelta(seconds=seconds)
+
+
+def test_a_rebalance_says_why_and_what_it_cost() -> None:
+    stored = source(
+        groups=[
+            {"time": at(0), "group_id": "g", "event": "join", "member_id": "m1", "client_id": "ann", "generation": 3},
+            {"time": at(9), "group_id": "g", "event": "expired", "member_id": "m2", "client_id": "ben"},
+        ],
+        rebalances=[
+            {"group_id": "g", "generation": 4, "began": at(9), "ended": at(12), "trigger": "expired",
+             "trigger_member": "m2", "evidence": {"connection": "c", "exchange": 7, "reply": 7},
+             "members_before": ["m1", "m2"], "members_after": ["m1"],
+             "assignment_before": [{"member_id": "m2", "topic": "t", "partition": 1}],
+             "assignment_after": [{"member_id": "m1", "topic": "t", "partition": 1}],
+             "stopped": [{"member_id": "m1", "stopped_us": 3_100_000}]},
+            {"group_id": "g", "generation": 5, "began": at(20), "trigger": "metadata"},
+        ],
+    )  # fmt: skip
+    found = sorted(groups.events(stored), key=lambda event: event.time)
+    assert [(event.kind, event.actor, event.text, event.certain) for event in found] == [
+        ("join", "ann", "joined group g, generation 3", True),
+        ("expired", "ben", "was thrown out of group g: its heartbeats had stopped", False),
+        ("rebalance", "group g",
+         "rebalanced to generation 4: ben was not heard of any more and was thrown out; 2 members before, 1 after; took "
+         "3.00 s; no record reached a member for up to 3.10 s; t-1 moved", True),
+        ("rebalance", "group g",
+         "rebalanced to generation 5: probably the topics that it reads have other partitions now", False),
+        ("rebalances", "group g",
+         "rebalanced 2 times: ben was not heard of any more and was thrown out and the topics that it reads have other "
+         "partitions now; a member stood still for up to 3.10 s", True),
+    ]  # fmt: skip
+    assert [event.kind for event in overview.first_ten(found)] == ["join", "expired", "rebalances"]
+
+
+def test_failures_of_a_member_that_repeat_are_one_line() -> None:
+    row = {"group_id": "g", "event": "heartbeat_failed", "member_id": "m", "client_id": "ann",
+           "error": "UNKNOWN_MEMBER_ID"}  # fmt: skip
+    [event] = groups.events(source(groups=[{**row, "time": at(0)}, {**row, "time": at(1)}, {**row, "time": at(4)}]))
+    assert event.text == (
+        "was told in a heartbeat to group g: UNKNOWN_MEMBER_ID: the group has no such member: it was thrown out, or "
+        "never in, 3 times in 4.00 s"
+    )
+
+
+def commit(second: float, offset: int, previous: int | None, **more: Any) -> dict[str, Any]:
+    step = None if previous is None else offset - previous
+    row = {"time": at(second), "group_id": "g", "topic": "t", "partition": 0, "offset": offset, "previous": previous,
+           "step": step, "kind": "commit", "client_id": "ann", "connection": "c", "exchange": int(second)}  # fmt: skip
+    return {**row, **more}
+
+
+def test_commits_are_told_by_their_ends_and_by_each_step_back() -> None:
+    rows = [commit(0, 10, None), commit(1, 20, 10), commit(2, 15, 20), commit(3, 30, 15)]
+    found = sorted(offsets.events(source(offsets=rows)), key=lambda event: event.time)
+    assert [event.text for event in found] == [
+        "committed t-0 at 10 for group g",
+        "committed t-0 at 15, behind the 20 committed before, for group g: 5 offsets will be read again",
+        "made its last commit for group g: t-0 at 30; 4 commits in 3.00 s",
+    ]
+
+
+def test_where_readers_went() -> None:
+    out = {"kind": "reset", "error": "OFFSET_OUT_OF_RANGE"}
+    marks = [{"topic": "t", "partition": 0, "log_start_offset": 100, "high_watermark": 900}]
+    rows = [
+        commit(0, 100, 5, **out),
+        commit(10, 900, 5000, **out),
+        commit(20, 900, None, kind="reset"),
+        commit(30, 333, None, kind="reset"),
+        {**commit(40, 0, None, kind="reset", error="NOT_LEADER_OR_FOLLOWER"), "offset": None},
+    ]
+    found = list(offsets.events(source(offsets=rows, partitions=marks)))
+    assert [(event.text, event.certain) for event in found] == [
+        ("asked t-0 for offset 5, which the log does not have, and went on at the start (100): 95 offsets passed over",
+         True),
+        ("asked t-0 for offset 5,000, which the log does not have, and went on at the end (900): 4,100 offsets to read "
+         "again", True),
+        ("began to read t-0 at the end: it had no offset to go on from", True),
+        ("began t-0 at 333, probably by a timestamp", False),
+        ("asked for an offset of t-0 to go on from, and was refused: NOT_LEADER_OR_FOLLOWER", True),
+    ]  # fmt: skip
+
+
+def test_transactions_that_nobody_ended() -> None:
+    row = {"transactional_id": "pay", "producer_id": 4, "client_id": "ann", "began": at(0), "partitions": [],
+           "records": 0, "offsets": [], "evidence": {"connection": "c", "exchange": 1, "reply": 1}}  # fmt: skip
+    stored = source(
+        transactions=[
+            {**row, "outcome": "open"},
+            {**row, "outcome": "fenced", "ended": at(1), "duration_us": 1_000_000},
+            {**row, "transactional_id": None, "began": None, "ended": at(2), "outcome": "aborted", "records": None},
+        ]
+    )
+    assert [(event.actor, event.text, event.certain) for event in transactions.events(stored)] == [
+        ("ann", "began a transaction of pay", True),
+        ("ann", "left a transaction of pay open: nothing; the capture ends before it does", True),
+        ("ann", "began a transaction of pay", True),
+        ("ann", "was fenced out of pay: probably the transaction timed out", False),
+        ("producer 4",
+         "aborted a transaction (told by markers alone): nothing given up; its beginning was not captured", True),
+        ("ann", "2 transactions of pay: 1 open, 1 fenced; the longest took 1.00 s", True),
+    ]  # fmt: skip
+
+
+def test_findings_come_first() -> None:
+    stored = source(
+        findings=[
+            {"severity": "error", "code": "lossy", "text": "Half of it is missing.", "since": at(0),
+             "cause": "a full disk", "proven": False, "who": [("client_id", "ann")], "what": [("topic", "t"), ("partition", "3")],
+             "first": {"connection": "c", "exchange": 5, "reply": None}},
+        ]
+    )  # fmt: skip
+    [event] = cluster.events(stored)
+    assert (event.actor, event.text, event.certain) == (
+        "error lossy", "Half of it is missing. Probably: a full disk", False,
+    )  # fmt: skip
+    assert (event.topic, event.partition, event.client_id, event.exchange) == ("t", 3, "ann", 5)
+    small = [Event(at(i), "refused", "ann", f"event {i}", 1) for i in range(30)]
+    assert event in overview.first_ten([*small, event])
+    assert len(overview.first_ten([*small, event])) == 10
+
+
+def asked(second: float, error: int | None, partition_topic: str = "t", port: int = 9092) -> dict[str, Any]:
+    return {
+        "connection": "c", "exchange": int(second * 1000), "reply": 0, "client_id": "ann", "client_ip": "10.0.0.1",
+        "broker_ip": "10.0.0.9", "broker_port": port, "api": "Fetch", "request_time": at(second),
+        "response_end": at(second), "topics": [partition_topic], "error_code": error or 0,
+        "error": "NOT_LEADER_OR_FOLLOWER" if error else None, "status": "answered",
+    }  # fmt: skip
+
+
+def test_errors_in_a_row_are_one_event_that_says_what_came_next() -> None:
+    rows = [asked(0, 6), asked(1, 6), asked(1.5, None, port=9093), asked(30, 6), asked(40, 6), asked(41, None, "other")]
+    found = [event for event in clients.events(source(exchanges=rows)) if event.kind == "refused"]
+    assert [
+        event.text.replace(": NOT_LEADER_OR_FOLLOWER (6), another broker leads the partition now", "")
+        for event in found
+    ] == [
+        "was refused Fetch of t 2 times in 1.00 s; it succeeded 500.0 ms later at the broker at 10.0.0.9:9093",
+        "was refused Fetch of t 2 times in 10.00 s; it did not succeed any more in this capture",
+    ]
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_places_and_spans() -> None:
+    assert places([("t", 0)]) == "t-0"
+    assert places([("t", 2), ("t", 0), ("t", 1), ("u", 7)]) == "t 0 to 2 and u-7"
+    assert places([("t", 0), ("t", 5)]) == "t 0, 5"
+    assert places(("t", 2 * i) for i in range(9)) == "9 partitions of t"
+    assert places((f"t{i}", 0) for i in range(6)) == "t0-0, t1-0, t2-0 and 3 more"
+    assert span(61_500_000) == "1 min 1 s"
+
+
+def test_lines_fit_a_terminal() -> None:
+    event = Event(START, "refused", "a-client-with-a-name-that-is-far-too-long", "word " * 40, 1, False, connection="c",
+                  exchange=3)  # fmt: skip
+    lines = command._line(event, {}, 24, 100)
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("12:00:00.000  a-client-with-a-name-th…  probably word")
+    assert lines[-1].endswith("[c1 #3]")
+    assert Wanted(client="ann").has(Event(START, "x", "ann", "", client_id="ann"))
+    assert not Wanted(topic="t").has(Event(START, "x", "ann", "", topics=("u",)))
