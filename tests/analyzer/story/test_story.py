@@ -211,8 +211,8 @@ def test_a_rebalance_says_why_and_what_it_cost() -> None:
         ("join", "ann", "joined group g, generation 3", True),
         ("expired", "ben", "was thrown out of group g: its heartbeats had stopped", False),
         ("rebalance", "group g",
-         "rebalanced to generation 4: ben was not heard of any more and was thrown out; 2 members before, 1 after; took "
-         "3.00 s; no record reached a member for up to 3.10 s; t-1 moved", True),
+         "rebalanced to generation 4: ben was not heard of any more and was thrown out; 2 members before, 1 after; "
+         "took 3.00 s; no record reached a member for up to 3.10 s; t-1 moved", True),
         ("rebalance", "group g",
          "rebalanced to generation 5: probably the topics that it reads have other partitions now", False),
         ("rebalances", "group g",
@@ -296,7 +296,8 @@ def test_findings_come_first() -> None:
     stored = source(
         findings=[
             {"severity": "error", "code": "lossy", "text": "Half of it is missing.", "since": at(0),
-             "cause": "a full disk", "proven": False, "who": [("client_id", "ann")], "what": [("topic", "t"), ("partition", "3")],
+             "cause": "a full disk", "proven": False, "who": [("client_id", "ann")],
+             "what": [("topic", "t"), ("partition", "3")],
              "first": {"connection": "c", "exchange": 5, "reply": None}},
         ]
     )  # fmt: skip
