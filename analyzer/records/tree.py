@@ -149,7 +149,7 @@ def record_set(data: bytes, topic: str, *, nodes: bool = True, budget: Budget | 
             own = [next(headers) for _ in range(row[r.R_HEADERS])]
             if nodes:
                 name = f"[{len(children[batch])}]"
-                secret = topic == CLUSTER_METADATA and not control
+                secret = not control and (topic == CLUSTER_METADATA or _is_copied_secret(value))
                 decompressed = row[r.R_HEAP] != 0
                 varints = magics[batch] == 2 and not decompressed
                 node = _record(name, row, source, own, record, ends[batch], varints, secret)
@@ -273,11 +273,18 @@ def _bytes_node(
     name: str, data: bytes | None, start: int, end: int, opened: Embedded | None, at: int, secret: bool
 ) -> Node:
     """A key or value, whose content begins at `at`."""
+    if data is not None and secret and (opened is None or opened.body is None):
+        return Node(name, "bytes", {REDACTED: len(data)}, start, end, secret=True)
     if opened is None or data is None:
         return Node(name, "bytes", _text(data), start, end, null=data is None)
-    if opened.body is None and secret:
-        return Node(name, "bytes", {REDACTED: len(data)}, start, end, secret=True)
     return Node(name, "bytes", opened.label(len(data)), start, end, embedded.shifted(opened.nodes, at))
+
+
+def _is_copied_secret(value: bytes | None) -> bool:
+    """Does a record of a topic of any name hold a metadata record with secrets? Somebody may have copied that log."""
+    if value is None or len(value) < 2 or value[0] != embedded.METADATA_FRAME_VERSION:
+        return False
+    return value[1] in embedded.secret_record_types() and bool(embedded.copied_secrets(value))
 
 
 def _without_spans(nodes: tuple[Node, ...], at: int) -> tuple[Node, ...]:

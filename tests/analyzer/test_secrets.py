@@ -14,6 +14,8 @@ import pytest
 import analyzer
 from analyzer.messages import masked
 from analyzer.protocol import names
+from analyzer.protocol.tree import Node
+from analyzer.records.tree import record_set
 from captures.forge import converse
 from tests.analyzer import forging
 from tests.shared import KWIRE, ROOT
@@ -133,6 +135,30 @@ def test_a_metadata_log_hides_its_secrets_wherever_it_lies(name: str, tmp_path: 
     assert any(b"alice" in text for text in told), "what is no secret is there"
     is_said = "checkpoint" in name or "__cluster" in name
     assert all((record["decoded"] is not None) == is_said for record in records)
+
+
+@pytest.mark.parametrize("topic", ["copied", "__cluster_metadata", "__consumer_offsets"])
+def test_a_copied_metadata_log_hides_its_secrets_on_the_wire_too(topic: str) -> None:
+    """Produced to a topic of any name, as `show --tree` opens it, with the bytes of each field."""
+    data = COPIED.read_bytes()
+    shown: list[str] = []
+
+    def visit(nodes: tuple[Node, ...]) -> None:
+        for node in nodes:
+            shown.append(f"{node.name}: {node.value}")
+            if not node.children and not node.secret:
+                shown.append(data[node.start : node.end].hex())
+            visit(node.children)
+
+    visit(record_set(data, topic).nodes)
+    told = "\n".join(shown)
+    for secret in secrets_of(data):
+        assert secret.hex() not in told
+        assert secret[1:9].hex() not in told
+        assert secret.decode(errors="replace") not in told
+    assert "offset 0" in told
+    if topic == "copied":
+        assert told.count("value: {'redactedBytes': ") == 2
 
 
 def test_values_that_only_begin_like_metadata_are_kept(tmp_path: Path) -> None:
