@@ -7,6 +7,7 @@ has the right width already is not copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,38 @@ def distinct(values: np.ndarray) -> np.ndarray:
     """Each value once, in order. (`np.unique` of this form loads NumPy's masked arrays.)"""
     ordered = np.sort(values)
     found: np.ndarray = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    return found
+
+
+def numbers(values: pa.Array, null: int) -> np.ndarray:
+    """Integers, times (as they are stored) or truths as int64[n], `null` where there is none. (PyArrow's own casts load
+    its functions, which takes longer than a small capture.)"""
+    length, offset = len(values), values.offset
+    absent, data = values.buffers()
+    if pa.types.is_null(values.type):
+        return np.full(length, null)
+    if pa.types.is_boolean(values.type):
+        found = _bits(data, offset, length).astype(np.int64)
+    else:
+        sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
+        stored = np.frombuffer(data or b"", f"{sign}{values.type.bit_width // 8}")
+        found = stored[offset : offset + length].astype(np.int64)
+    if values.null_count:
+        found[~_bits(absent, offset, length)] = null
+    return found
+
+
+def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:
+    bits = np.unpackbits(np.frombuffer(buffer or b"", np.uint8), bitorder="little")
+    return bits[offset : offset + length].astype(np.bool_)
+
+
+def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
+    """bool[n]: which integers are one of `few`. (`np.isin` loads NumPy's masked arrays.)"""
+    ordered = np.sort(np.asarray(few, np.int64))
+    if not len(ordered):
+        return np.zeros(len(values), np.bool_)
+    found: np.ndarray = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
     return found
 
 

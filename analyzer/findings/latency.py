@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, Seen, api_name, grouped
 from analyzer.findings.source import NULL
@@ -88,8 +89,8 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
             burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))
             some = mine[gap + 1 : burst]
             # Asked before the middle of the pause: whoever asks at its end waits for nobody.
-            waited = some[~np.isin(rows.api[some], HELD) & (end - rows.asked[some] >= pause // 2)]
-            clients = len(np.unique(seen.client[waited]))
+            waited = some[~arrow.among(rows.api[some], HELD) & (end - rows.asked[some] >= pause // 2)]
+            clients = len(arrow.distinct(seen.client[waited]))
             inside = np.searchsorted(asked, [begin + pause // 10, end - pause // 10])
             if len(some) < at.answers or clients < at.clients or inside[1] <= inside[0]:
                 continue
@@ -114,8 +115,8 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     taken = _own(seen)
     good = (rows.error == 0) & (taken != NULL)
     every = np.flatnonzero(good & (rows.api == names.PRODUCE) & (acks == -1))
-    plain = np.flatnonzero(good & (((rows.api == names.PRODUCE) & (acks == 1)) | np.isin(rows.api, _PROMPT)))
-    for broker in np.unique(seen.broker[every]).tolist():
+    plain = np.flatnonzero(good & (((rows.api == names.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
+    for broker in arrow.distinct(seen.broker[every]).tolist():
         mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
         if len(mine) < at.answers or len(others) < at.compared:
             continue
@@ -186,7 +187,7 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     paused = np.flatnonzero((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
     if not len(paused):
         return
-    ours = np.flatnonzero(np.isin(rows.link, np.unique(rows.link[paused])) & (rows.asked != NULL))
+    ours = np.flatnonzero(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.asked != NULL))
     ours = ours[np.lexsort((rows.asked[ours], rows.link[ours]))]
     found: dict[tuple[int, int], set[int]] = {}
     place = rows.link[ours].astype(np.int64)

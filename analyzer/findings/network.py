@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Seen, api_name, busiest, grouped
@@ -38,12 +39,12 @@ def _silent(seen: Seen) -> np.ndarray:
         return rows
     link, api = seen.exchanges.link[rows], seen.exchanges.api[rows]
     fin = np.array([end == "fin" for end in seen.closed], bool)[link]
-    left_open = np.isin(api, _IDLE) & ~_next_answered(seen, rows)
+    left_open = arrow.among(api, _IDLE) & ~_next_answered(seen, rows)
     table, state = seen.table("exchanges").codes("request_state")
-    decoded = np.isin(table[rows], [number for number, name in enumerate(state) if name == "decoded"])
-    refused = np.isin(link, seen.exchanges.link[seen.exchanges.error == 58])
+    decoded = arrow.among(table[rows], [number for number, name in enumerate(state) if name == "decoded"])
+    refused = arrow.among(link, seen.exchanges.link[seen.exchanges.error == 58])
     chosen: np.ndarray = rows[
-        seen.whole[link] & decoded & ~refused & ~np.isin(api, _LOGIN) & ~(fin & left_open)
+        seen.whole[link] & decoded & ~refused & ~arrow.among(api, _LOGIN) & ~(fin & left_open)
         & ~roots.explained(seen, rows)
     ]  # fmt: skip
     return chosen
@@ -64,7 +65,7 @@ def _silent(seen: Seen) -> np.ndarray:
 def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = _silent(seen)
     # A close without an answer to a version that the broker does not offer is told by version-refused.
-    rows = rows[~np.isin(rows, roots.refused_versions(seen))]
+    rows = rows[~arrow.among(rows, roots.refused_versions(seen))]
     later = _next_answered(seen, rows)
     keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]
     order, starts, ends = grouped(*keys)
@@ -110,7 +111,7 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     gone = seen.link_times("last_time")[rows.link]
     waited = np.where(rows.answered != NULL, rows.answered, gone) - rows.asked
-    old = (rows.asked != NULL) & (waited >= (30 - at.around_s) * SECOND) & ~np.isin(rows.api, HELD)
+    old = (rows.asked != NULL) & (waited >= (30 - at.around_s) * SECOND) & ~arrow.among(rows.api, HELD)
     chosen = np.flatnonzero(old & seen.whole[rows.link] & (rows.status != 1))
     found: dict[tuple[int, int, int, int], list[int]] = {}
     closed = np.array([end != "open" for end in seen.closed], bool)
@@ -163,7 +164,7 @@ def _repaired(seen: Seen, links: np.ndarray, repair_ms: float) -> np.ndarray:
     """Exchanges of these connections whose time on the network is longer than TCP's least timeout."""
     network = seen.column("network_us")
     slow = np.flatnonzero(network >= repair_ms * 1000)
-    found: np.ndarray = slow[np.isin(seen.exchanges.link[slow], links)]
+    found: np.ndarray = slow[arrow.among(seen.exchanges.link[slow], links)]
     return found
 
 
@@ -195,11 +196,11 @@ def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(full):
         return
     rows = seen.exchanges
-    ours = np.flatnonzero(np.isin(rows.link, full))
+    ours = np.flatnonzero(arrow.among(rows.link, full))
     answer = _span(seen.column("response_time")[ours], rows.answered[ours])
     request = _span(rows.asked[ours], seen.column("request_end")[ours])
     for client_, broker, links in _pairs(seen, full):
-        mine = np.isin(rows.link[ours], links)
+        mine = arrow.among(rows.link[ours], links)
         for waited, blame in ((answer, "client"), (request, "broker")):
             stalled = np.flatnonzero(mine & (waited >= at.stall_ms * 1000))
             if not len(stalled):
@@ -234,12 +235,12 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
 )  # fmt: skip
 def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    open_ = np.unique(rows.link[(rows.status == UNANSWERED) | (rows.status == 3)])
+    open_ = arrow.distinct(rows.link[(rows.status == UNANSWERED) | (rows.status == 3)])
     open_ = open_[~roots.explained_links(seen)[open_]]
     reset = np.array([link for link in open_.tolist() if seen.closed[link] == "rst"], np.int64)
     ended = seen.link_times("last_time")
     for client_, broker, links in _pairs(seen, reset):
-        mine = links[np.isin(links, reset)]
+        mine = links[arrow.among(links, reset)]
         mine = mine[np.argsort(ended[mine], kind="stable")]
         most, _, _ = busiest(ended[mine], int(at.window_s * SECOND))
         who = seen.who(client_, broker)
@@ -269,7 +270,7 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     closed = np.array([end != "open" for end in seen.closed], bool)
     idle = np.flatnonzero(closed & ~open_ & (last != NULL) & (ended - np.maximum(last, 0) >= at.idle_s * SECOND))
     for client_, broker, links in _pairs(seen, idle):
-        mine = links[np.isin(links, idle)]
+        mine = links[arrow.among(links, idle)]
         who = seen.who(client_, broker)
         text = f"{count(len(mine), 'idle connection')} of {client(who)} to {who['broker']} "
         text += f"{'was' if len(mine) == 1 else 'were'} closed after {lasting(int((ended - last)[mine].max()))}."
@@ -293,7 +294,7 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     first, last = seen.link_times("first_time"), seen.link_times("last_time")
     fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL) & ~_bootstraps(seen))
     for client_, broker, links in _pairs(seen, fresh):
-        mine = links[np.isin(links, fresh)]
+        mine = links[arrow.among(links, fresh)]
         mine = mine[np.argsort(first[mine], kind="stable")]
         most, start, stop = busiest(first[mine], int(at.window_s * SECOND))
         if most < at.opened:
@@ -312,7 +313,8 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
 def _bootstraps(seen: Seen) -> np.ndarray:
     """bool[links]: it asked for versions and metadata, was answered, and that was all."""
     rows = seen.exchanges
-    begins = np.isin(rows.api, (names.API_VERSIONS, names.METADATA, *_LOGIN)) & (rows.status == 0) & (rows.error == 0)
+    greets = arrow.among(rows.api, (names.API_VERSIONS, names.METADATA, *_LOGIN))
+    begins = greets & (rows.status == 0) & (rows.error == 0)
     out = np.ones(len(seen.links), bool)
     out[rows.link[~begins]] = False
     asked = np.zeros(len(seen.links), bool)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import Trouble
@@ -52,7 +53,7 @@ def batches(seen: Seen) -> Batches:
 def _batches(seen: Seen) -> Batches:
     table = seen.table("batches")
     side, sides = table.codes("side")
-    chosen = np.flatnonzero(np.isin(side, [number for number, text in enumerate(sides) if text == "produce"]))
+    chosen = np.flatnonzero(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
     places, known = seen.placed(table)
     owner = seen.owners(table)[chosen]
     numbers = {field: table.numbers(column)[chosen] for field, column in _COLUMNS.items()}
@@ -109,7 +110,7 @@ def _split(seen: Seen, trouble: Trouble, within: int) -> bool:
     batches or more."""
     made = batches(seen)
     mine = [number for number, where in enumerate(made.places) if where in trouble.places]
-    rows = np.isin(made.place, mine) & (seen.client[np.maximum(made.owner, 0)] == trouble.client)
+    rows = arrow.among(made.place, mine) & (seen.client[np.maximum(made.owner, 0)] == trouble.client)
     for row in trouble.rows.tolist():
         time = int(seen.exchanges.answered[row])
         asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
@@ -192,7 +193,7 @@ def _topics(seen: Seen, rows: np.ndarray) -> list[str]:
     parts = seen.partitions
     marked = np.zeros(len(seen.exchanges) + 1, bool)
     marked[rows] = True
-    return sorted({seen.places[number][0] for number in np.unique(parts.place[marked[parts.owner]]).tolist()})
+    return sorted({seen.places[number][0] for number in arrow.distinct(parts.place[marked[parts.owner]]).tolist()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     plain = np.flatnonzero(((made.producer == NULL) | (made.producer < 0)) & (made.owner >= 0))
-    failed = plain[np.isin(made.error[plain], _RETRIABLE)]
+    failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
     turned: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     asked, answered = seen.exchanges.asked, seen.exchanges.answered
     for batch in failed.tolist():
@@ -408,7 +409,7 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
 def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     codec, codecs = seen.table("batches").codes("codec")
-    plain = np.isin(codec[made.row], [number for number, text in enumerate(codecs) if text == "none"])
+    plain = arrow.among(codec[made.row], [number for number, text in enumerate(codecs) if text == "none"])
     some_ = np.flatnonzero(plain & (made.owner >= 0))
     strict = seen.asked.policies.get("compression") == "required"
     topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -477,7 +478,7 @@ def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     table = seen.table("batches")
     kinds, kind_names = table.codes("timestamp_type")
-    ours = np.isin(kinds[made.row], [number for number, text in enumerate(kind_names) if text == "CreateTime"])
+    ours = arrow.among(kinds[made.row], [number for number, text in enumerate(kind_names) if text == "CreateTime"])
     last = table.numbers("last_timestamp")[made.row]
     asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
     ahead = np.where(ours & (last != NULL) & (made.owner >= 0), last - asked, 0)

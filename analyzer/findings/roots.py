@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, UNANSWERED, Seen
 from analyzer.findings.source import NULL
@@ -90,7 +91,7 @@ def _led_elsewhere(seen: Seen, time: int) -> bool:
 
 def _unready(seen: Seen, links: np.ndarray) -> bool:
     """Some connection broke off with a request open, or by a reset."""
-    open_ = np.isin(links, seen.exchanges.link[seen.exchanges.status == UNANSWERED])
+    open_ = arrow.among(links, seen.exchanges.link[seen.exchanges.status == UNANSWERED])
     return bool(open_.any()) or any(seen.closed[link] == "rst" for link in links.tolist())
 
 
@@ -180,13 +181,13 @@ def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     silent = np.flatnonzero(seen.exchanges.status == UNANSWERED)
     for loss in losses(seen):
         clients = {int(seen.client_of[link]) for link in loss.links.tolist()}
-        open_ = int(np.isin(seen.exchanges.link[silent], loss.links).sum())
+        open_ = int(arrow.among(seen.exchanges.link[silent], loss.links).sum())
         moved = [move for move in moves(seen) if abs(move.time - loss.time) <= AROUND_US]
         text = f"{seen.brokers[loss.broker]} went away at {moment(loss.time)}: "
         text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
         text += f", {count(open_, 'request')} had no answer" * bool(open_)
         text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
-        rows = silent[np.isin(seen.exchanges.link[silent], loss.links)]
+        rows = silent[arrow.among(seen.exchanges.link[silent], loss.links)]
         places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
         yield Found(
             text + ".", len(loss.links), loss.time, loss.time + AROUND_US, seen.who(broker=loss.broker),

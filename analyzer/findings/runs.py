@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name, grouped
 from analyzer.findings.source import NULL
 from analyzer.protocol import errors, names
@@ -94,10 +95,10 @@ def _of_partitions(seen: Seen) -> list[Run]:
     owner = np.maximum(parts.owner, 0)
     # client, API and place as one integer: under 2**23 clients, 2**10 APIs, 2**30 places
     key = (seen.client[owner].astype(np.int64) << 40) | ((rows.api[owner].astype(np.int64) & 0x3FF) << 30) | parts.place
-    concerned = np.unique(key[broken])
+    concerned = arrow.distinct(key[broken])
     chosen = np.flatnonzero(said & _among(key, concerned))
     things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
-              for place in np.unique(parts.place[chosen]).tolist()}  # fmt: skip
+              for place in arrow.distinct(parts.place[chosen]).tolist()}  # fmt: skip
     groups = seen.table("exchanges").codes("group_id")
     made = []
     for run in _runs(seen, key[chosen], parts.error[chosen], owner[chosen]):
@@ -119,7 +120,7 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     if not len(broken):
         return []
     key = (seen.client.astype(np.int64) << 10) | (rows.api.astype(np.int64) & 0x3FF)
-    concerned = np.unique(key[broken])
+    concerned = arrow.distinct(key[broken])
     chosen = np.flatnonzero((rows.error != NO_CODE) & _among(key, concerned) & ~placed)
     table = seen.table("exchanges")
     numbers: dict[Thing, int] = {}
@@ -197,7 +198,7 @@ class Trouble:
     @property
     def rows(self) -> np.ndarray:
         """Their exchanges, each once."""
-        found: np.ndarray = np.unique(np.concatenate([run.rows for run in self.runs]))
+        found: np.ndarray = arrow.distinct(np.concatenate([run.rows for run in self.runs]))
         return found
 
     @property

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.rules import Asked, Evidence
 from analyzer.findings.source import NULL, Source, Table
 from analyzer.protocol import names as apis
@@ -309,7 +310,7 @@ class Seen:
         """(topic, partition) that some answer says to be there."""
         leaders, names = self.placed(self.table("leaders"))
         there = {names[place] for place in set(leaders.tolist())}
-        good = np.unique(self.partitions.place[self.partitions.error == 0])
+        good = arrow.distinct(self.partitions.place[self.partitions.error == 0])
         return there | {self.places[place] for place in good.tolist()}
 
     # ---------------------------------------------------------------------------------------------------- evidence
@@ -357,7 +358,7 @@ def _dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Different values, and for each key its number among them. Keys come in long runs of few values."""
     if not len(keys):
         return keys, keys
-    known = np.unique(keys[:: max(1, len(keys) // 100_000)])
+    known = arrow.distinct(keys[:: max(1, len(keys) // 100_000)])
     at = np.searchsorted(known, keys)
     at[at == len(known)] = 0
     if not (known[at] == keys).all():

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.dataset import Dataset, StoredDataset, readable
 
 NULL: Final = np.iinfo(np.int64).min
@@ -68,15 +68,26 @@ class Source:
         if isinstance(part, pa.Table):
             for number, chunk in enumerate(part.column("capture").chunks):
                 if len(chunk):
-                    yield _Group(number, len(chunk), tuple(chunk.unique().to_pylist()))
+                    yield _Group(number, len(chunk), self._captures_in(chunk))
             return
         for path in part:
             with readable(self.name, f"{table}/{path.name}"):
                 file = self._file(table, path)
                 for group in range(file.num_row_groups):
-                    column = file.read_row_group(group, columns=["capture"]).column(0)
-                    if len(column):
-                        yield _Group((path, group), len(column), tuple(column.unique().to_pylist()))
+                    rows = file.metadata.row_group(group).num_rows
+                    if rows:
+                        column = file.read_row_group(group, columns=["capture"]).column(0) if self._several else None
+                        yield _Group((path, group), rows, self._captures_in(column))
+
+    @property
+    def _several(self) -> bool:
+        return len(self.captures) > 1
+
+    def _captures_in(self, column: Any) -> tuple[str, ...]:
+        """Of which capture points a row group is. Where there is one, PyArrow's functions need not be loaded."""
+        if self._several:
+            return tuple(column.unique().to_pylist())
+        return tuple(entry["name"] for entry in self.captures)
 
     def _file(self, table: str, path: Path) -> Any:
         if path not in self._files:
@@ -148,14 +159,9 @@ class Table:
         out = np.empty(self.length, dtype)
         at = 0
         for part in self.read([column]):
-            values = part.column(0)
-            if pa.types.is_boolean(values.type):
-                values = values.cast(pa.int8())
-            if pa.types.is_null(values.type):
-                values = pa.nulls(len(values), pa.int64())
-            filled = values.cast(pa.int64()).fill_null(int(null)).to_numpy()
-            out[at : at + len(filled)] = filled
-            at += len(filled)
+            for chunk in part.column(0).chunks:
+                out[at : at + len(chunk)] = arrow.numbers(chunk, int(null))
+                at += len(chunk)
         self._keep(key, out)
         return out
 
@@ -173,7 +179,7 @@ class Table:
                     chunk = pa.nulls(len(chunk), pa.string())
                 coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
                 mapped = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
-                indices = coded.indices.fill_null(-1).to_numpy()
+                indices = arrow.numbers(coded.indices, -1)
                 table = np.array([*mapped, -1], np.int32)  # -1 takes the last
                 out[at : at + len(indices)] = table[indices]
                 at += len(indices)
@@ -191,7 +197,7 @@ class Table:
         order = np.asarray(chosen, np.int64)
         out: list[dict[str, Any]] = [{}] * len(order)
         group_of = np.searchsorted(self._ends, order, side="right") - 1
-        for number in np.unique(group_of).tolist():
+        for number in arrow.distinct(group_of).tolist():
             part = self._source.piece(self.name, self._groups[number], self._capture, columns)
             places = np.flatnonzero(group_of == number)
             taken = _plain(part.take(pa.array(order[places] - self._ends[number])))

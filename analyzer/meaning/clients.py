@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Connections
 from analyzer.bulk.rows import Names, Window
@@ -225,7 +225,7 @@ class Clients:
         api = every.column("api_key")[every.owner]
         topic = np.where(parts[s.P_TOPIC] != s.NULL, parts[s.P_TOPIC], parts[s.P_TOPIC_ID])
         for keys, written in ((_WRITING, True), (_READING, False)):
-            rows = np.flatnonzero(np.isin(api, keys) & (topic != s.NULL))
+            rows = np.flatnonzero(arrow.among(api, keys) & (topic != s.NULL))
             if not len(rows):
                 continue
             client, symbol = place[every.owner[rows]], topic[rows]

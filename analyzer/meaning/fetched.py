@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.meaning.combos import combinations, largest, smallest
@@ -53,7 +54,7 @@ class Fetched:
         rows = np.flatnonzero(
             (parts[s.P_RECORDS] > 0) | ((parts[s.P_RECORDS] == s.NULL) & (parts[s.P_RECORD_BYTES] > 0))
         )
-        rows = rows[np.isin(every.column("api_key")[every.owner[rows]], _READING)]
+        rows = rows[arrow.among(every.column("api_key")[every.owner[rows]], _READING)]
         time = every.column("response_end")[every.owner[rows]]
         rows, time = rows[time != s.NULL], time[time != s.NULL]
         if not len(rows):

@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.meaning import group_events as g
@@ -85,7 +85,7 @@ class Groups:
         """Heartbeats and commits, by columns."""
         every, strings = window.every, window.names.strings
         api, group, code = (every.column(name) for name in ("api_key", "group_id", "error_code"))
-        rows = np.flatnonzero(np.isin(api, _BY_COLUMNS) & (group != s.NULL) & (code != s.NULL))
+        rows = np.flatnonzero(arrow.among(api, _BY_COLUMNS) & (group != s.NULL) & (code != s.NULL))
         if not len(rows):
             return
         for row in rows[code[rows] != 0].tolist():

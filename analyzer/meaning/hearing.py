@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from analyzer import columns
-from analyzer.arrow import plain
+from analyzer import arrow, columns
 from analyzer.bulk.rows import Window
 from analyzer.exchange import Exchange
 from analyzer.messages import Messages
@@ -74,12 +73,12 @@ class Hearing:
         """Those that ended in a window."""
         self._messages.take(window)
         every = window.every
-        wanted = np.isin(every.column("api_key"), _KEYS)
+        wanted = arrow.among(every.column("api_key"), _KEYS)
         if not wanted.any():
             return []
         rows, chosen = np.flatnonzero(wanted).tolist(), every.where(wanted)
-        table = plain(columns.exchanges(window.names, [chosen]), "exchanges").to_pylist()
-        parts = plain(columns.partitions(window.names, [chosen]), "partitions")
+        table = arrow.plain(columns.exchanges(window.names, [chosen]), "exchanges").to_pylist()
+        parts = arrow.plain(columns.partitions(window.names, [chosen]), "partitions")
         ends = np.searchsorted(chosen.owner, np.arange(len(chosen) + 1)).tolist()
         keys = (chosen.connection, *(chosen.column(name) for name in ("exchange", "reply", "trigger")))
         heard = []

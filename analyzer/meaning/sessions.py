@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.bulk import holding as h
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Names, Window
@@ -228,7 +228,7 @@ class _Partitions:
         at = np.minimum(np.searchsorted(self._keys, key), max(len(self._keys) - 1, 0))
         missing = key[self._keys[at] != key] if len(self._keys) else key
         if len(missing):
-            fresh = np.unique(missing)
+            fresh = arrow.distinct(missing)
             found = [self._number(one >> 32, one & 0xFFFFFFFF) for one in fresh.tolist()]
             keys = np.concatenate([self._keys, fresh])
             order = np.argsort(keys)

@@ -213,8 +213,10 @@ _OF_GROUPS: Final = frozenset((
 def _said(decoded: Iterable[Decoded], cluster: Cluster) -> Iterator[Said]:
     """What tells who is a member of what."""
     for message in decoded:
+        if message.body is None:  # of one whose bytes are missing not even the API may be known
+            continue
         key = message.request.api_key
-        if message.body is not None and key in _OF_GROUPS:
+        if key in _OF_GROUPS:
             body = convert.canonical(key, message.version, message.body)
             name_topics(key, body, cluster.topic_names)
             row = message.request.row

@@ -57,7 +57,7 @@ class Credentials:
 def credentials(mechanism: str, file: str | None = None, environment: Mapping[str, str] = os.environ) -> Credentials:
     """From a file (lines `username=` and `password=`), else from the environment. Raises LinkError."""
     if mechanism not in MECHANISMS:
-        raise LinkError(f"--sasl {mechanism}: no mechanism that kwire knows", f"there are {', '.join(MECHANISMS)}")
+        raise LinkError(f"--sasl {mechanism}: not one of {', '.join(MECHANISMS)}", "choose one of these")
     if file is None:
         user, password = environment.get(USER_VARIABLE), environment.get(PASSWORD_VARIABLE)
         if user is None or password is None:

@@ -275,7 +275,7 @@ def _tiles(report: Report) -> list[dict[str, str]]:
             ("99th percentile", duration(totals["p99_us"]), f"longest {duration(totals['max_us'])}"),
         ]
     asked, answered = size(totals["request_bytes"] or 0), size(totals["response_bytes"] or 0)
-    clients = report.answers["clients"]
+    clients = report.answers["clients_seen"]
     tiles += [
         ("Traffic", size(traffic), f"{asked} asked, {answered} answered"),
         ("Clients", f"{len(clients.rows):,}{'+' if clients.more else ''}",

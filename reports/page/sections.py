@@ -201,7 +201,7 @@ SECTIONS = (
     ),
     Section(
         "clients", "Clients", "", (),
-        (("clients", "Software and use"), ("logins", "Logins"), ("upgrade_check", "Upgrade check")),
+        (("clients_seen", "Software and use"), ("logins", "Logins"), ("upgrade_check", "Upgrade check")),
         "No request was seen.",
     ),
     Section(

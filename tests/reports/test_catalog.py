@@ -78,6 +78,10 @@ def test_a_query_needs_what_it_reads_and_what_that_reads() -> None:
     assert catalog.needed("SELECT * FROM IDENTIFIER('cl' || 'ients')") is None
 
 
+def test_no_view_has_the_name_of_a_table() -> None:
+    assert not {view.name for view in catalog.views()} & set(tables.TABLES)
+
+
 @pytest.mark.parametrize("view", catalog.views(), ids=lambda view: str(view.name))
 def test_what_a_view_needs_is_all_there(view: catalog.View) -> None:
     found = catalog.needed(f"SELECT * FROM {view.name}")

@@ -332,7 +332,7 @@ def test_unanswered_and_throttled(asked: Asked) -> None:
 
 
 def test_clients_with_their_software_and_versions(asked: Asked) -> None:
-    app, report = asked("clients")
+    app, report = asked("clients_seen")
     assert (app["client_id"], app["software_name"], app["software_version"]) == ("app", "librdkafka", "2.5.0")
     assert (app["requests"], app["errors"], app["connections"], app["addresses"]) == (106, 2, 1, "10.0.0.1")
     assert report["apis"] == "CreateTopics v1; Fetch v1, v19; OffsetFetch v1"

@@ -250,7 +250,7 @@ def test_json_holds_everything(report: Report) -> None:
         "Produce", "Fetch", "Metadata", "Heartbeat",
     }  # fmt: skip
     assert whole["findings"][0].keys() == {"subject", "verdict", "text"}
-    assert any(row["client_id"] == TURNED for row in whole["answers"]["clients"]["rows"])
+    assert any(row["client_id"] == TURNED for row in whole["answers"]["clients_seen"]["rows"])
 
 
 def test_spark_makes_the_same_report(spark: Any, dataset: str, report: Report) -> None:
