@@ -180,6 +180,10 @@ def show(options: argparse.Namespace) -> int:
             found = (one for one in found if one.row["connection"] == options.follow)
         shown = _print(found, options, fields, sort, out)
     _note(notes)
+    if not shown and options.filter:
+        from analyzer import inside
+
+        _note(inside.told(options.captures, Reading.asked(options), options.filter))
     if not shown and options.follow:
         raise Failure(
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ import pyarrow as pa
 from analyzer.bulk.rows import MAX_CODES, Exchanges
 from analyzer.filter.conditions import Test, Whole
 from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
-from analyzer.filter.naming import Columns, Named, Path, body_values, column_values
+from analyzer.filter.naming import PACKETS, Columns, Named, Path, body_values, column_values
 from analyzer.filter.sources import Apis, Coded, Rows, Source, Table, TopicName, distinct
 from analyzer.filter.terms import Comparison, Relation
 from analyzer.filter.values import STATED
@@ -249,6 +250,18 @@ class Filter:
             for about in ([one.about] if isinstance(one, Comparison) else [one.left.about, one.right.about])
         ]
         return any(isinstance(about, Path) and about.side == side for about in abouts)
+
+    @property
+    def packets(self) -> frozenset[int]:
+        """The numbers of packets that it names (`packet == N`, `packet in (N, ...)`)."""
+        about = (one for one in self._comparisons() if isinstance(one, Comparison) and one.present is None)
+        named = (one.source for one in about if isinstance(one.about, Columns) and one.about.names == PACKETS)
+        return frozenset(
+            int(number)
+            for source in named
+            if re.match(r"\w+ *(==|in\b)", source)
+            for number in re.findall(r"\b\d+\b", source)
+        )
 
     @functools.cached_property
     def needs_request(self) -> bool:
