@@ -14,11 +14,18 @@ import pyarrow as pa
 from analyzer import tables
 from analyzer.findings import (  # noqa: F401  (each brings its rules)
     answers,
+    cluster,
+    fetch,
+    groups,
     latency,
     network,
     produce,
     quality,
     roots,
+    security,
+    transactions,
+    versions,
+    wire,
 )
 from analyzer.findings.rules import (
     FAMILIES,

@@ -1,0 +1,63 @@
+"""Topics, leaders, addresses: what clients ask about the cluster, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.findings import roots
+from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.seen import SECOND, Seen, busiest, grouped
+from analyzer.findings.source import NULL
+from analyzer.findings.words import client
+from analyzer.protocol import names
+
+_NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODUCE), (5,))
+
+
+@rule(
+    "cluster", "metadata-storm", "warning",
+    "svc-a (10.0.0.4) asks for Metadata 10.0 times a second.",
+    why="Usual is once in five minutes, and bursts at a back-off of 0.1 to 1 s; healthy clients were seen to ask up "
+    "to 1.3 times a second over ten seconds, for an unknown topic twice.",
+    unless="In the first five seconds of the client; within ten seconds of a lost broker or a moved leader.",
+    advice="Look for an unknown topic, a partition without a leader, a client that asks for each message.",
+    judge="forged: fifty in ten seconds, and forty-nine",
+    rate=5, window_s=10, start_s=5,
+)  # fmt: skip
+def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.of_api(names.METADATA)
+    first = np.full(len(seen.clients), np.iinfo(np.int64).max)
+    known = seen.exchanges.asked != NULL
+    np.minimum.at(first, seen.client[known], seen.exchanges.asked[known])
+    order, starts, ends = grouped(seen.client[rows])
+    for number in np.flatnonzero(ends - starts >= at.rate * at.window_s).tolist():
+        mine = rows[order[starts[number] : ends[number]]]
+        begun = int(first[seen.client[mine[0]]]) + int(at.start_s * SECOND)
+        mine = mine[seen.exchanges.asked[mine] >= begun]
+        mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
+        asked = seen.exchanges.asked[mine]
+        most, start, past = busiest(asked, int(at.window_s * SECOND))
+        if most < at.rate * at.window_s or roots.near(seen, int(asked[start]), int(asked[past - 1])):
+            continue
+        who = seen.who(int(seen.client[mine[0]]))
+        text = f"{client(who)} asks for Metadata {most / at.window_s:.1f} times a second."
+        yield Found(text, most, int(asked[start]), int(asked[past - 1]), who, {"api": "Metadata"},
+                    (int(mine[start]), int(mine[start]), int(mine[past - 1])))  # fmt: skip
+
+
+@rule(
+    "cluster", "leader-missing", "error",
+    "There is no leader for orders-3, svc-a (10.0.0.4) is told: LEADER_NOT_AVAILABLE (5), 40 times, 10:01:03 to "
+    "10:01:40.",
+    why="A topic that was made a moment ago has its leaders within 0.3 s; an election takes seconds: 30 s.",
+    unless="It passed within 30 s.",
+    advice="Bring back a replica of it; unclean elections lose records.",
+    judge="forged: three such answers over 31 s, and over 29 s",
+)  # fmt: skip
+def leader_missing(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _NO_LEADER):
+        text = f"There is no leader{about(trouble)}, {client(seen.who(trouble.client))} is told: {trouble.error}, "
+        yield found(seen, trouble, f"{text}{times(trouble)}.")

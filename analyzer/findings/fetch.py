@@ -1,0 +1,444 @@
+"""Reading: positions lost, logs that were cut, readers behind or stuck, sessions rebuilt, slow transfers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.runs import runs
+from analyzer.findings.seen import SECOND, Seen, api_name, busiest, grouped
+from analyzer.findings.source import NULL
+from analyzer.findings.words import client, count, lasting, name, place, size
+from analyzer.protocol import names
+
+_OUT_OF_RANGE = taken((names.FETCH,), (1,))
+_WRONG_LEADER = taken((names.FETCH, names.PRODUCE), (3, 6, 74, 75, 100))
+_SESSIONS = taken((names.FETCH,), (70, 71, 106))
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Topic-partitions of Fetch exchanges, arrays with a value each, in order of their answers. part: row of
+    `partitions`; owner: the exchange; place; at: the offset asked for; end: the high watermark; lag; size: record bytes.
+    NULL where absent."""
+
+    part: np.ndarray
+    owner: np.ndarray
+    place: np.ndarray
+    at: np.ndarray
+    end: np.ndarray
+    stable: np.ndarray
+    lag: np.ndarray
+    size: np.ndarray
+    time: np.ndarray
+
+    def position(self) -> np.ndarray:
+        """Where the reader stands after each answer."""
+        known: np.ndarray = np.where((self.lag != NULL) & (self.end != NULL), self.end - self.lag, self.at)
+        return known
+
+
+def reads(seen: Seen) -> Reads:
+    """What was fetched. Worked out once."""
+    if "reads" not in seen.memo:
+        parts, table = seen.partitions, seen.table("partitions")
+        chosen = np.flatnonzero(parts.owner >= 0)
+        chosen = chosen[seen.exchanges.api[parts.owner[chosen]] == names.FETCH]
+        owner = parts.owner[chosen]
+        order = np.argsort(seen.exchanges.answered[owner], kind="stable")
+        chosen, owner = chosen[order], owner[order]
+        columns = ("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes")
+        values = [table.numbers(column)[chosen] for column in columns]
+        seen.memo["reads"] = Reads(chosen, owner, parts.place[chosen], *values, seen.exchanges.answered[owner])
+    kept: Reads = seen.memo["reads"]
+    return kept
+
+
+def _client_place(seen: Seen, read: Reads) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of `read` by client and place."""
+    return grouped(seen.client[read.owner], read.place)
+
+
+def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
+    """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
+    rows = seen.of_api(names.FETCH)
+    latency, wait, least, pause = (
+        seen.column(column)[rows] for column in ("latency_us", "max_wait_ms", "min_bytes", "throttle_us")
+    )
+    rows = rows[(seen.exchanges.error[rows] == 0) & (latency >= 0) & (latency < quick_us) & (wait > 0) & (least >= 1)
+                & (pause <= 0)]  # fmt: skip
+    got = np.zeros(len(seen.exchanges) + 1, bool)
+    read = reads(seen)
+    got[read.owner[read.size > 0]] = True
+    quick: np.ndarray = rows[~got[rows]]
+    return quick
+
+
+@rule(
+    "fetch", "fetch-above-high-watermark", "error",
+    "lab-consumer (10.0.0.4) reads rep-0 at 559 while the log is readable to 554: 29,693 empty answers, none of them "
+    "held.",
+    why="An offset between the high watermark and the end of the log is no error, and the broker answers at once: "
+    "fifty such answers in a second are a client that spins. A reader one heartbeat behind clears by itself.",
+    unless="Fewer than fifty in a second on one connection; the answers were held, or held records.",
+    advice="Wait for the watermark after an unclean restart or with follower fetching (KIP-392); else reset the "
+    "position. The client should back off.",
+    judge="cluster-kraft-3.9 (29,693 answers); forged: 50 in a second at an offset above, and 49",
+    answers=50, quick_ms=5,
+)  # fmt: skip
+def above_watermark(seen: Seen, at: Limits) -> Iterator[Found]:
+    yield from _spins(seen, at.answers, at.quick_ms, above=True)
+
+
+@rule(
+    "fetch", "fetch-spin", "warning",
+    "lab-consumer (10.0.0.4) got 400 empty answers to Fetch from 10.0.0.1:9092 in a second, none of them held.",
+    why="A hundred a second is no long poll.",
+    unless="max_wait or min_bytes is 0 (then the client wants no waiting); an offset above the high watermark explains "
+    "it.",
+    advice="Look at the session: no partitions left, a preferred replica that bounces, a forgotten partition.",
+    judge="forged: 100 in a second, and 99",
+    answers=100, quick_ms=5,
+)  # fmt: skip
+def spin(seen: Seen, at: Limits) -> Iterator[Found]:
+    yield from _spins(seen, at.answers, at.quick_ms, above=False)
+
+
+def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator[Found]:
+    quick = _empty_at_once(seen, quick_ms * 1000)
+    order, starts, ends = grouped(seen.exchanges.link[quick])
+    for number in np.flatnonzero(ends - starts >= answers).tolist():
+        rows = quick[order[starts[number] : ends[number]]]
+        when = seen.exchanges.answered[rows]
+        rows, when = rows[np.argsort(when, kind="stable")], np.sort(when)
+        most, first, _ = busiest(when, SECOND)
+        if most < answers:
+            continue
+        beyond = _beyond(seen, int(seen.exchanges.link[rows[0]]), int(when[first]))
+        if above != (beyond is not None):
+            continue
+        who = seen.who(link=int(seen.exchanges.link[rows[0]]))
+        places = int(rows[0]), int(rows[first]), int(rows[-1])
+        if beyond is None:
+            text = f"{client(who)} got {most:,} empty answers to Fetch from {who['broker']} in a second, none of them "
+            text += "held."
+            yield Found(text, len(rows), int(when[0]), int(when[-1]), who, {"api": "Fetch"}, places)
+            continue
+        where, asked, end = beyond
+        text = f"{client(who)} reads {place(where)} at {asked:,} while the log is readable to {end:,}: {len(rows):,} "
+        text += "empty "
+        yield Found(f"{text}answers, none of them held.", len(rows), int(when[0]), int(when[-1]), who,
+                    {"topic": where[0], "partition": str(where[1]), "api": "Fetch"}, places,
+                    cause="its offset lies between the high watermark and the end of the log", proven=True)  # fmt: skip
+
+
+def _beyond(seen: Seen, link: int, time: int) -> tuple[tuple[str, int], int, int] | None:
+    """Of a connection's session a partition whose offset asked for lies above the high watermark: what was asked, and
+    the watermark as last told before or at that time (and shortly after: the burst's own answers tell it)."""
+    read = reads(seen)
+    told = read.time <= time + SECOND
+    mine = np.flatnonzero((seen.exchanges.link[read.owner] == link) & told & (read.at != NULL))
+    for where in np.unique(read.place[mine]).tolist():
+        asked = int(read.at[mine[read.place[mine] == where][-1]])
+        ends = np.flatnonzero((read.place == where) & told & (read.end >= 0))
+        if len(ends) and asked > int(read.end[ends[-1]]):
+            return seen.places[where], asked, int(read.end[ends[-1]])
+    return None
+
+
+@rule(
+    "fetch", "offset-out-of-range", "error",
+    "g-app (10.0.0.4) lost its place in t-3: asked 100, goes on at 5,000: 4,900 records skipped.",
+    why="One event is data. Skipped records are an error, read again a warning.",
+    unless="The client was not seen to stand there before, nor told to: a tool at an offset of its choice (a note).",
+    advice="Retention against the time that consumers are down; auto.offset.reset on purpose.",
+    judge="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
+)  # fmt: skip
+def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
+    read = reads(seen)
+    position = read.position()
+    for trouble in of(seen, _OUT_OF_RANGE, lasting=False):
+        for where in trouble.places:
+            number = seen.places.index(where)
+            mine = np.flatnonzero((read.place == number) & (seen.client[read.owner] == trouble.client))
+            lost = mine[np.isin(read.owner[mine], trouble.rows)]
+            if not len(lost):
+                continue
+            before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
+            asked = int(read.at[lost[0]])
+            good = after[(seen.partitions.error[read.part[after]] == 0) & (read.at[after] != NULL)]
+            then = int(read.at[good[0]]) if len(good) else None
+            who = client(seen.who(trouble.client))
+            text = f"{who} lost its place in {place(where)}: asked {asked:,}"
+            if then is None:
+                text += ", and was not seen to go on."
+            elif then > asked:
+                text += f", goes on at {then:,}: {count(then - asked, 'record')} skipped."
+            else:
+                text += f", goes on at {then:,}: {count(asked - then, 'record')} may be read again."
+            skipped = then is not None and then > asked
+            stood = asked in position[before] or _committed(seen, trouble.client, number, asked)
+            severity: Severity | None = "note" if not stood else None if skipped else "warning"
+            cause = "the log begins later" if skipped else None
+            yield found(seen, trouble, text, severity, cause, False if cause else None)
+
+
+def _committed(seen: Seen, client_: int, where: int, offset: int) -> bool:
+    """Whether that client was told, or said itself, that it stands there."""
+    parts, table = seen.partitions, seen.table("partitions")
+    rows = np.flatnonzero((parts.place == where) & (parts.owner >= 0) & (table.numbers("offset") == offset))
+    owner = parts.owner[rows]
+    of_groups = np.isin(seen.exchanges.api[owner], (names.OFFSET_FETCH, names.OFFSET_COMMIT, names.LIST_OFFSETS))
+    return bool((of_groups & (seen.client[owner] == client_)).any())
+
+
+@rule(
+    "fetch", "log-truncated", "error",
+    "t-2 lost records that were acknowledged: offset 440 was given twice, by 10.0.0.1:9092 and then by 10.0.0.2:9092.",
+    why="A log that grows gives an offset once; the high watermark of one replica never falls.",
+    unless="The topic was made anew (its leader epoch does not rise).",
+    advice="unclean.leader.election.enable (off by default), and writers with acks=1.",
+    judge="forged: two brokers that give the same offset, and the same broker to a retry",
+)  # fmt: skip
+def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
+    table, parts = seen.table("partitions"), seen.partitions
+    offset, records, epoch = (table.numbers(name) for name in ("offset", "record_count", "leader_epoch"))
+    valid = (parts.owner >= 0) & (parts.error == 0) & (offset != NULL)
+    rows = np.flatnonzero(valid)
+    rows = rows[seen.exchanges.api[parts.owner[rows]] == names.PRODUCE]
+    order, starts, ends = grouped(parts.place[rows], seen.exchanges.answered[parts.owner[rows]])
+    del starts, ends
+    rows = rows[order]
+    same = parts.place[rows[1:]] == parts.place[rows[:-1]]
+    brokers = seen.broker[parts.owner[rows]]
+    moved = same & (brokers[1:] != brokers[:-1])
+    for at_ in np.flatnonzero(moved).tolist():
+        first, again = int(rows[at_]), int(rows[at_ + 1])
+        given = int(offset[first]) + max(int(records[first]), 1)
+        if int(offset[again]) < given:
+            topic, partition = seen.places[parts.place[first]]
+            one, two = int(parts.owner[first]), int(parts.owner[again])
+            text = f"{place((topic, partition))} lost records that were acknowledged: offset {int(offset[again]):,} "
+            text += "was "
+            text += f"given twice, by {seen.brokers[seen.broker[one]]} and then by {seen.brokers[seen.broker[two]]}."
+            yield Found(text, given - int(offset[again]), int(seen.exchanges.answered[one]),
+                        int(seen.exchanges.answered[two]), seen.who(broker=int(seen.broker[two])),
+                        {"topic": topic, "partition": str(partition)}, (one, two, two),
+                        cause="a leader that had not all records", proven=True)  # fmt: skip
+    yield from _fallen(seen, epoch)
+
+
+def _fallen(seen: Seen, epoch: np.ndarray) -> Iterator[Found]:
+    """High watermarks that one broker told, and that fell with a higher leader epoch."""
+    read = reads(seen)
+    known = np.flatnonzero((read.end >= 0) & (epoch[read.part] >= 0))
+    broker = seen.broker[read.owner[known]]
+    order, _, _ = grouped(read.place[known], broker, read.time[known])
+    rows, servers = known[order], broker[order]
+    same = (read.place[rows[1:]] == read.place[rows[:-1]]) & (servers[1:] == servers[:-1])
+    fell = same & (read.end[rows[1:]] < read.end[rows[:-1]]) & (epoch[read.part[rows[1:]]] > epoch[read.part[rows[:-1]]])
+    for at in np.flatnonzero(fell).tolist():
+        first, again = int(rows[at]), int(rows[at + 1])
+        topic, partition = seen.places[read.place[first]]
+        gone = int(read.end[first] - read.end[again])
+        text = f"{place((topic, partition))} was cut: {count(gone, 'record')} that could be read to "
+        text += f"{int(read.end[first]):,} "
+        text += "no longer exist."
+        yield Found(text, gone, int(read.time[first]), int(read.time[again]), seen.who(broker=int(servers[at])),
+                    {"topic": topic, "partition": str(partition)},
+                    (int(read.owner[first]), int(read.owner[again])))  # fmt: skip
+
+
+@rule(
+    "fetch", "lag-grows", "warning",
+    "g-app (10.0.0.4) falls behind on t-1: from 12,000 to 480,000 records in 5.0 min.",
+    why="Ten windows of ten seconds rule out bursts; 10,000 records, or a minute of what the topic gets, are more "
+    "than a batch or two.",
+    unless="The lag falls in more than a fifth of the windows (a reader that starts from the beginning catches up).",
+    advice="More consumers or partitions, faster processing; look for throttling.",
+    judge="forged: eleven windows of rising lag, and ten; a reader that catches up",
+    window_s=10, windows=10, share=0.8, records=10_000, seconds=60,
+)  # fmt: skip
+def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
+    read = reads(seen)
+    known = np.flatnonzero((read.lag != NULL) & (read.lag >= 0))
+    order, starts, ends = grouped(seen.client[read.owner[known]], read.place[known])
+    width = int(at.window_s * SECOND)
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = known[order[start:stop]]
+        if stop - start <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
+            continue
+        window = (read.time[mine] - read.time[mine[0]]) // width
+        last = mine[np.append(window[1:] != window[:-1], True)]
+        lag = read.lag[last]
+        steps = np.diff(lag)
+        grown = int(read.end[last[-1]] - read.end[last[0]])
+        spent = (int(read.time[last[-1]]) - int(read.time[last[0]])) / SECOND
+        much = lag[-1] >= at.records or (grown > 0 and lag[-1] >= at.seconds * grown / max(spent, 1))
+        if len(steps) < at.windows or (steps > 0).sum() < at.share * len(steps) or not much:
+            continue
+        topic, partition = seen.places[read.place[mine[0]]]
+        who = seen.who(int(seen.client[read.owner[mine[0]]]))
+        text = f"{client(who)} falls behind on {place((topic, partition))}: from {int(lag[0]):,} to {int(lag[-1]):,} "
+        rows = int(read.owner[last[0]]), int(read.owner[last[lag.argmax()]]), int(read.owner[last[-1]])
+        yield Found(f"{text}records in {lasting(spent * SECOND)}.", int(lag[-1]), int(read.time[last[0]]),
+                    int(read.time[last[-1]]), who, {"topic": topic, "partition": str(partition)}, rows)  # fmt: skip
+
+
+@rule(
+    "fetch", "partition-stuck", "warning",
+    "g-app (10.0.0.4) stands at 900 in t-4 for 6 min, while its end moved on to 40,000 and other partitions advance.",
+    why="60 s are 120 long polls of 500 ms.",
+    unless="The client reads nothing else meanwhile (then it is the client); the log did not grow; the last stable "
+    "offset holds it (hanging-transaction).",
+    advice="Paused by the application, a record that it cannot process, or an assignment that was lost.",
+    judge="forged: a partition that is asked for at one offset for 61 s, and for 59 s",
+    stuck_s=60,
+)  # fmt: skip
+def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
+    read = reads(seen)
+    position = read.position()
+    ends = _last_ends(seen)
+    order, starts, stops = _client_place(seen, read)
+    latest: dict[int, int] = {}
+    moved = np.flatnonzero(read.size > 0)
+    for client_, time in zip(seen.client[read.owner[moved]].tolist(), read.time[moved].tolist(), strict=True):
+        latest[client_] = max(latest.get(client_, time), time)
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        mine = order[start:stop]
+        mine = mine[position[mine] != NULL]
+        if not len(mine) or seen.between_brokers[seen.client[read.owner[mine[0]]]]:
+            continue
+        who_ = int(seen.client[read.owner[mine[0]]])
+        here = int(position[mine[-1]])
+        since = int(read.time[mine[np.flatnonzero(position[mine] == here)[0]]])
+        until = latest.get(who_, since)
+        where = seen.places[read.place[mine[0]]]
+        end = ends.get(where, here)
+        held = int(read.stable[mine[-1]])
+        if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here:
+            continue
+        who = seen.who(who_)
+        text = f"{client(who)} stands at {here:,} in {place(where)} for {lasting(until - since)}, while its end moved "
+        text += "on to "
+        yield Found(f"{text}{end:,} and other partitions advance.", end - here, since, until, who,
+                    {"topic": where[0], "partition": str(where[1])},
+                    (int(read.owner[mine[0]]), int(read.owner[mine[-1]])))  # fmt: skip
+
+
+def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
+    """Of each topic-partition the end of its log as anybody was last told."""
+    table, parts = seen.table("partitions"), seen.partitions
+    end, offset, records = (table.numbers(name) for name in ("high_watermark", "offset", "record_count"))
+    written = np.zeros(len(end), bool)
+    good = parts.owner >= 0
+    written[good] = (seen.exchanges.api[parts.owner[good]] == names.PRODUCE) & (parts.error[good] == 0)
+    known = np.where(written & (offset >= 0), offset + np.maximum(records, 0), end)
+    last = np.full(len(seen.places), -1, np.int64)
+    np.maximum.at(last, parts.place, known)
+    return {seen.places[number]: int(value) for number, value in enumerate(last.tolist()) if value >= 0}
+
+
+@rule(
+    "fetch", "fetch-session-churn", "warning",
+    "Fetch sessions of g-app (10.0.0.4) were lost 40 times in 2.0 min at 10.0.0.1:9092.",
+    why="A broker keeps 1,000 sessions and drops what was unused for two minutes: a few a second over a large cluster "
+    "are usual, ten a minute of one client are not.",
+    unless="Fewer than twenty in two minutes; a broker's loss explains them.",
+    advice="max.incremental.fetch.session.cache.slots, or a client that mixes up its sessions.",
+    judge="forged: twenty lost sessions in two minutes, and nineteen",
+    losses=20, window_s=120,
+)  # fmt: skip
+def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
+    lost: dict[int, list[int]] = defaultdict(list)
+    for run in runs(seen):
+        if _SESSIONS(run):
+            lost[run.client] += run.rows.tolist()
+    for client_, some in lost.items():
+        rows = np.array(sorted(some), np.int64)
+        when = np.sort(seen.exchanges.answered[rows])
+        most, first, past = busiest(when, int(at.window_s * SECOND))
+        if most >= at.losses:
+            who = seen.who(client_, int(seen.broker[rows[0]]))
+            text = f"Fetch sessions of {client(who)} were lost {count(most, 'time')} in "
+            text += f"{lasting(at.window_s * SECOND)} at "
+            yield Found(f"{text}{who['broker']}.", most, int(when[first]), int(when[past - 1]), who, {"api": "Fetch"},
+                        (int(rows[0]), int(rows[0]), int(rows[-1])))  # fmt: skip
+
+
+@rule(
+    "fetch", "wrong-leader-fetch", "warning",
+    "g-app (10.0.0.4) kept asking 10.0.0.1:9092 for t-2 for 40.0 s (NOT_LEADER_OR_FOLLOWER (6), 12 times, 10:01:03 to "
+    "10:01:43).",
+    why="Clients refresh their metadata after 0.1 to 1 s; leader changes cleared within 0.12 s in captures.",
+    unless="It passed within 5 s and ten answers; a broker's loss or a moved leader explains it.",
+    advice="advertised.listeners, stale metadata (metadata.max.age.ms).",
+    judge="forged: ten such answers over 2 s, and nine",
+)  # fmt: skip
+def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _WRONG_LEADER):
+        who = seen.who(trouble.client, int(seen.broker[trouble.rows[-1]]))
+        text = f"{client(who)} kept asking {who['broker']}{about(trouble)} by {api_name(trouble.api)} for "
+        text += f"{lasting(trouble.longest)} ({trouble.error}, {times(trouble)})."
+        yield found(seen, trouble, text)
+
+
+@rule(
+    "fetch", "slow-transfer", "warning",
+    "10.0.0.1:9092 needed 6.0 s to send 50.0 MB to g-app (10.0.0.4), 8.3 MB a second (3 answers).",
+    why="10 MB a second is below 100 Mbit/s; answers of Fetch of up to 50 MB are the default.",
+    unless="The transfer took under a second.",
+    advice="The reader, its window, the path between.",
+    judge="forged: 5 MB in 1.5 s, and 20 MB",
+    transfer_s=1, rate=10_000_000,
+)  # fmt: skip
+def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows, began, sent = seen.exchanges, seen.column("response_time"), seen.column("response_bytes")
+    took = np.where((began != NULL) & (rows.answered != NULL), rows.answered - began, 0)
+    slow = np.flatnonzero((took >= at.transfer_s * SECOND) & (sent * SECOND < at.rate * took) & (sent > 0))
+    order, starts, ends = grouped(seen.client[slow], seen.broker[slow])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = slow[order[start:stop]]
+        worst = int(mine[took[mine].argmax()])
+        who = seen.who(int(seen.client[worst]), int(seen.broker[worst]))
+        text = f"{who['broker']} needed {lasting(int(took[worst]))} to send {size(int(sent[worst]))} to {client(who)}, "
+        text += f"{size(int(sent[worst]) * SECOND / int(took[worst]))} a second ({count(len(mine), 'answer')})."
+        yield Found(text, len(mine), int(began[mine].min()), int(rows.answered[mine].max()), who,
+                    {"api": api_name(int(rows.api[worst]))}, (int(mine[0]), worst, int(mine[-1])))  # fmt: skip
+
+
+@rule(
+    "fetch", "down-conversion", "warning",
+    "10.0.0.1:9092 converts t for legacy (10.0.0.4), which fetches with version 2: 30.0 MB.",
+    why="Any rate is a copy through the heap (KIP-283); gone in 4.0.",
+    unless="The topic's batches are of the old format themselves.",
+    advice="Upgrade the client.",
+    judge="forged: Fetch v2 of a topic that is written with v3 and later; and one that is not",
+)  # fmt: skip
+def down_conversion(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("batches")
+    if not len(table):
+        return
+    magic, owner = table.numbers("magic"), seen.owners(table)
+    (where, places), amount = seen.placed(table), table.numbers("batch_bytes")
+    valid = np.flatnonzero(owner >= 0)
+    fresh = {places[number][0] for number in np.unique(where[valid[magic[valid] == 2]]).tolist()}
+    api, version = seen.exchanges.api[owner[valid]], seen.exchanges.version[owner[valid]]
+    old = valid[(api == names.FETCH) & (version <= 3) & (magic[valid] < 2)]
+    found_: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for batch in old.tolist():
+        topic = places[where[batch]][0]
+        if topic in fresh:
+            found_[int(seen.client[owner[batch]]), topic].append(batch)
+    for (client_, topic), some in found_.items():
+        rows = [int(owner[batch]) for batch in some]
+        who = seen.who(client_, int(seen.broker[rows[0]]))
+        text = f"{who['broker']} converts {name(topic)} for {client(who)}, which fetches with version "
+        text += f"{int(seen.exchanges.version[rows[0]])}: {size(int(amount[some].sum()))}."
+        yield Found(text, len(some), int(seen.exchanges.answered[rows[0]]), int(seen.exchanges.answered[rows[-1]]), who,
+                    {"topic": topic}, (rows[0], rows[0], rows[-1]))  # fmt: skip

@@ -1,0 +1,433 @@
+"""Groups of consumers: rebalances, what sets them off, who delays them; commits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.runs import runs
+from analyzer.findings.seen import SECOND, Seen, busiest, grouped
+from analyzer.findings.source import NULL
+from analyzer.findings.words import client, count, lasting, moment, name, place
+from analyzer.protocol import names
+
+_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 29, 30, 82, 110))
+_JOIN = taken(
+    (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
+    (23, 24, 26, 81, 82, 112, 128),
+)  # fmt: skip
+_FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111))
+_LOADING = taken((), (14,))
+_MOVING = taken((names.FIND_COORDINATOR, names.HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_FETCH), (15, 16))
+
+_BEATS = (
+    names.HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_COMMIT, names.CONSUMER_GROUP_HEARTBEAT,
+    names.SHARE_GROUP_HEARTBEAT, names.STREAMS_GROUP_HEARTBEAT,
+)  # fmt: skip
+"""What a coordinator takes for a sign of life."""
+
+
+def _rows_at(seen: Seen, events: list[dict[str, Any]]) -> tuple[int, ...]:
+    """Exchanges that show events: first, worst (the last), last."""
+    known = [row for row in (_row_of(seen, event) for event in (events[0], events[-1])) if row is not None]
+    return (known[0], known[-1], known[-1]) if known else ()
+
+
+def _row_of(seen: Seen, event: dict[str, Any] | None) -> int | None:
+    """The exchange that an event or a piece of evidence names."""
+    if not event or event.get("connection") is None or event.get("exchange") is None:
+        return None
+    if "row_of" not in seen.memo:
+        seen.memo["row_of"] = {link: number for number, link in enumerate(seen.links)}
+    link = seen.memo["row_of"].get(event["connection"])
+    at = np.flatnonzero((seen.exchanges.link == link) & (seen.exchanges.exchange == event["exchange"]))
+    return int(at[0]) if len(at) else None
+
+
+def _groups(seen: Seen) -> tuple[np.ndarray, list[str]]:
+    return seen.table("exchanges").codes("group_id")
+
+
+def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
+    by: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by[row[what]].append(row)
+    return by
+
+
+@rule(
+    "groups", "rebalance-storm", "warning",
+    "Group g rebalanced 14 times in 10 min from 10:01:03 (expired 6, leave 5, join 3).",
+    why="Five generations in a few minutes are what members that come one after another make: six in ten minutes, "
+    "three of them set off by something else, are not.",
+    unless="Fewer than three were set off by more than a first join or a planned leave.",
+    advice="See what sets them off: member-session-timeout, poll-interval-exceeded, rebalance-slow-member.",
+    judge="forged rows: six rebalances of which three expired, and two; group-* (scripted, five)",
+    rebalances=6, window_s=600, unplanned=3,
+)  # fmt: skip
+def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+    for group, rows in _pairs("group_id", seen.table("rebalances").every()).items():
+        begun = [row for row in rows if row["began"] is not None]
+        begun.sort(key=lambda row: row["began"])
+        when = np.array([row["began"] for row in begun], np.int64)
+        most, first, past = busiest(when, int(at.window_s * SECOND))
+        mine = begun[first:past]
+        triggers = _counted(row["trigger"] or "unknown" for row in mine)
+        unplanned = sum(number for trigger, number in triggers.items() if trigger not in ("join", "leave"))
+        if most < at.rebalances or unplanned < at.unplanned:
+            continue
+        named = ", ".join(f"{trigger} {number}" for trigger, number in triggers.items())
+        text = f"Group {name(group)} rebalanced {count(most, 'time')} in {lasting(at.window_s * SECOND)} from "
+        proof = [row for row in (_row_of(seen, one["evidence"]) for one in mine) if row is not None]
+        yield Found(f"{text}{moment(mine[0]['began'])} ({named}).", most, int(when[first]), int(when[past - 1]), {},
+                    {"group_id": group}, tuple(proof[:1] + proof[:1] + proof[-1:]))  # fmt: skip
+
+
+def _counted(words: Iterator[str]) -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for word in words:
+        counts[word] += 1
+    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+
+
+@rule(
+    "groups", "member-session-timeout", "warning",
+    "Group g lost member m3 (svc-a, 10.0.0.4) at 10:01:03: its session expired.",
+    why="The rule is the broker's own: a timer for each member.",
+    unless="The member left, or came back under its static name (KIP-345); it was not heard for the capture lacks its "
+    "packets.",
+    advice="Look for a crash, a pause of garbage collection, or the network of that member.",
+    judge="group-classic-librdkafka-4.3, group-kip848-librdkafka-4.3 (a member is killed)",
+)  # fmt: skip
+def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
+    events = [row for row in seen.table("groups").every() if row["event"] == "expired"]
+    for event in events:
+        who = {"client_id": event["client_id"], "client_ip": event["client_ip"]}
+        text = f"Group {name(event['group_id'])} lost member {name(event['member_id'])} "
+        text += f"({client(who)}) at {moment(event['time'])}: its session expired."
+        yield Found(text, 1, event["time"], event["time"], who,
+                    {"group_id": event["group_id"], "member_id": event["member_id"]}, _rows_at(seen, [event]),
+                    cause="no heartbeat reached the coordinator within the session timeout", proven=True)  # fmt: skip
+
+
+@rule(
+    "groups", "poll-interval-exceeded", "warning",
+    "svc-a (10.0.0.4) read nothing and committed nothing for 301.0 s, left group g, and joined again: it took too long "
+    "between polls.",
+    why="max.poll.interval.ms is 5 min in Java and librdkafka; the client itself enforces it, and leaves.",
+    unless="It did not join again within a minute; it went on reading; its heartbeats had stopped too.",
+    advice="max.poll.records, and what is slow in processing.",
+    judge="forged: heartbeats alone for 301 s, a leave and a join; and 200 s",
+    poll_s=300, back_s=60,
+)  # fmt: skip
+def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.exchanges
+    works = np.isin(rows.api, (names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT))
+    joins = rows.api == names.JOIN_GROUP
+    groups, named = _groups(seen)
+    for leave in seen.of_api(names.LEAVE_GROUP).tolist():
+        mine = seen.client == seen.client[leave]
+        left = int(rows.asked[leave])
+        before = rows.asked[mine & works & (rows.asked < left)]
+        after = rows.asked[mine & joins & (rows.asked > left) & (rows.asked <= left + at.back_s * SECOND)]
+        if not len(before) or not len(after) or left - int(before.max()) < at.poll_s * SECOND:
+            continue
+        since = int(before.max())
+        beats = np.flatnonzero(mine & (rows.api == names.HEARTBEAT) & (rows.asked > since) & (rows.asked < left))
+        if not len(beats):
+            continue
+        group = named[groups[leave]] if groups[leave] >= 0 else None
+        who = seen.who(int(seen.client[leave]))
+        text = f"{client(who)} read nothing and committed nothing for {lasting(left - since)}, left group "
+        text += f"{name(group)}, "
+        yield Found(f"{text}and joined again: it took too long between polls.", 1, since, left, who,
+                    {"group_id": group}, (int(beats[0]), leave, leave), cause="max.poll.interval.ms", proven=False)  # fmt: skip
+
+
+@rule(
+    "groups", "heartbeat-late", "note",
+    "svc-a (10.0.0.4) let 36.0 s pass between signs of life in group g, 3 times; sessions end after 45 s unless set.",
+    why="A healthy member beats every third of its session timeout or more often (3 s of 45 s): at 70 % fewer than "
+    "five of fifteen beats are left. What the session is set to is not in the dataset: 45 s, Java's and librdkafka's "
+    "default.",
+    unless="The member waited in a JoinGroup, or had left. A warning from three times on.",
+    advice="Garbage collection, CPU, the network.",
+    judge="forged: beats 32 s apart, and 30 s",
+    session_s=45, share=0.7, often=3,
+)  # fmt: skip
+def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = np.flatnonzero(np.isin(seen.exchanges.api, _BEATS) & (seen.exchanges.asked != NULL))
+    member, members = seen.table("exchanges").codes("member_id")
+    groups, named = _groups(seen)
+    rows = rows[(member[rows] >= 0) & (groups[rows] >= 0)]
+    rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
+    order, starts, ends = grouped(groups[rows], member[rows])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = rows[order[start:stop]]
+        gap = seen.exchanges.asked[mine[1:]] - np.maximum(seen.exchanges.asked[mine[:-1]], seen.exchanges.answered[mine[:-1]])
+        late = np.flatnonzero((gap >= at.share * at.session_s * SECOND) & (gap < at.session_s * SECOND))
+        late = late[seen.exchanges.error[mine[late]] == 0]
+        if not len(late):
+            continue
+        who, group = seen.who(int(seen.client[mine[0]])), named[groups[mine[0]]]
+        worst = int(late[gap[late].argmax()])
+        text = f"{client(who)} let {lasting(int(gap[worst]))} pass between signs of life in group {name(group)}, "
+        text += f"{count(len(late), 'time')}; sessions end after {at.session_s:.0f} s unless set."
+        places = int(mine[late[0] + 1]), int(mine[worst + 1]), int(mine[late[-1] + 1])
+        yield Found(text, len(late), int(seen.exchanges.asked[places[0]]), int(seen.exchanges.asked[places[2]]), who,
+                    {"group_id": group, "member_id": members[member[mine[0]]]}, places,
+                    severity="warning" if len(late) >= at.often else None)  # fmt: skip
+
+
+@rule(
+    "groups", "rebalance-slow-member", "warning",
+    "svc-a (10.0.0.4) delayed a rebalance of group g: it joined 41.0 s after the first.",
+    why="The coordinator waits for the last known member; the first waits 3 s (group.initial.rebalance.delay.ms), "
+    "prolonged while members arrive.",
+    unless="All joined within 10 s.",
+    advice="That member blocks in its poll loop or in its callback for revoked partitions.",
+    judge="forged: two joins 11 s apart, answered together; and 9 s",
+    late_s=10,
+)  # fmt: skip
+def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.of_api(names.JOIN_GROUP)
+    groups, named = _groups(seen)
+    generation = seen.column("generation")
+    rows = rows[(seen.exchanges.error[rows] == 0) & (groups[rows] >= 0) & (seen.exchanges.answered[rows] != NULL)]
+    order, starts, ends = grouped(groups[rows], generation[rows])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = rows[order[start:stop]]
+        asked, answered = seen.exchanges.asked[mine], seen.exchanges.answered[mine]
+        together = answered >= answered.max() - SECOND
+        mine, asked = mine[together], asked[together]
+        spread = int(asked.max() - asked.min())
+        if len(mine) < 2 or spread < at.late_s * SECOND:
+            continue
+        last = int(mine[asked.argmax()])
+        who, group = seen.who(int(seen.client[last])), named[groups[last]]
+        text = f"{client(who)} delayed a rebalance of group {name(group)}: it joined {lasting(spread)} after the first."
+        yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"group_id": group},
+                    (int(mine[asked.argmin()]), last, last), cause="the coordinator waits for the last member",
+                    proven=True)  # fmt: skip
+
+
+@rule(
+    "groups", "sync-never-came", "warning",
+    "Nobody's assignment of group g came: 3 SyncGroup requests waited up to 300.0 s in generation 12, and were "
+    "refused.",
+    why="The members wait until the leader has sent the assignment; the timer of that is the rebalance timeout.",
+    unless="Some SyncGroup of the generation was answered well; none waited for a second.",
+    advice="The leader's assignor, or the size of its metadata.",
+    judge="forged: refused after 5 s, and beside one that is answered",
+    wait_s=1,
+)  # fmt: skip
+def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.of_api(names.SYNC_GROUP)
+    groups, named = _groups(seen)
+    generation, latency = seen.column("generation"), seen.column("latency_us")
+    rows = rows[groups[rows] >= 0]
+    order, starts, ends = grouped(groups[rows], generation[rows])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = rows[order[start:stop]]
+        error = seen.exchanges.error[mine]
+        refused = mine[np.isin(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
+        if not len(refused) or (error == 0).any():
+            continue
+        group = named[groups[mine[0]]]
+        text = f"Nobody's assignment of group {name(group)} came: {count(len(refused), 'SyncGroup request')} waited "
+        text += "up to "
+        text += f"{lasting(int(latency[refused].max()))} in generation {int(generation[mine[0]])}, and were refused."
+        asked = seen.exchanges.asked[refused]
+        yield Found(text, len(refused), int(asked.min()), int(asked.max()), seen.who(int(seen.client[refused[0]])),
+                    {"group_id": group}, tuple(refused[[0, 0, -1]].tolist()), cause="the leader did not send it",
+                    proven=True)  # fmt: skip
+
+
+@rule(
+    "groups", "join-refused", "error",
+    "svc-a (10.0.0.4) may not join group g: INCONSISTENT_GROUP_PROTOCOL (23), 12 times, 10:01:03 to 10:01:09.",
+    why="Such an answer is final: at first sight.",
+    unless="Never otherwise.",
+    advice="One assignor that all members have; a session timeout that the broker allows; one static name a process.",
+    judge="forged: one such answer; a MEMBER_ID_REQUIRED",
+)  # fmt: skip
+def join_refused(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _JOIN):
+        who = client(seen.who(trouble.client))
+        text = f"{who} may not join group {name(trouble.thing.group)}: {trouble.error}, {times(trouble)}."
+        yield found(seen, trouble, text)
+
+
+@rule(
+    "groups", "coordinator-loading", "warning",
+    "The coordinator of group g still loaded after 40.0 s (COORDINATOR_LOAD_IN_PROGRESS (14) to svc-a (10.0.0.4)).",
+    why="Loading took 3.1 s at the longest in captures; 30 s is a huge or stuck partition of __consumer_offsets.",
+    unless="It passed within 30 s.",
+    advice="Compaction of __consumer_offsets or __transaction_state.",
+    judge="forged: three such answers over 31 s, and over 29 s",
+)  # fmt: skip
+def coordinator_loading(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _LOADING):
+        text = f"The coordinator{about(trouble).replace(' for ', ' of ', 1)} still loaded after "
+        text += f"{lasting(trouble.longest)} "
+        yield found(seen, trouble, f"{text}({trouble.error} to {client(seen.who(trouble.client))}).")
+
+
+@rule(
+    "groups", "coordinator-flaps", "warning",
+    "svc-a (10.0.0.4) finds no coordinator for group g: NOT_COORDINATOR (16), 12 times, 10:01:03 to 10:01:09.",
+    why="One such answer a member and move; internal topics are made within 0.6 s. Five seconds, or thirty where "
+    "there is none, are no move.",
+    unless="It passed; a broker's loss explains it.",
+    advice="Restarts of brokers; leaders of __consumer_offsets; enough brokers for its replication factor.",
+    judge="forged: ten such answers over a second, and nine",
+)  # fmt: skip
+def coordinator_flaps(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _MOVING):
+        text = f"{client(seen.who(trouble.client))} finds no coordinator{about(trouble)}: {trouble.error}, "
+        yield found(seen, trouble, f"{text}{times(trouble)}.")
+
+
+@rule(
+    "groups", "kip848-member-fenced", "warning",
+    "A member of group g at svc-a (10.0.0.4) was fenced 5 times: FENCED_MEMBER_EPOCH (110).",
+    why="Clients rejoin by themselves: one costs seconds, two within five minutes have a cause.",
+    unless="Only once.",
+    advice="Heartbeats, the poll loop, moves of the coordinator.",
+    judge="forged: two in five minutes, and one",
+    often=2, window_s=300,
+)  # fmt: skip
+def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
+    fenced: dict[tuple[int, str | None], list[int]] = defaultdict(list)
+    code = 110
+    for run in runs(seen):
+        if _FENCED(run) and (run.code == 110 or run.lasting):
+            code = run.code
+            fenced[run.client, run.thing.group].extend(run.rows.tolist())
+    for (client_, group), some in fenced.items():
+        when = np.sort(seen.exchanges.answered[some])
+        most, first, past = busiest(when, int(at.window_s * SECOND))
+        if most >= at.often:
+            text = f"A member of group {name(group)} at {client(seen.who(client_))} was fenced {count(most, 'time')}: "
+            label = "FENCED_MEMBER_EPOCH (110)" if code == 110 else "UNRELEASED_INSTANCE_ID (111)"
+            rows = sorted(some)
+            yield Found(f"{text}{label}.", most, int(when[first]), int(when[past - 1]), seen.who(client_),
+                        {"group_id": group}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------ commits
+
+
+@rule(
+    "fetch", "commit-storm", "note",
+    "svc-a (10.0.0.4) commits 900 times a second at 10.0.0.1:9092 in group g.",
+    why="Ten a second are fifty times the default (one in 5 s); a member that commits every record of a test made 5. "
+    "From 100 a second at one broker on a warning.",
+    unless="Offsets of transactions; fewer over ten seconds.",
+    advice="Commit once a poll, or on time.",
+    judge="forged: 100 commits in 10 s, and 99",
+    rate=10, much=100, window_s=10,
+)  # fmt: skip
+def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.of_api(names.OFFSET_COMMIT)
+    groups, named = _groups(seen)
+    order, starts, ends = grouped(seen.client[rows], seen.broker[rows], groups[rows])
+    for number in np.flatnonzero(ends - starts >= at.rate * at.window_s).tolist():
+        mine = rows[order[starts[number] : ends[number]]]
+        mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
+        most, first, past = busiest(seen.exchanges.asked[mine], int(at.window_s * SECOND) - 1)
+        if most < at.rate * at.window_s:
+            continue
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        group = named[groups[mine[0]]] if groups[mine[0]] >= 0 else None
+        rate = most / at.window_s
+        text = f"{client(who)} commits {rate:,.0f} times a second at {who['broker']} in group {name(group)}."
+        asked = seen.exchanges.asked[mine]
+        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {"group_id": group},
+                    (int(mine[first]), int(mine[first]), int(mine[past - 1])),
+                    severity="warning" if rate >= at.much else None)  # fmt: skip
+
+
+@rule(
+    "fetch", "commit-failed", "warning",
+    "11 commits of svc-a (10.0.0.4) for group g were refused (UNKNOWN_MEMBER_ID (25)): those records will be read "
+    "again.",
+    why="Each lost commit is work done twice; ten seconds cover a member that joins again.",
+    unless="The same partitions were committed within ten seconds after.",
+    advice="As for rebalances: see what evicted the member.",
+    judge="forged: refused and never committed, and committed five seconds later",
+    mended_s=10,
+)  # fmt: skip
+def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _COMMIT, lasting=False):
+        lost = [run for run in trouble.runs if not _mended(seen, run.rows, run.thing.partition, int(at.mended_s * SECOND))]
+        rows = np.unique(np.concatenate([run.rows for run in lost])) if lost else np.zeros(0, np.int64)
+        # What the capture's end cuts off may yet be committed.
+        if not len(rows) or seen.exchanges.answered[rows].max() > seen.span[1] - at.mended_s * SECOND:
+            continue
+        many = "was" if len(rows) == 1 else "were"
+        text = f"{count(len(rows), 'commit')} of {client(seen.who(trouble.client))}{about(trouble)} {many} refused "
+        yield found(seen, trouble, f"{text}({trouble.error}): those records will be read again.")
+
+
+def _mended(seen: Seen, rows: np.ndarray, partition: int | None, within: int) -> bool:
+    """A good commit of the same partitions of the group followed."""
+    parts = seen.partitions
+    groups, _ = _groups(seen)
+    last = int(rows[-1])
+    time = int(seen.exchanges.answered[last])
+    mine = np.isin(parts.owner, rows)
+    places = np.unique(parts.place[mine & (parts.error != 0)])
+    owner = np.maximum(parts.owner, 0)
+    good = (
+        np.isin(parts.place, places) & (parts.error == 0) & (parts.owner >= 0)
+        & np.isin(seen.exchanges.api[owner], (names.OFFSET_COMMIT,)) & (groups[owner] == groups[last])
+        & (seen.exchanges.answered[owner] > time) & (seen.exchanges.answered[owner] <= time + within)
+    )  # fmt: skip
+    return bool(len(places)) and len(np.unique(parts.place[good])) == len(places)
+
+
+@rule(
+    "fetch", "commit-goes-back", "warning",
+    "The committed offset of group g for t-1 fell from 900 to 840 (svc-a (10.0.0.4)), 2 times.",
+    why="Offsets only grow without intent.",
+    unless="The commit names no member: a tool resets the group.",
+    advice="Records processed out of order, or two groups of one name.",
+    judge="forged: a lower commit of a member, and one without a member",
+)  # fmt: skip
+def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
+    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    rows = np.flatnonzero((parts.owner >= 0) & (parts.error == 0) & (offset >= 0))
+    rows = rows[seen.exchanges.api[parts.owner[rows]] == names.OFFSET_COMMIT]
+    groups, named = _groups(seen)
+    member, members = seen.table("exchanges").codes("member_id")
+    nobody = members.index("") if "" in members else -1
+    owner = parts.owner[rows]
+    rows = rows[(groups[owner] >= 0)]
+    order, _, _ = grouped(groups[parts.owner[rows]], parts.place[rows], seen.exchanges.asked[parts.owner[rows]])
+    rows = rows[order]
+    owner = parts.owner[rows]
+    same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])
+    fell = np.flatnonzero(same & (offset[rows[1:]] < offset[rows[:-1]]) & (member[owner[1:]] > -1)
+                          & (member[owner[1:]] != nobody))  # fmt: skip
+    found_: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number in fell.tolist():
+        found_[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
+    for (group, where), some in found_.items():
+        worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
+        last = int(owner[some[-1] + 1])
+        who = seen.who(int(seen.client[last]))
+        topic, partition = seen.places[where]
+        text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
+        text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
+        asked = seen.exchanges.asked
+        yield Found(f"{text}{count(len(some), 'time')}.", len(some), int(asked[owner[some[0] + 1]]), int(asked[last]), who,
+                    {"group_id": named[group], "topic": topic, "partition": str(partition)},
+                    (int(owner[some[0] + 1]), int(owner[worst + 1]), last))  # fmt: skip
+
+

@@ -1,0 +1,149 @@
+"""Who may, who may not, and what crosses the network in the clear."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.seen import Seen, api_name
+from analyzer.findings.words import client, count, name, size
+from analyzer.protocol import names
+
+_LOGIN = taken((names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE), (33, 34, 58))
+_RIGHTS = taken((), (29, 30, 31, 53, 65))
+
+
+def _principal(seen: Seen, client_: int) -> str | None:
+    """The name that a client logged in with, where the table `clients` has it."""
+    if "principals" not in seen.memo:
+        rows = seen.table("clients").every(["client_id", "client_ip", "principal"])
+        seen.memo["principals"] = {(row["client_ip"], row["client_id"]): row["principal"] for row in rows}
+    known: dict[tuple[str, str | None], str | None] = seen.memo["principals"]
+    return known.get(seen.clients[client_])
+
+
+def _mechanisms(seen: Seen) -> list[str | None]:
+    """Of each connection the SASL mechanism it asked for."""
+    codes, mechanisms = seen.table("connections").codes("sasl_mechanism")
+    return [mechanisms[code] if code >= 0 else None for code in codes.tolist()]
+
+
+@rule(
+    "security", "authentication-failed", "error",
+    "10.0.0.1:9095 refused the login of svc-a (10.0.0.4) by PLAIN as bob: SASL_AUTHENTICATION_FAILED (58), 14 times, "
+    "10:01:03 to 10:01:09.",
+    why="A refusal is final for that try. The name may show, the secret never.",
+    unless="A login of the same client succeeded after (a warning).",
+    advice="The secret, or the mechanism: the answer to SaslHandshake lists those there are.",
+    judge="sasl-librdkafka-4.3; forged: refused, and refused and then let in",
+)  # fmt: skip
+def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+    mechanisms = _mechanisms(seen)
+    good = seen.of_api(names.SASL_AUTHENTICATE)
+    good = good[seen.exchanges.error[good] == 0]
+    for trouble in of(seen, _LOGIN):
+        last = int(trouble.rows[-1])
+        link = int(seen.exchanges.link[last])
+        mechanism = mechanisms[link] if link < len(mechanisms) else None
+        principal = _principal(seen, trouble.client)
+        # SCRAM's first message is answered well although the second will not be: what counts is what came after.
+        let_in = bool(((seen.client[good] == trouble.client) & _final(seen, good, trouble.until)).any())
+        who = seen.who(trouble.client, int(seen.broker[last]))
+        text = f"{who['broker']} refused the login of {client(who)}" + (f" by {name(mechanism)}" if mechanism else "")
+        text += (f" as {name(principal)}" if principal else "") + f": {trouble.error}, {times(trouble)}"
+        text += "; it was let in after." if let_in else "."
+        yield found(seen, trouble, text, "warning" if let_in else None)
+
+
+def _final(seen: Seen, rows: np.ndarray, after: int) -> np.ndarray:
+    """bool[rows]: later, and the client went on to something else on that connection."""
+    asked = ~np.isin(seen.exchanges.api, (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE, names.API_VERSIONS))
+    went_on = np.zeros(len(seen.links), bool)
+    went_on[seen.exchanges.link[asked & (seen.exchanges.status <= 1)]] = True
+    later: np.ndarray = (seen.exchanges.asked[rows] > after) & went_on[seen.exchanges.link[rows]]
+    return later
+
+
+@rule(
+    "security", "authorization-failed", "error",
+    "carol, svc-a (10.0.0.4), may not use Metadata for topic secret: TOPIC_AUTHORIZATION_FAILED (29), 4 times, "
+    "10:01:03 to 10:01:09.",
+    why="Deterministic, no threshold.",
+    unless="Metadata of all topics: what is hidden is left out there, not refused.",
+    advice="An ACL for that principal.",
+    judge="sasl-librdkafka-4.3; forged: one refusal",
+)  # fmt: skip
+def authorization_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _RIGHTS):
+        principal = _principal(seen, trouble.client)
+        who = f"{name(principal)}, " if principal else ""
+        text = f"{who}{client(seen.who(trouble.client))}, may not use {api_name(trouble.api)}{about(trouble)}: "
+        yield found(seen, trouble, f"{text}{trouble.error}, {times(trouble)}.")
+
+
+_REVEALING = ("PLAIN", "OAUTHBEARER")
+
+
+@rule(
+    "security", "credentials-in-clear", "warning",
+    "SASL/PLAIN passwords of 3 clients cross the network unencrypted: svc-a (10.0.0.4), svc-b (10.0.0.5), svc-c "
+    "(10.0.0.6).",
+    why="A fact. SCRAM does not show the password, but can be guessed at offline: a note.",
+    unless="On the loopback interface (a note); inside TLS.",
+    advice="SASL_SSL; SCRAM rather than PLAIN.",
+    judge="sasl-librdkafka-4.3 (loopback: a note); forged: PLAIN between two hosts, and SCRAM",
+)  # fmt: skip
+def in_clear(seen: Seen, at: Limits) -> Iterator[Found]:
+    tls = seen.table("connections").numbers("tls", np.int8)
+    by: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for link, mechanism in enumerate(_mechanisms(seen)):
+        if mechanism is not None and tls[link] != 1 and mechanism.upper() in (*_REVEALING, *_SCRAM):
+            near = _loopback(seen.clients[int(seen.client_of[link])][0])
+            by[mechanism.upper(), near].append(link)
+    for (mechanism, near), links in by.items():
+        clients = sorted({int(seen.client_of[link]) for link in links})
+        named = ", ".join(client(seen.who(one)) for one in clients[:3])
+        named += f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+        what = "Tokens" if mechanism == "OAUTHBEARER" else "Passwords" if mechanism == "PLAIN" else "Proofs"
+        text = f"{what} by SASL/{name(mechanism)} of {count(len(clients), 'client')} cross "
+        text += f"{'the loopback interface' if near else 'the network'} unencrypted: {named}."
+        warns = mechanism in _REVEALING and not near
+        first = seen.link_times("first_time")[links]
+        yield Found(text, len(links), int(first.min()), int(first.max()), seen.who(clients[0]), {"mechanism": mechanism},
+                    links=(links[0], links[0], links[-1]), severity=None if warns else "note")  # fmt: skip
+
+
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+@rule(
+    "security", "plain-traffic", "note",
+    "1.1 GB of 14 clients cross the network unencrypted.",
+    why="A fact; with --policy tls=required a warning.",
+    unless="On the loopback interface; what was decrypted for us.",
+    advice="A TLS listener, where the network is not trusted.",
+    judge="forged: two hosts, and the loopback interface",
+)  # fmt: skip
+def plain_traffic(seen: Seen, at: Limits) -> Iterator[Found]:
+    tls, decoded = seen.table("connections").numbers("tls", np.int8), seen.link_numbers("decoded_bytes")
+    near = np.array([_loopback(address) for address, _ in seen.clients], bool)
+    plain = np.flatnonzero((tls != 1) & (decoded[: len(tls)] > 0))
+    plain = plain[~near[seen.client_of[plain]]]
+    if len(plain):
+        clients = len(np.unique(seen.client_of[plain]))
+        strict = seen.asked.policies.get("tls") == "required"
+        text = f"{size(int(decoded[plain].sum()))} of {count(clients, 'client')} cross the network unencrypted."
+        yield Found(text, len(plain), *seen.span, links=tuple(plain[[0, 0, -1]].tolist()),
+                    severity="warning" if strict else None)  # fmt: skip

@@ -1,0 +1,166 @@
+"""Transactions and idempotent producers: fencing, holes in sequences, transactions that hang."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.fetch import reads
+from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.runs import Run, runs
+from analyzer.findings.seen import SECOND, Seen, grouped
+from analyzer.findings.words import client, count, lasting, name, place, share
+from analyzer.protocol import names
+
+_OF_TRANSACTIONS = (
+    names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
+    names.TXN_OFFSET_COMMIT, names.PRODUCE,
+)  # fmt: skip
+_FENCED = taken(_OF_TRANSACTIONS, (47, 90))
+_SEQUENCE = taken((names.PRODUCE,), (45, 59))
+_WAITING = taken(_OF_TRANSACTIONS, (51,))
+
+
+@rule(
+    "transactions", "producer-fenced", "error",
+    "Transactional id tx-1 is used by 2 clients (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings.",
+    why="Fencing is how one producer takes over from another: once is right, back and forth is two owners.",
+    unless="It happened once, or to one client whose successor took over (a note); KIP-890 raises the epoch of every "
+    "transaction, and answers the new one.",
+    advice="A transactional.id for each instance.",
+    judge="forged: two clients fenced in turn, and one fenced once",
+    often=2,
+)  # fmt: skip
+def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
+    by: dict[str, list[Run]] = defaultdict(list)
+    for run in runs(seen):
+        # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
+        if _FENCED(run) and (run.code == 90 or run.lasting):
+            by[run.thing.transaction or _topic(run)].append(run)
+    for key, mine in by.items():
+        rows = np.unique(np.concatenate([run.rows for run in mine]))
+        clients = sorted({run.client for run in mine})
+        many = len(clients) > 1 and len(rows) >= at.often
+        what = f"Transactional id {name(key)}" if mine[0].thing.transaction else f"A producer of {name(key)}"
+        named = ", ".join(client(seen.who(one)) for one in clients[:3])
+        text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
+        if not many:
+            text = f"{what} was taken over: {named} was fenced {count(len(rows), 'time')}."
+        transaction = key if mine[0].thing.transaction else None
+        yield Found(text, len(rows), mine[0].since, mine[-1].until, seen.who(clients[0]), {"transactional_id": transaction},
+                    tuple(rows[[0, 0, -1]].tolist()), severity=None if many else "note",
+                    cause="several owners of one transactional id" if many else "another producer took over",
+                    proven=False)  # fmt: skip
+
+
+def _topic(run: Run) -> str:
+    return run.thing.topic or "an unknown topic"
+
+
+@rule(
+    "transactions", "sequence-gap", "error",
+    "svc-a (10.0.0.4) was refused for t-3: OUT_OF_ORDER_SEQUENCE_NUMBER (45), 2 times, 10:01:03 to 10:01:04; records "
+    "may be lost.",
+    why="librdkafka stops for good, Java drops the batch and goes on: one is an outage or a hole.",
+    unless="The batch was sent behind one that failed: then this is the expected echo.",
+    advice="Unclean election, retention or DeleteRecords under the producer, a broker restarted with old state.",
+    judge="forged: a gap by itself, and one behind a failed batch",
+)  # fmt: skip
+def sequence_gap(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _SEQUENCE, lasting=False):
+        rows = [row for row in trouble.rows.tolist() if not _behind(seen, row, trouble.places)]
+        if not rows or (trouble.code == 59 and not any(run.lasting for run in trouble.runs)):
+            continue
+        text = f"{client(seen.who(trouble.client))} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; "
+        yield found(seen, trouble, f"{text}records may be lost.")
+
+
+def _behind(seen: Seen, row: int, places: list[tuple[str, int]]) -> bool:
+    """It was asked before an earlier request of the same connection to those partitions was answered, and failed."""
+    rows, parts = seen.exchanges, seen.partitions
+    numbers = [number for number, where in enumerate(seen.places) if where in places]
+    mine = np.isin(parts.place, numbers) & (parts.owner >= 0) & (parts.error > 0)
+    owner = parts.owner[mine]
+    earlier = (rows.link[owner] == rows.link[row]) & (rows.exchange[owner] < rows.exchange[row])
+    # Whatever failed while this one was on its way, or just before, leaves a hole before it.
+    recent = rows.answered[owner] >= rows.asked[row] - SECOND
+    return bool((earlier & recent).any())
+
+
+@rule(
+    "transactions", "hanging-transaction", "error",
+    "The last stable offset of t-0 stands at 4,410 since 22 min, while its end moved to 91,000: readers of committed "
+    "data are stuck.",
+    why="The coordinator must abort at the transaction's timeout, 60 s by default and 15 min at most: beyond it "
+    "nothing will.",
+    unless="The log did not grow; the offset moved within 15 min.",
+    advice="Find the producer (DescribeProducers), abort it (kafka-transactions.sh, KIP-664); 4.0 prevents it "
+    "(KIP-890).",
+    judge="forged: a stable offset that stands for 16 min, and for 14",
+    timeout_s=900,
+)  # fmt: skip
+def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
+    read = reads(seen)
+    known = np.flatnonzero((read.stable >= 0) & (read.end >= 0))
+    order, starts, ends = grouped(read.place[known])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = known[order[start:stop]]
+        last = int(read.stable[mine[-1]])
+        same = mine[read.stable[mine] == last]
+        since, until = int(read.time[same[0]]), int(read.time[same[-1]])
+        end = int(read.end[mine].max())
+        if until - since < at.timeout_s * SECOND or end <= last or int(read.end[same[0]]) >= end:
+            continue
+        topic, partition = seen.places[read.place[mine[0]]]
+        text = f"The last stable offset of {place((topic, partition))} stands at {last:,} since "
+        text += f"{lasting(until - since)}, "
+        text += f"while its end moved to {end:,}: readers of committed data are stuck."
+        yield Found(text, end - last, since, until, seen.who(broker=int(seen.broker[read.owner[mine[0]]])),
+                    {"topic": topic, "partition": str(partition)},
+                    (int(read.owner[same[0]]), int(read.owner[same[-1]]), int(read.owner[same[-1]])),
+                    cause="a transaction that nobody ends", proven=True)  # fmt: skip
+
+
+@rule(
+    "transactions", "transaction-retries", "note",
+    "svc-a (10.0.0.4) waited 6.0 s for its previous transaction (tx-1): CONCURRENT_TRANSACTIONS (51), 40 times, "
+    "10:01:03 to 10:01:09.",
+    why="The previous transaction completes within 44 ms in captures; five seconds, or ten answers in a second, do "
+    "not.",
+    unless="It passed before.",
+    advice="Slow markers: the brokers that lead the transaction's partitions.",
+    judge="forged: ten such answers over a second, and nine",
+)  # fmt: skip
+def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _WAITING):
+        text = f"{client(seen.who(trouble.client))} waited {lasting(trouble.longest)} for its previous transaction "
+        text += f"({name(trouble.thing.transaction)}): {trouble.error}, {times(trouble)}."
+        yield found(seen, trouble, text)
+
+
+@rule(
+    "transactions", "aborts-many", "warning",
+    "12 of 80 transactions of svc-a (tx-1) were aborted (15.0 %).",
+    why="Ours: one in ten, of twenty at least.",
+    unless="Fewer transactions, or a smaller share.",
+    advice="What makes the application give up: look at the errors before each EndTxn.",
+    judge="forged rows: two of twenty aborted, and one",
+    share=0.1, transactions=20,
+)  # fmt: skip
+def aborts_many(seen: Seen, at: Limits) -> Iterator[Found]:
+    by: dict[str | None, list[str]] = defaultdict(list)
+    clients: dict[str | None, str | None] = {}
+    for row in seen.table("transactions").every(["transactional_id", "outcome", "client_id"]):
+        by[row["transactional_id"]].append(row["outcome"])
+        clients.setdefault(row["transactional_id"], row["client_id"])
+    for transaction, outcomes in by.items():
+        aborted = outcomes.count("aborted")
+        if len(outcomes) >= at.transactions and aborted >= at.share * len(outcomes):
+            text = f"{aborted:,} of {count(len(outcomes), 'transaction')} of {name(clients[transaction])} "
+            text += f"({name(transaction)}) were aborted ({share(aborted, len(outcomes))})."
+            severity: Severity = "warning"
+            yield Found(text, aborted, *seen.span, {"client_id": clients[transaction]}, {"transactional_id": transaction},
+                        severity=severity)  # fmt: skip

@@ -1,0 +1,116 @@
+"""Versions of clients against what brokers take, now and after an upgrade."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from analyzer.findings import roots
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.seen import NO_CODE, Seen, api_name, grouped
+from analyzer.findings.words import client, count, name
+from analyzer.protocol import names
+
+REMOVED: Mapping[int, int] = {
+    0: 3, 1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 34: 1, 35: 1, 38: 1, 39: 1,
+    40: 1, 41: 1, 56: 2, 76: 1, 77: 1, 78: 1, 79: 1,
+}  # fmt: skip
+"""Lowest version of an API that Kafka 4.0 to 4.4 takes, where it is not 0 (KIP-896). Not what ApiVersions says: 4.x offers
+Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
+
+GONE = (4, 5, 6, 7)
+"""APIs that 4.0 has no more: LeaderAndIsr to ControlledShutdown."""
+
+
+def _lowest(seen: Seen) -> dict[int, int]:
+    """The lowest version of each API that the target takes; above all versions where it has none."""
+    target = seen.asked.target
+    if target is None:
+        return {**REMOVED, **dict.fromkeys(GONE, 1 << 14)}
+    lowest = {key: low for key, (low, _) in target.items()}
+    if lowest.get(names.FETCH, 0) >= REMOVED[names.FETCH]:
+        lowest[names.PRODUCE] = max(lowest.get(names.PRODUCE, 0), REMOVED[names.PRODUCE])
+    return lowest
+
+
+@rule(
+    "versions", "version-removed-in-target", "error",
+    "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
+    why="The table of KIP-896, equal in 4.0 to 4.4. Without --target it is a note, against Kafka 4.0.",
+    unless="Brokers among themselves. An old version may be the client's choice where the broker is old: see what it "
+    "would offer; clients that never ask for versions are the real problem.",
+    advice="Upgrade these clients first.",
+    judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes)",
+)  # fmt: skip
+def removed(seen: Seen, at: Limits) -> Iterator[Found]:
+    lowest, rows = _lowest(seen), seen.exchanges
+    low = np.zeros(1 << 10, np.int64)
+    for key, version in lowest.items():
+        if 0 <= key < len(low):
+            low[key] = version
+    known = (rows.api >= 0) & (rows.api < len(low)) & (rows.version != NO_CODE)
+    old = np.flatnonzero(known & (rows.version < low[np.where(known, rows.api, 0)]))
+    old = old[~seen.between_brokers[seen.client[old]]] if len(old) else old
+    order, starts, ends = grouped(seen.client[old])
+    strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = old[order[start:stop]]
+        used = sorted({(api_name(int(rows.api[row])), int(rows.version[row])) for row in mine.tolist()})
+        shown = ", ".join(f"{api} {version}" for api, version in used[:6])
+        shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
+        who = seen.who(int(seen.client[mine[0]]))
+        text = f"{client(who)} uses {shown}: refused by Kafka {name(target)}."
+        yield Found(text, len(mine), int(rows.asked[mine].min()), int(rows.asked[mine].max()), who,
+                    {"api": ",".join(sorted({api for api, _ in used})), "target": target},
+                    tuple(mine[[0, 0, -1]].tolist()), severity=None if strict else "note")  # fmt: skip
+
+
+@rule(
+    "versions", "version-refused", "error",
+    "10.0.0.1:9092 closed connections of svc-a (10.0.0.4) on Fetch 2, which it does not offer (3 requests).",
+    why="Deterministic: only ApiVersions gets an answer (UNSUPPORTED_VERSION), all others an exception and a close.",
+    unless="The version is one that the broker said it offers; the connection was closed for another reason (idle, "
+    "login).",
+    advice="Upgrade the client.",
+    judge="errors-librdkafka-4.3; forged: a version beyond those offered, and one of them",
+)  # fmt: skip
+def refused(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.exchanges
+    found_: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    for row in roots.refused_versions(seen).tolist():
+        found_[int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), int(rows.version[row])].append(row)
+    for (client_, broker, api, version), mine in found_.items():
+        who = seen.who(client_, broker)
+        text = f"{who['broker']} closed connections of {client(who)} on {api_name(api)} {version}, which it does not "
+        text += "offer "
+        yield Found(f"{text}({count(len(mine), 'request')}).", len(mine), int(rows.asked[mine[0]]),
+                    int(rows.asked[mine[-1]]), who, {"api": api_name(api), "version": str(version)},
+                    (mine[0], mine[0], mine[-1]), cause="a version outside the broker's range", proven=True)  # fmt: skip
+
+
+@rule(
+    "versions", "message-format-old", "note",
+    "legacy-job (10.0.0.4) writes t in message format 1.",
+    why="A fact: brokers from 4.0 on write no such format (KIP-724), reading stays.",
+    unless="The batches are of format 2.",
+    advice="Upgrade the client, or raise what it is told to speak.",
+    judge="old-java-0.8.2; forged: magic 1, and 2",
+)  # fmt: skip
+def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("batches")
+    if not len(table):
+        return
+    magic, owner, (where, places) = table.numbers("magic"), seen.owners(table), seen.placed(table)
+    side, sides = table.codes("side")
+    written = np.isin(side, [number for number, text in enumerate(sides) if text == "produce"])
+    old = np.flatnonzero(written & (owner >= 0) & (magic >= 0) & (magic < 2))
+    by: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+    for batch in old.tolist():
+        by[int(seen.client[owner[batch]]), places[where[batch]][0], int(magic[batch])].append(int(owner[batch]))
+    for (client_, topic, form), rows in by.items():
+        who = seen.who(client_)
+        text = f"{client(who)} writes {name(topic)} in message format {form}."
+        yield Found(text, len(rows), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]), who,
+                    {"topic": topic}, (rows[0], rows[0], rows[-1]))  # fmt: skip

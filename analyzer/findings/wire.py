@@ -1,0 +1,144 @@
+"""Messages that are not as Kafka's protocol has them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.seen import ORPHAN, Seen, api_name
+from analyzer.findings.source import NULL
+from analyzer.findings.words import client, count, name, place, size
+
+
+@rule(
+    "protocol", "correlation-mismatch", "error",
+    "10.0.0.1:9092 gave svc-a (10.0.0.4) 3 answers that fit no request.",
+    why="A broker answers in order on each connection; no byte of these is missing.",
+    unless="The connection's beginning was not captured, or bytes of it are missing. Ids that repeat are matched in "
+    "order.",
+    advice="Look for a proxy or a broker of another make, or a client that reuses ids.",
+    judge="forged: an answer of its own on a whole connection, and on one that began before",
+)  # fmt: skip
+def mismatch(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = np.flatnonzero(seen.exchanges.status == ORPHAN)
+    rows = rows[seen.whole[seen.exchanges.link[rows]]]
+    by: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        by[int(seen.client[row]), int(seen.broker[row])].append(row)
+    for (client_, broker), mine in by.items():
+        who = seen.who(client_, broker)
+        text = f"{who['broker']} gave {client(who)} {count(len(mine), 'answer')} that fit no request."
+        if len(mine) == 1:
+            text = f"{who['broker']} gave {client(who)} 1 answer that fits no request."
+        yield Found(text, len(mine), int(seen.exchanges.answered[mine[0]]), int(seen.exchanges.answered[mine[-1]]), who, {},
+                    (mine[0], mine[0], mine[-1]))  # fmt: skip
+
+
+@rule(
+    "protocol", "frame-malformed", "error",
+    "4 Metadata 1 answers of 10.0.0.1:9092 to svc-a (10.0.0.4) cannot be decoded: apiKeys at byte 10: has more "
+    "elements than bytes are left.",
+    why="Our definitions cover every version of every API: what is whole and does not fit is the sender's fault, or "
+    "ours. Bytes that are left over at the end are a note: some old clients send them.",
+    unless="Bytes are missing from the message, or the place where it begins had to be looked for.",
+    advice="Name the client's software and version to its authors; kwire show --tree --hex shows the place.",
+    judge="zoo-confluent-2.5.3-on-mock-2.0.2; old-librdkafka-1.3.0-on-3.9 (trailing bytes: a note)",
+)  # fmt: skip
+def malformed(seen: Seen, at: Limits) -> Iterator[Found]:
+    reasons, texts = seen.table("exchanges").codes("reason")
+    by: dict[tuple[int, int, str, bool], list[int]] = defaultdict(list)
+    odd = [number for number, text in enumerate(texts) if "malformed" in text or "trailing" in text]
+    for row in np.flatnonzero(np.isin(reasons, odd)).tolist():
+        if seen.whole[seen.exchanges.link[row]]:
+            text = texts[reasons[row]]
+            by[int(seen.client[row]), int(seen.exchanges.api[row]), text, "malformed" in text].append(row)
+    for (client_, api, reason, bad), mine in by.items():
+        who = seen.who(client_, int(seen.broker[mine[0]]))
+        what = f"{api_name(api)} {int(seen.exchanges.version[mine[0]])}"
+        text = f"{count(len(mine), 'exchange')} of {what} between {client(who)} and {who['broker']} "
+        text += f"{'cannot be decoded' if bad else 'hold bytes beyond their fields'}: {name(reason)}."
+        yield Found(text, len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who, {"api": api_name(api)},
+                    (mine[0], mine[0], mine[-1]), severity=None if bad else "note")  # fmt: skip
+
+
+def _time(seen: Seen, row: int) -> int | None:
+    time = int(seen.exchanges.asked[row])
+    return time if time != NULL else None
+
+
+@rule(
+    "protocol", "unknown-api", "error",
+    "svc-a (10.0.0.4) sent 10.0.0.1:9092 2 requests of API 32767 version 0, which Kafka does not have.",
+    why="All APIs and versions that Kafka ever had are defined.",
+    unless="ApiVersions of a version to come: clients try the newest first.",
+    advice="A client of another protocol, or damaged bytes; the broker closes the connection.",
+    judge="errors-librdkafka-4.3; forged: such a request, and one of ApiVersions",
+)  # fmt: skip
+def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
+    reasons, texts = seen.table("exchanges").codes("reason")
+    odd = [number for number, text in enumerate(texts) if "request: unknown_api" in text or "unsupported_version" in text]
+    by: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    for row in np.flatnonzero(np.isin(reasons, odd)).tolist():
+        rows = seen.exchanges
+        if seen.whole[rows.link[row]] and rows.api[row] != 18:
+            by[int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), int(rows.version[row])].append(row)
+    for (client_, broker, api, version), mine in by.items():
+        who = seen.who(client_, broker)
+        text = f"{client(who)} sent {who['broker']} {count(len(mine), 'request')} of {api_name(api)} version "
+        text += f"{version}, "
+        yield Found(f"{text}which Kafka does not have.", len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who,
+                    {"api": api_name(api), "version": str(version)}, (mine[0], mine[0], mine[-1]))  # fmt: skip
+
+
+@rule(
+    "protocol", "decompression-bomb", "error",
+    "A batch to t-0 of 64.0 kB becomes more than 64.0 MB when decompressed.",
+    why="Zeros shrink a thousand times, real text three to ten: a hundred times and 64 MB are safe both ways.",
+    unless="Batches were not opened (--records meta opens them).",
+    advice="Find who sent it; consumers without a limit take that much memory.",
+    judge="forged rows: a batch 200 times its size, and one that is 50 times; a batch that was not opened to its end",
+    times=100, bytes=64_000_000,
+)  # fmt: skip
+def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("batches")
+    if not len(table):
+        return
+    reason, reasons = table.codes("reason")
+    told = np.isin(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
+    inside, outside = table.numbers("uncompressed_bytes"), table.numbers("batch_bytes")
+    large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
+    owner, (where, places) = seen.owners(table), seen.placed(table)
+    for batch in np.flatnonzero(told | large).tolist():
+        topic, partition = places[where[batch]]
+        row = int(owner[batch])
+        became = size(int(inside[batch])) if large[batch] else "more than is allowed"
+        text = f"A batch to {place((topic, partition))} of {size(int(outside[batch]))} becomes {became} when "
+        text += "decompressed."
+        yield Found(text, 1, _time(seen, row) if row >= 0 else None, None, seen.who(int(seen.client[row])) if row >= 0 else {},
+                    {"topic": topic, "partition": str(partition)}, (row,) if row >= 0 else ())  # fmt: skip
+
+
+@rule(
+    "protocol", "never-satisfiable-fetch", "note",
+    "svc-a (10.0.0.4) waits up to 6 min for a fetch (maxWaitMs 360,000).",
+    why="Ours: beyond five minutes clients, brokers and balancers close the connection first.",
+    unless="Five minutes or less.",
+    advice="fetch.max.wait.ms.",
+    judge="forged: six minutes, and five",
+    wait_ms=300_000,
+)  # fmt: skip
+def silly_wait(seen: Seen, at: Limits) -> Iterator[Found]:
+    wait = seen.column("max_wait_ms")
+    rows = np.flatnonzero(wait > at.wait_ms)
+    by: dict[int, list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        by[int(seen.client[row])].append(row)
+    for client_, mine in by.items():
+        who = seen.who(client_)
+        longest = int(wait[mine].max())
+        text = f"{client(who)} waits up to {longest // 60_000} min for a fetch (maxWaitMs {longest:,})."
+        yield Found(text, len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who, {"api": "Fetch"},
+                    (mine[0], mine[0], mine[-1]))  # fmt: skip
