@@ -24,8 +24,8 @@ _SESSIONS = taken((names.FETCH,), (70, 71, 106))
 @dataclass(frozen=True, slots=True)
 class Reads:
     """Topic-partitions of Fetch exchanges, arrays with a value each, in order of their answers. part: row of
-    `partitions`; owner: the exchange; place; at: the offset asked for; end: the high watermark; lag; size: record bytes.
-    NULL where absent."""
+    `partitions`; owner: the exchange; place; at: the offset asked for; end: the high watermark; lag; size: record
+    bytes. NULL where absent."""
 
     part: np.ndarray
     owner: np.ndarray
@@ -52,16 +52,14 @@ def reads(seen: Seen) -> Reads:
         owner = parts.owner[chosen]
         order = np.argsort(seen.exchanges.answered[owner], kind="stable")
         chosen, owner = chosen[order], owner[order]
-        columns = ("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes")
-        values = [table.numbers(column)[chosen] for column in columns]
-        seen.memo["reads"] = Reads(chosen, owner, parts.place[chosen], *values, seen.exchanges.answered[owner])
+        at, end, stable, lag, size_ = (
+            table.numbers(column)[chosen]
+            for column in ("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes")
+        )
+        times_ = seen.exchanges.answered[owner]
+        seen.memo["reads"] = Reads(chosen, owner, parts.place[chosen], at, end, stable, lag, size_, times_)
     kept: Reads = seen.memo["reads"]
     return kept
-
-
-def _client_place(seen: Seen, read: Reads) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of `read` by client and place."""
-    return grouped(seen.client[read.owner], read.place)
 
 
 def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
@@ -201,9 +199,10 @@ def _committed(seen: Seen, client_: int, where: int, offset: int) -> bool:
     "fetch", "log-truncated", "error",
     "t-2 lost records that were acknowledged: offset 440 was given twice, by 10.0.0.1:9092 and then by 10.0.0.2:9092.",
     why="A log that grows gives an offset once; the high watermark of one replica never falls.",
-    unless="The topic was made anew (its leader epoch does not rise).",
+    unless="The topic was made anew (it begins at 0, its leader epoch does not rise); the same batch was sent again to "
+    "the next leader, which knows it.",
     advice="unclean.leader.election.enable (off by default), and writers with acks=1.",
-    judge="forged: two brokers that give the same offset, and the same broker to a retry",
+    judge="forged: two brokers that give the same offset, and to a batch that is sent again",
 )  # fmt: skip
 def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
     table, parts = seen.table("partitions"), seen.partitions
@@ -220,7 +219,9 @@ def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
     for at_ in np.flatnonzero(moved).tolist():
         first, again = int(rows[at_]), int(rows[at_ + 1])
         given = int(offset[first]) + max(int(records[first]), 1)
-        if int(offset[again]) < given:
+        repeated = offset[again] == offset[first] and records[again] == records[first]
+        # A batch that is sent again to the next leader gets its old offset; a topic made anew begins at 0.
+        if 0 < int(offset[again]) < given and not repeated:
             topic, partition = seen.places[parts.place[first]]
             one, two = int(parts.owner[first]), int(parts.owner[again])
             text = f"{place((topic, partition))} lost records that were acknowledged: offset {int(offset[again]):,} "
@@ -241,7 +242,8 @@ def _fallen(seen: Seen, epoch: np.ndarray) -> Iterator[Found]:
     order, _, _ = grouped(read.place[known], broker, read.time[known])
     rows, servers = known[order], broker[order]
     same = (read.place[rows[1:]] == read.place[rows[:-1]]) & (servers[1:] == servers[:-1])
-    fell = same & (read.end[rows[1:]] < read.end[rows[:-1]]) & (epoch[read.part[rows[1:]]] > epoch[read.part[rows[:-1]]])
+    later = epoch[read.part[rows[1:]]] > epoch[read.part[rows[:-1]]]
+    fell = same & later & (read.end[rows[1:]] < read.end[rows[:-1]])
     for at in np.flatnonzero(fell).tolist():
         first, again = int(rows[at]), int(rows[at + 1])
         topic, partition = seen.places[read.place[first]]
@@ -295,7 +297,8 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     "g-app (10.0.0.4) stands at 900 in t-4 for 6 min, while its end moved on to 40,000 and other partitions advance.",
     why="60 s are 120 long polls of 500 ms.",
     unless="The client reads nothing else meanwhile (then it is the client); the log did not grow; the last stable "
-    "offset holds it (hanging-transaction).",
+    "offset holds it (hanging-transaction); the partition is no part of its fetch session any more (another member may "
+    "have it).",
     advice="Paused by the application, a record that it cannot process, or an assignment that was lost.",
     judge="forged: a partition that is asked for at one offset for 61 s, and for 59 s",
     stuck_s=60,
@@ -303,8 +306,8 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
 def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     read = reads(seen)
     position = read.position()
-    ends = _last_ends(seen)
-    order, starts, stops = _client_place(seen, read)
+    ends, followed = _last_ends(seen), _followed(seen)
+    order, starts, stops = grouped(seen.client[read.owner], read.place)
     latest: dict[int, int] = {}
     moved = np.flatnonzero(read.size > 0)
     for client_, time in zip(seen.client[read.owner[moved]].tolist(), read.time[moved].tolist(), strict=True):
@@ -317,8 +320,9 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
         who_ = int(seen.client[read.owner[mine[0]]])
         here = int(position[mine[-1]])
         since = int(read.time[mine[np.flatnonzero(position[mine] == here)[0]]])
-        until = latest.get(who_, since)
         where = seen.places[read.place[mine[0]]]
+        # As long as the partition is part of the client's session: then somebody else may have it.
+        until = min(latest.get(who_, since), max(int(read.time[mine[-1]]), followed.get((who_, where), 0)))
         end = ends.get(where, here)
         held = int(read.stable[mine[-1]])
         if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here:
@@ -329,6 +333,19 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
         yield Found(f"{text}{end:,} and other partitions advance.", end - here, since, until, who,
                     {"topic": where[0], "partition": str(where[1])},
                     (int(read.owner[mine[0]]), int(read.owner[mine[-1]])))  # fmt: skip
+
+
+def _followed(seen: Seen) -> dict[tuple[int, tuple[str, int]], int]:
+    """By client and topic-partition the last moment at which it was part of a fetch session of the client."""
+    table = seen.table("readers")
+    link, _ = table.codes("connection", {name: number for number, name in enumerate(seen.links)})
+    place_, places = seen.placed(table)
+    last: dict[tuple[int, tuple[str, int]], int] = {}
+    for at, where, time in zip(link.tolist(), place_.tolist(), table.numbers("to_time").tolist(), strict=True):
+        if 0 <= at < len(seen.links) and time != NULL:
+            key = int(seen.client_of[at]), places[where]
+            last[key] = max(last.get(key, time), time)
+    return last
 
 
 def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
@@ -392,7 +409,7 @@ def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
     "fetch", "slow-transfer", "warning",
     "10.0.0.1:9092 needed 6.0 s to send 50.0 MB to g-app (10.0.0.4), 8.3 MB a second (3 answers).",
     why="10 MB a second is below 100 Mbit/s; answers of Fetch of up to 50 MB are the default.",
-    unless="The transfer took under a second.",
+    unless="The transfer took under a second; brokers among themselves, whose replication may be throttled.",
     advice="The reader, its window, the path between.",
     judge="forged: 5 MB in 1.5 s, and 20 MB",
     transfer_s=1, rate=10_000_000,
@@ -401,6 +418,7 @@ def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, began, sent = seen.exchanges, seen.column("response_time"), seen.column("response_bytes")
     took = np.where((began != NULL) & (rows.answered != NULL), rows.answered - began, 0)
     slow = np.flatnonzero((took >= at.transfer_s * SECOND) & (sent * SECOND < at.rate * took) & (sent > 0))
+    slow = slow[~seen.between_brokers[seen.client[slow]]]
     order, starts, ends = grouped(seen.client[slow], seen.broker[slow])
     for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
         mine = slow[order[start:stop]]

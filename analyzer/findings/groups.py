@@ -23,12 +23,14 @@ _JOIN = taken(
 )  # fmt: skip
 _FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111))
 _LOADING = taken((), (14,))
-_MOVING = taken((names.FIND_COORDINATOR, names.HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_FETCH), (15, 16))
+_MOVING = taken(
+    (names.FIND_COORDINATOR, names.HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_FETCH), (15, 16)
+)
 
-_BEATS = (
-    names.HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_COMMIT, names.CONSUMER_GROUP_HEARTBEAT,
-    names.SHARE_GROUP_HEARTBEAT, names.STREAMS_GROUP_HEARTBEAT,
+_HEARTBEATS = (
+    names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT, names.STREAMS_GROUP_HEARTBEAT,
 )  # fmt: skip
+_BEATS = (*_HEARTBEATS, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_COMMIT)
 """What a coordinator takes for a sign of life."""
 
 
@@ -65,27 +67,52 @@ def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, An
     "Group g rebalanced 14 times in 10 min from 10:01:03 (expired 6, leave 5, join 3).",
     why="Five generations in a few minutes are what members that come one after another make: six in ten minutes, "
     "three of them set off by something else, are not.",
-    unless="Fewer than three were set off by more than a first join or a planned leave.",
+    unless="Fewer than three were set off by more than a first join or a planned leave, and members stood still for "
+    "less than a fifth of the time; in the first minute of a group; the second step of a cooperative rebalance "
+    "(KIP-429), which counts with the first.",
     advice="See what sets them off: member-session-timeout, poll-interval-exceeded, rebalance-slow-member.",
-    judge="forged rows: six rebalances of which three expired, and two; group-* (scripted, five)",
-    rebalances=6, window_s=600, unplanned=3,
+    judge="forged rows: six rebalances of which three expired, and two; group-* (scripted, five); "
+    "zoo-connect-sessioned-4.3 (seven while it starts)",
+    rebalances=6, window_s=600, unplanned=3, start_s=60, stopped=0.2,
 )  # fmt: skip
 def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     for group, rows in _pairs("group_id", seen.table("rebalances").every()).items():
-        begun = [row for row in rows if row["began"] is not None]
-        begun.sort(key=lambda row: row["began"])
+        begun = _steady(rows, int(at.start_s * SECOND))
         when = np.array([row["began"] for row in begun], np.int64)
         most, first, past = busiest(when, int(at.window_s * SECOND))
         mine = begun[first:past]
         triggers = _counted(row["trigger"] or "unknown" for row in mine)
         unplanned = sum(number for trigger, number in triggers.items() if trigger not in ("join", "leave"))
-        if most < at.rebalances or unplanned < at.unplanned:
+        still = sum(max((one["stopped_us"] for one in row["stopped"] or ()), default=0) for row in mine)
+        spent = int(when[past - 1] - when[first]) if most else 0
+        if most < at.rebalances or (unplanned < at.unplanned and still < at.stopped * max(spent, 1)):
             continue
         named = ", ".join(f"{trigger} {number}" for trigger, number in triggers.items())
         text = f"Group {name(group)} rebalanced {count(most, 'time')} in {lasting(at.window_s * SECOND)} from "
         proof = [row for row in (_row_of(seen, one["evidence"]) for one in mine) if row is not None]
-        yield Found(f"{text}{moment(mine[0]['began'])} ({named}).", most, int(when[first]), int(when[past - 1]), {},
-                    {"group_id": group}, tuple(proof[:1] + proof[:1] + proof[-1:]))  # fmt: skip
+        stood = f"; a member stood still for up to {lasting(still)} of it" if still else ""
+        text += f"{moment(mine[0]['began'])} ({named}){stood}."
+        yield Found(text, most, int(when[first]), int(when[past - 1]), {}, {"group_id": group},
+                    tuple(proof[:1] + proof[:1] + proof[-1:]))  # fmt: skip
+
+
+_STEP_US = 5 * SECOND
+
+
+def _steady(rows: list[dict[str, Any]], start_us: int) -> list[dict[str, Any]]:
+    """Rebalances in order of time, without those of a group's first minute, and without second steps of cooperative
+    ones: a member joins again by itself when it has given up what it was to."""
+    begun = sorted((row for row in rows if row["began"] is not None), key=lambda row: row["began"])
+    if begun and not begun[0]["members_before"]:
+        begun = [row for row in begun if row["began"] >= begun[0]["began"] + start_us]
+    kept: list[dict[str, Any]] = []
+    ended = NULL
+    for row in begun:
+        second = row["trigger"] == "unknown" and row["trigger_member"] and 0 <= row["began"] - ended < _STEP_US
+        if not second:
+            kept.append(row)
+        ended = row["ended"] if row["ended"] is not None else row["began"]
+    return kept
 
 
 def _counted(words: Iterator[str]) -> dict[str, int]:
@@ -100,19 +127,25 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     "Group g lost member m3 (svc-a, 10.0.0.4) at 10:01:03: its session expired.",
     why="The rule is the broker's own: a timer for each member.",
     unless="The member left, or came back under its static name (KIP-345); it was not heard for the capture lacks its "
-    "packets.",
+    "packets. A note: the group's coordinator had moved within the minute before, and the client had joined again.",
     advice="Look for a crash, a pause of garbage collection, or the network of that member.",
-    judge="group-classic-librdkafka-4.3, group-kip848-librdkafka-4.3 (a member is killed)",
+    judge="group-classic-librdkafka-4.3 (a member is killed); cluster-* (a coordinator is killed: a note); forged rows",
+    moved_s=60,
 )  # fmt: skip
 def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
-    events = [row for row in seen.table("groups").every() if row["event"] == "expired"]
-    for event in events:
+    told = seen.table("groups").every()
+    moved = [(row["group_id"], row["time"]) for row in told if row["event"] == "coordinator_moved"]
+    for event in (row for row in told if row["event"] == "expired"):
+        since = event["time"] - int(at.moved_s * SECOND)
+        explained = any(group == event["group_id"] and since <= time <= event["time"] for group, time in moved)
         who = {"client_id": event["client_id"], "client_ip": event["client_ip"]}
         text = f"Group {name(event['group_id'])} lost member {name(event['member_id'])} "
         text += f"({client(who)}) at {moment(event['time'])}: its session expired."
+        cause = "no heartbeat reached the coordinator within the session timeout"
         yield Found(text, 1, event["time"], event["time"], who,
                     {"group_id": event["group_id"], "member_id": event["member_id"]}, _rows_at(seen, [event]),
-                    cause="no heartbeat reached the coordinator within the session timeout", proven=True)  # fmt: skip
+                    cause="its coordinator had moved" if explained else cause, proven=not explained,
+                    severity="note" if explained else None)  # fmt: skip
 
 
 @rule(
@@ -146,7 +179,8 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} read nothing and committed nothing for {lasting(left - since)}, left group "
         text += f"{name(group)}, "
         yield Found(f"{text}and joined again: it took too long between polls.", 1, since, left, who,
-                    {"group_id": group}, (int(beats[0]), leave, leave), cause="max.poll.interval.ms", proven=False)  # fmt: skip
+                    {"group_id": group}, (int(beats[0]), leave, leave), cause="max.poll.interval.ms",
+                    proven=False)  # fmt: skip
 
 
 @rule(
@@ -155,7 +189,8 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     why="A healthy member beats every third of its session timeout or more often (3 s of 45 s): at 70 % fewer than "
     "five of fifteen beats are left. What the session is set to is not in the dataset: 45 s, Java's and librdkafka's "
     "default.",
-    unless="The member waited in a JoinGroup, or had left. A warning from three times on.",
+    unless="The member waited in a JoinGroup, or had left; packets of the connection are missing; it never sent a "
+    "heartbeat (a reader that only commits). A warning from three times on.",
     advice="Garbage collection, CPU, the network.",
     judge="forged: beats 32 s apart, and 30 s",
     session_s=45, share=0.7, often=3,
@@ -164,12 +199,18 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = np.flatnonzero(np.isin(seen.exchanges.api, _BEATS) & (seen.exchanges.asked != NULL))
     member, members = seen.table("exchanges").codes("member_id")
     groups, named = _groups(seen)
-    rows = rows[(member[rows] >= 0) & (groups[rows] >= 0)]
+    # Commits without a member are no beats, and who never sent a heartbeat owes none.
+    beats = np.isin(seen.exchanges.api, _HEARTBEATS)
+    alive = np.unique(member[beats & (member >= 0)])
+    alive = alive[alive != (members.index("") if "" in members else -1)]
+    seen_whole = (seen.link_numbers("gaps") == 0)[seen.exchanges.link[rows]]
+    rows = rows[np.isin(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
     order, starts, ends = grouped(groups[rows], member[rows])
     for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
         mine = rows[order[start:stop]]
-        gap = seen.exchanges.asked[mine[1:]] - np.maximum(seen.exchanges.asked[mine[:-1]], seen.exchanges.answered[mine[:-1]])
+        asked = seen.exchanges.asked[mine]
+        gap = asked[1:] - np.maximum(asked[:-1], seen.exchanges.answered[mine[:-1]])
         late = np.flatnonzero((gap >= at.share * at.session_s * SECOND) & (gap < at.session_s * SECOND))
         late = late[seen.exchanges.error[mine[late]] == 0]
         if not len(late):
@@ -189,10 +230,10 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     "svc-a (10.0.0.4) delayed a rebalance of group g: it joined 41.0 s after the first.",
     why="The coordinator waits for the last known member; the first waits 3 s (group.initial.rebalance.delay.ms), "
     "prolonged while members arrive.",
-    unless="All joined within 10 s.",
+    unless="All joined within 10 s, or within 5 s of one another.",
     advice="That member blocks in its poll loop or in its callback for revoked partitions.",
-    judge="forged: two joins 11 s apart, answered together; and 9 s",
-    late_s=10,
+    judge="forged: two joins 11 s apart, answered together; five that come 3 s after one another",
+    late_s=10, pause_s=5,
 )  # fmt: skip
 def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.JOIN_GROUP)
@@ -206,7 +247,8 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
         together = answered >= answered.max() - SECOND
         mine, asked = mine[together], asked[together]
         spread = int(asked.max() - asked.min())
-        if len(mine) < 2 or spread < at.late_s * SECOND:
+        # While members arrive in an empty group, each within three seconds of the one before, it waits for more.
+        if len(mine) < 2 or spread < at.late_s * SECOND or np.diff(np.sort(asked)).max() < at.pause_s * SECOND:
             continue
         last = int(mine[asked.argmax()])
         who, group = seen.who(int(seen.client[last])), named[groups[last]]
@@ -221,13 +263,13 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     "Nobody's assignment of group g came: 3 SyncGroup requests waited up to 300.0 s in generation 12, and were "
     "refused.",
     why="The members wait until the leader has sent the assignment; the timer of that is the rebalance timeout.",
-    unless="Some SyncGroup of the generation was answered well; none waited for a second.",
+    unless="Some SyncGroup of the generation was answered well; none waited for a second; a member left meanwhile.",
     advice="The leader's assignor, or the size of its metadata.",
     judge="forged: refused after 5 s, and beside one that is answered",
     wait_s=1,
 )  # fmt: skip
 def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = seen.of_api(names.SYNC_GROUP)
+    rows, leaves = seen.of_api(names.SYNC_GROUP), seen.of_api(names.LEAVE_GROUP)
     groups, named = _groups(seen)
     generation, latency = seen.column("generation"), seen.column("latency_us")
     rows = rows[groups[rows] >= 0]
@@ -236,7 +278,10 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
         mine = rows[order[start:stop]]
         error = seen.exchanges.error[mine]
         refused = mine[np.isin(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
-        if not len(refused) or (error == 0).any():
+        since, until = int(seen.exchanges.asked[mine].min()), int(seen.exchanges.answered[mine].max())
+        left = seen.exchanges.asked[leaves]
+        gone = (groups[leaves] == groups[mine[0]]) & (left >= since) & (left <= until)
+        if not len(refused) or (error == 0).any() or gone.any():
             continue
         group = named[groups[mine[0]]]
         text = f"Nobody's assignment of group {name(group)} came: {count(len(refused), 'SyncGroup request')} waited "
@@ -365,7 +410,7 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _COMMIT, lasting=False):
-        lost = [run for run in trouble.runs if not _mended(seen, run.rows, run.thing.partition, int(at.mended_s * SECOND))]
+        lost = [run for run in trouble.runs if not _mended(seen, run.rows, int(at.mended_s * SECOND))]
         rows = np.unique(np.concatenate([run.rows for run in lost])) if lost else np.zeros(0, np.int64)
         # What the capture's end cuts off may yet be committed.
         if not len(rows) or seen.exchanges.answered[rows].max() > seen.span[1] - at.mended_s * SECOND:
@@ -375,7 +420,7 @@ def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         yield found(seen, trouble, f"{text}({trouble.error}): those records will be read again.")
 
 
-def _mended(seen: Seen, rows: np.ndarray, partition: int | None, within: int) -> bool:
+def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:
     """A good commit of the same partitions of the group followed."""
     parts = seen.partitions
     groups, _ = _groups(seen)
@@ -425,9 +470,7 @@ def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
         topic, partition = seen.places[where]
         text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
         text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
-        asked = seen.exchanges.asked
-        yield Found(f"{text}{count(len(some), 'time')}.", len(some), int(asked[owner[some[0] + 1]]), int(asked[last]), who,
+        asked, fallen = seen.exchanges.asked, int(owner[some[0] + 1])
+        yield Found(f"{text}{count(len(some), 'time')}.", len(some), int(asked[fallen]), int(asked[last]), who,
                     {"group_id": named[group], "topic": topic, "partition": str(partition)},
-                    (int(owner[some[0] + 1]), int(owner[worst + 1]), last))  # fmt: skip
-
-
+                    (fallen, int(owner[worst + 1]), last))  # fmt: skip

@@ -33,7 +33,8 @@ def _quantile(values: np.ndarray, percent: int) -> int:
     why="Measured: on an overloaded machine of two cores the 99th percentile was 62 ms for Produce, 47 ms for "
     "Metadata, and none of 7,057 answers took more than 173 ms; a cluster known for its slow disks had 1 s. 500 ms is "
     "a warning, 200 ms a note.",
-    unless="Fewer than 100 such answers in the minute; what the broker held cannot be told apart.",
+    unless="Fewer than 100 such answers in the minute; what the broker held cannot be told apart; fetches of brokers "
+    "among themselves.",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     judge="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
     slow_ms=500, note_ms=200, window_s=60, answers=JUDGED,
@@ -41,6 +42,8 @@ def _quantile(values: np.ndarray, percent: int) -> int:
 def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     spent = seen.column("broker_us")
     rows = np.flatnonzero((spent != NULL) & (seen.exchanges.answered != NULL))
+    # Followers' and voters' fetches wait for data that nobody may write for a while.
+    rows = rows[~(seen.between_brokers[seen.client[rows]] & np.isin(seen.exchanges.api[rows], HELD))]
     if len(rows) < at.answers:
         return
     window = (seen.exchanges.answered[rows] - seen.span[0]) // int(at.window_s * SECOND)

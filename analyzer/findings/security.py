@@ -114,8 +114,9 @@ def in_clear(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{'the loopback interface' if near else 'the network'} unencrypted: {named}."
         warns = mechanism in _REVEALING and not near
         first = seen.link_times("first_time")[links]
-        yield Found(text, len(links), int(first.min()), int(first.max()), seen.who(clients[0]), {"mechanism": mechanism},
-                    links=(links[0], links[0], links[-1]), severity=None if warns else "note")  # fmt: skip
+        yield Found(text, len(links), int(first.min()), int(first.max()), seen.who(clients[0]),
+                    {"mechanism": mechanism}, links=(links[0], links[0], links[-1]),
+                    severity=None if warns else "note")  # fmt: skip
 
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.fetch import reads
-from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, runs
 from analyzer.findings.seen import SECOND, Seen, grouped
 from analyzer.findings.words import client, count, lasting, name, place, share
@@ -50,8 +50,9 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
         if not many:
             text = f"{what} was taken over: {named} was fenced {count(len(rows), 'time')}."
         transaction = key if mine[0].thing.transaction else None
-        yield Found(text, len(rows), mine[0].since, mine[-1].until, seen.who(clients[0]), {"transactional_id": transaction},
-                    tuple(rows[[0, 0, -1]].tolist()), severity=None if many else "note",
+        yield Found(text, len(rows), mine[0].since, mine[-1].until, seen.who(clients[0]),
+                    {"transactional_id": transaction}, tuple(rows[[0, 0, -1]].tolist()),
+                    severity=None if many else "note",
                     cause="several owners of one transactional id" if many else "another producer took over",
                     proven=False)  # fmt: skip
 
@@ -161,6 +162,5 @@ def aborts_many(seen: Seen, at: Limits) -> Iterator[Found]:
         if len(outcomes) >= at.transactions and aborted >= at.share * len(outcomes):
             text = f"{aborted:,} of {count(len(outcomes), 'transaction')} of {name(clients[transaction])} "
             text += f"({name(transaction)}) were aborted ({share(aborted, len(outcomes))})."
-            severity: Severity = "warning"
-            yield Found(text, aborted, *seen.span, {"client_id": clients[transaction]}, {"transactional_id": transaction},
-                        severity=severity)  # fmt: skip
+            yield Found(text, aborted, *seen.span, {"client_id": clients[transaction]},
+                        {"transactional_id": transaction})  # fmt: skip

@@ -17,8 +17,8 @@ REMOVED: Mapping[int, int] = {
     0: 3, 1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 34: 1, 35: 1, 38: 1, 39: 1,
     40: 1, 41: 1, 56: 2, 76: 1, 77: 1, 78: 1, 79: 1,
 }  # fmt: skip
-"""Lowest version of an API that Kafka 4.0 to 4.4 takes, where it is not 0 (KIP-896). Not what ApiVersions says: 4.x offers
-Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
+"""Lowest version of an API that Kafka 4.0 to 4.4 takes, where it is not 0 (KIP-896). Not what ApiVersions says: 4.x
+offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
 
 GONE = (4, 5, 6, 7)
 """APIs that 4.0 has no more: LeaderAndIsr to ControlledShutdown."""
@@ -85,9 +85,10 @@ def refused(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(client_, broker)
         text = f"{who['broker']} closed connections of {client(who)} on {api_name(api)} {version}, which it does not "
         text += "offer "
-        yield Found(f"{text}({count(len(mine), 'request')}).", len(mine), int(rows.asked[mine[0]]),
-                    int(rows.asked[mine[-1]]), who, {"api": api_name(api), "version": str(version)},
-                    (mine[0], mine[0], mine[-1]), cause="a version outside the broker's range", proven=True)  # fmt: skip
+        since, until = int(rows.asked[mine[0]]), int(rows.asked[mine[-1]])
+        yield Found(f"{text}({count(len(mine), 'request')}).", len(mine), since, until, who,
+                    {"api": api_name(api), "version": str(version)}, (mine[0], mine[0], mine[-1]),
+                    cause="a version outside the broker's range", proven=True)  # fmt: skip
 
 
 @rule(

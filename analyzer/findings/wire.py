@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import ORPHAN, Seen, api_name
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, name, place, size
+from analyzer.protocol import names
 
 
 @rule(
@@ -33,8 +35,8 @@ def mismatch(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{who['broker']} gave {client(who)} {count(len(mine), 'answer')} that fit no request."
         if len(mine) == 1:
             text = f"{who['broker']} gave {client(who)} 1 answer that fits no request."
-        yield Found(text, len(mine), int(seen.exchanges.answered[mine[0]]), int(seen.exchanges.answered[mine[-1]]), who, {},
-                    (mine[0], mine[0], mine[-1]))  # fmt: skip
+        since, until = (int(seen.exchanges.answered[row]) for row in (mine[0], mine[-1]))
+        yield Found(text, len(mine), since, until, who, {}, (mine[0], mine[0], mine[-1]))
 
 
 @rule(
@@ -69,21 +71,26 @@ def _time(seen: Seen, row: int) -> int | None:
     return time if time != NULL else None
 
 
+_UNKNOWN = ("request: unknown_api", "unsupported_version")
+
+
 @rule(
     "protocol", "unknown-api", "error",
     "svc-a (10.0.0.4) sent 10.0.0.1:9092 2 requests of API 32767 version 0, which Kafka does not have.",
     why="All APIs and versions that Kafka ever had are defined.",
-    unless="ApiVersions of a version to come: clients try the newest first.",
+    unless="ApiVersions of a version to come: clients try the newest first; a broker closed the connection on a "
+    "version that it does not offer (version-refused).",
     advice="A client of another protocol, or damaged bytes; the broker closes the connection.",
     judge="errors-librdkafka-4.3; forged: such a request, and one of ApiVersions",
 )  # fmt: skip
 def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
     reasons, texts = seen.table("exchanges").codes("reason")
-    odd = [number for number, text in enumerate(texts) if "request: unknown_api" in text or "unsupported_version" in text]
+    odd = [number for number, text in enumerate(texts) if any(words in text for words in _UNKNOWN)]
     by: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    told = set(roots.refused_versions(seen).tolist())  # by version-refused
     for row in np.flatnonzero(np.isin(reasons, odd)).tolist():
         rows = seen.exchanges
-        if seen.whole[rows.link[row]] and rows.api[row] != 18:
+        if seen.whole[rows.link[row]] and rows.api[row] != names.API_VERSIONS and row not in told:
             by[int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), int(rows.version[row])].append(row)
     for (client_, broker, api, version), mine in by.items():
         who = seen.who(client_, broker)
@@ -117,12 +124,15 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
         became = size(int(inside[batch])) if large[batch] else "more than is allowed"
         text = f"A batch to {place((topic, partition))} of {size(int(outside[batch]))} becomes {became} when "
         text += "decompressed."
-        yield Found(text, 1, _time(seen, row) if row >= 0 else None, None, seen.who(int(seen.client[row])) if row >= 0 else {},
-                    {"topic": topic, "partition": str(partition)}, (row,) if row >= 0 else ())  # fmt: skip
+        what = {"topic": topic, "partition": str(partition)}
+        if row >= 0:
+            yield Found(text, 1, _time(seen, row), None, seen.who(int(seen.client[row])), what, (row,))
+        else:
+            yield Found(text, 1, what=what)
 
 
 @rule(
-    "protocol", "never-satisfiable-fetch", "note",
+    "protocol", "wait-too-long", "note",
     "svc-a (10.0.0.4) waits up to 6 min for a fetch (maxWaitMs 360,000).",
     why="Ours: beyond five minutes clients, brokers and balancers close the connection first.",
     unless="Five minutes or less.",

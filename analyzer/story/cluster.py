@@ -78,9 +78,13 @@ def _admin(source: Source) -> Iterator[Event]:
         )  # fmt: skip
 
 
+_STANDING = ("quality", "security", "versions")
+"""Families whose notes hold all the time, and are nothing that happened."""
+
+
 def _findings(source: Source) -> Iterator[Event]:
     for row in source.rows("findings"):
-        if row["since"] is None:
+        if row["since"] is None or (row["severity"] == "note" and row["family"] in _STANDING):
             continue
         whom, what = dict(row["who"] or ()), dict(row["what"] or ())
         first = row["first"] or {}

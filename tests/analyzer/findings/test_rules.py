@@ -1,33 +1,22 @@
 """Every rule raises its finding where it should, and keeps silent where it nearly should.
 
-A case is a function that makes traffic: told `True`, what is wrong; told `False`, what is nearly so. Real captures
-are judged in `test_gate`."""
+The cases of reading, groups and others stand in modules of their own (`cases` says what a case is). Real captures are
+judged in `test_gate`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from analyzer.findings.rules import RULES, Asked
+from tests.analyzer.findings import group_cases, other_cases, reading_cases
+from tests.analyzer.findings.cases import CASES, case
 from tests.analyzer.findings.judging import Traffic, codes, judged
 from tests.reports.forging import at
 
-Case = Callable[[Traffic, bool], None]
-
-CASES: dict[str, Case] = {}
-
-
-def case(code: str) -> Callable[[Case], Case]:
-    """The function is the case of this code."""
-
-    def take(make: Case) -> Case:
-        assert code not in CASES
-        CASES[code] = make
-        return make
-
-    return take
+MODULES = (reading_cases, group_cases, other_cases)
+"""Each brings its cases."""
 
 
 @pytest.mark.parametrize("code", sorted(RULES))
@@ -154,7 +143,7 @@ def storm(traffic: Traffic, wrong: bool) -> None:
 @case("error-answers")
 def faults(traffic: Traffic, wrong: bool) -> None:
     for number in range(10):  # ten over a second, no good one between
-        traffic.ask("Heartbeat", number / 8, error="NOT_COORDINATOR", group_id="g")
+        traffic.ask("ListOffsets", number / 8, error="NOT_LEADER_OR_FOLLOWER", topics=["t"])
     if not wrong:
         traffic.rows["exchanges"][5] |= {"error_code": 0, "error": None}
 

@@ -1,0 +1,87 @@
+"""Cases of groups: rebalances, members that vanish or come late, coordinators."""
+
+from __future__ import annotations
+
+from tests.analyzer.findings.cases import case
+from tests.analyzer.findings.judging import Traffic
+from tests.reports.forging import at
+
+
+@case("rebalance-storm")
+def storm(traffic: Traffic, wrong: bool) -> None:
+    unplanned = 3 if wrong else 2
+    for number in range(6):
+        traffic.add(
+            "rebalances", group_id="g", generation=7 + number, began=at(60 * number), ended=at(60 * number + 1),
+            trigger="expired" if number < unplanned else "join", members_before=["m"],
+        )  # fmt: skip
+
+
+@case("member-session-timeout")
+def expired(traffic: Traffic, wrong: bool) -> None:
+    who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "member_id": "m"}
+    if not wrong:
+        traffic.add("groups", time=at(10), event="coordinator_moved", **who)
+    traffic.add("groups", time=at(20), event="expired", **who)
+
+
+@case("poll-interval-exceeded")
+def poll(traffic: Traffic, wrong: bool) -> None:
+    left = 301 if wrong else 200
+    traffic.ask("Fetch", 0)
+    for second in range(50, left, 50):
+        traffic.ask("Heartbeat", second, group_id="g", member_id="m")
+    traffic.ask("LeaveGroup", left, group_id="g", member_id="m")
+    traffic.ask("JoinGroup", left + 1, group_id="g", member_id="m2")
+
+
+@case("heartbeat-late")
+def late(traffic: Traffic, wrong: bool) -> None:
+    for second in (0, 3, 35 if wrong else 33):
+        traffic.ask("Heartbeat", second, group_id="g", member_id="m")
+    for second in (0, 40):  # who is no member owes none
+        traffic.ask("OffsetCommit", second, group_id="g", member_id="", on=1)
+
+
+@case("rebalance-slow-member")
+def slow(traffic: Traffic, wrong: bool) -> None:
+    joined = (0, 0.1, 11) if wrong else (0, 3, 6, 9, 12)  # these arrive in an empty group
+    for number, second in enumerate(joined):
+        took = (joined[-1] + 0.1 - second) * 1000
+        who, member = f"app-{number}", f"m-{number}"
+        traffic.ask(
+            "JoinGroup", second, took, on=number, group_id="g", generation=5, client_id=who, member_id=member
+        )  # fmt: skip
+
+
+@case("sync-never-came")
+def sync(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2):
+        traffic.ask("SyncGroup", 0, 5000, "REBALANCE_IN_PROGRESS", on=number, group_id="g", generation=12)
+    if not wrong:
+        traffic.ask("SyncGroup", 1, on=2, group_id="g", generation=12)
+
+
+@case("join-refused")
+def refused(traffic: Traffic, wrong: bool) -> None:
+    error = "INCONSISTENT_GROUP_PROTOCOL" if wrong else "MEMBER_ID_REQUIRED"
+    traffic.ask("JoinGroup", error=error, group_id="g")
+
+
+@case("coordinator-loading")
+def loading(traffic: Traffic, wrong: bool) -> None:
+    for second in (0, 15, 31 if wrong else 29):
+        traffic.ask("JoinGroup", second, error="COORDINATOR_LOAD_IN_PROGRESS", group_id="g")
+
+
+@case("coordinator-flaps")
+def flaps(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10 if wrong else 9):
+        traffic.ask("Heartbeat", number / 8, error="NOT_COORDINATOR", group_id="g")
+
+
+@case("kip848-member-fenced")
+def fenced(traffic: Traffic, wrong: bool) -> None:
+    for second in (0, 299 if wrong else 301):
+        traffic.ask("ConsumerGroupHeartbeat", second, error="FENCED_MEMBER_EPOCH", group_id="g")
+        traffic.ask("ConsumerGroupHeartbeat", second + 0.5, group_id="g")

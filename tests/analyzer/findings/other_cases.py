@@ -1,0 +1,138 @@
+"""Cases of transactions, the cluster, security, versions, and of the protocol itself."""
+
+from __future__ import annotations
+
+from tests.analyzer.findings.cases import case
+from tests.analyzer.findings.judging import Traffic
+from tests.analyzer.findings.reading_cases import fetch
+
+# ------------------------------------------------------------------------------------------------------- transactions
+
+
+@case("producer-fenced")
+def fenced(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2 if wrong else 1):
+        who = f"app-{number}"
+        traffic.ask("EndTxn", number, error="PRODUCER_FENCED", on=number, client_id=who, transactional_id="tx-1")
+
+
+@case("sequence-gap")
+def gap(traffic: Traffic, wrong: bool) -> None:
+    if not wrong:  # what goes after a batch that failed finds a hole before it
+        traffic.ask("Produce", 0, 50, "NOT_LEADER_OR_FOLLOWER", place=("t", 0))
+    traffic.ask("Produce", 0.01, 60, "OUT_OF_ORDER_SEQUENCE_NUMBER", place=("t", 0))
+
+
+@case("hanging-transaction")
+def hanging(traffic: Traffic, wrong: bool) -> None:
+    for second, end in ((0, 4500), (901 if wrong else 899, 91_000)):
+        fetch(traffic, second, 4410, end, last_stable_offset=4410)
+
+
+@case("transaction-retries")
+def retries(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10 if wrong else 9):
+        traffic.ask("AddPartitionsToTxn", number / 8, error="CONCURRENT_TRANSACTIONS", transactional_id="tx-1")
+
+
+@case("aborts-many")
+def aborts(traffic: Traffic, wrong: bool) -> None:
+    for number in range(20):
+        aborted = number < (2 if wrong else 1)
+        outcome = "aborted" if aborted else "committed"
+        traffic.add("transactions", transactional_id="tx-1", outcome=outcome, client_id="app")
+
+
+# ------------------------------------------------------------------------------------------------------------ cluster
+
+
+@case("metadata-storm")
+def storm(traffic: Traffic, wrong: bool) -> None:
+    for number in range(20):  # whoever begins may ask more
+        traffic.ask("Metadata", number / 10)
+    for number in range(50 if wrong else 49):
+        traffic.ask("Metadata", 10 + number / 5)
+
+
+@case("leader-missing")
+def leaderless(traffic: Traffic, wrong: bool) -> None:
+    for second in (0, 15, 31 if wrong else 29):
+        traffic.ask("Metadata", second, error="LEADER_NOT_AVAILABLE", topics=["t"])
+
+
+# ----------------------------------------------------------------------------------------------------------- security
+
+
+@case("authentication-failed")
+def login(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("SaslAuthenticate", 0, error="SASL_AUTHENTICATION_FAILED")
+    if not wrong:
+        traffic.ask("SaslAuthenticate", 1, on=1)
+        traffic.ask("Metadata", 2, on=1)
+
+
+@case("authorization-failed")
+def rights(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", error="TOPIC_AUTHORIZATION_FAILED" if wrong else None, topics=["secret"])
+
+
+@case("credentials-in-clear")
+def clear(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, sasl_mechanism="PLAIN" if wrong else "SCRAM-SHA-256")
+    traffic.link(1, sasl_mechanism="PLAIN", client_ip="127.0.0.1")
+    traffic.link(2, sasl_mechanism="PLAIN", tls=True)
+
+
+@case("plain-traffic")
+def plain(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, client_ip="10.0.0.1" if wrong else "::1")
+
+
+# ----------------------------------------------------------------------------------------------------------- versions
+
+
+@case("version-removed-in-target")
+def removed(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch", api_version=3 if wrong else 4)
+
+
+@case("version-refused")
+def refused(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("api_versions", broker="10.0.0.9:9092", api_key=3, min=0, max=12)
+    traffic.ask("Metadata", 0, None, status="unanswered", api_version=13 if wrong else 12)
+
+
+@case("message-format-old")
+def old_format(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", place=("t", 0), batch={"magic": 1 if wrong else 2})
+
+
+# ----------------------------------------------------------------------------------------------------------- protocol
+
+
+@case("correlation-mismatch")
+def mismatch(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, opened=wrong)
+    traffic.ask("Metadata", status="orphan_response", exchange=None)
+
+
+@case("frame-malformed")
+def malformed(traffic: Traffic, wrong: bool) -> None:
+    reason = "response: malformed: apiKeys at byte 10" if wrong else "request: 1 trailing bytes"
+    traffic.ask("Metadata", reason=reason)
+
+
+@case("unknown-api")
+def unknown(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata" if wrong else "ApiVersions", api_version=99, reason="request: unsupported_version")
+
+
+@case("decompression-bomb")
+def bomb(traffic: Traffic, wrong: bool) -> None:
+    batch = {"codec": "gzip", "batch_bytes": 1_000_000 if wrong else 4_000_000, "uncompressed_bytes": 200_000_000}
+    traffic.ask("Produce", place=("t", 0), batch=batch)
+
+
+@case("wait-too-long")
+def long_wait(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch", max_wait_ms=360_000 if wrong else 300_000, min_bytes=1)

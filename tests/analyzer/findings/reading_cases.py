@@ -1,0 +1,112 @@
+"""Cases of reading: positions, readers behind, sessions, transfers, commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.analyzer.findings.cases import case
+from tests.analyzer.findings.judging import Traffic
+from tests.reports.forging import at
+
+
+def fetch(
+    traffic: Traffic, second: float, offset: int, end: int, place: tuple[str, int] = ("t", 0), **more: Any
+) -> None:
+    """A Fetch at an offset of a log with that high watermark: empty, unless `got` says how many bytes came."""
+    got = more.pop("got", 0)
+    part = {"offset": offset, "offset_kind": "fetch", "high_watermark": end, "record_bytes": got, "record_count": 0}
+    part |= {name: more.pop(name) for name in ("lag", "last_stable_offset") if name in more}
+    traffic.ask("Fetch", second, place=place, part=part, **{"max_wait_ms": 500, "min_bytes": 1, **more})
+
+
+@case("fetch-above-high-watermark")
+def above(traffic: Traffic, wrong: bool) -> None:
+    for number in range(50 if wrong else 49):
+        fetch(traffic, number / 50, 559, 554)
+
+
+@case("fetch-spin")
+def spin(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100 if wrong else 99):
+        fetch(traffic, number / 100, 554, 554)
+
+
+@case("offset-out-of-range")
+def out_of_range(traffic: Traffic, wrong: bool) -> None:
+    if wrong:
+        fetch(traffic, 0, 0, 100, lag=0, got=1000)  # it stood there; else a tool chose the offset
+    fetch(traffic, 1, 100, -1, error="OFFSET_OUT_OF_RANGE")
+    fetch(traffic, 2, 5000, 6000, lag=1000)
+
+
+@case("log-truncated")
+def truncated(traffic: Traffic, wrong: bool) -> None:
+    other: dict[str, Any] = {"broker_ip": "10.0.0.8", "connection": "10.0.0.1:5001-10.0.0.8:9092#1"}
+    traffic.link(1, **other)
+    written = {"offset": 440, "offset_kind": "base", "record_count": 10}
+    traffic.ask("Produce", 0, place=("t", 0), part=written)
+    # What is sent again to the next leader gets its old offset.
+    traffic.ask("Produce", 1, on=1, place=("t", 0), part=written | {"offset": 445} if wrong else written, **other)
+
+
+@case("lag-grows")
+def lag(traffic: Traffic, wrong: bool) -> None:
+    for window in range(11 if wrong else 10):
+        fetch(traffic, 10 * window, 100 * window, 12_000 + 1100 * window, lag=12_000 + 1000 * window)
+    for window in range(11):  # one that catches up
+        left = 50_000 - 1000 * window
+        fetch(traffic, 10 * window, 0, 100_000, ("t", 1), lag=left, on=1, client_id="late")
+
+
+@case("partition-stuck")
+def stuck(traffic: Traffic, wrong: bool) -> None:
+    for second in (0, 61 if wrong else 59):
+        fetch(traffic, second, 900, 40_000, ("t", 4))
+    for second in (0, 30, 100):  # asked for no more after 59 s, somebody else may have it
+        fetch(traffic, second, second, 1000, ("t", 5), got=100)
+
+
+@case("fetch-session-churn")
+def churn(traffic: Traffic, wrong: bool) -> None:
+    for number in range(20 if wrong else 19):
+        traffic.ask("Fetch", 6 * number, error="FETCH_SESSION_ID_NOT_FOUND")
+        traffic.ask("Fetch", 6 * number + 1)
+
+
+@case("wrong-leader-fetch")
+def wrong_leader(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10 if wrong else 9):
+        fetch(traffic, number / 4, 0, -1, error="NOT_LEADER_OR_FOLLOWER")
+
+
+@case("slow-transfer")
+def slow_transfer(traffic: Traffic, wrong: bool) -> None:
+    size = 5_000_000 if wrong else 20_000_000
+    traffic.ask("Fetch", response_time=at(0.001), response_end=at(1.501), response_bytes=size)
+
+
+@case("down-conversion")
+def conversion(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, on=1, place=("t", 0), batch={"magic": 2 if wrong else 1}, client_id="writer")
+    traffic.ask("Fetch", 1, place=("t", 0), batch={"magic": 1}, api_version=2)
+
+
+@case("commit-storm")
+def commits(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100 if wrong else 99):
+        traffic.ask("OffsetCommit", number / 10, group_id="g")
+
+
+@case("commit-failed")
+def commit_failed(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("OffsetCommit", 0, error="UNKNOWN_MEMBER_ID", place=("t", 0), group_id="g")
+    if not wrong:
+        traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g", on=1)
+
+
+@case("commit-goes-back")
+def commit_back(traffic: Traffic, wrong: bool) -> None:
+    for second, offset in enumerate((900, 840)):
+        part = {"offset": offset, "offset_kind": "committed"}
+        member = "m" if wrong else ""  # a tool is no member
+        traffic.ask("OffsetCommit", second, place=("t", 0), part=part, group_id="g", member_id=member)

@@ -1,0 +1,178 @@
+"""How severe the same thing is under other circumstances, and what explains it away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.findings import judging
+from analyzer.findings.rules import Asked, Finding
+from analyzer.protocol import errors
+from analyzer.protocol.judgements import judge
+from tests.analyzer.findings.judging import Traffic, judged
+from tests.analyzer.findings.reading_cases import fetch
+from tests.reports.forging import at
+
+
+def of(traffic: Traffic, code: str, asked: Asked | None = None) -> list[Finding]:
+    """Findings of one code."""
+    if not traffic.rows["connections"]:
+        traffic.link(0)
+    return [one for one in judged(traffic, asked or Asked()) if one.code == code]
+
+
+@pytest.mark.parametrize(("goes_on", "severity", "words"), [
+    (5000, "error", "4,900 records skipped"), (40, "warning", "60 records may be read again"),
+])  # fmt: skip
+def test_records_skipped_are_an_error_and_those_read_again_a_warning(
+    goes_on: int, severity: str, words: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    fetch(traffic, 0, 0, 100, lag=0, got=1000)
+    fetch(traffic, 1, 100, -1, error="OFFSET_OUT_OF_RANGE")
+    fetch(traffic, 2, goes_on, goes_on + 100, lag=100)
+    (found,) = of(traffic, "offset-out-of-range")
+    assert found.severity == severity
+    assert words in found.text
+
+
+def test_a_log_is_cut_where_its_watermark_falls_with_a_later_leader(tmp_path: Path) -> None:
+    for epoch in (4, 5):
+        traffic = Traffic(tmp_path / str(epoch))
+        for second, end, of_leader in ((0, 440, 4), (1, 400, epoch)):
+            part = {"offset": 400, "high_watermark": end, "leader_epoch": of_leader}
+            traffic.ask("Fetch", second, place=("t", 2), part=part)
+        found = of(traffic, "log-truncated")
+        assert [one.count for one in found] == ([40] if epoch == 5 else [])
+
+
+@pytest.mark.parametrize("first", [1, 0])
+def test_a_topic_that_is_made_anew_is_no_log_that_was_cut(first: int, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    other: dict[str, Any] = {"broker_ip": "10.0.0.8", "connection": "10.0.0.1:5001-10.0.0.8:9092#1"}
+    traffic.link(1, **other)
+    traffic.ask("Produce", 0, place=("t", 0), part={"offset": 440})
+    traffic.ask("Produce", 1, on=1, place=("t", 0), part={"offset": first}, **other)
+    assert len(of(traffic, "log-truncated")) == first
+
+
+def rebalances(traffic: Traffic, triggers: list[str], step: int = 60, **columns: Any) -> None:
+    for number, trigger in enumerate(triggers):
+        usual = {"members_before": ["m"], "trigger_member": "m"}
+        began, ended = at(step * number), at(step * number + 1)
+        row = {"began": began, "ended": ended, "trigger": trigger, **usual, **columns}
+        traffic.add("rebalances", group_id="g", generation=number, **row)
+
+
+def test_members_that_stand_still_make_a_storm_of_planned_rebalances(tmp_path: Path) -> None:
+    for stopped_s in (13, 9):
+        traffic = Traffic(tmp_path / str(stopped_s))
+        rebalances(traffic, ["leave"] * 6, stopped=[{"member_id": "m", "stopped_us": stopped_s * 1_000_000}])
+        assert bool(of(traffic, "rebalance-storm")) == (stopped_s == 13)
+
+
+def test_the_first_minute_of_a_group_is_no_storm_nor_is_the_second_step_of_a_cooperative_one(tmp_path: Path) -> None:
+    starting = Traffic(tmp_path / "starting")
+    rebalances(starting, ["metadata"] * 7, step=9, members_before=[])
+    assert not of(starting, "rebalance-storm")
+    cooperative = Traffic(tmp_path / "cooperative")
+    rebalances(cooperative, ["expired", "unknown"] * 4, step=3)
+    assert not of(cooperative, "rebalance-storm")
+    apart = Traffic(tmp_path / "apart")
+    rebalances(apart, ["expired", "unknown"] * 4, step=30)
+    assert of(apart, "rebalance-storm")
+
+
+def test_a_session_that_ended_for_its_coordinator_had_moved_is_a_note(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "member_id": "m"}
+    traffic.add("groups", time=at(10), event="coordinator_moved", **who)
+    traffic.add("groups", time=at(20), event="expired", **who)
+    (found,) = of(traffic, "member-session-timeout")
+    assert (found.severity, found.proven) == ("note", False)
+
+
+def test_heartbeats_that_are_late_three_times_are_a_warning(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(4):
+        traffic.ask("Heartbeat", 32 * number, group_id="g", member_id="m")
+    (found,) = of(traffic, "heartbeat-late")
+    assert (found.severity, found.count) == ("warning", 3)
+
+
+def test_a_hundred_commits_a_second_are_a_warning(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(1000):
+        traffic.ask("OffsetCommit", number / 100, group_id="g")
+    (found,) = of(traffic, "commit-storm")
+    assert found.severity == "warning"
+
+
+def test_a_member_that_leaves_while_others_wait_explains_a_sync_that_never_came(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask("SyncGroup", 0, 5000, "REBALANCE_IN_PROGRESS", group_id="g", generation=12)
+    traffic.ask("LeaveGroup", 4, on=1, group_id="g")
+    assert not of(traffic, "sync-never-came")
+
+
+def test_a_login_that_succeeds_after_is_a_warning_and_one_that_is_never_used_is_none(tmp_path: Path) -> None:
+    for used in (True, False):
+        traffic = Traffic(tmp_path / str(used))
+        traffic.ask("SaslAuthenticate", 0, error="SASL_AUTHENTICATION_FAILED")
+        traffic.ask("SaslAuthenticate", 1, on=1)
+        if used:
+            traffic.ask("Metadata", 2, on=1)
+        (found,) = of(traffic, "authentication-failed")
+        assert found.severity == ("warning" if used else "error")
+
+
+def test_policies_make_facts_rules(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.link(0)
+    dataset = traffic.write()
+    for asked, severity in ((Asked(), "note"), (Asked(policies={"tls": "required"}), "warning")):
+        (found,) = [one for one in judged(dataset, asked) if one.code == "plain-traffic"]
+        assert found.severity == severity
+
+
+def test_a_version_that_goes_is_a_note_until_there_is_a_target(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask("Fetch", api_version=3)
+    (found,) = of(traffic, "version-removed-in-target")
+    assert found.severity == "note"
+    assert "Fetch 3: refused by Kafka 4.0" in found.text
+
+
+ERRORS = [one for one in errors.errors().values() if one.code != 0]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("part", range(3))
+def test_every_error_of_kafka_is_told_as_its_judgement_has_it(part: int, stays: bool, tmp_path: Path) -> None:
+    """A client an error: once and then a good answer, or three times within 61 s and none. In parts, for of one code
+    and severity fifty are told one by one."""
+    traffic = Traffic(tmp_path / "dataset")
+    codes = ERRORS[part::3]
+    assert 40 < len(codes) < judging.MOST
+    for number, one in enumerate(codes):
+        who: dict[str, Any] = {"on": number, "client_id": f"app-{one.code}"}
+        for second in (0, 20, 61) if stays else (0,):
+            traffic.ask("DescribeCluster", second, error=one.name, **who)
+        if not stays:
+            traffic.ask("DescribeCluster", 1, **who)
+    told: dict[str, list[str]] = {}
+    for found in judged(traffic):
+        if found.what.get("error"):
+            told.setdefault(found.who["client_id"], []).append(found.severity)
+    for one in codes:
+        judgement = judge(one.code, "DescribeCluster")
+        severities = told.get(f"app-{one.code}", [])
+        if judgement.kind == "admin":
+            assert severities == ["note"], one.name
+        elif judgement.grace_s is None or (judgement.grace_s > 0 and not stays):
+            assert severities == [], one.name
+        else:
+            loading = one.name == "COORDINATOR_LOAD_IN_PROGRESS"  # a rule of its own
+            assert severities == ["warning" if loading else "error"], one.name
