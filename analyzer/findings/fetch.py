@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import runs
@@ -141,7 +142,7 @@ def _beyond(seen: Seen, link: int, time: int) -> tuple[tuple[str, int], int, int
     read = reads(seen)
     told = read.time <= time + SECOND
     mine = np.flatnonzero((seen.exchanges.link[read.owner] == link) & told & (read.at != NULL))
-    for where in np.unique(read.place[mine]).tolist():
+    for where in arrow.distinct(read.place[mine]).tolist():
         asked = int(read.at[mine[read.place[mine] == where][-1]])
         ends = np.flatnonzero((read.place == where) & told & (read.end >= 0))
         if len(ends) and asked > int(read.end[ends[-1]]):
@@ -164,7 +165,7 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
         for where in trouble.places:
             number = seen.places.index(where)
             mine = np.flatnonzero((read.place == number) & (seen.client[read.owner] == trouble.client))
-            lost = mine[np.isin(read.owner[mine], trouble.rows)]
+            lost = mine[arrow.among(read.owner[mine], trouble.rows)]
             if not len(lost):
                 continue
             before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
@@ -191,7 +192,7 @@ def _committed(seen: Seen, client_: int, where: int, offset: int) -> bool:
     parts, table = seen.partitions, seen.table("partitions")
     rows = np.flatnonzero((parts.place == where) & (parts.owner >= 0) & (table.numbers("offset") == offset))
     owner = parts.owner[rows]
-    of_groups = np.isin(seen.exchanges.api[owner], (names.OFFSET_FETCH, names.OFFSET_COMMIT, names.LIST_OFFSETS))
+    of_groups = arrow.among(seen.exchanges.api[owner], (names.OFFSET_FETCH, names.OFFSET_COMMIT, names.LIST_OFFSETS))
     return bool((of_groups & (seen.client[owner] == client_)).any())
 
 
@@ -445,7 +446,7 @@ def down_conversion(seen: Seen, at: Limits) -> Iterator[Found]:
     magic, owner = table.numbers("magic"), seen.owners(table)
     (where, places), amount = seen.placed(table), table.numbers("batch_bytes")
     valid = np.flatnonzero(owner >= 0)
-    fresh = {places[number][0] for number in np.unique(where[valid[magic[valid] == 2]]).tolist()}
+    fresh = {places[number][0] for number in arrow.distinct(where[valid[magic[valid] == 2]]).tolist()}
     api, version = seen.exchanges.api[owner[valid]], seen.exchanges.version[owner[valid]]
     old = valid[(api == names.FETCH) & (version <= 3) & (magic[valid] < 2)]
     found_: dict[tuple[int, str], list[int]] = defaultdict(list)

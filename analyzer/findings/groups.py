@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
@@ -160,7 +161,7 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    works = np.isin(rows.api, (names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT))
+    works = arrow.among(rows.api, (names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT))
     joins = rows.api == names.JOIN_GROUP
     groups, named = _groups(seen)
     for leave in seen.of_api(names.LEAVE_GROUP).tolist():
@@ -196,15 +197,15 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     session_s=45, share=0.7, often=3,
 )  # fmt: skip
 def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = np.flatnonzero(np.isin(seen.exchanges.api, _BEATS) & (seen.exchanges.asked != NULL))
+    rows = np.flatnonzero(arrow.among(seen.exchanges.api, _BEATS) & (seen.exchanges.asked != NULL))
     member, members = seen.table("exchanges").codes("member_id")
     groups, named = _groups(seen)
     # Commits without a member are no beats, and who never sent a heartbeat owes none.
-    beats = np.isin(seen.exchanges.api, _HEARTBEATS)
-    alive = np.unique(member[beats & (member >= 0)])
+    beats = arrow.among(seen.exchanges.api, _HEARTBEATS)
+    alive = arrow.distinct(member[beats & (member >= 0)])
     alive = alive[alive != (members.index("") if "" in members else -1)]
     seen_whole = (seen.link_numbers("gaps") == 0)[seen.exchanges.link[rows]]
-    rows = rows[np.isin(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
+    rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
     order, starts, ends = grouped(groups[rows], member[rows])
     for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
@@ -277,7 +278,7 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
         mine = rows[order[start:stop]]
         error = seen.exchanges.error[mine]
-        refused = mine[np.isin(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
+        refused = mine[arrow.among(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
         since, until = int(seen.exchanges.asked[mine].min()), int(seen.exchanges.answered[mine].max())
         left = seen.exchanges.asked[leaves]
         gone = (groups[leaves] == groups[mine[0]]) & (left >= since) & (left <= until)
@@ -411,7 +412,7 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
 def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _COMMIT, lasting=False):
         lost = [run for run in trouble.runs if not _mended(seen, run.rows, int(at.mended_s * SECOND))]
-        rows = np.unique(np.concatenate([run.rows for run in lost])) if lost else np.zeros(0, np.int64)
+        rows = arrow.distinct(np.concatenate([run.rows for run in lost])) if lost else np.zeros(0, np.int64)
         # What the capture's end cuts off may yet be committed.
         if not len(rows) or seen.exchanges.answered[rows].max() > seen.span[1] - at.mended_s * SECOND:
             continue
@@ -426,15 +427,15 @@ def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:
     groups, _ = _groups(seen)
     last = int(rows[-1])
     time = int(seen.exchanges.answered[last])
-    mine = np.isin(parts.owner, rows)
-    places = np.unique(parts.place[mine & (parts.error != 0)])
+    mine = arrow.among(parts.owner, rows)
+    places = arrow.distinct(parts.place[mine & (parts.error != 0)])
     owner = np.maximum(parts.owner, 0)
     good = (
-        np.isin(parts.place, places) & (parts.error == 0) & (parts.owner >= 0)
-        & np.isin(seen.exchanges.api[owner], (names.OFFSET_COMMIT,)) & (groups[owner] == groups[last])
+        arrow.among(parts.place, places) & (parts.error == 0) & (parts.owner >= 0)
+        & arrow.among(seen.exchanges.api[owner], (names.OFFSET_COMMIT,)) & (groups[owner] == groups[last])
         & (seen.exchanges.answered[owner] > time) & (seen.exchanges.answered[owner] <= time + within)
     )  # fmt: skip
-    return bool(len(places)) and len(np.unique(parts.place[good])) == len(places)
+    return bool(len(places)) and len(arrow.distinct(parts.place[good])) == len(places)
 
 
 @rule(

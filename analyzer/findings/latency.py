@@ -43,7 +43,7 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     spent = seen.column("broker_us")
     rows = np.flatnonzero((spent != NULL) & (seen.exchanges.answered != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
-    rows = rows[~(seen.between_brokers[seen.client[rows]] & np.isin(seen.exchanges.api[rows], HELD))]
+    rows = rows[~(seen.between_brokers[seen.client[rows]] & arrow.among(seen.exchanges.api[rows], HELD))]
     if len(rows) < at.answers:
         return
     window = (seen.exchanges.answered[rows] - seen.span[0]) // int(at.window_s * SECOND)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import Seen, api_name
@@ -62,7 +63,7 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _final(seen: Seen, rows: np.ndarray, after: int) -> np.ndarray:
     """bool[rows]: later, and the client went on to something else on that connection."""
-    asked = ~np.isin(seen.exchanges.api, (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE, names.API_VERSIONS))
+    asked = ~arrow.among(seen.exchanges.api, (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE, names.API_VERSIONS))
     went_on = np.zeros(len(seen.links), bool)
     went_on[seen.exchanges.link[asked & (seen.exchanges.status <= 1)]] = True
     later: np.ndarray = (seen.exchanges.asked[rows] > after) & went_on[seen.exchanges.link[rows]]
@@ -143,7 +144,7 @@ def plain_traffic(seen: Seen, at: Limits) -> Iterator[Found]:
     plain = np.flatnonzero((tls != 1) & (decoded[: len(tls)] > 0))
     plain = plain[~near[seen.client_of[plain]]]
     if len(plain):
-        clients = len(np.unique(seen.client_of[plain]))
+        clients = len(arrow.distinct(seen.client_of[plain]))
         strict = seen.asked.policies.get("tls") == "required"
         text = f"{size(int(decoded[plain].sum()))} of {count(clients, 'client')} cross the network unencrypted."
         yield Found(text, len(plain), *seen.span, links=tuple(plain[[0, 0, -1]].tolist()),

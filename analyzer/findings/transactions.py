@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Found, Limits, rule
@@ -41,7 +42,7 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
         if _FENCED(run) and (run.code == 90 or run.lasting):
             by[run.thing.transaction or _topic(run)].append(run)
     for key, mine in by.items():
-        rows = np.unique(np.concatenate([run.rows for run in mine]))
+        rows = arrow.distinct(np.concatenate([run.rows for run in mine]))
         clients = sorted({run.client for run in mine})
         many = len(clients) > 1 and len(rows) >= at.often
         what = f"Transactional id {name(key)}" if mine[0].thing.transaction else f"A producer of {name(key)}"
@@ -83,7 +84,7 @@ def _behind(seen: Seen, row: int, places: list[tuple[str, int]]) -> bool:
     """It was asked before an earlier request of the same connection to those partitions was answered, and failed."""
     rows, parts = seen.exchanges, seen.partitions
     numbers = [number for number, where in enumerate(seen.places) if where in places]
-    mine = np.isin(parts.place, numbers) & (parts.owner >= 0) & (parts.error > 0)
+    mine = arrow.among(parts.place, numbers) & (parts.owner >= 0) & (parts.error > 0)
     owner = parts.owner[mine]
     earlier = (rows.link[owner] == rows.link[row]) & (rows.exchange[owner] < rows.exchange[row])
     # Whatever failed while this one was on its way, or just before, leaves a hole before it.

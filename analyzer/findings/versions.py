@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import NO_CODE, Seen, api_name, grouped
@@ -105,7 +106,7 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     magic, owner, (where, places) = table.numbers("magic"), seen.owners(table), seen.placed(table)
     side, sides = table.codes("side")
-    written = np.isin(side, [number for number, text in enumerate(sides) if text == "produce"])
+    written = arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"])
     old = np.flatnonzero(written & (owner >= 0) & (magic >= 0) & (magic < 2))
     by: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for batch in old.tolist():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import ORPHAN, Seen, api_name
@@ -53,7 +54,7 @@ def malformed(seen: Seen, at: Limits) -> Iterator[Found]:
     reasons, texts = seen.table("exchanges").codes("reason")
     by: dict[tuple[int, int, str, bool], list[int]] = defaultdict(list)
     odd = [number for number, text in enumerate(texts) if "malformed" in text or "trailing" in text]
-    for row in np.flatnonzero(np.isin(reasons, odd)).tolist():
+    for row in np.flatnonzero(arrow.among(reasons, odd)).tolist():
         if seen.whole[seen.exchanges.link[row]]:
             text = texts[reasons[row]]
             by[int(seen.client[row]), int(seen.exchanges.api[row]), text, "malformed" in text].append(row)
@@ -88,7 +89,7 @@ def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
     odd = [number for number, text in enumerate(texts) if any(words in text for words in _UNKNOWN)]
     by: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     told = set(roots.refused_versions(seen).tolist())  # by version-refused
-    for row in np.flatnonzero(np.isin(reasons, odd)).tolist():
+    for row in np.flatnonzero(arrow.among(reasons, odd)).tolist():
         rows = seen.exchanges
         if seen.whole[rows.link[row]] and rows.api[row] != names.API_VERSIONS and row not in told:
             by[int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), int(rows.version[row])].append(row)
@@ -114,7 +115,7 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(table):
         return
     reason, reasons = table.codes("reason")
-    told = np.isin(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
+    told = arrow.among(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
     inside, outside = table.numbers("uncompressed_bytes"), table.numbers("batch_bytes")
     large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
     owner, (where, places) = seen.owners(table), seen.placed(table)
