@@ -49,9 +49,6 @@ def _add(digest: hashlib.blake2b, array: Any) -> None:
     if pa.types.is_dictionary(kind):
         array = array.dictionary_decode()
         kind = array.type
-    if pa.types.is_map(kind):  # a list of pairs
-        array = array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
-        kind = array.type
     digest.update(len(array).to_bytes(8, "little"))
     digest.update(np.packbits(array.is_valid().to_numpy(zero_copy_only=False)).tobytes())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
