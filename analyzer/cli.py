@@ -277,7 +277,7 @@ def _entry(options: argparse.Namespace) -> str:
 
 
 def _replay_options(replay: argparse.ArgumentParser) -> None:
-    replay.add_argument("captures", nargs="+", metavar="CAPTURE|DATASET")
+    replay.add_argument("captures", nargs="*", metavar="CAPTURE|DATASET")
     replay.add_argument("--to", metavar="HOST:PORT", help="a broker of the target")
     replay.add_argument("-o", "--out", metavar="RUN", help="folder to write; a RUN there is replaced")
     replay.add_argument("--wait", action="store_true", help="wait for another process that is writing the RUN")
@@ -296,6 +296,10 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--seed-topics", action="store_true", help="create the captured topics that the target lacks")
     replay.add_argument("--partial", action="store_true", help="send what fits, where topics have fewer partitions")
     replay.add_argument("--yes", action="store_true", help="write to topics that are not empty")
+    replay.add_argument("--seed-config", choices=("surviving", "as-captured"), default="surviving",
+                        help="surviving (default): what --seed-topics makes deletes nothing by age or size")
+    replay.add_argument("--no-audit", action="store_true", help="do not read back what the target acknowledged")
+    replay.add_argument("--audit", metavar="RUN", help="send nothing: audit this RUN again, at the target --to")
     replay.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that send (default: 1)")
     replay.add_argument("--filter", metavar="EXPR", help="only exchanges that match (kwire help filter)")
     replay.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")

@@ -434,28 +434,44 @@ class Writer:
             if self._append and self._old is not None:
                 manifest = _joined(self._old, manifest)
                 files = [*self._old["files"], *files]
-            listing = self._folder / MANIFEST
-            with open(os.open(listing, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as out:
-                json.dump({**manifest, "files": files}, out, indent=1)
-                out.write("\n")
-                out.flush()
-                os.fsync(out.fileno())
-            # All is written; from here on things only change their place.
-            if self._old is None and self._moved_whole():
-                self._release()
-                return
-            self.path.mkdir(mode=0o700, exist_ok=True)
-            self._refuse_links()
-            for entry in files:
-                source = self._folder / entry["path"]
-                if source.exists():
-                    (self.path / entry["table"]).mkdir(mode=0o700, exist_ok=True)
-                    os.replace(source, self.path / entry["path"])
-                    self._placed.append(self.path / entry["path"])
-            os.replace(listing, self.path / MANIFEST)
-            self._committed = True
+            self._publish(manifest, files)
         except OSError as failure:
             raise self._failed(failure) from None
+
+    def amend(self, names: Iterable[str], changes: dict[str, Any]) -> None:
+        """In the dataset that is there (`append`), put what was written in the place of these tables, and `changes`
+        into its manifest. Raises DatasetError."""
+        assert self._append
+        assert self._old is not None
+        replaced = frozenset(names)
+        try:
+            kept = [entry for entry in self._old["files"] if entry["table"] not in replaced]
+            self._publish({**self._old, **changes}, [*kept, *self._parts.close()])
+        except OSError as failure:
+            raise self._failed(failure) from None
+
+    def _publish(self, manifest: dict[str, Any], files: list[dict[str, Any]]) -> None:
+        """Move the new files to their place, and say in the manifest what the dataset is from now on."""
+        listing = self._folder / MANIFEST
+        with open(os.open(listing, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as out:
+            json.dump({**manifest, "files": files}, out, indent=1)
+            out.write("\n")
+            out.flush()
+            os.fsync(out.fileno())
+        # All is written; from here on things only change their place.
+        if self._old is None and self._moved_whole():
+            self._release()
+            return
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        self._refuse_links()
+        for entry in files:
+            source = self._folder / entry["path"]
+            if source.exists():
+                (self.path / entry["table"]).mkdir(mode=0o700, exist_ok=True)
+                os.replace(source, self.path / entry["path"])
+                self._placed.append(self.path / entry["path"])
+        os.replace(listing, self.path / MANIFEST)
+        self._committed = True
         with unread(self.path) as nobody:
             # What others still read stays until the next run: it is listed nowhere.
             if nobody is not False:

@@ -344,6 +344,21 @@ REMAPS = (
     ),
 )  # fmt: skip
 
+AUDIT = (
+    *_columns(
+        ("topic", pa.string(), "The topic, as the target calls it."),
+        ("partition", pa.int32(), "Its partition."),
+        ("acknowledged", pa.int64(), "Records that the target acknowledged in the replay."),
+        ("readable", pa.int64(),
+         "Those of them that are there, each at the offset that the target gave it; null: it could not be read."),
+        ("missing", pa.int64(), "Those that are not; null: it could not be read."),
+        ("out_of_order", pa.int64(),
+         "Records that the target has in another order than their producer (without a producer id: their client) had "
+         "them stored in when captured."),
+        ("first_missing_offset", pa.int64(), "The target's offset of the first that is missing; null: none is."),
+    ),
+)  # fmt: skip
+
 # --- meaning ----------------------------------------------------------------------------------------------------------
 
 EVIDENCE = pa.struct([("connection", pa.string()), ("exchange", pa.int64()), ("reply", pa.int64())])
@@ -537,6 +552,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "findings": FINDINGS,
     "outcomes": OUTCOMES,
     "remaps": REMAPS,
+    "audit": AUDIT,
 }
 
 ABOUT: dict[str, str] = {
@@ -559,13 +575,14 @@ ABOUT: dict[str, str] = {
     "findings": "something wrong or worth knowing, whom it concerns, why, and what to do.",
     "outcomes": "of a replay: a captured exchange, and what became of it.",
     "remaps": "of a replay: a value of the capture, and what the target has in its place.",
+    "audit": "of a replay: a partition, and whether what the target acknowledged can be read there.",
 }
 """What one row of each table is."""
 
 MEANING = ("clients", "readers", "groups", "rebalances", "offsets", "transactions", "findings")
 """Tables of what traffic means; empty without it (`--no-meaning`, `--filter`), and in datasets of format 1."""
 
-RUN_TABLES = ("outcomes", "remaps")
+RUN_TABLES = ("outcomes", "remaps", "audit")
 """Tables that only a replay writes."""
 
 

@@ -1,9 +1,9 @@
 """What `kwire replay` and `kwire diff` do, once the command line is read.
 
-In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 2 where nothing
-was sent, 3 where the run is no valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on
-stdout (`--json`: as JSON), exit code 1 where something unexpected differs, else 0. What the user can mend leaves as
-`captures.problems.Problem`.
+In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
+target lacks what it acknowledged, 2 where nothing was sent, 3 where the run is no valid load test, 130 where it was
+interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code 1 where something unexpected
+differs, else 0. What the user can mend leaves as `captures.problems.Problem`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from analyzer.failure import Failure
 from analyzer.options import Reading
 from analyzer.protocol import names
 from replay import outcome, run
+from replay.audit import audit
 from replay.diff import pairs, text
 from replay.diff.compare import compare
 from replay.options import Options
 from replay.plan import apis, decide, steps
+from replay.plan.cluster import Cluster
 from replay.plan.values import Offers
 from replay.remap.topology import Topology
 from replay.send import link, login, reach, workers
@@ -143,6 +145,10 @@ def replay(options: argparse.Namespace) -> int:
     """`kwire replay`."""
     from analyzer.commands import _announce_compilation, _progress
 
+    if options.audit is not None:
+        return _audit(options)
+    if not options.captures:
+        raise Failure("replay needs a CAPTURE or DATASET", "or --audit RUN, which sends nothing")
     if options.assumed is not None and (options.to or not options.dry_run):
         raise Failure("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
     if not options.to and options.assumed is None:
@@ -166,7 +172,9 @@ def replay(options: argparse.Namespace) -> int:
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []
-    wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options), partial=options.partial)
+    as_captured = options.seed_config == "as-captured"
+    wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options), partial=options.partial,
+                                 audit=not options.no_audit, seed_as_captured=as_captured)  # fmt: skip
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port)
@@ -179,8 +187,9 @@ def replay(options: argparse.Namespace) -> int:
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
-        json.dump({**result.counts.as_dict(), "valid": result.valid, "seconds": round(result.seconds, 3)}, sys.stdout,
-                  indent=1)  # fmt: skip
+        told = result.audit.as_dict() if result.audit is not None else None
+        json.dump({**result.counts.as_dict(), "valid": result.valid, "seconds": round(result.seconds, 3),
+                   "audit": told}, sys.stdout, indent=1)  # fmt: skip
         sys.stdout.write("\n")
     else:
         sys.stdout.write(summary(result, options.out))
@@ -221,32 +230,66 @@ def _verdict(result: run.Result, wanted: Options, out: str) -> int:
             f"(limit {wanted.lag_limit_us / 1000:.0f} ms)\nhint: a lower --speed, or --workers\n"
         )
         return EXIT_NOT_VALID
-    return 0
+    return EXIT_DIFFERS if result.audit is not None and not result.audit.clean else 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    """`kwire replay --audit RUN`."""
+    if options.captures or options.out or options.dry_run:
+        raise Failure(
+            "--audit sends nothing, and takes no CAPTURE, no -o and no --dry-run",
+            "kwire replay --audit RUN --to HOST:PORT",
+        )
+    if not options.to:
+        raise Failure("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
+    host, port = _address(options.to)
+    access = _access(options)
+    found = asyncio.run(
+        audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port))
+    )
+    for reason in found.unread:
+        sys.stderr.write(f"note: {printable(reason)}\n")
+    if options.json:
+        json.dump(found.as_dict(), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write(f"audit: {printable(found.text())}\n")
+    return 0 if found.clean else EXIT_DIFFERS
 
 
 def _dry_run(options: argparse.Namespace, captured: Any, wanted: Options, dial: link.Dial) -> int:
-    async def asked() -> tuple[Offers, Topology]:
+    def plan(offers: Offers, topology: Topology) -> tuple[steps.Plan, Cluster]:
+        by_id = run.topic_names(wanted, captured, topology)
+        return decide.make(captured, offers, run.plan_options(wanted, by_id, topology))
+
+    async def asked() -> tuple[steps.Plan, Cluster, Topology, list[str]]:
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
-        target.channel.close()
-        return target.offers, target.topology
+        try:
+            planned, cluster = plan(target.offers, target.topology)
+            return planned, cluster, target.topology, await run.warned(wanted, captured, planned, target)
+        finally:
+            target.close()
 
     assumed = options.assumed is not None
-    offers, topology = (options.assumed, Topology()) if assumed else asyncio.run(asked())
-    by_id = run.topic_names(wanted, captured, topology)
-    planned, cluster = decide.make(captured, offers, run.plan_options(wanted, by_id, topology))
+    topology, warnings = Topology(), list[str]()
+    if assumed:
+        planned, cluster = plan(options.assumed, topology)
+    else:
+        planned, cluster, topology, warnings = asyncio.run(asked())
     rows = table(planned)
     # What an assumed target lacks nobody knows.
     lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)
     allowed = wanted.access.reach(wanted.host, wanted.port)
     if options.json:
         brokers = [] if assumed else allowed.listed(topology.nodes)
-        json.dump({"apis": rows, "missing": lacks, "brokers": brokers}, sys.stdout, indent=1)
+        told = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}
+        json.dump(told, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
     sys.stdout.write(plan_text(rows))
     if not assumed:
         _announce(None, allowed.told(topology.nodes))
-    for note in [] if wanted.seed_topics else lacks:
+    for note in [*warnings, *([] if wanted.seed_topics else lacks)]:
         sys.stderr.write(f"note: {printable(note)}\n")
     return 0
 
@@ -317,10 +360,17 @@ def summary(result: run.Result, out: str) -> str:
         durations = outcome.quantiles(values)
         if durations:
             lines.append(f"{name:<10} " + ", ".join(f"{key} {value / 1000:.1f} ms" for key, value in durations.items()))
+    if result.audit is not None:
+        lines.append(f"{'audit':<10} {printable(result.audit.text())}")
+        lines += [f"  {printable(reason)}" for reason in result.audit.unread[:_UNREAD]]
+    elif result.not_audited:
+        lines.append(f"{'audit':<10} none: {printable(result.not_audited)}")
     lines.append(f"RUN {out} ({result.seconds:.1f} s); kwire diff {out} says what differs")
     return "\n".join(lines) + "\n"
 
 
+_UNREAD: Final = 5
+"""Partitions that an audit could not read, and that are listed with the reason."""
 _ACTIONS: Final = ("sent", "converted", "skipped", "not_sent", "unknown")
 _VERDICTS: Final = ("answered", "not_comparable", "unanswered", "skipped", "not_sent")
 

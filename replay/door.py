@@ -27,6 +27,7 @@ def replay(
     seed_topics: bool = False,
     yes: bool = False,
     partial: bool = False,
+    audit: bool = True,
     workers: int = 1,
     access: Access | None = None,
 ) -> run.Result:
@@ -45,7 +46,7 @@ def replay(
     how = access or Access()
     options = Options(
         host.strip("[]"), int(port), frozenset(key for key in keys.values() if key is not None), Settings(speed=speed),
-        dict(map_topic or {}), offset_mode, timestamps, seed_topics, yes, partial, processes=workers, access=how,
+        dict(map_topic or {}), offset_mode, timestamps, seed_topics, yes, partial, audit, processes=workers, access=how,
     )  # fmt: skip
     notes: list[str] = []
     dial = how.dial(options.host, options.port)

@@ -24,16 +24,17 @@ from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topics import topics_of
 from analyzer.protocol.tree import Body
 from captures.problems import Problem
+from replay.audit import audit
 from replay.options import Options
 from replay.outcome import Counts, Recorder, quantiles
-from replay.plan import decide, sessions
+from replay.plan import decide, sessions, times
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.parts import NAME
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan
 from replay.remap.remap import SHIFT, Remap, RemapOptions
 from replay.remap.topology import Topology
-from replay.send import link, progress, seeding, workers
+from replay.send import lifetime, link, progress, seeding, workers
 from replay.send import target as targets
 from replay.send.engine import Engine
 from replay.send.target import Target
@@ -61,7 +62,8 @@ class NothingToReplay(Problem):
 @dataclass(slots=True)
 class Result:
     """How a run went. `valid`: all was sent that should be, and its own lag was small enough for its times to mean
-    something. `failure`: what kept something from being sent."""
+    something. `failure`: what kept something from being sent. `audit`: None where there was none, `not_audited` says
+    why."""
 
     counts: Counts
     plan: Plan
@@ -74,6 +76,8 @@ class Result:
     seconds: float
     sending_seconds: float
     sending_cpu_seconds: float
+    audit: audit.Audit | None = None
+    not_audited: str = ""
 
 
 def read(
@@ -130,8 +134,14 @@ async def replay(
             raise NotEmpty(full)
         if announce is not None:
             announce(reach.told(target.topology.nodes))
+        seeded = seeding.Seeded()
         if options.seed_topics:
-            notes += await seeding.seed(cluster, target, options.map_topic, options.allow)
+            as_captured = options.seed_as_captured
+            seeded = await seeding.seed(cluster, target, options.map_topic, options.allow, as_captured)
+            notes += seeded.notes
+        warnings = await warned(options, captured, planned, target)
+        for warning in warnings:
+            (announce or notes.append)(warning)
         notes += missing(options, cluster, target.topology, planned)
         remap.topics.learn_from(target.topology)
         target.close()
@@ -168,14 +178,36 @@ async def replay(
         capture_names = list(dict.fromkeys(session.capture for session in captured))
         remaps = [row for name in capture_names for row in remap.rows(name)] + _topic_id_rows(captured, cluster, remap)
         recorder.finish(
-            remaps, [{"name": name, "files": []} for name in capture_names], _about(options, target, result)
+            remaps,
+            [{"name": name, "files": []} for name in capture_names],
+            {**_about(options, target, result), "warnings": warnings, "seeded_topics": seeded.changed},
         )
+        tell("reading what was acknowledged")
+        await _audit(out, options, dial, result)
         return result
     finally:
         if target is not None:
             target.close()
             await asyncio.sleep(0)  # the loop may end with us: let it close what was opened
         writer.__exit__()
+
+
+async def _audit(out: str | os.PathLike[str], options: Options, dial: link.Dial, result: Result) -> None:
+    """Read back what the target acknowledged, where that is wanted and can be; it is said in the result."""
+    if not options.audit:
+        result.not_audited = "--no-audit"
+    elif result.interrupted:
+        result.not_audited = "the run was interrupted"
+    elif result.failure is not None:
+        result.not_audited = str(result.failure)
+    else:
+        reach = options.access.reach(options.host, options.port)
+        try:
+            result.audit = await audit.audit(out, options.host, options.port, dial, reach)
+        except link.LinkError as failure:
+            result.not_audited = str(failure)
+        except asyncio.CancelledError:
+            result.not_audited = "the audit was interrupted"
 
 
 def nonsense(counts: Counts, options: Options) -> link.LinkError | None:
@@ -203,6 +235,7 @@ def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
         "timestamps": options.timestamps,
         "map_topic": options.map_topic,
         "seeded": options.seed_topics,
+        "audited": False,
         "allow": sorted(names.name(key) for key in options.allow),
         "valid": result.valid,
         "interrupted": result.interrupted,
@@ -313,6 +346,12 @@ def _used(options: Options, cluster: Cluster, planned: Plan) -> Iterator[tuple[s
     for name in sorted(cluster.topics.keys() & used):
         if not cluster.topics[name].internal:
             yield options.map_topic.get(name, name), cluster.topics[name]
+
+
+async def warned(options: Options, captured: Sequence[Session], planned: Plan, target: Target) -> list[str]:
+    """What the target's topics will do to the records, for their times. Raises LinkError."""
+    found = times.record_times(planned, _remap_options(options, captured).time_delta_ms)
+    return await lifetime.told(target, found, options.map_topic, time.time_ns() // 1_000_000)
 
 
 def missing(options: Options, cluster: Cluster, topology: Topology, planned: Plan) -> list[str]:

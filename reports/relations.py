@@ -72,6 +72,7 @@ ABOUT = {
     "findings": "What is wrong, why, and what is to be done?",
     "outcomes": "What became of each request of a replay?",
     "remaps": "Which captured value became which at a replay's target?",
+    "audit": "Is what a replay's target acknowledged there, and in order?",
     "captures": "Which captures are in the dataset?",
     "unrecognised": "Which connections spoke something else?",
     "kafka_errors": "Which errors does Kafka have?",

@@ -11,40 +11,18 @@ members were assigned.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from analyzer.protocol import errors, names, schema
-from replay.diff.correspondence import Correspondence, Group, Partition, Reading, learn
+from replay.diff import audited, readings
+from replay.diff.correspondence import Correspondence, Group, learn
+from replay.diff.differences import Difference, Differences
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
-from replay.diff.pairs import COMPARABLE, Pair, Side
-
-RULES: Final[dict[str, str]] = {
-    "version": "the two sides spoke different versions, because a target does not offer the captured one",
-    "target_refuses": "the target offers the API and answers that it does not serve it (35), as 3.9 does for KIP-848",
-    "rights": "captured users lacked a right that whoever the replay logs in as has",
-    "not_there": "about state that requests made which a replay does not send: users, tokens, quotas, transactions",
-    "zookeeper": "offsets were kept in ZooKeeper (version 0), which keeps no metadata with them",
-    "race": "one side met a passing error (3, 5, 6, 14, 15, 16, 51 and the like) that the other did not meet",
-    "rebalance": "a group was rebalancing on one side at that moment (27), and not on the other",
-    "member_id_given": "one side was first given a member id (79)",
-    "session_remade": "a fetch session had to be made again (70, 71, 106)",
-    "role_changed": "another member leads the group",
-    "before_capture": "about data that was there before the capture began, or that others wrote",
-    "other_topics": "one cluster has topics that the other does not have, and that no captured request names",
-    "seeded": "the topic had been made before the replay began, or is not deleted by it",
-    "target_config": "a setting of the broker, or a default of its version",
-    "not_stored": "the record was never stored on that side; its produce is a difference of its own",
-    "interleaved": "several producers wrote the partition, and their order to each other is not reproducible",
-    "read_less": "an answer had fewer records than the captured one, and the run ended before the rest was asked for",
-    "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join, a reader's end",
-}
-"""Why a difference is expected."""
-
-EXAMPLES: Final = 3
-"""Of each kind of difference; the count tells the rest."""
+from replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
 
 _TOPIC_RESOURCE: Final = f"{names.TOPIC_RESOURCE}:"
 """How the key of a topic's settings begins."""
@@ -93,88 +71,20 @@ _JOINING: Final = frozenset((
     names.SHARE_GROUP_HEARTBEAT,
 ))  # fmt: skip
 """What goes wrong in these, the group's later exchanges follow from."""
+_MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT))
+"""What makes a member of a group."""
 _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
 """Answered when other members have spoken: their latency is not the broker's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One thing that differs. `path` is the field's, `key` the elements around it; `left` and `right` as text."""
-
-    row: dict[str, Any] = field(repr=False)
-    path: str
-    kind: str
-    left: str
-    right: str
-    key: tuple[str, ...] = ()
-    rule: str | None = None
-
-    @property
-    def unexpected(self) -> bool:
-        return self.rule is None
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """Differences of one (API, version, field path, kind, values where they are errors, rule)."""
-
-    api_key: int
-    version: int | None
-    path: str
-    kind: str
-    left: str
-    right: str
-    rule: str | None
-    count: int
-    examples: tuple[Difference, ...]
-
-    @property
-    def unexpected(self) -> bool:
-        return self.rule is None
-
-
-class Differences:
-    """Differences in the order in which they were found; of each group only the first `EXAMPLES`, and how many."""
-
-    def __init__(self) -> None:
-        self._kept: list[Difference] = []
-        self._groups: dict[tuple[Any, ...], list[Difference]] = {}
-        self._counts: Counter[tuple[Any, ...]] = Counter()
-
-    def take(self, differences: Iterable[Difference]) -> None:
-        for difference in differences:
-            row, kind = difference.row, difference.kind
-            values = (difference.left, difference.right) if kind.startswith(("error", "state", "version")) else ("", "")
-            key = (row["api_key"], row["api_version"], difference.path, kind, *values, difference.rule)
-            self._counts[key] += 1
-            if self._counts[key] <= EXAMPLES:
-                self._groups.setdefault(key, []).append(difference)
-                self._kept.append(difference)
-
-    def __iter__(self) -> Iterator[Difference]:
-        return iter(self._kept)
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
-
-    def groups(self) -> Iterator[Grouped]:
-        for key, examples in self._groups.items():
-            api_key, version, path, kind, left, right, rule = key
-            yield Grouped(api_key, version, path, kind, left, right, rule, self._counts[key], tuple(examples))
-
-
-def grouped(differences: Differences) -> list[Grouped]:
-    """Unexpected ones first, then by count."""
-    groups = differences.groups()
-    return sorted(groups, key=lambda group: (not group.unexpected, -group.count, group.api_key, group.path))
 
 
 @dataclass(slots=True)
 class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
-    `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us."""
+    `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us;
+    `audit`: of what a target acknowledged, None where nobody looked."""
 
     differences: Differences = field(default_factory=Differences)
+    audit: audited.Audited | None = None
     compared: int = 0
     same: int = 0
     expected: int = 0
@@ -198,22 +108,29 @@ class _Comparing:
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self.pairs = pairs
+        self.runs = pairs.runs if isinstance(pairs, Pairs) else ()
         self.place = 0  # of the pair that is compared now
         self.correspondence: Correspondence = learn(pairs)
         self.result = Comparison()
-        self.failed_groups: set[str] = set()
-        self.failed_transactions: set[str] = set()
-        self.lost_batches: set[tuple[str, int, int]] = set()
+        # What has gone wrong, each with the difference that said so first.
+        self.failed_groups: dict[str, Difference] = {}
+        self.failed_transactions: dict[str, Difference] = {}
+        self.failed_producers: dict[int, Difference] = {}
+        self.failed_parts: dict[tuple[str, int], Difference] = {}
+        self.lost_batches: dict[tuple[str, int, int], Difference] = {}
 
     def run(self) -> Comparison:
         for place, pair in enumerate(self.pairs):
             self.place = place
             self._pair(pair)
         self.result.differences.take(self._produced())
-        for partition in self.correspondence.partitions.values():
-            self.result.differences.take(self._read(partition))
+        self.result.differences.take(readings.differences(self.correspondence.partitions.values(), self.failed_parts))
+        self.result.differences.take(readings.acquired(self.correspondence))
         for group in self.correspondence.groups.values():
             self.result.differences.take(self._group(group))
+        audit = self.result.audit = audited.of(self.runs)
+        if audit is not None:
+            self.result.differences.take(audit.differences(self.correspondence.partitions, self.pairs))
         return self.result
 
     # --- one exchange
@@ -226,7 +143,7 @@ class _Comparing:
             result.skipped[pair.right.rule or pair.left.rule or reason] += 1
             return
         result.compared += 1
-        differences = list(self._differences(pair))
+        differences = [self._caused(pair, difference) for difference in self._differences(pair)]
         result.differences.take(differences)
         if any(difference.unexpected for difference in differences):
             result.unexpected += 1
@@ -238,7 +155,9 @@ class _Comparing:
     def _differences(self, pair: Pair) -> Iterator[Difference]:
         if pair.left.state != pair.right.state:
             rule = "consequence" if self._follows(pair) else None
-            yield Difference(pair.row, "(answer)", "state", pair.left.state, _told(pair.right), rule=rule)
+            told = Difference(pair.row, "(answer)", "state", pair.left.state, _told(pair.right), rule=rule)
+            self._note(pair, told)
+            yield told
             return
         left, right = pair.left.said(pair.api_key), pair.right.said(pair.api_key)
         if left is None or right is None or left.body is None or right.body is None:
@@ -259,6 +178,12 @@ class _Comparing:
         self._latency(pair, facts_left, facts_right)
         common = paths(api_key, left.version) & paths(api_key, right.version)
         yield from self._facts(pair, facts_left, facts_right, common)
+
+    def _caused(self, pair: Pair, difference: Difference) -> Difference:
+        """It, with what it follows from."""
+        if difference.rule != "consequence":
+            return difference
+        return dataclasses.replace(difference, cause=self._follows(pair))
 
     def _latency(self, pair: Pair, left: Facts, right: Facts) -> None:
         if pair.left.latency_us is None or pair.right.latency_us is None or pair.api_key in _WAITS_FOR_OTHERS:
@@ -362,7 +287,11 @@ class _Comparing:
         return Difference(pair.row, place.path, "changed", str(left), str(right), place.key, rule)
 
     def _config_rule(self, pair: Pair, place: Place) -> str | None:
-        """A topic's setting that nobody set differs because brokers have other defaults."""
+        """A topic's setting that nobody set differs because brokers have other defaults; one of a topic that was made
+        for the replay, because records are to be kept."""
+        topic = place.key[0].removeprefix(_TOPIC_RESOURCE)
+        if any(place.key[1] in run.seeded.get(topic, ()) for run in self.runs if len(place.key) > 1):
+            return "seeded"
         for side in (pair.left, pair.right):
             said = side.said(pair.api_key)
             for result in (said.body or {}).get("results", ()) if said is not None else ():
@@ -419,7 +348,10 @@ class _Comparing:
         if errors.REBALANCE_IN_PROGRESS in both and pair.api_key in _GROUP_APIS:
             return "rebalance"
         if right == errors.UNSUPPORTED_VERSION and pair.left.captured:
-            return "target_refuses"
+            # A group that cannot be joined takes all with it that its members would have done.
+            if pair.api_key not in _MEMBERSHIP:
+                return "target_refuses"
+            return "consequence" if self._follows(pair) else None
         if left in _RIGHTS and not right and pair.left.captured:
             return "rights"
         if both & _NOT_THERE and pair.api_key in ERRORS_ONLY and pair.left.captured:
@@ -434,29 +366,42 @@ class _Comparing:
             return "seeded"
         return None
 
-    def _follows(self, pair: Pair, error: int | None = None) -> bool:
-        """Does what went wrong here follow from something that has been reported?"""
+    def _follows(self, pair: Pair, error: int | None = None) -> Difference | None:
+        """What went wrong before, and has been reported, that what goes wrong here follows from."""
         row = pair.row
         group, transaction = row.get("group_id"), row.get("transactional_id")
         if group in self.failed_groups and pair.api_key in _GROUP_APIS:
-            return error is None or error in _GROUP_ERRORS
+            return self.failed_groups[group] if error is None or error in _GROUP_ERRORS else None
         if transaction in self.failed_transactions and pair.api_key in _TRANSACTION_APIS:
-            return error is None or error in _TRANSACTION_ERRORS
+            return self.failed_transactions[transaction] if error is None or error in _TRANSACTION_ERRORS else None
         if pair.api_key == names.PRODUCE and (error is None or error in _LOST_BATCH_ERRORS | _TRANSACTION_ERRORS):
-            return any(batch in self.lost_batches for batch in self.correspondence.batches_of(pair))
-        return False
+            for batch in self.correspondence.batches_of(pair):
+                cause = self.lost_batches.get(batch) or self.failed_producers.get(batch[2])
+                if cause is not None:
+                    return cause
+        return None
 
     def _note(self, pair: Pair, difference: Difference) -> None:
         """Remember what later differences may follow from."""
         if difference.rule not in (None, "consequence", "target_refuses"):
             return
-        row = pair.row
+        row, cause = pair.row, self._caused(pair, difference).root
         if pair.api_key in _JOINING and row.get("group_id"):
-            self.failed_groups.add(row["group_id"])
+            self.failed_groups.setdefault(row["group_id"], cause)
         if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):
-            self.failed_transactions.add(row["transactional_id"])
+            self.failed_transactions.setdefault(row["transactional_id"], cause)
+        if pair.api_key == names.INIT_PRODUCER_ID:
+            said = pair.left.said(pair.api_key)
+            if said is not None and said.body is not None and said.body["producerId"] >= 0:
+                self.failed_producers.setdefault(said.body["producerId"], cause)
         if pair.api_key == names.PRODUCE:
-            self.lost_batches.update(self.correspondence.batches_of(pair))
+            for batch in self.correspondence.batches_of(pair):
+                self.lost_batches.setdefault(batch, cause)
+            for topic in (pair.left.asked() or {}).get("topicData", ()):
+                for part in topic["partitionData"]:
+                    where = self.correspondence.left.of(topic), part["index"]
+                    if difference.key in ((), (where[0], str(where[1]))):
+                        self.failed_parts.setdefault(where, cause)
 
     # --- over many exchanges
 
@@ -476,58 +421,6 @@ class _Comparing:
                     row = self.pairs[batch.place].row
                     yield Difference(row, "(records)", "batch out of its producer's order", *where)
                 last[batch.producer] = batch.left, batch.right
-
-    def _read(self, partition: Partition) -> Iterator[Difference]:
-        """What each connection has read of a partition."""
-        key = (partition.topic, str(partition.index))
-        for reading in partition.readings:
-            yield from self._reading(partition, reading, key)
-
-    def _reading(self, partition: Partition, reading: Reading, key: tuple[str, ...]) -> Iterator[Difference]:
-        left, right = reading.left.by_offset(), reading.right.by_offset()
-        wanted = {partition.to_right(offset): (offset, digest) for offset, digest in left.items()}
-        mapped = {offset: record for offset, record in wanted.items() if offset is not None}
-        furthest = max(right, default=-1)
-        row = reading.row
-        end, (captured_end, _) = max(mapped.items(), default=(-1, (-1, b"")))
-        # In an open transaction a consumer waits for its end.
-        starved = [at for at in reading.starved if furthest < at[0] <= end and not partition.transactional]
-        if starved:
-            read = f"to offset {furthest}" if right else "nothing"
-            yield Difference(starved[0][1], "(records)", "reading ended early", f"to offset {captured_end}", read, key)
-        for offset, (captured, digest) in sorted(mapped.items()):
-            if offset not in right:
-                # Behind the end of an answer that had less than the captured one, and in no other.
-                inside = any(start <= offset <= last for start, last in reading.served)
-                behind = any(last < offset for _, last in reading.served)
-                rule = "read_less" if offset > furthest or (behind and not inside) else None
-                if starved and offset > furthest:
-                    rule = "consequence"
-                yield Difference(row, "(records)", "record missing", f"offset {captured}", "not read", key, rule)
-            elif right[offset] != digest:
-                yield Difference(row, "(records)", "record changed", f"offset {captured}", f"offset {offset}", key)
-        for offset in sorted(right):
-            twin = partition.to_left(offset)
-            if twin in reading.hidden and twin not in left:
-                yield Difference(
-                    row, "(records)", "record of an aborted transaction", "hidden", f"offset {offset}", key
-                )
-        # What no captured produce accounts for is compared by content.
-        unmapped = Counter(digest for offset, digest in left.items() if partition.to_right(offset) is None)
-        span = (min(mapped, default=0), max(mapped, default=-1))
-        strangers = Counter(
-            digest
-            for offset, digest in right.items()
-            if partition.to_left(offset) is None and (span[0] <= offset <= span[1] or not partition.batches)
-        )
-        lost = (unmapped - strangers).total()
-        extra = (strangers - unmapped).total()
-        if lost:
-            rule = "not_stored" if partition.failed else "before_capture"
-            yield Difference(row, "(records)", "record missing", f"{lost} records", "not read", key, rule)
-        if extra:
-            rule = None if partition.batches and not partition.unseen else "before_capture"
-            yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule)
 
     def _group(self, group: Group) -> Iterator[Difference]:
         """Which partitions were assigned to the members together."""

@@ -278,9 +278,18 @@ class Group:
 
 
 @dataclass(slots=True)
+class Acquired:
+    """Offsets of a partition that the members of a share group acquired, on each side. `row`: their last fetch."""
+
+    row: dict[str, Any] = field(repr=False)
+    left: set[int] = field(default_factory=set)
+    right: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class Correspondence:
     """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: (group, topic,
-    partition) of captured commits."""
+    partition) of captured commits; `acquired`: by the same."""
 
     left: TopicNames = field(default_factory=TopicNames)
     right: TopicNames = field(default_factory=TopicNames)
@@ -289,6 +298,7 @@ class Correspondence:
     groups: dict[str, Group] = field(default_factory=dict)
     named_topics: set[str] = field(default_factory=set)
     committed: set[tuple[str, str, int]] = field(default_factory=set)
+    acquired: dict[tuple[str, str, int], Acquired] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader, repr=False)
     _producers: dict[Any, int] = field(default_factory=dict)
 
@@ -463,6 +473,25 @@ def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Ite
             yield record
 
 
+_MOST_ACQUIRED = 1 << 20
+"""Offsets that a range of acquired ones may have: a broker hands out some hundreds."""
+
+
+def _learn_acquired(correspondence: Correspondence, pair: Pair, place: int) -> None:
+    """Who of a share group gets which record is a race; that somebody does is not (KIP-932)."""
+    group = str(pair.row.get("group_id"))
+    for side, topics, left in ((pair.left, correspondence.left, True), (pair.right, correspondence.right, False)):
+        for topic in (_body(side, names.SHARE_FETCH) or {}).get("responses", ()):
+            for partition in topic["partitions"]:
+                key = group, topics.of(topic), partition["partitionIndex"]
+                for given in partition.get("acquiredRecords") or ():
+                    acquired = correspondence.acquired.setdefault(key, Acquired(pair.row))
+                    acquired.row = pair.row
+                    into = acquired.left if left else acquired.right
+                    first = given["firstOffset"]
+                    into.update(range(first, min(given["lastOffset"] + 1, first + _MOST_ACQUIRED)))
+
+
 # --- groups ---
 
 
@@ -527,6 +556,7 @@ def _learn_heartbeat(correspondence: Correspondence, pair: Pair, place: int) -> 
 _STEPS = {
     names.PRODUCE: _learn_produce,
     names.FETCH: _learn_fetch,
+    names.SHARE_FETCH: _learn_acquired,
     names.METADATA: _nothing,
     names.CREATE_TOPICS: _nothing,
     names.OFFSET_COMMIT: _learn_commit,

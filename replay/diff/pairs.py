@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
 import numpy as np
 
 from analyzer.dataset import DatasetError
-from analyzer.protocol import tree
+from analyzer.protocol import names, tree
 from replay.diff.stored_run import ConnectionNames, Run
 
 
@@ -65,13 +65,13 @@ class Side:
 _TOPIC_FIELDS: Final = frozenset(("topic", "name", "topicName", "resourceName"))
 
 
-def _renamed(value: Any, names: Mapping[str, str], field_name: str = "") -> Any:
+def _renamed(value: Any, called: Mapping[str, str], field_name: str = "") -> Any:
     """A body in which the topics have the names that they had when captured."""
     if isinstance(value, dict):
-        return {name: _renamed(inner, names, name) for name, inner in value.items()}
+        return {name: _renamed(inner, called, name) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_renamed(inner, names) for inner in value]
-    return names.get(value, value) if field_name in _TOPIC_FIELDS and isinstance(value, str) else value
+        return [_renamed(inner, called) for inner in value]
+    return called.get(value, value) if field_name in _TOPIC_FIELDS and isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,33 @@ COMPARABLE: Final = frozenset(("answered", "unanswered", "not_sent", "skipped"))
 _TARGET_GAVE_NOTHING: Final = frozenset(("no_producer", "not_joined"))
 """Rules by which a request is not sent, because the target had refused what it needs."""
 
+_TARGET_LACKS: Final = frozenset(("target_refuses", "target_lacks_api", "target_lacks_version"))
+"""Rules by which a request is not sent, because the target does not serve it."""
+_OF_MEMBERS: Final = frozenset((
+    names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.CONSUMER_GROUP_HEARTBEAT,
+    names.SHARE_GROUP_HEARTBEAT, names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE,
+))  # fmt: skip
+"""What only members of groups say: where there are no such groups, what they did is not done."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a RUN says of itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as of a
+    `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
+    captured, the settings in which it was meant to differ when it was made for the replay."""
+
+    audited: Sequence[Mapping[str, Any]] | None
+    renamed: Mapping[str, str]
+    speed: float | None
+    seeded: Mapping[str, Any]
+
 
 class Pairs(Sequence[Pair]):
-    """Pairs that are read when they are asked for, so that not all are in memory."""
+    """Pairs that are read when they are asked for, so that not all are in memory. `runs`: the one RUN that they are of,
+    or both."""
 
-    def __init__(self, count: int, make: Callable[[int], Pair]) -> None:
+    def __init__(self, count: int, make: Callable[[int], Pair], runs: Sequence[Run] = ()) -> None:
+        self.runs = tuple(RunFacts(run.audited, run.renamed, run.speed, run.seeded) for run in runs)
         self._count = count
         self._make = make
 
@@ -114,27 +136,40 @@ class Pairs(Sequence[Pair]):
 
 def from_run(path: str | os.PathLike[str]) -> Pairs:
     """What was captured (left) against what the replay got (right). Raises DatasetError."""
-    run = Run(path, ConnectionNames())
+    return _of_run(Run(path, ConnectionNames()))
 
+
+def _of_run(run: Run) -> Pairs:
     def pair(place: int) -> Pair:
         row = run.row(place)
-        return Pair(row, _captured(run, place, row), against_capture(_replayed(run, place)))
+        return Pair(row, _captured(run, place, row), against_capture(_replayed(run, place), row["api_key"]))
 
-    return Pairs(len(run), pair)
+    return Pairs(len(run), pair, (run,))
 
 
-def against_capture(replayed: Side) -> Side:
+def of_apis(
+    path: str | os.PathLike[str], api_keys: Collection[int]
+) -> tuple[Iterator[Pair], dict[tuple[str, str], int]]:
+    """The pairs of `from_run` that are of some APIs; and when each captured connection (capture, connection) sent its
+    last request, us since the epoch. Raises DatasetError."""
+    run = Run(path, ConnectionNames())
+    pairs = _of_run(run)
+    return (pairs[place] for place in run.places_of_apis(api_keys)), run.last_sent_us()
+
+
+def against_capture(replayed: Side, api_key: int) -> Side:
     """A replay's side where the other one is the capture: what was skipped says nothing of the target, unless it was
-    skipped because of what the target had answered."""
-    if replayed.state == "skipped" and replayed.rule not in _TARGET_GAVE_NOTHING:
+    skipped because of what the target had answered, or because it does not know such groups."""
+    lacks_groups = replayed.rule in _TARGET_LACKS and api_key in _OF_MEMBERS
+    if replayed.state == "skipped" and replayed.rule not in _TARGET_GAVE_NOTHING and not lacks_groups:
         return dataclasses.replace(replayed, state="not_planned")
     return replayed
 
 
 def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pairs:
     """Two replays of the same capture. Raises DatasetError, also where they are not of the same."""
-    names = ConnectionNames()
-    runs = Run(left, names), Run(right, names)
+    connections = ConnectionNames()
+    runs = Run(left, connections), Run(right, connections)
     only = np.setxor1d(runs[0].keys, runs[1].keys)
     if len(only):
         raise DatasetError(
@@ -150,7 +185,7 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
                 sides[at] = dataclasses.replace(side, state="answered", rule=None)
         return Pair(runs[0].row(place), *sides)
 
-    return Pairs(len(runs[0]), pair)
+    return Pairs(len(runs[0]), pair, runs)
 
 
 def _captured(run: Run, place: int, row: dict[str, Any]) -> Side:

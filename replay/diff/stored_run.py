@@ -12,7 +12,7 @@ import bisect
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.int64]
 
 ROW: Final = (
     "capture", "connection", "exchange", "reply", "api_key", "api_version", "correlation_id", "request_file",
-    "request_packet", "request_time", "group_id", "transactional_id", "status", "latency_us",
+    "request_packet", "request_time", "client_id", "group_id", "transactional_id", "status", "latency_us", "cause",
 )  # fmt: skip
 """Columns of the table `exchanges` that comparing and reporting want."""
 _KEY: Final = ("capture", "connection", "exchange", "api_key")
@@ -139,7 +139,9 @@ class StoredOutcome:
 
 class Run:
     """One RUN. `keys`: of the exchanges by place; `renamed`: topics of the target and what they were called when
-    captured; `captured_names`, `replayed_names`: what each side calls topics by id."""
+    captured; `captured_names`, `replayed_names`: what each side calls topics by id; `audited`: rows of the table
+    `audit`, None where nobody did; `seeded`: by topic the settings in which one made for the replay is meant to differ;
+    `speed`: it was sent at, None as fast as answers allowed."""
 
     def __init__(self, path: str | os.PathLike[str], names: ConnectionNames) -> None:
         try:
@@ -172,6 +174,15 @@ class Run:
         self._captured_at: Numbers = captured[order]
         self._replayed_at: Numbers = index.find(_replayed(names, self.keys))
         self.renamed, self.captured_names, self.replayed_names = _topics(stored)
+        self._names = names
+        about = stored.manifest["replay"]
+        self.audited: Sequence[dict[str, Any]] | None = None
+        if about.get("audited") is True:
+            self.audited = stored.audit.to_table().to_pylist()
+        seeded = about.get("seeded_topics")
+        self.seeded: Mapping[str, Any] = seeded if isinstance(seeded, dict) else {}
+        speed = about.get("speed")
+        self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None
 
     def _frames(self, names: ConnectionNames, index: _Index, exchanges: Numbers) -> tuple[Numbers, Numbers]:
         """Which message is each exchange's request, and which its answer."""
@@ -199,10 +210,7 @@ class Run:
 
     def _in_order(self, names: ConnectionNames, keys: Numbers, captured: Numbers) -> Numbers:
         """Order by captured time, then connection, then exchange."""
-        times = _joined(
-            batch.column("request_time").cast(pa.int64()).to_numpy(zero_copy_only=False)
-            for batch in self._exchanges.batches
-        )[captured]
+        times = self._column("request_time", 0)[captured]
         by_name = {name: rank for rank, name in enumerate(sorted({connection for _, connection in names.of}))}
         ranks = np.array([by_name[connection] for _, connection in names.of], np.int64)
         ordinals = keys & ((1 << _ORDINALS) - 1)
@@ -214,6 +222,24 @@ class Run:
     def place_of(self, keys: Numbers) -> Numbers:
         """Where exchanges are in this RUN's order, by another RUN's keys."""
         return _Index(self.keys).find(keys)
+
+    def places_of_apis(self, api_keys: Collection[int]) -> list[int]:
+        """Where exchanges of some APIs are, in order."""
+        keys = self._column("api_key", -1)[self._captured_at]
+        return np.flatnonzero(np.isin(keys, list(api_keys))).tolist()
+
+    def last_sent_us(self) -> dict[tuple[str, str], int]:
+        """When each captured connection (capture, connection) sent its last request."""
+        times = self._column("request_time", 0)[self._captured_at]
+        last = dict(zip((self.keys >> _ORDINALS).tolist(), times.tolist(), strict=True))  # in order of time
+        return {name: last[number] for name, number in self._names.of.items() if number in last}
+
+    def _column(self, name: str, absent: int) -> Numbers:
+        """A column of numbers or times of the table `exchanges`."""
+        return _joined(
+            pc.fill_null(batch.column(name).cast(pa.int64()), absent).to_numpy(zero_copy_only=False)
+            for batch in self._exchanges.batches
+        )
 
     def row(self, place: int) -> dict[str, Any]:
         """The captured row of the table `exchanges`."""

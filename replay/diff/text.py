@@ -5,13 +5,18 @@ In: a `Comparison`. Out: what differs, grouped, the unexpected first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from analyzer.protocol import schema
-from replay.diff.compare import RULES, Comparison, Difference, Grouped, grouped
+from replay.diff.audited import Audited
+from replay.diff.compare import Comparison
+from replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
 
 _SLOWER: Final = 10
 """A latency that many times the other's is pointed at. It never decides the exit code: machines differ."""
+_CONSEQUENCES: Final = 6
+"""Kinds of what follows from a difference that are listed; the others are counted."""
 _ENOUGH: Final = 20
 """Answers on each side below which latencies are not judged."""
 
@@ -28,6 +33,7 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
             "unexpected": comparison.unexpected,
             "not_compared": dict(sorted(comparison.skipped.items())),
         },
+        "audit": _audit_json(comparison),
         "differences": [_group_json(group) for group in grouped(comparison.differences)],
         "noise": dict(sorted(comparison.noise.items())),
         "latency_us": {
@@ -35,6 +41,15 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
             for api, both in sorted(comparison.latencies.items())
         },
     }
+
+
+def _audit_json(comparison: Comparison) -> dict[str, Any] | None:
+    """What audits found; null where there was none."""
+    audit = comparison.audit
+    if audit is None:
+        return None
+    columns = ("acknowledged", "missing", "out_of_order", "unread")
+    return {column: getattr(audit, column) for column in columns}
 
 
 def _group_json(group: Grouped) -> dict[str, Any]:
@@ -46,6 +61,10 @@ def _group_json(group: Grouped) -> dict[str, Any]:
         "field": group.path,
         "kind": group.kind,
         "count": group.count,
+        "consequences": [
+            {"api": schema.api_name(one.api_key), "field": one.path, "kind": one.kind, "count": one.count}
+            for one in group.consequences
+        ],
         "examples": [_example_json(example) for example in group.examples],
     }
 
@@ -79,30 +98,59 @@ def as_text(comparison: Comparison, sides: tuple[str, str]) -> str:
     """For a person: the verdict first, then what it rests on."""
     groups = grouped(comparison.differences)
     unexpected = [group for group in groups if group.unexpected]
-    expected = [group for group in groups if not group.unexpected]
     lines = [
+        f"verdict: {verdict(comparison, unexpected)}",
         f"{comparison.total} exchanges, {sides[0]} against {sides[1]}: {comparison.compared} compared "
         f"({comparison.same} same, {comparison.expected} differ as expected, "
-        f"{comparison.unexpected} differ unexpectedly)"
+        f"{comparison.unexpected} differ unexpectedly)",
     ]
     if comparison.skipped:
         lines.append(f"  not compared: {_counts(comparison.skipped)}")
     if comparison.noise:
         lines.append(f"  values that may differ, and do: {_counts(comparison.noise)}")
+    if comparison.audit is not None:
+        lines.append(f"  {_audit_line(comparison.audit)}")
     if unexpected:
         lines += ["", "unexpected"]
         for group in unexpected:
             lines += _group_lines(group)
+    # What follows from a difference is told beneath it.
+    expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
     if expected:
         lines += ["", "expected"]
         for group in expected:
             lines.append(f"  {_title(group)}: {group.rule} ({RULES[group.rule or ''].partition(';')[0]})")
     if any(left and right for left, right in comparison.latencies.values()):
         lines += ["", *_latency_lines(comparison, sides)]
-    total = sum(group.count for group in unexpected)
-    same = "same" if comparison.compared else "nothing was compared"
-    lines += ["", f"verdict: {total} unexpected difference{'s' * (total != 1)}" if total else f"verdict: {same}"]
     return "\n".join(lines)
+
+
+def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
+    """In a line: what it comes to, and what is behind it."""
+    if not unexpected:
+        if not comparison.compared:
+            return "nothing was compared"
+        if comparison.audit is None:
+            return "same answers, not audited"
+        unread = comparison.audit.unread
+        return f"same answers, {unread} partition{'s' * (unread != 1)} not audited" if unread else "same"
+    total = sum(group.count for group in unexpected)
+    following = sum(one.count for group in unexpected for one in group.consequences)
+    first = unexpected[0]
+    what = f"{_name(first)} {first.kind}" + (f" {first.right}" if first.right else "")
+    about = "/".join(first.examples[0].key)
+    said = f"{total} unexpected difference{'s' * (total != 1)}: {what}" + (f" ({about})" if about else "")
+    if len(unexpected) > 1:
+        said += f" and {len(unexpected) - 1} more kind{'s' * (len(unexpected) > 2)}"
+    if not following:
+        return said
+    return f"{said}; {following:,} more follow{'s' * (following == 1)} from {'it' if len(unexpected) == 1 else 'them'}"
+
+
+def _audit_line(audit: Audited) -> str:
+    said = f"audit: of {audit.acknowledged:,} records that the target acknowledged "
+    said += f"{audit.missing:,} are missing, {audit.out_of_order:,} out of order"
+    return said + (f"; {audit.unread} partitions could not be read" if audit.unread else "")
 
 
 def _counts(counts: Any) -> str:
@@ -110,10 +158,13 @@ def _counts(counts: Any) -> str:
     return ", ".join(f"{name} {count}" for name, count in most_first)
 
 
+def _name(group: Grouped) -> str:
+    return schema.api_name(group.api_key) + (f" v{group.version}" if group.version is not None else "")
+
+
 def _title(group: Grouped) -> str:
-    name = schema.api_name(group.api_key) + (f" v{group.version}" if group.version is not None else "")
     values = f": {group.left} -> {group.right}" if group.left or group.right else ""
-    return f"{group.count} x {name}  {group.path}  {group.kind}{values}"
+    return f"{group.count} x {_name(group)}  {group.path}  {group.kind}{values}"
 
 
 def _group_lines(group: Grouped) -> list[str]:
@@ -128,7 +179,18 @@ def _group_lines(group: Grouped) -> list[str]:
         )
     if group.count > len(group.examples):
         lines.append(f"      and {group.count - len(group.examples)} more")
+    shown = group.consequences[:_CONSEQUENCES]
+    if shown:
+        lines.append(f"      from which follow {', '.join(map(_consequence, shown))}")
+    if len(group.consequences) > len(shown):
+        rest = sum(one.count for one in group.consequences[_CONSEQUENCES:])
+        lines.append(f"      and {rest} others")
     return lines
+
+
+def _consequence(one: Consequence) -> str:
+    what = f"{one.kind} {one.right}" if one.right else one.kind
+    return f"{one.count} x {schema.api_name(one.api_key)} {what}"
 
 
 def _latency_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:

@@ -26,6 +26,7 @@ import pytest
 from analyzer import tables
 from analyzer.protocol import names
 from analyzer.protocol.encoding import encode_request, encode_response
+from analyzer.protocol.errors import TOPIC_AUTHORIZATION_FAILED
 from replay import run
 from replay.options import Options
 from replay.outcome import quantiles
@@ -84,6 +85,9 @@ class Sink(asyncio.Protocol):
             }  # fmt: skip
         elif key == names.INIT_PRODUCER_ID:
             body = {"errorCode": 0, "producerId": 4711, "producerEpoch": 3}
+        elif key == names.FETCH:  # it keeps nothing
+            body = {"responses": [{"topic": "orders", "partitions": [
+                {"partitionIndex": 0, "errorCode": TOPIC_AUTHORIZATION_FAILED, "records": None}]}]}  # fmt: skip
         elif key == names.LIST_OFFSETS:
             body = {"topics": [{"name": "orders", "partitions": [
                 {"partitionIndex": 0, "errorCode": 0, "timestamp": -1, "offset": 0}]}]}  # fmt: skip
@@ -156,7 +160,7 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool)
     process.start()
     port = ready.get(timeout=60)
     found = sessions(connections, requests, rate)
-    chosen = Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True)
+    chosen = Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True, audit=False)
     profile = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if profiled:

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from analyzer.protocol import schema
-from replay.diff.compare import grouped
+from replay.diff.differences import grouped
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.replay.auditing import audit

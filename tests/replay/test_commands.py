@@ -2,7 +2,7 @@
 
 The target is a server in the test process: the benchmark's sink, or one that misbehaves.
 
-Proves: replay/commands.py, replay/run.py, replay/options.py, replay/send/seeding.py
+Proves: replay/commands.py, replay/run.py, replay/options.py, replay/send/seeding.py, replay/audit/audit.py
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_a_run_in_which_all_was_skipped_is_no_success_and_can_be_compared(tmp_pa
     assert "kwire: nothing was sent: " in result.stderr
     assert "each was skipped (mutating " in result.stderr
     told = kwire("diff", tmp_path / "run")
-    assert told.stdout.splitlines()[-1] == "verdict: nothing was compared", told.stderr
+    assert told.stdout.splitlines()[0] == "verdict: nothing was compared", told.stderr
 
 
 def test_a_run_without_any_outcome_can_be_compared(tmp_path: Path) -> None:
@@ -253,8 +253,8 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
         options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
         asyncio.run(run.replay(sessions(1, 5, None), options, link.tcp(), tmp_path / "run", [], tell=tell))
     lines = screen.getvalue().split("\r\x1b[K")
-    assert lines == (["", "planning 6 requests", "writing the captured side", "writing what was answered", ""]
-                     if terminal else [""])  # fmt: skip
+    assert lines == (["", "planning 6 requests", "writing the captured side", "writing what was answered",
+                      "reading what was acknowledged", ""] if terminal else [""])  # fmt: skip
 
 
 def test_a_dry_run_at_an_assumed_release_asks_nobody() -> None:
@@ -308,6 +308,55 @@ def test_a_run_is_a_dataset_whose_counts_add_up(tmp_path: Path) -> None:
         assert row["latency_us"] >= 0
         assert row["lag_us"] >= 0
         assert row["queue_us"] >= 0
+
+
+def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sink acknowledges and keeps nothing, and lets nobody read; the audit can be left out, and be done later."""
+    out = str(tmp_path / "run")
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, VERSION, produced(batch()), produced_answer(0))
+    capture.requests[0].row["status"] = "answered"
+
+    def first_line() -> str:
+        assert cli.main(["diff", out]) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    with sinking() as port:
+        options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, audit=False)
+        result = asyncio.run(run.replay([capture.session()], options, link.tcp(), out, []))
+        assert (result.audit, result.not_audited) == (None, "--no-audit")
+        before = analyzer.open_dataset(out)
+        assert first_line() == "verdict: same answers, not audited"
+        assert cli.main(["replay", "--audit", out, "--to", f"127.0.0.1:{port}"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("audit: 3 records were acknowledged in 1 partitions: ")
+    assert "note: orders-0 could not be read: TOPIC_AUTHORIZATION_FAILED (29)\n" in told.err
+    assert first_line() == "verdict: same answers, 1 partition not audited"
+    (row,) = analyzer.open_dataset(out).audit.to_table().to_pylist()
+    assert (row["topic"], row["acknowledged"], row["readable"], row["missing"]) == ("orders", 3, None, None)
+    # All else is as it was, and is there once.
+    after = analyzer.open_dataset(out)
+    for name in ("outcomes", "exchanges", "messages", "remaps"):
+        assert getattr(after, name).to_table() == getattr(before, name).to_table()
+    assert {**after.manifest["replay"], "audited": False, "unread": []} == {**before.manifest["replay"], "unread": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--audit", "run", str(CAPTURE), "--to", "h:1"], "--audit sends nothing"),
+        (["--audit", "run"], "--audit needs --to HOST:PORT"),
+        (["--audit", "nowhere", "--to", "h:1"], "nowhere: not a dataset"),
+        (["--to", "h:1", "-o", "run"], "replay needs a CAPTURE or DATASET"),
+    ],
+)
+def test_an_audit_is_of_a_run_at_a_target(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["replay", *arguments])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"kwire: {said}")
 
 
 def test_a_run_whose_own_lag_was_too_large_is_not_valid(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 A part of `python -m tests.replay.sweep`, so that the suite stays quick: the shipped samples, whose topics and groups
 have different names, at one cluster a version.
 
-Proves: replay/run.py, replay/outcome.py
+Proves: replay/run.py, replay/outcome.py, replay/diff/audited.py
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from analyzer import cli
 from analyzer.dataset import open_dataset
-from replay import run
-from replay.diff.compare import Comparison, grouped
+from analyzer.protocol import names
+from replay import commands, run
+from replay.diff.compare import Comparison
+from replay.diff.differences import grouped
 from replay.plan import steps
 from tests.brokers import jars
 from tests.brokers.cluster import Spec
@@ -71,6 +74,12 @@ def test_a_sample_at_a_new_cluster(shared_brokers: Start, tmp_path: Path, name: 
     check_outcomes(done)
     assert unexpected(done.comparison) == []
     assert list(audit(done.pairs, cluster.bootstrap)) == []
+    # The RUN's own audit, and the other client's above, are of one mind.
+    own = done.result.audit
+    assert own is not None
+    assert own.clean
+    assert not own.unread
+    assert (own.total("acknowledged") > 0) == any(pair.api_key == names.PRODUCE for pair in done.pairs)
 
 
 def test_a_shared_capture_of_a_classic_group(fresh_brokers: Start, tmp_path: Path) -> None:
@@ -107,15 +116,28 @@ def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     assert unexpected(second.comparison) == []
 
 
-def test_under_another_name(shared_brokers: Start, tmp_path: Path) -> None:
+def test_under_another_name(
+    shared_brokers: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
     """`--map-topic`: the comparison calls topics as they were called when captured."""
     cluster = shared_brokers(Spec(jars.NEWEST, 1, AUTHORIZER))
-    names = {f"franz-{codec}": f"copy-of-{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
-    done = replay_capture(SAMPLES / "codecs-franzgo-4.3", cluster, tmp_path / "run", map_topic=names, yes=True)
+    copies = {f"franz-{codec}": f"copy-of-{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
+    done = replay_capture(SAMPLES / "codecs-franzgo-4.3", cluster, tmp_path / "run", map_topic=copies, yes=True)
     assert unexpected(done.comparison) == []
     assert done.comparison.same > 0
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    assert set(names.values()) <= set(admin.list_topics(timeout=30).topics)
+    assert set(copies.values()) <= set(admin.list_topics(timeout=30).topics)
+    # What is deleted later a second audit finds missing, and the comparison says it first.
+    copy = TopicPartition("copy-of-gzip", 0, 2)
+    admin.delete_records([copy])[copy].result(30)
+    again = ["replay", "--audit", str(done.out), "--to", cluster.bootstrap]
+    assert cli.main(again) == commands.EXIT_DIFFERS
+    (row,) = [one for one in open_dataset(done.out).audit.to_table().to_pylist() if one["missing"]]
+    assert (row["topic"], row["partition"], row["missing"], row["first_missing_offset"]) == ("copy-of-gzip", 0, 2, 0)
+    assert cli.main(["diff", str(done.out)]) == commands.EXIT_DIFFERS
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.startswith("verdict: 1 unexpected difference: Produce v13 acknowledged records missing")
+    assert first.endswith("(franz-gzip/0)")
 
 
 def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:

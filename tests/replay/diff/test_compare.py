@@ -3,7 +3,8 @@
 Every case has real frames on both sides (`forging.pair`), and says its differences as (rule or `UNEXPECTED`, field,
 kind). A case without any must be all the same.
 
-Proves: replay/diff/compare.py, correspondence.py, fields.py, records.py, text.py (all in replay/diff)
+Proves: replay/diff/compare.py, correspondence.py, differences.py, fields.py, readings.py, records.py, text.py
+(all in replay/diff)
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from replay.diff.compare import RULES, compare, grouped
-from replay.diff.pairs import Pair
+from replay.diff.compare import compare
+from replay.diff.differences import RULES, grouped
+from replay.diff.pairs import Pair, Side
+from replay.diff.text import as_text
 from tests.replay.forging import Body, batch, pair
 
 UNEXPECTED = None
@@ -177,9 +180,52 @@ def test_an_api_that_the_target_offers_and_does_not_serve() -> None:
     request = {"groupId": "g", "memberId": "m"}
     answers = {"memberId": "m", "memberEpoch": 1}, {"errorCode": 35}
     captured = pair("ConsumerGroupHeartbeat", 0, request, *answers)
-    assert found(captured) == [("target_refuses", "errorCode", "error appeared")]
+    assert found(captured) == [(UNEXPECTED, "errorCode", "error appeared")]
     other_run = pair("ConsumerGroupHeartbeat", 0, request, *answers, captured=False)
     assert found(other_run) == [(UNEXPECTED, "errorCode", "error appeared")]
+    described = pair("DescribeCluster", 0, {}, {"clusterId": "c"}, {"clusterId": "c", "errorCode": 35})
+    assert found(described) == [("target_refuses", "errorCode", "error appeared")]
+
+
+def test_a_group_that_the_target_cannot_serve_is_the_cause_of_what_its_members_do_not_do() -> None:
+    request = {"groupId": "g", "memberId": "m"}
+    refused = pair("ConsumerGroupHeartbeat", 0, request, {"memberId": "m", "memberEpoch": 1}, {"errorCode": 35})
+    later = [pair("ConsumerGroupHeartbeat", 0, request, {"memberId": "m"}, "skipped:target_refuses") for _ in range(59)]
+    some = compare([refused, *later])
+    first, following = grouped(some.differences)
+    assert (first.rule, first.right, first.count) == (UNEXPECTED, "UNSUPPORTED_VERSION (35)", 1)
+    assert (following.rule, following.right, following.count) == ("consequence", "skipped (target_refuses)", 59)
+    (consequence,) = first.consequences
+    assert (consequence.kind, consequence.right, consequence.count) == ("state", "skipped (target_refuses)", 59)
+    told = as_text(some, ("captured", "replayed"))
+    assert told.splitlines()[0] == (
+        "verdict: 1 unexpected difference: ConsumerGroupHeartbeat v0 error appeared UNSUPPORTED_VERSION (35); "
+        "59 more follow from it"
+    )
+    assert "from which follow 59 x ConsumerGroupHeartbeat state skipped (target_refuses)" in told
+    assert "\nexpected\n" not in told
+
+
+def test_a_lost_batch_is_the_cause_of_what_its_reader_lacks() -> None:
+    lost = produce(batch("a", producer=7), 0, -1, errors=(0, 10))
+    after = produce(batch("b", producer=7), 1, -1, errors=(0, 45))
+    reader = fetch(batch("a") + batch("b", base_offset=1), b"")
+    some = compare([lost, after, reader])
+    (first, *_) = grouped(some.differences)
+    assert (first.right, first.count) == ("MESSAGE_TOO_LARGE (10)", 1)
+    assert [(one.kind, one.count) for one in first.consequences] == [("error appeared", 1), ("record missing", 1)]
+    assert sum(one.unexpected for one in some.differences) == 1
+
+
+def test_a_producer_without_an_id_is_the_cause_of_what_is_not_sent() -> None:
+    refused = pair("InitProducerId", 4, {"transactionalId": None}, {"producerId": 7, "producerEpoch": 0},
+                   {"producerId": -1, "producerEpoch": -1, "errorCode": 53})  # fmt: skip
+    one = produce(batch("a", producer=7), 0, 0)
+    unsent = Pair(one.row, one.left, Side("skipped", 8, rule="no_producer"))
+    first, following = grouped(compare([refused, unsent]).differences)
+    assert (first.right, following.rule, first.consequences[0].count) == (
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)", "consequence", 1,
+    )  # fmt: skip
 
 
 def test_an_interval_that_the_broker_dictates_is_its_setting() -> None:
@@ -430,6 +476,42 @@ def test_a_consumer_of_transactions_may_wait_for_their_end() -> None:
     stored = produce(batch("a", producer=7, transactional=True), 0, 0)
     log = batch("a", producer=7, transactional=True)
     assert found(stored, awaited(fetch(log, b"", committed=True))) == [("read_less", "(records)", "record missing")]
+
+
+def test_reading_less_is_explained_by_the_end_of_a_run_up_to_a_bound() -> None:
+    """A tenth of the topic's records, or a hundred."""
+    letters = [chr(97 + number % 26) for number in range(1000)]
+    stored = produce(batch(*letters), 0, 0)
+    for read, kinds in ((900, {"record missing"}), (899, {"record missing", "read less"})):
+        some = compare([stored, fetch(batch(*letters), batch(*letters[:read]))])
+        assert {one.kind for one in some.differences} == kinds
+        assert [one.right for one in some.differences if one.unexpected] == ["899 records"] * (read == 899)
+
+
+def share_fetch(left: tuple[int, int] | None, right: tuple[int, int] | None, member: str = "m") -> Pair:
+    """A fetch of the share group g from orders-0 that acquired these offsets on either side."""
+
+    def answer(acquired: tuple[int, int] | None) -> Body:
+        ranges = [{"firstOffset": acquired[0], "lastOffset": acquired[1], "deliveryCount": 1}] if acquired else []
+        part = {"partitionIndex": 0, "errorCode": 0, "records": b"", "acquiredRecords": ranges}
+        return {"responses": [{"topicId": ORDERS_ID, "partitions": [part]}]}
+
+    request = {"groupId": "g", "memberId": member, "shareSessionEpoch": 1}
+    return pair("ShareFetch", 1, request, answer(left), answer(right))
+
+
+def test_records_that_a_share_group_acquires_whoever_of_its_members_does() -> None:
+    names_both = metadata([topic("orders")], [topic("orders")])
+    stored = produce(batch(*"abcdefghij" * 26), 0, 1000)
+    whole = share_fetch((0, 129), (1130, 1259)), share_fetch((130, 259), (1000, 1129), "n")
+    assert found(names_both, stored, *whole) == []
+    some = compare([names_both, stored, share_fetch((0, 259), (1000, 1059))])
+    (one,) = grouped(some.differences)
+    assert (one.rule, one.kind, one.examples[0].left, one.examples[0].right) == (
+        UNEXPECTED, "acquired less", "260 records", "60 records",
+    )  # fmt: skip
+    few = share_fetch((0, 259), (1000, 1250))
+    assert found(names_both, stored, few) == [("read_less", "(records)", "acquired less")]
 
 
 def test_records_that_no_fetch_asked_for_after_a_shorter_answer() -> None:

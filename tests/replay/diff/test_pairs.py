@@ -16,7 +16,8 @@ from analyzer import dataset
 from analyzer.dataset import DatasetError
 from replay import run
 from replay.diff import pairs, stored_run
-from replay.diff.compare import Comparison, compare, grouped
+from replay.diff.compare import Comparison, compare
+from replay.diff.differences import grouped
 from replay.options import Options
 from replay.send import link
 from replay.send.settings import Settings

@@ -114,6 +114,6 @@ def test_a_share_session_that_the_target_did_not_make_is_not_gone_on_with() -> N
 
 
 def test_what_is_not_sent_because_of_the_targets_answer_is_a_difference() -> None:
-    assert against_capture(Side("skipped", rule="no_producer")).state == "skipped"
-    assert against_capture(Side("skipped", rule="not_joined")).state == "skipped"
-    assert against_capture(Side("skipped", rule="mutating")).state == "not_planned"
+    assert against_capture(Side("skipped", rule="no_producer"), names.PRODUCE).state == "skipped"
+    assert against_capture(Side("skipped", rule="not_joined"), names.PRODUCE).state == "skipped"
+    assert against_capture(Side("skipped", rule="mutating"), names.PRODUCE).state == "not_planned"

@@ -1,0 +1,92 @@
+"""The audit of a RUN: is what the target acknowledged there, and in order? Its result is the RUN's table `audit`.
+
+In: a RUN, and the target that it was sent to. Out: an `Audit`, written into the RUN in place of the one before. Nothing
+but the RUN says what must be there, so it can be done again, or later. Errors of the RUN leave as DatasetError, those
+of the target as LinkError.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from analyzer import dataset, tables
+from analyzer.protocol import names
+from replay.audit import reading
+from replay.audit.acknowledged import acknowledged
+from replay.diff import pairs
+from replay.send import link
+from replay.send import target as targets
+from replay.send.reach import Reach
+
+TABLE: Final = "audit"
+_TIMEOUT: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """`rows`: of the table `audit`; `unread`: why partitions could not be read."""
+
+    rows: Sequence[dict[str, Any]]
+    unread: Sequence[str]
+
+    def total(self, column: str) -> int:
+        """Of all partitions that could be read."""
+        return sum(row[column] or 0 for row in self.rows)
+
+    @property
+    def clean(self) -> bool:
+        """Is all there, as far as it could be read, and in order?"""
+        return not self.total("missing") and not self.total("out_of_order")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        columns = ("acknowledged", "readable", "missing", "out_of_order")
+        return {**{name: self.total(name) for name in columns}, "partitions": list(self.rows), "unread": self.unread}
+
+    def text(self) -> str:
+        """For a person, in a line."""
+        records, missing, moved = (self.total(name) for name in ("acknowledged", "missing", "out_of_order"))
+        said = f"{records:,} records were acknowledged in {len(self.rows)} partitions: "
+        if missing:
+            worst = max(self.rows, key=lambda row: row["missing"] or 0)
+            where = f"{worst['topic']}-{worst['partition']} from offset {worst['first_missing_offset']} on"
+            said += f"{missing:,} are not there (most in {where})"
+        elif self.unread:
+            said += f"those of {len(self.rows) - len(self.unread)} partitions are all there"
+        else:
+            said += "all are there"
+        said += f", {moved:,} out of order" if moved else ", in order"
+        return said + (f"; {len(self.unread)} partitions could not be read" if self.unread else "")
+
+
+async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Dial, reach: Reach) -> Audit:
+    """Do it, and write it into the RUN. Raises DatasetError, LinkError (NotReached among them)."""
+    partitions = acknowledged(*pairs.of_apis(run, _WRITES))
+    unread: list[str] = []
+    if partitions:
+        target = await targets.ask(host, port, dial, _TIMEOUT)
+        try:
+            reach.check(target.topology.nodes.values())
+            unread = await reading.read(target, partitions)
+        finally:
+            target.close()
+    result = Audit([one.row(where) for where, one in sorted(partitions.items())], unread)
+    _write(run, result)
+    return result
+
+
+_WRITES: Final = (names.PRODUCE, names.DELETE_TOPICS, names.DELETE_RECORDS)
+"""What decides which records a target must have."""
+
+
+def _write(run: str | os.PathLike[str], result: Audit) -> None:
+    about = dataset.read_manifest(run)["replay"]
+    with dataset.Writer(run, append=True) as writer:
+        if result.rows:
+            writer.write(TABLE, pa.Table.from_pylist(list(result.rows), schema=tables.schema(TABLE)))
+        writer.amend((TABLE,), {"replay": {**about, "audited": True, "unread": list(result.unread)}})

@@ -1,0 +1,81 @@
+"""What audits of RUNs say (table `audit`), as differences.
+
+In: rows of the table `audit` of one RUN or of two. Out: a difference for each partition in which records that the
+target acknowledged are missing or out of order, with an exchange that wrote there; of two RUNs only what is worse in
+the second. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from replay.diff.correspondence import Partition
+from replay.diff.differences import Difference
+from replay.diff.pairs import Pair, RunFacts
+
+Where = tuple[str, int]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """By topic (as it was called when captured) and partition. `before`: of the first of two RUNs; None of one."""
+
+    after: Mapping[Where, Row]
+    before: Mapping[Where, Row] | None = None
+
+    @property
+    def acknowledged(self) -> int:
+        return self._total("acknowledged")
+
+    @property
+    def missing(self) -> int:
+        return self._total("missing")
+
+    @property
+    def out_of_order(self) -> int:
+        return self._total("out_of_order")
+
+    @property
+    def unread(self) -> int:
+        """Partitions that could not be read."""
+        return sum(row["readable"] is None for row in self.after.values())
+
+    def _total(self, column: str) -> int:
+        return sum(row[column] or 0 for row in self.after.values())
+
+    def differences(self, partitions: Mapping[Where, Partition], pairs: Sequence[Pair]) -> Iterator[Difference]:
+        for where, row in sorted(self.after.items()):
+            key = where[0], str(where[1])
+            before = (self.before or {}).get(where, {})
+            for column, kind in (("missing", "acknowledged records missing"), ("out_of_order", "stored out of order")):
+                now, then = row[column] or 0, before.get(column) or 0
+                if now <= then:
+                    continue
+                there = partitions.get(where)
+                place = _place(there, row["first_missing_offset"] if column == "missing" else None)
+                told = f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
+                yield Difference(pairs[place].row, "(records)", kind, told, f"{now} {column}", key)
+
+
+def _place(partition: Partition | None, offset: int | None) -> int:
+    """The exchange that wrote the record at an offset; without one the first that wrote there, or the first of all."""
+    found = None
+    for batch in partition.batches if partition is not None else ():
+        if found is None or (offset is not None and batch.right <= offset < batch.right + batch.records):
+            found = batch.place
+    return found or 0
+
+
+def of(runs: Sequence[RunFacts]) -> Audited | None:
+    """Of one RUN or of two; None where one was not audited."""
+    tables = [_by_place(run.audited, run.renamed) for run in runs if run.audited is not None]
+    if not runs or len(tables) < len(runs):
+        return None
+    return Audited(tables[-1], *tables[:-1])
+
+
+def _by_place(rows: Iterable[Row], renamed: Mapping[str, str]) -> dict[Where, Row]:
+    return {(renamed.get(row["topic"], row["topic"]), row["partition"]): row for row in rows}

@@ -1,0 +1,132 @@
+"""What connections have read of partitions: of the whole conversation, not answer by answer, because a fetch may carry
+more or less each time.
+
+In: a partition with what was read of it on both sides. Out: differences. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from replay.diff.correspondence import Correspondence, Partition, Reading
+from replay.diff.differences import Difference
+
+UNREAD_SHARE: Final = 0.1
+UNREAD_RECORDS: Final = 100
+"""Of a topic's records that were read when captured, the share and the number that may be unread here because the run
+ended first (`read_less`). More of both is a difference."""
+
+
+@dataclass(slots=True)
+class Unread:
+    """Records that were read of each topic when captured, and those that were not here; each with the last fetch of who
+    left the most."""
+
+    _topics: dict[str, tuple[int, int, int, dict[str, Any]]] = field(default_factory=dict)
+
+    def add(self, topic: str, read: int, unread: int, row: dict[str, Any]) -> None:
+        """Of one more reader."""
+        total, lost, most, whose = self._topics.get(topic, (0, 0, -1, row))
+        worst = (unread, row) if unread > most else (most, whose)
+        self._topics[topic] = total + read, lost + unread, *worst
+
+    def differences(self) -> Iterator[Difference]:
+        """Where it is more than the end of a run explains."""
+        for topic, (total, lost, _, row) in self._topics.items():
+            if lost > UNREAD_RECORDS and lost > UNREAD_SHARE * total:
+                told = f"{total} records", f"{total - lost} records"
+                yield Difference(row, "(records)", "read less", *told, (topic,))
+
+
+def differences(partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference]) -> Iterator[Difference]:
+    """What each connection has read of each partition. `failed`: why a batch of a partition was not stored."""
+    unread = Unread()
+    for partition in partitions:
+        told = _Told(partition, failed.get((partition.topic, partition.index)), unread)
+        for reading in partition.readings:
+            yield from told.reading(reading)
+    yield from unread.differences()
+
+
+def acquired(correspondence: Correspondence) -> Iterator[Difference]:
+    """What the members of share groups have acquired together."""
+    for (group, topic, index), both in correspondence.acquired.items():
+        partition = correspondence.partition(topic, index)
+        there = ((offset, partition.to_right(offset)) for offset in both.left)
+        missing = sum((offset if twin is None else twin) not in both.right for offset, twin in there)
+        if not missing:
+            continue
+        beyond = missing > UNREAD_RECORDS and missing > UNREAD_SHARE * len(both.left)
+        told = f"{len(both.left)} records", f"{len(both.left) - missing} records"
+        key = group, topic, str(index)
+        yield Difference(both.row, "(records)", "acquired less", *told, key, None if beyond else "read_less")
+
+
+class _Told:
+    """Of one partition."""
+
+    def __init__(self, partition: Partition, failed: Difference | None, unread: Unread) -> None:
+        self._partition = partition
+        self._failed = failed
+        self._unread = unread
+
+    def reading(self, reading: Reading) -> Iterator[Difference]:
+        """What one connection has read."""
+        key = (self._partition.topic, str(self._partition.index))
+        left, right = reading.left.by_offset(), reading.right.by_offset()
+        wanted = {self._partition.to_right(offset): (offset, digest) for offset, digest in left.items()}
+        mapped = {offset: record for offset, record in wanted.items() if offset is not None}
+        furthest = max(right, default=-1)
+        row = reading.row
+        unread = 0
+        end, (captured_end, _) = max(mapped.items(), default=(-1, (-1, b"")))
+        # In an open transaction a consumer waits for its end.
+        early: Difference | None = None
+        starved = [at for at in reading.starved if furthest < at[0] <= end and not self._partition.transactional]
+        if starved:
+            read = f"to offset {furthest}" if right else "nothing"
+            early = Difference(
+                starved[0][1], "(records)", "reading ended early", f"to offset {captured_end}", read, key
+            )
+            yield early
+        for offset, (captured, digest) in sorted(mapped.items()):
+            if offset not in right:
+                # Behind the end of an answer that had less than the captured one, and in no other.
+                inside = any(start <= offset <= last for start, last in reading.served)
+                behind = any(last < offset for _, last in reading.served)
+                rule = "read_less" if offset > furthest or (behind and not inside) else None
+                cause = early if offset > furthest else None
+                if cause is not None:
+                    rule = "consequence"
+                unread += rule == "read_less"
+                where = f"offset {captured}"
+                yield Difference(row, "(records)", "record missing", where, "not read", key, rule, cause)
+            elif right[offset] != digest:
+                yield Difference(row, "(records)", "record changed", f"offset {captured}", f"offset {offset}", key)
+        for offset in sorted(right):
+            twin = self._partition.to_left(offset)
+            if twin in reading.hidden and twin not in left:
+                yield Difference(
+                    row, "(records)", "record of an aborted transaction", "hidden", f"offset {offset}", key
+                )
+        # What no captured produce accounts for is compared by content.
+        unmapped = Counter(digest for offset, digest in left.items() if self._partition.to_right(offset) is None)
+        span = (min(mapped, default=0), max(mapped, default=-1))
+        strangers = Counter(
+            digest
+            for offset, digest in right.items()
+            if self._partition.to_left(offset) is None and (span[0] <= offset <= span[1] or not self._partition.batches)
+        )
+        lost = (unmapped - strangers).total()
+        extra = (strangers - unmapped).total()
+        if lost:
+            rule = "not_stored" if self._partition.failed else "before_capture"
+            cause = self._failed if self._partition.failed else None
+            yield Difference(row, "(records)", "record missing", f"{lost} records", "not read", key, rule, cause)
+        if extra:
+            rule = None if self._partition.batches and not self._partition.unseen else "before_capture"
+            yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule)
+        self._unread.add(self._partition.topic, len(left), unread, row)

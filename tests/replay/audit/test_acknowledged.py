@@ -1,0 +1,120 @@
+"""Which records a target has to have, by hand-made pairs.
+
+Proves: replay/audit/acknowledged.py
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from replay.audit.acknowledged import Partition, acknowledged
+from replay.diff.pairs import Pair
+from replay.diff.records import Reader
+from tests.replay.forging import Body, batch, pair
+
+WHERE = "orders", 0
+FIRST, SECOND = "10.0.0.1:50000-10.0.0.2:9092#1", "10.0.0.1:50001-10.0.0.2:9092#1"
+
+
+def produce(
+    values: str, left: int | None, right: int | None, *, second: int = 0, producer: int = -1, error: int = 0,
+    connection: str = FIRST,
+) -> Pair:  # fmt: skip
+    """Records of one letter each, answered with these base offsets; None: there is no answer."""
+
+    def answer(offset: int | None, failed: int = 0) -> Body | str:
+        if offset is None:
+            return "not_captured"
+        part = {"index": 0, "errorCode": failed, "baseOffset": -1 if failed else offset, "logAppendTimeMs": -1}
+        return {"responses": [{"name": "orders", "partitionResponses": [part]}]}
+
+    records = batch(*values, producer=producer)
+    asked = {"acks": -1, "topicData": [{"name": "orders", "partitionData": [{"index": 0, "records": records}]}]}
+    return pair("Produce", 8, asked, answer(left), answer(right, error), connection=connection, **at(second))
+
+
+def at(second: int) -> dict[str, Any]:
+    return {"request_time": datetime.datetime.fromtimestamp(1_700_000_000 + second, datetime.UTC)}
+
+
+def audited(*pairs: Pair, log: str = "", start: int = 0, ends: Mapping[tuple[str, str], int] | None = None) -> Body:
+    """The row of orders-0 where the target has these letters from offset `start` on."""
+    partition = acknowledged(pairs, ends or {})[WHERE]
+    partition.read = True
+    for offset, value in enumerate(log, start):
+        partition.see(Reader().read(batch(value, base_offset=offset)))
+    return partition.row(WHERE)
+
+
+def row(acknowledged: int, missing: int = 0, first: int | None = None, moved: int = 0) -> Body:
+    return {
+        "topic": "orders", "partition": 0, "acknowledged": acknowledged, "readable": acknowledged - missing,
+        "missing": missing, "out_of_order": moved, "first_missing_offset": first,
+    }  # fmt: skip
+
+
+def test_all_that_was_acknowledged_is_there() -> None:
+    assert audited(produce("ab", 0, 5), produce("c", 2, 7), log="abc", start=5) == row(3)
+
+
+@pytest.mark.parametrize(("log", "missing", "first"), [("", 3, 5), ("ab", 1, 7), ("axc", 1, 6)])
+def test_what_is_not_there_or_is_another_record(log: str, missing: int, first: int) -> None:
+    assert audited(produce("ab", 0, 5), produce("c", 2, 7), log=log, start=5) == row(3, missing, first)
+
+
+def test_what_was_refused_or_not_answered_is_not_awaited() -> None:
+    some = produce("a", 0, 0), produce("b", 1, 0, error=10), produce("c", 2, None)
+    assert audited(*some, log="a") == row(1)
+    assert acknowledged(some[1:], {}) == {}
+
+
+def test_two_batches_that_got_one_offset_are_stored_once() -> None:
+    """The target took the second for a duplicate; or it was one in the capture too."""
+    assert audited(produce("a", 0, 0, producer=7), produce("b", 1, 0, producer=7), log="a") == row(2, 1, 0)
+    assert audited(produce("a", 0, 0, producer=7), produce("a", 0, 0, producer=7), log="a") == row(1)
+
+
+def test_a_batch_that_went_behind_others_of_its_producer() -> None:
+    some = produce("a", 0, 3, producer=7), produce("b", 1, 0, producer=7), produce("cd", 2, 1, producer=7)
+    assert audited(*some, log="bcda") == row(4, moved=1)
+
+
+def test_two_producers_have_no_order_to_each_other() -> None:
+    some = produce("a", 0, 1, producer=7), produce("b", 1, 0, producer=8)
+    assert audited(*some, log="ba") == row(2)
+
+
+def test_a_client_keeps_its_order_on_connections_that_follow_each_other() -> None:
+    """Without a producer id. While both are open there is no order."""
+    some = produce("a", 0, 1), produce("b", 1, 0, second=5, connection=SECOND)
+    ended = {("capture.pcap", FIRST): 1_700_000_001 * 10**6}
+    still_open = {("capture.pcap", FIRST): 1_700_000_009 * 10**6}
+    assert audited(*some, log="ba", ends=ended) == row(2, moved=1)
+    assert audited(*some, log="ba", ends=still_open) == row(2)
+
+
+def test_what_the_replay_deleted_is_not_awaited() -> None:
+    def deleting(low: int) -> Pair:
+        asked = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "offset": low}]}]}
+        part = {"partitionIndex": 0, "lowWatermark": low, "errorCode": 0}
+        answer = {"topics": [{"name": "orders", "partitions": [part]}]}
+        return pair("DeleteRecords", 1, asked, answer, answer)
+
+    gone = pair("DeleteTopics", 3, {"topicNames": ["orders"]}, {}, {"responses": [{"name": "orders", "errorCode": 0}]})
+    some = produce("a", 0, 0), produce("b", 1, 1)
+    assert audited(*some, deleting(1), log="b", start=1) == row(1)
+    assert acknowledged([*some, gone], {}) == {}
+    assert audited(*some, gone, produce("c", 0, 0), log="c") == row(1)
+
+
+def test_what_could_not_be_read_is_not_said_to_be_missing() -> None:
+    partition = acknowledged([produce("a", 0, 0)], {})[WHERE]
+    assert isinstance(partition, Partition)
+    told = partition.row(WHERE)
+    assert (told["acknowledged"], told["readable"], told["missing"], told["first_missing_offset"]) == (
+        1, None, None, None,
+    )  # fmt: skip

@@ -1,0 +1,117 @@
+"""Partitions read back from a target that answers from a script, in a time of its own.
+
+Proves: replay/audit/reading.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.tree import Body
+from replay.audit import reading
+from replay.audit.acknowledged import Batch, Partition
+from replay.diff.records import Reader
+from replay.remap.topology import Topology
+from replay.send.channel import connect
+from replay.send.target import Target
+from tests.replay import conversation
+from tests.replay.forging import batch
+
+WHERE = "orders", 0
+
+
+def wanted(values: str, base: int) -> Partition:
+    digests = b"".join(record.digest for record in Reader().read(batch(*values)))
+    partition = Partition([Batch(base, base, 0, digests, bytearray(len(values)))])
+    partition.settle()
+    return partition
+
+
+def answer(records: bytes, end: int, error: int = 0) -> Body:
+    part = {"partitionIndex": 0, "errorCode": error, "highWatermark": end, "records": records}
+    return {"responses": [{"topic": "orders", "partitions": [part]}]}
+
+
+def metadata(leader: int = 1) -> Body:
+    part = {"errorCode": 0, "partitionIndex": 0, "leaderId": leader, "replicaNodes": [1], "isrNodes": [1]}
+    return {
+        "brokers": [{"nodeId": 1, "host": "target", "port": 9092}],
+        "topics": [{"errorCode": 0, "name": "orders", "partitions": [part]}],
+    }
+
+
+def started(offset: int) -> Body:
+    return {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "offset": offset}]}]}
+
+
+def read(
+    partition: Partition, *fetched: Any, leaders: tuple[int, ...] = (1,), start: int = 0
+) -> tuple[Body, list[str]]:  # fmt: skip
+    """The partition's row, and why it could not be read, where the target answers fetches with these."""
+    script = conversation.Target().on(names.METADATA, *map(metadata, leaders)).on(names.FETCH, *fetched)
+    script.on(names.LIST_OFFSETS, started(start))
+
+    async def run() -> list[str]:
+        channel = await connect(script.dial, "target", 9092)
+        offers = {names.METADATA: (0, 9), names.FETCH: (4, 17), names.LIST_OFFSETS: (1, 6)}
+        target = Target(offers, Topology(nodes=dict(script.nodes)), channel, script.dial)
+        return await reading.read(target, {WHERE: partition})
+
+    failed: list[str] = conversation.play(run())
+    assert {one.version for one in script.said(names.FETCH)} == {12}
+    return partition.row(WHERE), failed
+
+
+def test_fetch_after_fetch_until_the_last_awaited_record() -> None:
+    asked: list[int] = []
+
+    def fetched(body: Body) -> Body:
+        at = body["topics"][0]["partitions"][0]["fetchOffset"]
+        asked.append(at)
+        return answer(batch("abcde"[at], base_offset=at), 9)
+
+    row, failed = read(wanted("bcd", 1), fetched)
+    assert (row["readable"], row["missing"], failed, asked) == (3, 0, [], [1, 2, 3])
+
+
+def test_what_lies_behind_the_end_is_awaited_and_then_missing() -> None:
+    row, failed = read(wanted("ab", 0), answer(batch("a"), 1), answer(b"", 1))
+    assert (row["readable"], row["missing"], row["first_missing_offset"], failed) == (1, 1, 1, [])
+
+
+def test_records_that_come_late_are_there() -> None:
+    row, _ = read(wanted("a", 0), *[answer(b"", 0)] * 5, answer(batch("a"), 1))
+    assert (row["readable"], row["missing"]) == (1, 0)
+
+
+def test_what_was_deleted_from_the_front_is_missing() -> None:
+    gone = answer(b"", 2, errors.OFFSET_OUT_OF_RANGE)
+    row, _ = read(wanted("ab", 0), gone, answer(batch("b", base_offset=1), 2), start=1)
+    assert (row["readable"], row["missing"], row["first_missing_offset"]) == (1, 1, 0)
+
+
+def test_a_batch_whose_records_were_compacted_away() -> None:
+    """Its end is known from its header."""
+    empty = bytearray(batch("x", "y"))
+    empty[57:61] = (0).to_bytes(4, "big")
+    empty = empty[:61]
+    empty[8:12] = (49).to_bytes(4, "big")
+    row, failed = read(wanted("abc", 0), answer(bytes(empty), 3), answer(batch("c", base_offset=2), 3))
+    assert (row["readable"], row["missing"], row["first_missing_offset"], failed) == (1, 2, 0, [])
+
+
+def test_a_leader_that_is_not_there_yet() -> None:
+    row, _ = read(wanted("a", 0), answer(batch("a"), 1), leaders=(-1, -1, 1))
+    assert row["missing"] == 0
+
+
+def test_a_topic_that_is_gone_has_nothing() -> None:
+    row, failed = read(wanted("ab", 0), answer(b"", -1, errors.UNKNOWN_TOPIC_OR_PARTITION))
+    assert (row["missing"], failed) == (2, [])
+
+
+def test_what_may_not_be_read_is_told() -> None:
+    row, failed = read(wanted("ab", 0), answer(b"", -1, errors.TOPIC_AUTHORIZATION_FAILED))
+    assert (row["acknowledged"], row["readable"]) == (2, None)
+    assert failed == ["orders-0 could not be read: TOPIC_AUTHORIZATION_FAILED (29)"]
