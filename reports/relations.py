@@ -33,7 +33,7 @@ BESIDES: dict[str, pa.Schema] = {
     "captures": pa.schema([
         ("dataset", _STRING), ("capture", _STRING), ("files", _INT), ("file_bytes", _LONG), ("packets", _LONG),
         ("tcp_packets", _LONG), ("dropped_packets", _LONG), ("link_types", tables.STRINGS),
-        ("first_time", tables.TIME), ("last_time", tables.TIME),
+        ("first_time", tables.TIME), ("last_time", tables.TIME), ("meaning", pa.bool_()),
     ]),
     "unrecognised": pa.schema([
         ("dataset", _STRING), ("capture", _STRING), ("connection", _STRING), ("payload_bytes", _LONG),
@@ -86,6 +86,7 @@ _BESIDES_ABOUT = {
     "files": "Files it is made of.", "file_bytes": "Their sizes together.", "packets": "Packets in them.",
     "tcp_packets": "Of these TCP.", "dropped_packets": "Packets that the capture itself lost, where its files say so.",
     "link_types": "Link types of its interfaces.", "first_time": "First packet.", "last_time": "Last packet.",
+    "meaning": "What its traffic means was worked out: it has findings, groups, offsets and so forth.",
     "connection": "The two ends.", "payload_bytes": "Captured payload.",
     "looks_like": "What its first bytes look like.", "error_code": "Kafka's number of the error.",
     "error": "Its name.", "retriable": "Kafka's clients send the same request again after it.",
@@ -252,7 +253,7 @@ def _capture_rows(opened: Sequence[datasets.StoredDataset]) -> list[list[Any]]:
                 label, renamed.get(entry["name"], entry["name"]), len(entry["files"]),
                 sum(file.get("size", 0) for file in entry["files"]), packets.get("packets"), packets.get("tcp"),
                 packets.get("dropped_by_capture"), entry.get("link_types", []), entry.get("first_time"),
-                entry.get("last_time"),
+                entry.get("last_time"), bool(entry.get("meaning")),
             ])  # fmt: skip
     return rows
 

@@ -62,7 +62,8 @@ def malformed(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(client_, int(seen.broker[mine[0]]))
         what = f"{api_name(api)} {int(seen.exchanges.version[mine[0]])}"
         text = f"{count(len(mine), 'exchange')} of {what} between {client(who)} and {who['broker']} "
-        text += f"{'cannot be decoded' if bad else 'hold bytes beyond their fields'}: {name(reason)}."
+        held = f"{'holds' if len(mine) == 1 else 'hold'} bytes beyond the fields"
+        text += f"{'cannot be decoded' if bad else held}: {name(reason)}."
         yield Found(text, len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who, {"api": api_name(api)},
                     (mine[0], mine[0], mine[-1]), severity=None if bad else "note")  # fmt: skip
 

@@ -142,7 +142,9 @@ def as_json(report: Report) -> str:
         "first_time": rfc3339(report.span.begin) if report.span else None,
         "last_time": rfc3339(report.span.end) if report.span else None,
         "findings": [
-            {"subject": one.subject, "verdict": one.verdict, "text": one.text} for one in report.statements
+            {"subject": one.subject, "verdict": one.verdict, "text": one.text, "advice": one.advice or None,
+             "evidence": list(one.evidence)}
+            for one in report.statements
         ],
         "answers": {
             name: {
@@ -174,7 +176,12 @@ def as_markdown(report: Report) -> str:
     lines = [f"# Kafka traffic: {_plain(', '.join(report.sources))}", ""]
     if report.span is not None:
         lines += [f"{_span_text(report.span)}, kwire {report.version}", ""]
-    lines += [f"- **{one.subject}: {one.verdict}.** {_plain(one.text)}" for one in report.statements]
+    for one in report.statements:
+        lines.append(f"- **{one.subject}: {one.verdict}.** {_plain(one.text)}")
+        if one.advice:
+            lines.append(f"  - Do: {_plain(one.advice)}")
+        if one.evidence:
+            lines.append(f"  - See: {_plain('; '.join(one.evidence))}")
     for section in sections.SECTIONS:
         lines += ["", f"## {section.title}"]
         tables = [(title, answer) for title, answer in report.tables(section) if answer.rows]

@@ -156,6 +156,13 @@ CHARTS = {
 
 SECTIONS = (
     Section(
+        "findings", "Findings",
+        "What rules found, each with its cause where that is known, what to do, and the exchanges that show it: "
+        "kwire show --follow CONNECTION lists them. kwire findings --explain CODE says why a threshold is what it is.",
+        (), (("findings", "Worst first"),),
+        "No rule found anything.",
+    ),
+    Section(
         "captured", "What was captured", "", (CHARTS["load"], CHARTS["bytes"]), (("captured", "Capture points"),),
         "No capture is in the dataset.",
     ),
@@ -242,7 +249,7 @@ def questions(span: Span, target: str | None) -> list[Question]:
     begin = int(span.begin.timestamp()) * 1_000_000 + span.begin.microsecond
     asked = [
         own("totals", waiting=", ".join(map(str, WAITING_APIS))), own("links"), own("captured"), own("faults"),
-        own("judged_errors"), own("silences"), own("queued"),
+        own("findings"), own("queued"),
         own("connections", 200), own("unrecognised"),
         own("over_time", POINTS * 100, begin=begin, width_us=span.width_us),
         own("errors_over_time", POINTS * 100, begin=begin, width_us=span.width_us),

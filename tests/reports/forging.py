@@ -24,12 +24,13 @@ def at(seconds: float) -> datetime.datetime:
 
 @dataclass
 class Forged:
-    """Rows of tables, to be written as a dataset of one capture point."""
+    """Rows of tables, to be written as a dataset of one capture point; `meaning`: its findings are among them."""
 
     path: Path
     capture: str = "forged.pcap"
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     unrecognised: list[dict[str, Any]] = field(default_factory=list)
+    meaning: bool = False
 
     def add(self, table: str, **columns: Any) -> None:
         """A row of a table. ValueError: it has no such column."""
@@ -73,7 +74,7 @@ class Forged:
             "name": self.capture,
             "first_time": "2026-01-02T03:04:05.000000Z", "last_time": "2026-01-02T03:05:05.000000Z",
             "link_types": ["ETHERNET"], "packets": {"packets": 10, "tcp": 10, "dropped_by_capture": 0},
-            "files": [{"name": self.capture, "size": 1000}],
+            "files": [{"name": self.capture, "size": 1000}], "meaning": self.meaning,
         }  # fmt: skip
         with dataset.Writer(self.path) as writer:
             for name, rows in self.rows.items():

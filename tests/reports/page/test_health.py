@@ -1,144 +1,137 @@
-"""Verdicts: none is bad on a clean capture, and each that is bad names who and what. Proves `page/health.py`, and the
-views and questions that it judges by.
-"""
+"""Health at a glance says what findings say, with who shows it, and what is well. Proves `page/health.py` and how its
+statements are shown; thresholds are proved in `tests/analyzer/findings`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import analyzer
+from analyzer.findings.rules import FAMILIES
 from reports.embedded import engine
-from reports.page.health import Statement
-from reports.page.report import make
+from reports.page import rendering, sections
+from reports.page.health import SECTIONS, VERDICTS, Statement
+from reports.page.report import Report, make
 from tests.reports.forging import Forged, at
-from tests.shared import SAMPLES, capture_files, real_folder, sample_folders, shared_folders
+from tests.shared import SAMPLES
 
-FAULTY = (
-    "errors-", "net-lossy-", "snaplen-", "midstream-", "sasl-", "admin-", "group-", "cluster-", "tls13-",
-    "old-librdkafka-1.3.0-on-3.9", "zoo-kafka-python-1.0.2-on-0.9",
-)  # fmt: skip
-"""Captures of something that went wrong, of what only admins do, or of which something is missing."""
-
-CLEAN = sorted(
-    {folder.name for folder in (*sample_folders(), *shared_folders())
-     if not folder.name.startswith(FAULTY) and "-mock-" not in folder.name}
-)  # fmt: skip
+CLEAN = "codecs-franzgo-4.3"
+FAULTY = "sasl-librdkafka-4.3"
 
 
-def statements(*datasets: Path) -> list[Statement]:
+def report(*datasets: Path, target: str | None = None) -> Report:
     with engine.opened(datasets) as embedded:
-        return list(make(embedded, ("it",), None, "1").statements)
+        return make(embedded, ("it",), target, "1")
 
 
-def of_capture(name: str, folder: Path) -> list[Statement]:
-    files = [str(path) for path in capture_files(real_folder(name))]
-    analyzer.analyze(files, out=folder / name, rotated=len(files) > 1)
-    return statements(folder / name)
+def of_sample(name: str, folder: Path, **how: Any) -> Path:
+    analyzer.analyze(SAMPLES / name / "capture.pcap", out=folder / name, **how)
+    return folder / name
 
 
-def texts(stated: list[Statement], subject: str, verdict: str) -> list[str]:
-    return [one.text for one in stated if (one.subject, one.verdict) == (subject, verdict)]
+def of(made: Report, subject: str) -> list[Statement]:
+    return [one for one in made.statements if one.subject == subject]
 
 
-@pytest.mark.parametrize("name", CLEAN)
-def test_no_verdict_on_a_clean_capture_is_bad(name: str, tmp_path: Path) -> None:
-    assert [one for one in of_capture(name, tmp_path) if one.verdict == "bad"] == []
+def finding(forged: Forged, code: str, severity: str = "warning", **columns: Any) -> None:
+    """A row of `findings`."""
+    shown = {"connection": "10.0.0.1:5000-10.0.0.9:9092#1", "exchange": 3, "reply": 3}
+    forged.add("findings", **{
+        "severity": severity, "code": code, "family": "network", "text": f"{code} is so.", "count": 1, "since": at(1),
+        "advice": "Mend it.", "who": [], "what": [], "first": shown, "worst": shown, "last": {**shown, "exchange": 9},
+        **columns,
+    })  # fmt: skip
 
 
-def test_the_samples_hold_clean_captures() -> None:
-    assert sum((SAMPLES / name).is_dir() for name in CLEAN) >= 4
+@pytest.fixture
+def forged(tmp_path: Path) -> Forged:
+    return Forged(tmp_path / "forged", meaning=True)
 
 
-def test_faults_name_client_error_api_topic_count_and_time(tmp_path: Path) -> None:
-    bad = texts(of_capture("errors-librdkafka-4.3", tmp_path), "Errors", "bad")
-    nope = next(text for text in bad if "topic nope" in text)
-    assert nope.startswith(
-        "lab-err-producer (127.0.0.1) got UNKNOWN_TOPIC_OR_PARTITION (3) to Metadata for topic nope 15 times, 02:00:20 "
-        "to 02:00:26; no good answer came after."
-    )
-    assert any("MESSAGE_TOO_LARGE (10) to Produce for topic err (1 partition) 1 time" in text for text in bad)
+def test_a_clean_capture_is_well(tmp_path: Path) -> None:
+    made = report(of_sample(CLEAN, tmp_path))
+    assert {one.verdict for one in made.statements} <= {"good", "note"}
+    assert [one.verdict for one in of(made, "Findings")] == ["good"]
+    assert {one.subject for one in made.statements if one.verdict == "good"} >= {"Errors", "Latency", "Coverage"}
 
 
-def test_refused_logins_name_client_mechanism_and_broker(tmp_path: Path) -> None:
-    stated = of_capture("sasl-librdkafka-4.3", tmp_path)
-    mallory = next(text for text in texts(stated, "Logins", "bad") if "mallory" in text)
-    assert mallory == (
-        "127.0.0.1:9095 refused sasl-mallory-SCRAM-SHA-256 (127.0.0.1) by SCRAM-SHA-256 11 times "
-        "(SASL_AUTHENTICATION_FAILED), 01:55:01 to 01:55:06; none succeeded after."
-    )
-    # Logins are told once.
-    assert not any("SaslAuthenticate" in text for text in texts(stated, "Errors", "bad"))
+def test_every_error_and_warning_of_the_table_is_told_with_its_evidence(tmp_path: Path) -> None:
+    dataset = of_sample(FAULTY, tmp_path)
+    made = report(dataset)
+    rows = analyzer.open_dataset(dataset).findings.to_table().to_pylist()
+    refused = [row for row in rows if row["code"] == "authentication-failed"]
+    told = of(made, "authentication-failed")
+    assert {one.text for one in told} == {row["text"] for row in refused}
+    assert {one.verdict for one in told} == {"bad"}
+    first = refused[0]["first"]
+    shown = next(one for one in told if one.text == refused[0]["text"])
+    assert f"exchange {first['exchange']} of {first['connection']}" in " ".join(shown.evidence)
+    assert shown.advice == refused[0]["advice"]
+    assert [one.verdict for one in made.statements] == sorted(
+        (one.verdict for one in made.statements), key=["bad", "look", "note", "good"].index
+    )  # fmt: skip
+    assert len(made.answers["findings"].rows) == len(rows)
+    for shown_as in (rendering.as_html(made), rendering.as_markdown(made).replace("\\", "")):
+        assert f"exchange {first['exchange']} of {first['connection']}" in shown_as
+    whole = json.loads(rendering.as_json(made))
+    assert [row["text"] for row in whole["findings"]] == [one.text for one in made.statements]
+    assert whole["findings"][0]["evidence"]
 
 
-def test_waiting_behind_own_requests_is_not_the_brokers_latency(tmp_path: Path) -> None:
-    stated = of_capture("cluster-kraft-3.9", tmp_path)
-    # The largest latencies of a killed leader's partitions are seconds: with the queue in them this was "bad".
-    latency = [one for one in stated if one.subject == "Latency"]
-    assert latency
-    assert not any(one.verdict == "bad" for one in latency)
-    assert any("lab-producer (127.0.0.1) waits for Produce" in text for text in texts(stated, "Queues", "note"))
-    assert any(
-        "NOT_ENOUGH_REPLICAS (19) to Produce for topic rep" in text for text in texts(stated, "Errors", "bad")
-    )
+def test_severities_become_verdicts_and_causes_say_how_sure_they_are(forged: Forged) -> None:
+    finding(forged, "a", "error", cause="the disk", proven=True)
+    finding(forged, "b", "warning", cause="the disk", proven=False)
+    finding(forged, "c", "note")
+    made = report(forged.write())
+    told = {one.subject: (one.verdict, one.text) for one in made.statements}
+    assert told["a"] == ("bad", "a is so. Because: the disk.")
+    assert told["b"] == ("look", "b is so. Probably: the disk.")
+    assert told["c"] == ("note", "c is so.")
+    (evidence,) = {one.evidence for one in of(made, "a")}
+    link = "10.0.0.1:5000-10.0.0.9:9092#1"
+    assert evidence == (f"first, worst: exchange 3 of {link}", f"last: exchange 9 of {link}")
+    assert "Findings" not in told
 
 
-@pytest.mark.parametrize(
-    ("seconds", "answers", "good", "bad"),
-    [
-        (4, 3, False, False),  # too short to tell
-        (6, 3, False, True),
-        (6, 3, True, False),  # it passed
-        (2, 12, False, True),  # many in a short time
-        (0.5, 12, False, False),
-    ],
-)
-def test_what_passes_by_itself_is_a_fault_only_if_it_lasts(
-    forged: Forged, seconds: float, answers: int, good: bool, bad: bool
-) -> None:
-    for number in range(answers):
-        forged.exchange("Metadata", second=seconds * number / (answers - 1), topics=["new"],
-                        error="UNKNOWN_TOPIC_OR_PARTITION")  # fmt: skip
-    if good:
-        # On another connection: what counts is the client.
-        forged.exchange("Metadata", second=seconds + 1, topics=["new"], connection="10.0.0.1:5001-10.0.0.9:9092#1")
-    stated = statements(forged.write())
-    assert bool(texts(stated, "Errors", "bad")) is bad
+def test_of_many_alike_the_first_are_told_and_the_others_counted(forged: Forged) -> None:
+    for number in range(7):
+        finding(forged, "alike", text=f"number {number}", since=at(number))
+    texts = [one.text for one in of(report(forged.write()), "alike")]
+    assert texts == [*(f"number {number}" for number in range(4)), "3 more like these: see Findings."]
 
 
-def test_somebody_elses_good_answer_clears_nothing(forged: Forged) -> None:
+def test_facts_are_good_only_where_nothing_of_their_kind_was_found(forged: Forged) -> None:
     for number in range(3):
-        forged.exchange("Metadata", second=3 * number, topics=["new"], error="UNKNOWN_TOPIC_OR_PARTITION")
-    forged.exchange("Metadata", second=20, topics=["new"], client_id="other")
-    forged.exchange("Metadata", second=20, topics=["old"])
-    (text,) = texts(statements(forged.write()), "Errors", "bad")
-    assert text.startswith("app (10.0.0.1) got UNKNOWN_TOPIC_OR_PARTITION (3) to Metadata for topic new 3 times")
+        forged.exchange("Produce", second=number, error="NOT_LEADER_OR_FOLLOWER" if number else None)
+    forged.connection(payload_bytes=10, decoded_bytes=10)
+    finding(forged, "broker-slow", family="latency")
+    made = report(forged.write())
+    assert of(made, "Latency")[0].verdict == "note"
+    assert of(made, "Errors") == [
+        Statement("Errors", "good", "2 answers of 3 hold an error, none of them a fault.", "errors")
+    ]  # fmt: skip
+    assert of(made, "Coverage")[0].verdict == "good"
 
 
-def test_a_slow_broker_is_named_with_its_api(forged: Forged) -> None:
-    for number in range(200):
-        forged.exchange("Produce", latency_ms=1500 if number % 20 == 0 else 2, second=number)
-        forged.exchange("Metadata", latency_ms=9000, queue_us=8_999_000, second=number)
-    (text,) = texts(statements(forged.write()), "Latency", "bad")
-    assert text.startswith("10.0.0.9:9092 takes 1.50 s or more for one in a hundred of 200 Produce requests")
+def test_without_meaning_nothing_is_called_well(tmp_path: Path) -> None:
+    made = report(of_sample(CLEAN, tmp_path, meaning=False))
+    (statement,) = of(made, "Findings")
+    assert statement.verdict == "look"
+    assert "Not analysed: what the traffic of capture.pcap means" in statement.text
+    assert of(made, "Latency")[0].verdict == "note"
 
 
-def test_a_consumer_that_falls_behind_is_named(forged: Forged) -> None:
-    for step in range(20):
-        forged.exchange("Fetch", second=10 * step, topics=["orders"])
-        forged.add("partitions", exchange=step, topic="orders", partition=3, error_code=0, lag=4000 * step,
-                   offset_kind="fetch", offset=step)  # fmt: skip
-    (text,) = texts(statements(forged.write()), "Lag", "look")
-    assert text.startswith("app (10.0.0.1) falls behind on orders-3: from 0 to 76,000 offsets, 03:04:05 to 03:07:15")
+def test_what_an_upgrade_removes_names_its_clients(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "old", meaning=True)
+    forged.exchange("Fetch", api_version=2)
+    (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert (statement.verdict, statement.text) == ("bad", "Kafka 4.0 has removed what 1 client uses: app.")
 
 
-def test_a_client_that_connects_again_and_again_is_named(forged: Forged) -> None:
-    for number in range(40):
-        forged.connection(connection=f"10.0.0.1:{number}-10.0.0.9:9092#1", first_time=at(number),
-                          last_time=at(number + 1))  # fmt: skip
-    (text,) = texts(statements(forged.write()), "Churn", "look")
-    assert text == (
-        "app (10.0.0.1) opened 40 connections to 10.0.0.9:9092 in the minute from 03:04:00, "
-        "40 of them for less than 5 s."
-    )
+def test_every_family_and_severity_has_its_place() -> None:
+    assert set(SECTIONS) == set(FAMILIES)
+    assert set(SECTIONS.values()) <= {section.name for section in sections.SECTIONS}
+    assert set(VERDICTS) == {"error", "warning", "note"}

@@ -249,7 +249,7 @@ def test_json_holds_everything(report: Report) -> None:
     assert {row["api"] for row in whole["answers"]["latency_by_api"]["rows"]} == {
         "Produce", "Fetch", "Metadata", "Heartbeat",
     }  # fmt: skip
-    assert whole["findings"][0].keys() == {"subject", "verdict", "text"}
+    assert whole["findings"][0].keys() == {"subject", "verdict", "text", "advice", "evidence"}
     assert any(row["client_id"] == TURNED for row in whole["answers"]["clients_seen"]["rows"])
 
 
