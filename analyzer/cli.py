@@ -214,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     _reading_options(story, filter=False)
     story.set_defaults(run="analyzer.story.command:story")
 
+    _view_options(commands.add_parser("view", help="look into it in a browser: exchanges, fields, bytes"))
     _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
@@ -252,6 +253,20 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
     findings.add_argument("--frame-limit", type=_count, metavar="BYTES", help=argparse.SUPPRESS)
     findings.add_argument("--json", action="store_true", help="one JSON object a line: the columns of table findings")
     findings.set_defaults(run="analyzer.finding_lines:findings")
+
+
+def _view_options(view: argparse.ArgumentParser) -> None:
+    view.add_argument("sources", nargs="+", metavar="CAPTURE|DATASET")
+    _reading_options(view, filter=False)
+    view.add_argument("--filter", metavar="EXPR", help="what the page shows first (kwire help filter)")
+    view.add_argument("--listen", metavar="[HOST:]PORT",
+                      help="where the page is served (default: a free port of 127.0.0.1, which nobody else reaches)")
+    view.add_argument("--token-file", metavar="FILE",
+                      help="who has the secret in FILE may look, as often as they like; needed for other hosts")
+    view.add_argument("--no-open", dest="open", action="store_false", help="print the address, open no browser")
+    view.add_argument("--no-cache", dest="cache", action="store_false",
+                      help="keep nothing on disk: what is made for the page goes when it ends")
+    view.set_defaults(run="reports.view.command:view")
 
 
 def _engine_option(parser: argparse.ArgumentParser) -> None:

@@ -106,8 +106,9 @@ def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
         sys.stdout.write(summary_text(result.summary, options.out))
 
 
-def dataset_of(captures: Sequence[str], out: str, options: argparse.Namespace) -> None:
-    """Analyse the captures that a command was given in place of a dataset; `options`: those of reading."""
+def dataset_of(captures: Sequence[str], out: str, options: argparse.Namespace, keep_bytes: bool = False) -> None:
+    """Analyse the captures that a command was given in place of a dataset; `options`: those of reading; `keep_bytes`:
+    with the table `messages`."""
     _announce_compilation()
     from analyzer import reading
     from analyzer.options import Reading
@@ -115,8 +116,9 @@ def dataset_of(captures: Sequence[str], out: str, options: argparse.Namespace) -
 
     with _progress() as progress:
         result = reading.decode(
-            captures, out, Reading.asked(options), Choice.of(options.filter), progress=progress, stdin=sys.stdin.buffer
-        )
+            captures, out, Reading.asked(options), Choice.of(options.filter, keep_bytes=keep_bytes), progress=progress,
+            stdin=sys.stdin.buffer,
+        )  # fmt: skip
     _print_notes(result)
 
 

@@ -190,10 +190,10 @@ class Lines:
         """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
         is not the one of the other lines."""
         if self._width is None:
-            return _words(_outcome(one.row), _subject(one.row), detail(one))
+            return _words(outcome(one.row), subject(one.row), detail(one))
         about = detail(one, short=True)
         elsewhere = self._ends.elsewhere(one.row)
-        return _words(_outcome(one.row), elsewhere, about, _subject(one.row, topics=not (about and one.partitions)))
+        return _words(outcome(one.row), elsewhere, about, subject(one.row, topics=not (about and one.partitions)))
 
     def dialogue(self, one: Any) -> str:
         """One exchange of a followed connection, as what the client and the broker said."""
@@ -201,11 +201,11 @@ class Lines:
         lines = []
         if row["request_time"] is not None:
             asked = f"{_api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
-            lines.append(f"{self._time(row['request_time'])}  > {_words(asked, _subject(row), detail(one))}")
+            lines.append(f"{self._time(row['request_time'])}  > {_words(asked, subject(row), detail(one))}")
         if row["response_time"] is not None:
             line = (
                 f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
-                f"after {duration(row['latency_us'])} {_outcome(row)}"
+                f"after {duration(row['latency_us'])} {outcome(row)}"
             ).rstrip()
             lines.append(self._paint(_RED, self._shortened(line)) if row["error_code"] else line)
         elif row["status"] != "no_response_expected":
@@ -252,9 +252,9 @@ class Lines:
         ends = self._ends.client(row), self._ends.broker(row)
         sender, receiver = ends if side == "request" else ends[::-1]
         if side == "request":
-            rest = _words(_api(row), "request", _subject(row), detail(one, short=self._width is not None))
+            rest = _words(_api(row), "request", subject(row), detail(one, short=self._width is not None))
         else:
-            rest = _words(_api(row), "response", _outcome(row))
+            rest = _words(_api(row), "response", outcome(row))
         when = self._time(row[f"{side}_time"]).strip()
         cells = [when, sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
         line = self._placed(zip(columns, cells, strict=True), "", rest)
@@ -303,7 +303,7 @@ class Lines:
         return max(seen - last, 0) if seen > first or page == 1 else -1
 
     def _node(self, node: Any, depth: int, data: bytes | None) -> str:
-        value = "null" if node.null else _node_value(node)
+        value = "null" if node.null else node_value(node)
         line = f"{'  ' * depth}{printable(node.name)}{': ' + value if value else ''}"
         span = f"[{node.start}, {node.end})"
         if data is not None and not node.children:
@@ -312,7 +312,8 @@ class Lines:
         return f"{line:<56} {self._paint(_DIM, span)}"
 
 
-def _node_value(node: Any) -> str:
+def node_value(node: Any) -> str:
+    """The value of a node of a message's tree, for people; of a secret its length."""
     if node.value is None:
         return ""
     if isinstance(node.value, str):
@@ -420,7 +421,7 @@ def _end(ip: str, port: int) -> str:
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
-def _outcome(row: Row) -> str:
+def outcome(row: Row) -> str:
     """How it ended: the errors by name, or the status where there was no answer."""
     said = []
     if row["errors"]:
@@ -440,7 +441,7 @@ def _outcome(row: Row) -> str:
     return " ".join(said)
 
 
-def _subject(row: Row, topics: bool = True) -> str:
+def subject(row: Row, topics: bool = True) -> str:
     """What it was about: topics, group, transaction."""
     said = []
     if row["topics"] and topics:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer import __version__
 from analyzer.failure import Failure
-from captures.files import urls
 from reports import output
 
 if TYPE_CHECKING:
@@ -87,14 +86,7 @@ def _made(options: argparse.Namespace, datasets: list[str], target: str | None) 
     from reports.page.report import CONF, make
 
     with _doing("asking"), engines.opened(options, datasets, conf=CONF) as engine:
-        return make(engine, tuple(map(name_of, options.sources)), target, __version__)
-
-
-def name_of(source: str) -> str:
-    """What the report calls a source: never the path of somebody's machine."""
-    if urls.is_url(source):
-        return urls.base_name(source)
-    return "standard input" if source == "-" else Path(source).name or source
+        return make(engine, tuple(map(output.name_of, options.sources)), target, __version__)
 
 
 @contextlib.contextmanager

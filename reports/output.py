@@ -1,6 +1,6 @@
-"""A file that a command writes: whole or not at all, and told at once where it cannot be.
+"""A file that a command writes: whole or not at all, and told at once where it cannot be; and what a source is called.
 
-In: the path that a user gave. Out: the file, or `Failure` before the work begins.
+In: the path that a user gave. Out: the file, or `Failure` before the work begins; a name for a page.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from analyzer.failure import Failure
+from captures.files import urls
 
 
 def form(path: str, endings: Mapping[str, str]) -> str:
@@ -57,3 +58,10 @@ def _beside(path: Path) -> tuple[int, str]:
 
 def _unwritten(path: str, failure: OSError) -> Failure:
     return Failure(f"{path}: cannot be written: {failure.strerror}", "give another file to -o")
+
+
+def name_of(source: str) -> str:
+    """What a page calls a source: never the path of somebody's machine."""
+    if urls.is_url(source):
+        return urls.base_name(source)
+    return "standard input" if source == "-" else Path(source).name or source

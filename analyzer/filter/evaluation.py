@@ -296,6 +296,10 @@ class Filter:
         true, false = _judge(self.root, Table(table, topic_name))
         return true, false, ~(true | false)
 
+    def verdict(self, source: Source) -> tuple[np.ndarray, np.ndarray]:
+        """Of the rows of any source: bool[n] surely matches, surely does not; the rest only the bodies can tell."""
+        return _judge(self.root, source)
+
     def rows_verdict(
         self, exchanges: Exchanges, topic_name: TopicName | None = None
     ) -> tuple[np.ndarray, np.ndarray]:

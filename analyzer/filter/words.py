@@ -15,12 +15,13 @@ INT64_MAX: Final = (1 << 63) - 1
 
 class FilterError(Problem, ValueError):
     """A filter that cannot be used. `str()` is one line that says what and where; `hint` says what to try; `column`
-    counts from 1; `pointer` is the place in the filter with a caret line under it."""
+    counts from 1, `length` is that of the place; `pointer` is the place in the filter with a caret line under it."""
 
     def __init__(self, problem: str, text: str, start: int, end: int, hint: str = "") -> None:
         self.problem = problem
         self.text = text
         self.column = start + 1
+        self.length = max(1, end - start)
         first = max(0, start - 60)
         shown = "".join(c if c.isprintable() else " " for c in text[first : first + 100])
         width = max(1, min(end, first + 100) - start)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from analyzer import cli
-from reports import commands, releases
+from reports import commands, output, releases
 from tests.reports.forging import Forged
 from tests.shared import KWIRE, SAMPLES
 
@@ -60,7 +60,7 @@ def test_a_source_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Captu
      ("s3://KEY:SECRET@bucket/day1?region=x", "day1"), ("zip://a.pcap::/some/day.zip", "a.pcap")],
 )
 def test_a_report_names_no_folder_of_its_maker(source: str, name: str) -> None:
-    assert commands.name_of(source) == name
+    assert output.name_of(source) == name
 
 
 def test_a_capture_becomes_a_report_in_a_file_for_its_owner(tmp_path: Path) -> None:

@@ -1,0 +1,267 @@
+"""HTTP API version 1 (API.md): functions from a view and a query to an answer's bytes. No network, no files of its own.
+
+In: a `View`, and the query's words. Out: an `Answer`. Rules: what is asked wrongly is an answer too (400, with what is
+wrong, a hint and, of a filter, the place); every count is exact; integers that a browser cannot hold are text.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from analyzer import __version__, lines, tables
+from analyzer.filter.values import STATED
+from captures.problems import Problem
+from reports.view import completing, trees
+from reports.view.messages import SIDES, Messages
+from reports.view.tables import Selection, Tables, Wrong, key_read, key_text
+
+Query = Mapping[str, str]
+
+ROWS_AT_ONCE: Final = 1000
+"""Rows of one answer: a few screens."""
+
+BYTES_AT_ONCE: Final = 64 << 10
+"""Bytes of a message in one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back: a status of HTTP, and bytes of a type."""
+
+    status: int
+    content: bytes
+    type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is looked at. `command`: how to ask the same in a terminal, a filter and the like left to be added; `first`:
+    the filter that the page begins with."""
+
+    tables: Tables
+    messages: Messages
+    name: str
+    command: tuple[str, ...]
+    first: str = ""
+
+
+def answered(view: View, what: str, query: Query) -> Answer:
+    """The answer to one call. Never raises for what is asked."""
+    call = CALLS.get(what)
+    if call is None:
+        return _wrong(404, Wrong(f"no such call: {what}", "API.md lists them"))
+    began = time.perf_counter()
+    try:
+        found = call(view, query)
+    except Problem as problem:
+        return _wrong(400, problem)
+    answer = found if isinstance(found, Answer) else Answer(200, _json(found))
+    answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"
+    return answer
+
+
+def _wrong(status: int, problem: Problem) -> Answer:
+    told: dict[str, Any] = {"message": str(problem), "hint": problem.hint}
+    if isinstance(problem, Wrong) and problem.place is not None:
+        told |= {"start": problem.place[0], "length": problem.place[1]}
+    return Answer(status, _json({"error": told}))
+
+
+def _json(value: Any) -> bytes:
+    # Text of captures may hold halves of surrogate pairs, which UTF-8 has not: JSON's escapes carry them.
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _safe(value: Any) -> Any:
+    """Integers beyond 2^53 as text."""
+    if isinstance(value, int) and not -trees.SAFE <= value <= trees.SAFE:
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _safe(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(one) for one in value]
+    return value
+
+
+def _number(query: Query, name: str, default: int, most: int = 1 << 53) -> int:
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()) or int(text[:20]) > most:
+        raise Wrong(f"{name}={text[:40]}: not a number from 0 to {most}")
+    return int(text)
+
+
+def _side(query: Query) -> str:
+    side = query.get("side", "request")
+    if side not in SIDES:
+        raise Wrong(f"side={side[:40]}: neither request nor response")
+    return side
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def info(view: View, query: Query) -> Any:
+    """What is looked at: captures, the range of times, columns with their types, coverage."""
+    columns = view.tables.columns
+    times, present = columns.integer("request_time")
+    late, late_present = columns.integer("response_time")
+    every = np.concatenate([times[present], late[late_present]])
+    dataset = view.tables.dataset
+    return {
+        "api": 1, "version": __version__, "name": view.name, "exchanges": columns.n, "filter": view.first,
+        "first_time": int(every.min()) if len(every) else None, "last_time": int(every.max()) if len(every) else None,
+        "captures": [one["name"] for one in dataset.captures], "coverage": _safe(dataset.coverage),
+        "meaning": any(one.get("meaning") for one in dataset.captures),
+        "command": list(view.command), "bytes": view.messages.at_hand,
+        "columns": [_column(view, column) for column in tables.EXCHANGES],
+    }  # fmt: skip
+
+
+def _column(view: View, column: tables.Column) -> dict[str, Any]:
+    """A column: what it holds, how it is written in a filter, and whether anything is in it."""
+    name, kind = column.name, "text"
+    if column.type == tables.TIME:
+        kind = "time"
+    elif name.endswith("_us"):
+        kind = "duration"
+    elif name.endswith("_bytes"):
+        kind = "size"
+    elif name in ("topics", "errors"):
+        kind = name
+    elif name in view.tables.columns.integers:
+        kind = "integer"
+    empty = name not in ("topics", "errors") and view.tables.columns.nothing(name)
+    return {"name": name, "kind": kind, "about": column.about, "empty": empty, "stated": name in STATED}
+
+
+def check(view: View, query: Query) -> Any:
+    """Is a filter right?"""
+    try:
+        wanted = view.tables.parse(query.get("filter", ""))
+    except Wrong as wrong:
+        start, length = wrong.place or (0, 1)
+        return {"ok": False, "message": str(wrong), "hint": wrong.hint, "start": start, "length": length}
+    return {"ok": True, "bodies": wanted is not None and wanted.needs_bodies}
+
+
+def complete(view: View, query: Query) -> Any:
+    """What may stand at a place of a filter."""
+    text = query.get("text", "")
+    at = _number(query, "at", len(text))
+    return completing.candidates(view.tables, text, min(at, len(text)))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _selection(view: View, query: Query) -> Selection:
+    return view.tables.ordered(query.get("filter", ""), query.get("sort", ""))
+
+
+def rows(view: View, query: Query) -> Any:
+    """A window of the exchanges that a filter chooses, in an order: columns as lists, and how many there are."""
+    selection = _selection(view, query)
+    start = _number(query, "start", 0)
+    count = min(_number(query, "count", 100), ROWS_AT_ONCE)
+    numbers = selection.rows[start : start + count].tolist()
+    found = [view.tables.row(number) for number in numbers]
+    asked = query.get("columns", "")
+    names = [view.tables.column_of(name) for name in asked.split(",")] if asked else tables.schema("exchanges").names
+    return {
+        "total": len(selection.rows), "of": view.tables.columns.n, "start": start, "filter": selection.text,
+        "keys": [key_text(view.tables.key_of(number)) for number in numbers],
+        "outcome": [lines.outcome(_times(row)) for row in found],
+        "subject": [lines.subject(row) for row in found],
+        "columns": {name: [_safe(row[name]) for row in found] for name in names},
+    }  # fmt: skip
+
+
+def _times(row: dict[str, Any]) -> dict[str, Any]:
+    from analyzer.protocol import errors
+
+    return {**row, "errors": [{**one, "error": errors.name(one["code"])} for one in row["errors"]]}
+
+
+def locate(view: View, query: Query) -> Any:
+    """Where an exchange stands under a filter and an order; null: the filter leaves it out. `step`: so many rows
+    further in its connection instead."""
+    key = key_read(query.get("key", ""))
+    return {"row": view.tables.place_of(query.get("filter", ""), query.get("sort", ""), key)}
+
+
+def neighbour(view: View, query: Query) -> Any:
+    """The exchange before or after one in its connection, whatever is filtered; null where there is none."""
+    key = view.tables.beside(key_read(query.get("key", "")), -1 if query.get("step") == "back" else 1)
+    return {"key": None if key is None else key_text(key)}
+
+
+def exchange(view: View, query: Query) -> Any:
+    """One exchange: all its columns."""
+    key = key_read(query.get("key", ""))
+    number = view.tables.row_of(key)
+    if number is None:
+        raise Wrong("there is no such exchange", "it may be of another capture")
+    row = view.tables.row(number)
+    outcome, subject = lines.outcome(_times(row)), lines.subject(row)
+    return {"key": key_text(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def message(view: View, query: Query) -> Any:
+    """The tree of one side of an exchange: the children of the node at `path`, from `first` on."""
+    found, side = view.messages.of(key_read(query.get("key", ""))), _side(query)
+    tree, reason = found.tree(side)
+    path = _path(query)
+    try:
+        told = trees.page(tree, side, path, _number(query, "first", 0))
+    except LookupError:
+        raise Wrong("path: no such field in this message") from None
+    frame = found.frame(side)
+    return {
+        **_safe(told), "reason": reason, "source": found.source, "bytes": 0 if frame is None else len(frame),
+        "incomplete": found.missing(side),
+    }  # fmt: skip
+
+
+def _path(query: Query) -> list[int]:
+    text = query.get("path", "")
+    steps = text.split(".") if text else []
+    if not all(step.isascii() and step.isdigit() and len(step) < 10 for step in steps):
+        raise Wrong("path: not places joined by points", "as 3.0.2")
+    return [int(step) for step in steps]
+
+
+def field_at(view: View, query: Query) -> Any:
+    """The path of the innermost field that holds a byte."""
+    found = view.messages.of(key_read(query.get("key", "")))
+    return {"path": trees.at(found.tree(_side(query))[0], _number(query, "offset", 0))}
+
+
+def octets(view: View, query: Query) -> Any:
+    """Bytes of one side, its length before it; secrets are `*`."""
+    found = view.messages.of(key_read(query.get("key", "")))
+    frame = found.frame(_side(query))
+    if frame is None:
+        raise Wrong("this message is not in the capture")
+    start = _number(query, "start", 0)
+    count = min(_number(query, "count", BYTES_AT_ONCE), BYTES_AT_ONCE)
+    return Answer(
+        200, frame[start : start + count], "application/octet-stream", {"X-Kwire-Total": str(len(frame))}
+    )
+
+
+CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
+    "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
+    "exchange": exchange, "message": message, "field": field_at, "bytes": octets,
+}  # fmt: skip

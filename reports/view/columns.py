@@ -1,0 +1,249 @@
+"""Columns of exchanges as mapped files: what the page filters, sorts and counts.
+
+In: the table `exchanges` of a dataset. Out: `Columns`, NumPy arrays over files of a folder, in order of the requests.
+Rules: text is numbers of a list of distinct values; integers are as narrow as they fit, their smallest number means
+null; the folder is complete when `columns.json` is there, which is written last. What is mapped stays the system's to
+evict, so memory does not grow with the dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from analyzer import tables
+from analyzer.dataset import StoredDataset, readable
+
+LAYOUT: Final = 1
+"""Of the folder; another one is made again."""
+
+LIST: Final = "columns.json"
+TYPES: Final = {column.name: column.type for column in tables.EXCHANGES}
+LISTS: Final = ("topics", "errors")
+INTEGERS: Final = tuple(name for name, kind in TYPES.items() if name not in LISTS and not pa.types.is_string(kind))
+TEXTS: Final = tuple(name for name, kind in TYPES.items() if pa.types.is_string(kind))
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A column of lists. `ends` int64[n + 1]: where each row's elements begin; `row` [m]: the row of each element;
+    `code` [m]: which of the column's values it is, or the error's number; `count` [m]: how often (errors only)."""
+
+    ends: np.ndarray
+    row: np.ndarray
+    code: np.ndarray
+    count: np.ndarray | None = None
+
+    def of(self, row: int) -> slice:
+        """The elements of one row."""
+        return slice(int(self.ends[row]), int(self.ends[row + 1]))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """n exchanges by column. `integers`: times as microseconds since 1970; the smallest number of an array's type is
+    null. `codes`: -1 is null, else which of `values`."""
+
+    n: int
+    integers: dict[str, np.ndarray]
+    codes: dict[str, np.ndarray]
+    values: dict[str, list[str]]
+    topics: Listed
+    errors: Listed
+    _present: dict[str, bool] = field(default_factory=dict, repr=False)
+
+    def integer(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """A column's numbers, and bool[n] whether there is one."""
+        found = self.integers[name]
+        return found, found != np.iinfo(found.dtype).min
+
+    def nothing(self, name: str) -> bool:
+        """Has no exchange a value in this column? (An older dataset, or one without what traffic means.)"""
+        if name not in self._present:
+            numbers = name in self.integers
+            self._present[name] = bool(self.integer(name)[1].any()) if numbers else bool(self.values[name])
+        return not self._present[name]
+
+
+# --- making -----------------------------------------------------------------------------------------------------------
+
+
+def make(dataset: StoredDataset, topic_name: Callable[[str], str], folder: Path) -> None:
+    """Write the columns of a dataset. Raises DatasetError where its files cannot be read, OSError where the folder
+    cannot be written."""
+    files = [dataset.path / entry["path"] for entry in dataset.manifest["files"] if entry["table"] == "exchanges"]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with readable(dataset.path, "exchanges"):
+        taken = _Taken(files)
+        first = _times(taken, "request_time")
+        late = first == _null(first)
+        first[late] = _times(taken, "response_time")[late]
+        order = np.argsort(first, kind="stable")
+        del first, late
+        values: dict[str, list[str]] = {}
+        for name in INTEGERS:
+            _save(folder, name, _narrow(_times(taken, name))[order])
+        for name in TEXTS:
+            codes, values[name] = _coded(taken.column(name), str)
+            _save(folder, name, codes[order])
+        values["topics"] = _save_topics(folder, taken, order, topic_name)
+        _save_errors(folder, taken, order)
+    _write(folder / LIST, json.dumps({"layout": LAYOUT, "rows": len(order), "values": values}).encode())
+
+
+def complete(folder: Path) -> bool:
+    """Whether the columns are all there, in the layout of this version."""
+    try:
+        return bool(json.loads((folder / LIST).read_bytes())["layout"] == LAYOUT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def opened(folder: Path) -> Columns:
+    """The columns that `make` wrote. Raises OSError and ValueError where they are not what it wrote."""
+    listed = json.loads((folder / LIST).read_bytes())
+    n, values = listed["rows"], listed["values"]
+    columns = Columns(
+        n,
+        {name: _load(folder, name) for name in INTEGERS},
+        {name: _load(folder, name) for name in TEXTS},
+        values,
+        Listed(*(_load(folder, f"topics.{part}") for part in ("ends", "row", "code"))),
+        Listed(*(_load(folder, f"errors.{part}") for part in ("ends", "row", "code", "count"))),
+    )
+    if any(len(array) != n for array in (*columns.integers.values(), *columns.codes.values())):
+        raise ValueError("columns of different lengths")
+    return columns
+
+
+class _Taken:
+    """The files of the table, a column at a time; text comes as numbers of distinct values."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = []
+        for path in files:
+            schema = pyarrow.parquet.read_metadata(path).schema
+            paths = (schema.column(i).path for i in range(len(schema)))
+            texts = [path for path in paths if path in TEXTS or path.startswith("topics.")]
+            self._files.append(pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts))
+
+    def column(self, name: str) -> Any:
+        """A column of all files as one array; one that older datasets lack is null."""
+        chunks: list[Any] = []
+        for file in self._files:
+            if name in file.schema_arrow.names:
+                chunks += file.read(columns=[name]).column(0).chunks
+            else:
+                chunks.append(pa.nulls(file.metadata.num_rows, TYPES[name]))
+        if not chunks:
+            return pa.nulls(0, TYPES[name])
+        if any(pa.types.is_dictionary(chunk.type) for chunk in chunks):
+            chunks = [c if pa.types.is_dictionary(c.type) else c.dictionary_encode() for c in chunks]
+            found = pa.chunked_array(chunks).unify_dictionaries()
+        else:
+            found = pa.chunked_array(chunks)
+        return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+
+
+def _null(array: np.ndarray) -> int:
+    return int(np.iinfo(array.dtype).min)
+
+
+def _times(taken: _Taken, name: str) -> np.ndarray:
+    """A column of integers or times as int64[n]."""
+    array = taken.column(name)
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    array = array.cast(pa.int64())
+    return np.array(array.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False))
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+    """The same numbers in the narrowest type that has room for null, too."""
+    there = array[array != _null(array)]
+    low, high = (int(there.min()), int(there.max())) if len(there) else (0, 0)
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min < low and high <= np.iinfo(kind).max:
+            narrow = array.astype(kind)
+            narrow[array == _null(array)] = np.iinfo(kind).min
+            return narrow
+    return array
+
+
+def _coded(array: Any, named: Callable[[str], str]) -> tuple[np.ndarray, list[str]]:
+    """Text as int32[n] of distinct values; `named`: what a value is called (two may be called the same)."""
+    if pa.types.is_null(array.type):
+        return np.full(len(array), -1, np.int32), []
+    if not pa.types.is_dictionary(array.type):
+        array = array.dictionary_encode()
+    places: dict[str, int] = {}
+    names = [None if value is None else named(value) for value in array.dictionary.to_pylist()]
+    place = np.array([-1 if name is None else places.setdefault(name, len(places)) for name in names] + [-1], np.int32)
+    indices = array.indices.cast(pa.int64()).fill_null(len(names)).to_numpy(zero_copy_only=False)
+    return place[indices], list(places)
+
+
+def _elements(array: Any, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of a column of lists in another order: where each row's elements end up (int64[n + 1]), each element's row, and
+    where each element is now."""
+    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    starts = np.cumsum(lengths) - lengths
+    moved = lengths[order]
+    ends = np.zeros(len(order) + 1, np.int64)
+    np.cumsum(moved, out=ends[1:])
+    row = np.repeat(np.arange(len(order), dtype=np.uint32), moved)
+    at = np.arange(ends[-1]) - np.repeat(ends[:-1], moved) + np.repeat(starts[order], moved)
+    return ends, row, at
+
+
+def _save_topics(folder: Path, taken: _Taken, order: np.ndarray, topic_name: Callable[[str], str]) -> list[str]:
+    array = taken.column("topics")
+    ends, row, at = _elements(array, order)
+    codes, values = _coded(array.flatten(), topic_name)
+    for part, content in (("ends", ends), ("row", row), ("code", codes[at])):
+        _save(folder, f"topics.{part}", content)
+    return values
+
+
+def _save_errors(folder: Path, taken: _Taken, order: np.ndarray) -> None:
+    array = taken.column("errors")
+    ends, row, at = _elements(array, order)
+    flat = array.flatten()
+    code, count = (
+        flat.field(name).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(kind)[at]
+        for name, kind in (("code", np.int16), ("count", np.int32))
+    )
+    for part, content in (("ends", ends), ("row", row), ("code", code), ("count", count)):
+        _save(folder, f"errors.{part}", content)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _write(path: Path, content: bytes) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _save(folder: Path, name: str, array: np.ndarray) -> None:
+    path = folder / f"{name}.npy"
+    _write(path, b"")
+    with open(path, "wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def _load(folder: Path, name: str) -> np.ndarray:
+    """An array over its file; it cannot be written."""
+    found: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    return found.view(np.ndarray) if len(found) else np.array(found)

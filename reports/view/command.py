@@ -1,0 +1,143 @@
+"""`kwire view`: the server is started, and the page opened.
+
+In: parsed options. Out: the page's address on stdout; what is going on on stderr. It runs until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import os
+import re
+import secrets
+import signal
+import socket
+import stat
+import sys
+from types import FrameType
+from typing import Final, NoReturn
+
+from analyzer.failure import Failure
+
+LEAST_TOKEN: Final = 16
+"""Characters of a token in a file: fewer could be guessed."""
+
+
+def view(options: argparse.Namespace) -> int:
+    """`kwire view`."""
+    host, port = _address(options.listen)
+    token = _token(options.token_file)
+    local = _is_local(host)
+    if not local and token is None:
+        raise Failure(
+            f"--listen {options.listen}: others could reach the page there, and it shows what is in the capture",
+            "--token-file FILE, with a secret of your own in it, lets in who has that",
+        )
+    try:
+        import uvicorn
+
+        from reports.view import opening
+        from reports.view.server import Door, application
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("uvicorn", "starlette", "anyio"):
+            raise
+        raise Failure("kwire view needs Starlette and uvicorn", "pip install 'kwire[view]'") from None
+    listening = _listening(host, port, options.listen)
+    port = listening.getsockname()[1]
+    with contextlib.ExitStack() as stack:
+        stack.callback(listening.close)
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))  # what is to go goes
+        shown = opening.opened(options.sources, options, stack)
+        door = Door(token or secrets.token_urlsafe(32), token is not None, _names(host, port), port)
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{port}/" + ("" if token is not None else f"?token={door.token}")
+        sys.stdout.write(address + "\n")
+        sys.stdout.flush()
+        count = shown.tables.columns.n
+        sys.stderr.write(f"kwire: {count:,} exchanges at the address above; Ctrl-C ends\n")
+        if not local:
+            sys.stderr.write("note: the page is not encrypted on its way; a tunnel (ssh -L) is\n")
+        if options.open and token is None:
+            _open(address)
+        config = uvicorn.Config(
+            application(shown, door), log_level="critical", lifespan="off", server_header=False, access_log=False,
+            timeout_graceful_shutdown=1, ws="none",
+        )  # fmt: skip
+        uvicorn.Server(config).run(sockets=[listening])
+    return 0
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _address(text: str | None) -> tuple[str, int]:
+    """HOST and PORT of `--listen`; 0 is any free port."""
+    if text is None:
+        return "127.0.0.1", 0
+    found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+)):)?([0-9]{1,5})", text)
+    if found is None or int(found[3]) > 65535:
+        raise Failure(f"--listen {text}: not [HOST:]PORT", "as --listen 8080, or --listen 127.0.0.1:8080")
+    return found[1] or found[2] or "127.0.0.1", int(found[3])
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _names(host: str, port: int) -> frozenset[str]:
+    """What browsers may call the server; another name that leads here is another site's trick (DNS rebinding). None
+    are known where it listens on every address."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            return frozenset()
+    named = f"[{host}]" if ":" in host else host
+    local = ("127.0.0.1", "localhost", "[::1]") if _is_local(host) else ()
+    return frozenset(f"{one}:{port}" for one in (named, *local))
+
+
+def _token(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        if os.stat(path).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise Failure(f"{path}: others may read this file, and so the token", f"chmod 600 {path}")
+        with open(path, encoding="ascii") as file:
+            token = file.read(4096).strip()
+    except OSError as failure:
+        raise Failure(f"{path}: {failure.strerror}", "give a file with a secret to --token-file") from None
+    except UnicodeDecodeError:
+        raise Failure(f"{path}: not plain text", "a token is letters, digits, - and _") from None
+    if not re.fullmatch(rf"[A-Za-z0-9_\-.~]{{{LEAST_TOKEN},}}", token):
+        raise Failure(
+            f"{path}: a token has {LEAST_TOKEN} or more letters, digits, - and _",
+            "python3 -c 'import secrets; print(secrets.token_urlsafe())' makes one",
+        )
+    return token
+
+
+def _listening(host: str, port: int, asked: str | None) -> socket.socket:
+    """A socket that listens. Raises Failure where it cannot."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as failure:
+        raise Failure(
+            f"--listen {asked or host}: {failure.strerror}", "another port may be free; without --listen one is chosen"
+        ) from None
+
+
+def _open(address: str) -> None:
+    """Open the page in the user's browser, where there is a screen for one."""
+    import webbrowser
+
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    with contextlib.suppress(webbrowser.Error):
+        webbrowser.open(address)

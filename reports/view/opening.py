@@ -1,0 +1,188 @@
+"""From the arguments of `kwire view` to a view: a dataset as it is, or captures analysed into one that is kept.
+
+In: a DATASET or CAPTUREs and how to read them. Out: a `View`. Rules: what is made lies in the cache folder, for this
+user alone (it is customers' data), bounded, and is used again where the same is asked; with `cache` off it goes when
+the view does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from analyzer import __version__
+from analyzer.commands import dataset_of
+from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset
+from analyzer.failure import Failure
+from analyzer.options import Reading
+from captures.cache import cache_root
+from captures.files import CaptureError, capture_points, urls
+from reports.view import columns
+from reports.view.answers import View
+from reports.output import name_of
+from reports.view.messages import Captures, Messages
+from reports.view.tables import Tables
+
+LIMIT_BYTES: Final = 8 << 30
+"""Of all views kept: ten million exchanges take some 1.5 GB. The longest unused go first."""
+
+
+def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+    """The view of a dataset or of captures; what is not to stay goes when `stack` does. Raises Problem."""
+    datasets = [source for source in sources if is_dataset(source)]
+    if datasets and len(sources) > 1:
+        raise Failure(f"{datasets[0]}: a dataset is viewed alone", "kwire analyze --append makes one of several")
+    if datasets:
+        if options.port or options.rotated:
+            raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
+        return _of_dataset(datasets[0], options, stack)
+    return _of_captures(sources, options, stack)
+
+
+def _of_dataset(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+    dataset = open_dataset(source)
+    manifest = (Path(source) / MANIFEST).read_bytes()
+    folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
+    command = ("kwire", "view", source)
+    return _view(dataset, folder / "columns", _captures_of(dataset), name_of(source), command, options)
+
+
+def _of_captures(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+    how = Reading.asked(options)
+    again = "-" not in sources  # stdin is read once
+    if again and options.cache:
+        folder = _folder(options, stack, "captures", *_identity(sources, how))
+    else:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
+    made = folder / "dataset"
+    if not is_dataset(made):
+        asked = argparse.Namespace(**{**vars(options), "filter": None})
+        dataset_of(sources, str(made), asked, keep_bytes=not again)
+    command = ("kwire", "show", *sources, *(["--rotated"] if how.rotated else []),
+               *(word for port in how.ports for word in ("--port", str(port))))  # fmt: skip
+    name = ", ".join(map(name_of, sources))
+    captures = Captures(tuple(sources), how) if again else None
+    return _view(open_dataset(made), folder / "columns", captures, name, command, options)
+
+
+def _view(
+    dataset: StoredDataset,
+    folder: Path,
+    captures: Captures | None,
+    name: str,
+    command: tuple[str, ...],
+    options: argparse.Namespace,
+) -> View:
+    topics = {row["topic_id"]: row["topic"] for row in dataset.topic_ids.to_table().to_pylist() if row["topic"]}
+    tables = Tables(dataset, _columns(dataset, folder, topics), topics)
+    messages = Messages(tables, captures)
+    if captures is not None:
+        tables.bodies = messages.matching
+    return View(tables, messages, name, command, options.filter or "")
+
+
+def _columns(dataset: StoredDataset, folder: Path, topics: dict[str, str]) -> columns.Columns:
+    """The mapped columns of a dataset: those in the folder, or made there in one step."""
+    if columns.complete(folder):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: made again
+            found = columns.opened(folder)
+            os.utime(folder.parent)  # used now
+            return found
+    beside = folder.with_name(f".columns-{secrets.token_hex(4)}")
+    try:
+        columns.make(dataset, lambda topic: topics.get(topic, topic), beside)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another view was quicker
+            beside.rename(folder)
+        return columns.opened(folder)
+    except OSError as failure:
+        raise Failure(
+            f"{folder.parent}: the view's columns cannot be written: {failure.strerror}",
+            "KWIRE_CACHE_DIR names another folder; --no-cache uses the one for temporary files (TMPDIR)",
+        ) from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def _identity(sources: Sequence[str], how: Reading) -> list[str]:
+    """What captures are, as far as it can be told without reading them: other files, other options, another kwire make
+    another dataset."""
+    said = [__version__, repr((how.rotated, sorted(how.ports), how.frame_limit))]
+    for point in capture_points(list(sources), how.rotated):
+        for path in point.paths:
+            if urls.is_url(path):
+                said.append(path)
+            else:
+                status = os.stat(path)
+                said.append(json.dumps([os.path.realpath(path), status.st_size, status.st_mtime_ns]))
+    return said
+
+
+def _folder(options: argparse.Namespace, stack: contextlib.ExitStack, *identity: str) -> Path:
+    """Where what is made of something is kept."""
+    if not options.cache:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
+    root = cache_root() / "view"
+    folder = root / hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
+    try:
+        for one in (root.parent, root, folder):
+            one.mkdir(mode=0o700, exist_ok=True)
+    except OSError as failure:
+        raise Failure(
+            f"{folder}: {failure.strerror}", "KWIRE_CACHE_DIR names another folder; --no-cache keeps nothing"
+        ) from None
+    stack.callback(_bound, root, folder)
+    return folder
+
+
+def _bound(root: Path, used: Path) -> None:
+    """Take away what was not used for longest, until the rest is within the limit."""
+    with contextlib.suppress(OSError):
+        kept = sorted((one for one in root.iterdir() if one != used), key=lambda one: one.stat().st_mtime)
+        sizes = {one: sum(file.stat().st_size for file in one.rglob("*") if file.is_file()) for one in (*kept, used)}
+        total = sum(sizes.values())
+        for one in kept:
+            if total <= LIMIT_BYTES:
+                break
+            total -= sizes[one]
+            shutil.rmtree(one, ignore_errors=True)
+
+
+def _captures_of(dataset: StoredDataset) -> Captures | None:
+    """The captures of a dataset, where they still lie beside it or in the current folder as they were; else None."""
+    found: list[str] = []
+    for entry in dataset.captures:
+        place = next((str(p) for p in _places(dataset.path, entry["name"]) if _same(p, entry["files"])), None)
+        if place is None:
+            return None
+        found.append(place)
+    return Captures(tuple(found), Reading()) if found else None
+
+
+def _places(dataset: Path, name: str) -> list[Path]:
+    """Where a capture may lie; a name that leads elsewhere is none."""
+    if os.path.basename(name) != name or name in (".", ".."):
+        return []
+    return [folder / name for folder in (dataset.resolve().parent, Path.cwd()) if (folder / name).exists()]
+
+
+def _same(path: Path, files: Sequence[dict[str, object]]) -> bool:
+    """Does a capture have the files that the dataset was made of, by name and size?"""
+    try:
+        point = capture_points([str(path)])[0]
+        there = sorted((os.path.basename(one), os.path.getsize(one)) for one in point.paths)
+    except (CaptureError, OSError):
+        return False
+    return there == sorted((str(one.get("name")), one.get("size")) for one in files)

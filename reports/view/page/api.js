@@ -1,0 +1,64 @@
+/** Asking the server (API.md): one function a kind of answer. Errors are `Refused`, with the server's own words. */
+
+/** What the server says is wrong; `start` and `length`: where in the filter, if it is about one. */
+export class Refused extends Error {
+  /** @param {{message: string, hint?: string, start?: number, length?: number}} said */
+  constructor(said) {
+    super(said.message);
+    this.hint = said.hint ?? "";
+    this.start = said.start ?? null;
+    this.length = said.length ?? 0;
+  }
+}
+
+/**
+ * @param {string} what
+ * @param {Record<string, string | number>} query
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<Response>}
+ */
+async function answer(what, query, signal) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) if (value !== "") words.set(name, String(value));
+  let response;
+  try {
+    response = await fetch(`/api/1/${what}?${words}`, { signal, cache: "no-store" });
+  } catch (failure) {
+    if (failure instanceof DOMException && failure.name === "AbortError") throw failure;
+    throw new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" });
+  }
+  if (response.ok) return response;
+  if (response.headers.get("content-type")?.startsWith("application/json")) throw new Refused((await response.json()).error);
+  throw new Refused({ message: (await response.text()).trim() || `HTTP ${response.status}` });
+}
+
+/**
+ * @param {string} what
+ * @param {Record<string, string | number>} [query]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+export async function ask(what, query = {}, signal) {
+  return (await answer(what, query, signal)).json();
+}
+
+/**
+ * Bytes of a message, and how many it has.
+ * @param {string} key
+ * @param {string} side
+ * @param {number} start
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<Uint8Array>}
+ */
+export async function octets(key, side, start, signal) {
+  const response = await answer("bytes", { key, side, start }, signal);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+/**
+ * @param {unknown} failure
+ * @returns {boolean} whether a request was only given up for a newer one
+ */
+export function givenUp(failure) {
+  return failure instanceof DOMException && failure.name === "AbortError";
+}

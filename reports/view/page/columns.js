@@ -1,0 +1,135 @@
+/** Columns of the list: what each shows, which columns of the table it needs, and what it is in a filter. */
+
+import { duration, moment, printable, quoted, since, size } from "./text.js";
+
+/**
+ * @typedef {{name: string, kind: string, about: string, empty: boolean, stated: boolean}} TableColumn
+ * @typedef {Record<string, any>} Row values of one exchange by column, and `outcome`, `subject`, `key`
+ * @typedef {object} Column
+ * @property {string} id
+ * @property {string} title
+ * @property {number} width in characters; 0: what is left
+ * @property {boolean} [right]
+ * @property {readonly string[]} needs
+ * @property {string} sort column to sort by; empty: it cannot be sorted
+ * @property {(row: Row, start: number) => string} text
+ * @property {(row: Row) => [string, string][]} terms what to filter to: [name, value as a filter has it]
+ * @property {string} about
+ */
+
+/** The list as it begins. */
+export const FIRST = ["time", "client", "client_id", "broker", "api", "latency_us", "parts", "request_bytes", "response_bytes", "result"];
+/** And where the screen is narrow. */
+export const NARROW = ["time", "api", "latency_us", "result"];
+
+/** Parts of the time of an exchange, in the order that they are drawn. */
+export const PARTS = ["queue_us", "muted_us", "network_us", "hold_us", "broker_us"];
+
+/**
+ * @param {string} ip
+ * @param {number} port
+ * @returns {string}
+ */
+export function end(ip, port) {
+  return ip.includes(":") ? `[${ip}]:${port}` : `${ip}:${port}`;
+}
+
+/**
+ * @param {string} side
+ * @returns {Column}
+ */
+function address(side) {
+  const [ip, port] = [`${side}_ip`, `${side}_port`];
+  return {
+    id: side, title: side, width: 21, needs: [ip, port], sort: ip,
+    about: side === "client" ? "Address of the side that sends requests." : "Address of the side that answers.",
+    text: (row) => (row[ip] === null ? "" : end(row[ip], row[port])),
+    terms: (row) => (row[ip] === null ? [] : [[side, end(row[ip], row[port])]]),
+  };
+}
+
+/** @type {Column[]} */
+const MADE = [
+  {
+    id: "time", title: "time", width: 13, right: true, needs: ["request_time", "response_time"], sort: "request_time",
+    about: "First byte of the request, in seconds since the capture began.",
+    text: (row, start) => {
+      const when = row.request_time ?? row.response_time;
+      return when === null ? "" : since(when, start);
+    },
+    terms: (row) => (row.request_time === null ? [] : [["request_time", moment(row.request_time)]]),
+  },
+  address("client"),
+  address("broker"),
+  {
+    id: "api", title: "API", width: 23, needs: ["api", "api_key", "api_version"], sort: "api", about: "API and its version.",
+    text: (row) => {
+      const name = row.api ?? (row.api_key === null ? "?" : `API ${row.api_key}`);
+      return row.api_version === null ? name : `${name} v${row.api_version}`;
+    },
+    terms: (row) => (row.api !== null ? [["api", row.api]] : row.api_key !== null ? [["api_key", String(row.api_key)]] : []),
+  },
+  {
+    id: "parts", title: "time spent", width: 14, needs: [...PARTS, "total_us", "cause"], sort: "total_us",
+    about: "Parts of the time from the first byte asked to the last answered: queue, throttle, network, held on purpose, broker.",
+    text: () => "",
+    terms: (row) => (row.cause === null ? [] : [["cause", row.cause]]),
+  },
+  {
+    id: "result", title: "result", width: 0, needs: ["errors", "status", "topics", "group_id", "response_state"], sort: "errors",
+    about: "How it ended, and what it was about.",
+    text: (row) => `${row.outcome} ${row.subject}`.trim(),
+    terms: (row) => [
+      ...row.errors.map((/** @type {{code: number}} */ one) => /** @type {[string, string]} */ (["error", String(one.code)])),
+      ...(row.status === "answered" ? [] : [/** @type {[string, string]} */ (["status", row.status])]),
+      ...row.topics.slice(0, 5).map((/** @type {string} */ one) => /** @type {[string, string]} */ (["topic", quoted(one)])),
+      ...(row.group_id === null ? [] : [/** @type {[string, string]} */ (["group", quoted(row.group_id)])]),
+    ],
+  },
+];
+
+/** @param {TableColumn} column @returns {Column} */
+function plain(column) {
+  const { name, kind, about } = column;
+  const wide = { time: 27, text: 18, duration: 10, size: 10, topics: 24, errors: 24 }[kind] ?? 10;
+  return {
+    id: name, title: name.replace(/_(us|bytes)$/, "").replaceAll("_", " "), width: wide,
+    right: ["duration", "size", "integer"].includes(kind), needs: [name], sort: name, about,
+    text: (row) => {
+      const value = row[name];
+      if (value === null) return "";
+      if (kind === "duration") return duration(value);
+      if (kind === "size") return size(value);
+      if (kind === "time") return moment(value);
+      if (kind === "topics") return value.map(printable).join(", ");
+      if (kind === "errors") return value.map((/** @type {{code: number}} */ one) => one.code).join(", ");
+      return printable(String(value));
+    },
+    terms: (row) => {
+      const value = row[name];
+      if (value === null) return [];
+      if (kind === "topics") return value.slice(0, 5).map((/** @type {string} */ one) => ["topic", quoted(one)]);
+      if (kind === "errors") return value.map((/** @type {{code: number}} */ one) => ["error", String(one.code)]);
+      if (kind === "duration") return [[name, `${value}us`]];
+      if (kind === "time") return [[name, moment(value)]];
+      return [[name, kind === "text" ? quoted(value) : String(value)]];
+    },
+  };
+}
+
+/**
+ * Every column that the list can show.
+ * @param {readonly TableColumn[]} table
+ * @returns {Map<string, Column>}
+ */
+export function known(table) {
+  const found = new Map(MADE.map((column) => [column.id, column]));
+  for (const column of table) if (!found.has(column.name)) found.set(column.name, plain(column));
+  const latency = found.get("latency_us");
+  if (latency) latency.title = "latency";
+  for (const [name, title] of /** @type {const} */ ([["request_bytes", "request"], ["response_bytes", "response"]])) {
+    const column = found.get(name);
+    if (column) column.title = title;
+  }
+  return found;
+}

@@ -1,0 +1,112 @@
+/**
+ * Values as text, and as words of a filter.
+ *
+ * Rule: what comes from a capture is shown through `printable` and set as `textContent`, never as markup.
+ */
+
+/** Categories that are not printable: controls, marks of direction, halves of pairs, separators other than a space. */
+const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
+const EVERY_UNPRINTABLE = new RegExp(UNPRINTABLE.source, "gu");
+
+/**
+ * Others' text made fit to be seen: what is not printable becomes `\xNN`, `\uNNNN`, as in the terminal.
+ * @param {string} text
+ * @returns {string}
+ */
+export function printable(text) {
+  if (!UNPRINTABLE.test(text)) return text;
+  return text.replace(EVERY_UNPRINTABLE, (char) => {
+    const known = { "\n": "\\n", "\r": "\\r", "\t": "\\t" }[char];
+    if (known) return known;
+    const code = /** @type {number} */ (char.codePointAt(0));
+    if (code < 0x100) return "\\x" + code.toString(16).padStart(2, "0");
+    if (code < 0x10000) return "\\u" + code.toString(16).padStart(4, "0");
+    return "\\U" + code.toString(16).padStart(8, "0");
+  });
+}
+
+/**
+ * @param {number | null} micros
+ * @returns {string} `831 us`, `3.1 ms`, `2.05 s`
+ */
+export function duration(micros) {
+  if (micros === null) return "";
+  if (Math.abs(micros) < 1000) return `${micros} us`;
+  if (Math.abs(micros) < 1e6) return `${(micros / 1e3).toFixed(1)} ms`;
+  return `${(micros / 1e6).toFixed(2)} s`;
+}
+
+/**
+ * @param {number | null} count
+ * @returns {string} `866 B`, `12.3 kB`, `1.1 MB`
+ */
+export function size(count) {
+  if (count === null) return "";
+  if (count < 1000) return `${count} B`;
+  for (const [unit, scale] of /** @type {[string, number][]} */ ([["kB", 1e3], ["MB", 1e6], ["GB", 1e9]])) {
+    if (count < scale * 1000) return `${(count / scale).toFixed(1)} ${unit}`;
+  }
+  return `${(count / 1e12).toFixed(1)} TB`;
+}
+
+/**
+ * @param {number} micros since 1970
+ * @returns {string} RFC 3339, six decimals
+ */
+export function moment(micros) {
+  const whole = Math.floor(micros / 1e6);
+  const rest = micros - whole * 1e6;
+  return new Date(whole * 1000).toISOString().slice(0, 19) + "." + String(rest).padStart(6, "0") + "Z";
+}
+
+/**
+ * @param {number} micros since 1970
+ * @param {number} start of the capture
+ * @returns {string} seconds since then
+ */
+export function since(micros, start) {
+  const left = micros - start;
+  const sign = left < 0 ? "-" : "";
+  const whole = Math.floor(Math.abs(left) / 1e6);
+  return `${sign}${whole}.${String(Math.abs(left) - whole * 1e6).padStart(6, "0")}`;
+}
+
+/**
+ * @param {number} count
+ * @returns {string} `1,234`
+ */
+export function counted(count) {
+  return String(count).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/**
+ * A value as a filter has it. Always quoted, so that it is never taken for a name.
+ * @param {string} value
+ * @returns {string}
+ */
+export function quoted(value) {
+  return `"${value.replaceAll('"', '""')}"`;
+}
+
+/**
+ * Words for a shell.
+ * @param {readonly string[]} words
+ * @returns {string}
+ */
+export function command(words) {
+  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
+}
+
+/**
+ * A filter with one comparison more.
+ * @param {string} filter
+ * @param {string} term
+ * @returns {string}
+ */
+export function joined(filter, term) {
+  const now = filter.trim();
+  if (!now) return term;
+  if (now === term || now.endsWith(` and ${term}`)) return now;
+  const bare = now.replace(/"(?:[^"]|"")*"|'(?:[^']|'')*'/g, "");
+  return /(^|[\s()])or([\s()]|$)/i.test(bare) ? `(${now}) and ${term}` : `${now} and ${term}`;
+}

@@ -1,0 +1,252 @@
+/** One message's fields as a tree; what is inside comes when it is opened. */
+
+import { ask } from "./api.js";
+import { Rows, moved, say } from "./rows.js";
+import { counted, printable } from "./text.js";
+
+const HEIGHT = 20;
+
+/**
+ * @typedef {object} Node
+ * @property {string} name
+ * @property {string} type
+ * @property {string} value
+ * @property {number} start
+ * @property {number} end
+ * @property {number} total children that it has
+ * @property {Node[]} [children] those that are here
+ * @property {boolean} [secret]
+ * @property {string} [exact] its value, as filters have it
+ * @property {string} [field] its name, as filters have it
+ * @property {boolean} [open]
+ *
+ * @typedef {{node: Node, path: number[], more?: undefined} | {node: Node, path: number[], more: number}} Line a field, or
+ *   `more` children of a node that are not here yet
+ */
+
+export class Tree {
+  /**
+   * @param {HTMLElement} box
+   * @param {string} side
+   * @param {object} to
+   * @param {(node: Node | null, path: number[]) => void} to.chosen
+   * @param {(node: Node, x: number, y: number) => void} to.menu
+   * @param {(failure: unknown) => void} to.failed
+   */
+  constructor(box, side, to) {
+    this.box = box;
+    this.side = side;
+    this.to = to;
+    this.key = "";
+    /** @type {Node} */
+    this.root = { name: side, type: "", value: "", start: 0, end: 0, total: 0, children: [], open: true };
+    /** @type {Line[]} */
+    this.lines = [];
+    this.index = -1;
+    this.rows = new Rows(box, { height: HEIGHT, role: "treeitem", draw: (element, index) => this.draw(element, index) });
+    box.addEventListener("click", (event) => this.clicked(event));
+    box.addEventListener("contextmenu", (event) => {
+      const line = this.lines[this.rows.at(event)];
+      if (!line) return;
+      event.preventDefault();
+      this.choose(this.rows.at(event));
+      if (line.more === undefined) this.to.menu(line.node, event.clientX, event.clientY);
+    });
+  }
+
+  /**
+   * Show a side of an exchange.
+   * @param {string} key
+   * @param {any} told the first page of its fields
+   */
+  show(key, told) {
+    this.key = key;
+    this.root = { ...this.root, total: told.total, children: told.children, open: true };
+    for (const node of told.children) opened(node);
+    this.index = -1;
+    this.rows.position = 0;
+    this.flatten();
+  }
+
+  empty() {
+    this.key = "";
+    this.root = { ...this.root, total: 0, children: [] };
+    this.index = -1;
+    this.flatten();
+  }
+
+  flatten() {
+    /** @type {Line[]} */
+    const lines = [];
+    /** @param {Node} node @param {number[]} path */
+    const walk = (node, path) => {
+      const children = node.children ?? [];
+      children.forEach((child, at) => {
+        const here = [...path, at];
+        lines.push({ node: child, path: here });
+        if (child.open) walk(child, here);
+      });
+      const more = node.total - children.length;
+      if (more > 0) lines.push({ node, path, more });
+    };
+    walk(this.root, []);
+    this.lines = lines;
+    this.rows.resize(lines.length);
+    this.rows.refresh(true);
+  }
+
+  /**
+   * @param {HTMLElement} element
+   * @param {number} index
+   */
+  draw(element, index) {
+    const line = this.lines[index];
+    if (!line) return;
+    if (!element.children.length) {
+      for (const name of ["fold", "name", "value"]) {
+        const part = document.createElement("span");
+        part.className = name;
+        element.append(part);
+      }
+    }
+    const [fold, name, value] = /** @type {HTMLElement[]} */ ([...element.children]);
+    if (!fold || !name || !value) return;
+    const { node, path } = line;
+    const level = line.more === undefined ? path.length : path.length + 1;
+    element.style.setProperty("--level", String(level - 1));
+    element.setAttribute("aria-level", String(level));
+    element.setAttribute("aria-selected", String(index === this.index));
+    if (index === this.index) this.box.setAttribute("aria-activedescendant", element.id);
+    if (line.more !== undefined) {
+      element.className = "row more";
+      element.removeAttribute("aria-expanded");
+      say(fold, "");
+      say(name, `${counted(line.more)} more`);
+      say(value, "");
+      return;
+    }
+    element.className = `row${node.secret ? " secret" : ""}`;
+    if (node.total) element.setAttribute("aria-expanded", String(Boolean(node.open)));
+    else element.removeAttribute("aria-expanded");
+    say(fold, node.total ? (node.open ? "▾" : "▸") : "");
+    say(name, `${printable(node.name)}${node.value ? ":" : ""}`);
+    say(value, printable(node.value));
+    element.title = `${node.type}, bytes ${node.start} to ${node.end}` + (node.start === node.end ? ": compressed, or none of its own" : "");
+  }
+
+  /** @param {number} index */
+  choose(index) {
+    if (!this.lines[index]) return;
+    this.index = index;
+    this.rows.reveal(index);
+    this.rows.refresh(true);
+    const line = this.lines[index];
+    if (line && line.more === undefined) this.to.chosen(line.node, line.path);
+  }
+
+  /**
+   * Open or close a node, or fetch more children.
+   * @param {number} index
+   * @param {boolean} [open]
+   */
+  async toggle(index, open) {
+    const line = this.lines[index];
+    if (!line) return;
+    const { node, path } = line;
+    try {
+      if (line.more !== undefined) await this.fetch(node, path);
+      else if (node.total) {
+        node.open = open ?? !node.open;
+        if (node.open && !node.children) await this.fetch(node, path);
+      }
+    } catch (failure) {
+      this.to.failed(failure);
+    }
+    this.flatten();
+  }
+
+  /**
+   * The next children of a node.
+   * @param {Node} node
+   * @param {number[]} path
+   */
+  async fetch(node, path) {
+    const first = node.children?.length ?? 0;
+    const told = await ask("message", { key: this.key, side: this.side, path: path.join("."), first });
+    for (const child of told.children) opened(child);
+    node.children = [...(node.children ?? []), ...told.children];
+    node.total = told.total;
+  }
+
+  /**
+   * Open the way to a node, and choose it.
+   * @param {readonly number[]} path
+   */
+  async reveal(path) {
+    const key = this.key;
+    let node = this.root;
+    for (const [depth, at] of path.entries()) {
+      node.open = true;
+      while ((node.children?.length ?? 0) <= at) {
+        const before = node.children?.length ?? 0;
+        await this.fetch(node, path.slice(0, depth));
+        if (this.key !== key || (node.children?.length ?? 0) === before) return;
+      }
+      node = /** @type {Node} */ (node.children?.[at]);
+    }
+    this.flatten();
+    const index = this.lines.findIndex((line) => line.more === undefined && line.node === node);
+    if (index < 0) return;
+    this.rows.reveal(index, true);
+    this.choose(index);
+  }
+
+  /** @param {MouseEvent} event */
+  clicked(event) {
+    const index = this.rows.at(event);
+    const line = this.lines[index];
+    if (!line) return;
+    if (line.more !== undefined || (event.target instanceof Element && event.target.className === "fold")) void this.toggle(index);
+    else this.choose(index);
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   * @returns {boolean}
+   */
+  pressed(event) {
+    const line = this.lines[this.index];
+    if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+      const right = event.key === "ArrowRight";
+      if (!line || line.more !== undefined) return false;
+      if (line.node.total && Boolean(line.node.open) !== right) void this.toggle(this.index, right);
+      else if (right && line.node.total) this.choose(this.index + 1);
+      else if (!right) this.choose(this.lines.findIndex((one) => one.more === undefined && one.path.join() === line.path.slice(0, -1).join()));
+      return true;
+    }
+    if (event.key === "ContextMenu" || event.key === "v" || (event.key === "F10" && event.shiftKey)) {
+      const row = this.box.querySelector('[aria-selected="true"]');
+      if (!line || line.more !== undefined || !row) return false;
+      const place = row.getBoundingClientRect();
+      this.to.menu(line.node, place.left + 40, place.bottom);
+      return true;
+    }
+    if (event.key === "Enter" && line && (line.more !== undefined || line.node.total)) {
+      void this.toggle(this.index);
+      return true;
+    }
+    const to = moved(event.key, this.index, this.lines.length, this.rows.fitting);
+    if (to === null) return false;
+    this.choose(to);
+    return true;
+  }
+}
+
+/**
+ * A node whose children came along is open.
+ * @param {Node} node
+ */
+function opened(node) {
+  node.open = node.children !== undefined;
+  for (const child of node.children ?? []) opened(child);
+}

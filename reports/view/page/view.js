@@ -1,0 +1,512 @@
+/** The page: panes wired to each other, and to the address, which is the state. */
+
+import { Refused, ask, givenUp } from "./api.js";
+import { FIRST, NARROW, known } from "./columns.js";
+import { Exchanges } from "./exchanges.js";
+import { FilterBar } from "./filter.js";
+import { Hex } from "./hex.js";
+import { listen } from "./keys.js";
+import { Menu } from "./menu.js";
+import { command, counted, joined, printable, quoted, size } from "./text.js";
+import { Tree } from "./tree.js";
+
+/** @import { Column, Row } from "./columns.js" */
+/** @import { Node } from "./tree.js" */
+
+/**
+ * @template {HTMLElement} T
+ * @param {string} id
+ * @param {new () => T} [kind]
+ * @returns {T}
+ */
+function element(id, kind) {
+  const found = document.getElementById(id);
+  if (!(found instanceof (kind ?? HTMLElement))) throw new Error(`the page has no ${id}`);
+  return /** @type {T} */ (found);
+}
+
+/**
+ * What the address says.
+ * @typedef {object} State
+ * @property {string} filter
+ * @property {string} sort
+ * @property {string} key identity of the chosen exchange
+ * @property {string} side
+ * @property {string} path of the chosen field
+ * @property {string} columns
+ */
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns"]);
+
+/** @returns {State} */
+function addressed() {
+  const words = new URLSearchParams(location.search);
+  const [filter, sort, key, side, path, columns] = NAMES.map((name) => words.get(name) ?? "");
+  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns });
+}
+
+const state = addressed();
+
+/**
+ * Change the state.
+ * @param {Partial<State>} change
+ * @param {boolean} [step] one that the back button takes back
+ */
+function become(change, step = false) {
+  Object.assign(state, change);
+  const words = new URLSearchParams();
+  for (const name of NAMES) if (state[name] && !(name === "side" && state.side === "request")) words.set(name, state[name]);
+  const address = `/${words.size ? `?${words}` : ""}`;
+  if (address === location.pathname + location.search) return;
+  if (step) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
+}
+
+const status = element("status");
+const none = element("none");
+const count = element("count");
+const sides = /** @type {const} */ (["request", "response"]);
+
+/** @param {unknown} failure */
+function complain(failure) {
+  if (givenUp(failure)) return;
+  const hint = failure instanceof Refused && failure.hint ? ` — ${failure.hint}` : "";
+  tell(`${failure instanceof Error ? failure.message : failure}${hint}`, true);
+}
+
+/**
+ * @param {string} text
+ * @param {boolean} [bad]
+ */
+function tell(text, bad = false) {
+  status.textContent = printable(text);
+  status.classList.toggle("bad", bad);
+}
+
+/** @type {any} */
+let info;
+/** @type {Map<string, Column>} */
+let columns = new Map();
+/** Bytes of each side of the chosen exchange. */
+const lengths = { request: 0, response: 0 };
+/** Rounds of asking for messages: only the last one counts. */
+let round = 0;
+
+const menu = new Menu(element("menu"));
+
+const bar = new FilterBar(
+  element("filter", HTMLInputElement), element("candidates"), element("mark"), element("mistake"),
+  (filter) => {
+    void show({ filter }, true);
+    element("list").focus();
+  },
+);
+
+const list = new Exchanges(element("list"), element("head"), {
+  chosen: (key, row) => {
+    become({ key, path: "" });
+    facts(row);
+    soon();
+  },
+  menu: (column, row, x, y) => menu.open(
+    [
+      ...column.terms(row).flatMap(([name, value]) => values(name, value)),
+      { text: "copy value", does: () => void copy(column.text(row, list.start)) },
+      { text: "filter to this connection", does: () => narrow(`connection == ${quoted(row.connection)}`) },
+    ],
+    x, y,
+  ),
+  headed: (column, x, y) => menu.open(
+    [
+      ...(column.sort
+        ? [
+            { text: "largest first", does: () => void show({ sort: column.sort }, true) },
+            { text: "smallest first", does: () => void show({ sort: `-${column.sort}` }, true) },
+            { text: "in order of the requests", does: () => void show({ sort: "" }, true) },
+          ]
+        : []),
+      ...(list.columns.length > 1 ? [{ text: `hide ${column.title}`, does: () => pick(list.columns.filter((one) => one !== column).map((one) => one.id)) }] : []),
+      { text: "choose columns", does: choose },
+    ],
+    x, y,
+  ),
+  sorted: (sort) => void show({ sort }, true),
+  counted: (total, ms) => {
+    count.textContent = `${counted(total)} of ${counted(info.exchanges)} · ${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+    none.hidden = total > 0;
+    none.textContent = info.exchanges ? "No exchange passes the filter." : "No Kafka traffic was found in the capture.";
+  },
+  failed: (failure) => {
+    if (failure instanceof Refused && failure.start !== null) bar.wrong(failure.message, failure.hint, failure.start, failure.length, true);
+    else complain(failure);
+  },
+  running: (running) => {
+    element("cancel").hidden = !running;
+    document.body.classList.toggle("running", running);
+  },
+});
+
+/**
+ * What can be done with a value.
+ * @param {string} name
+ * @param {string} value as a filter has it
+ */
+function values(name, value) {
+  const not = name === "topic" || name === "error" ? `not ${name} == ${value}` : `${name} != ${value}`;
+  return [
+    { text: `filter to ${name} == ${value}`, does: () => narrow(`${name} == ${value}`) },
+    { text: `exclude ${name} == ${value}`, does: () => narrow(not) },
+    ...(columns.has(name) && !list.columns.some((one) => one.id === name)
+      ? [{ text: `add ${name} as a column`, does: () => pick([...list.columns.map((one) => one.id), name]) }]
+      : []),
+  ];
+}
+
+/** @param {string} term */
+function narrow(term) {
+  void show({ filter: joined(state.filter, term) }, true);
+}
+
+const trees = Object.fromEntries(sides.map((side) => [side, new Tree(element(side), side, {
+  chosen: (node, path) => {
+    if (!node) return;
+    become({ side, path: path.join(".") });
+    turn(side);
+    bytes.mark(node.start, node.end);
+    tell(`${node.name}: ${node.type}, ` + (node.start === node.end ? "no bytes of its own here (compressed)" : `bytes ${node.start} to ${node.end} (${size(node.end - node.start)})`));
+  },
+  menu: (node, x, y) => menu.open(nodeMenu(node), x, y),
+  failed: complain,
+})]));
+
+/** @param {Node} node */
+function nodeMenu(node) {
+  const { field, exact, type } = node;
+  const text = type === "string" || type === "uuid";
+  return [
+    ...(field && exact !== undefined ? values(field, text ? quoted(exact) : exact) : []),
+    { text: "copy value", does: () => void copy(exact ?? node.value) },
+  ];
+}
+
+const bytes = new Hex(element("bytes"), {
+  chosen: (offset) => void ask("field", { key: state.key, side: bytes.side, offset })
+    .then(({ path }) => trees[bytes.side]?.reveal(path)).catch(complain),
+  failed: complain,
+});
+
+/**
+ * Look at one side.
+ * @param {string} side
+ */
+function turn(side) {
+  element("detail").dataset.side = side;
+  for (const button of document.querySelectorAll("button.side")) {
+    if (button instanceof HTMLElement) button.setAttribute("aria-pressed", String(button.dataset.side === side));
+  }
+  const total = side === "response" ? lengths.response : lengths.request;
+  bytes.show(state.key, side, total);
+  element("about-bytes").textContent = total ? `${counted(total)} bytes` : "no bytes";
+}
+
+/** @param {Row} row */
+function facts(row) {
+  const line = element("facts");
+  const said = [
+    columns.get("api")?.text(row, 0), row.connection, row.key && `exchange ${JSON.parse(row.key)[2] ?? "–"}`,
+    columns.get("latency_us")?.text(row, 0), row.outcome, row.subject,
+  ];
+  line.textContent = printable(said.filter(Boolean).join(" · "));
+}
+
+let timer = 0;
+
+/** The messages of the chosen exchange, when the keys rest. */
+function soon() {
+  clearTimeout(timer);
+  timer = window.setTimeout(() => void messages(), 60);
+}
+
+async function messages() {
+  clearTimeout(timer);
+  const mine = ++round, { key, side, path } = state;
+  if (!key) return;
+  if (!info.bytes) {
+    for (const one of sides) element(`about-${one}`).textContent = "not in this dataset";
+    return tell("the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
+  }
+  const busy = setTimeout(() => tell("reading the messages …"), 150);
+  const found = await Promise.allSettled(sides.map((one) => ask("message", { key, side: one })));
+  clearTimeout(busy);
+  if (mine !== round) return;
+  tell("");
+  found.forEach((one, at) => {
+    const name = /** @type {"request" | "response"} */ (sides[at]);
+    const about = element(`about-${name}`);
+    const tree = /** @type {Tree} */ (trees[name]);
+    if (one.status === "rejected") {
+      lengths[name] = 0;
+      tree.empty();
+      about.textContent = one.reason instanceof Error ? printable(one.reason.message) : "";
+      complain(one.reason);
+      return;
+    }
+    const told = one.value;
+    lengths[name] = told.bytes;
+    tree.show(key, told);
+    const notes = [told.bytes ? size(told.bytes) : "", told.incomplete ? "bytes are missing" : "", told.reason ?? "", told.bytes ? `from ${told.source}` : ""];
+    about.textContent = printable(notes.filter(Boolean).join(" · "));
+  });
+  turn(side);
+  if (path) await trees[side]?.reveal(path.split(".").map(Number)).catch(complain);
+}
+
+/**
+ * Choose an exchange by its identity, wherever it is.
+ * @param {string} key
+ * @param {boolean} [step]
+ */
+async function find(key, step = false) {
+  try {
+    const told = await ask("exchange", { key });
+    become({ key, path: "" }, step);
+    facts({ ...told.row, outcome: told.outcome, subject: told.subject, key });
+    const there = await list.find(key);
+    await messages();
+    if (!there) tell("the chosen exchange is not among those that the filter lets through");
+  } catch (failure) {
+    complain(failure);
+  }
+}
+
+/**
+ * @param {Partial<State>} change
+ * @param {boolean} [step]
+ */
+async function show(change, step = false) {
+  const asked = { filter: change.filter ?? state.filter, sort: change.sort ?? state.sort };
+  bar.value = asked.filter;
+  if (!(await list.show(asked))) return;
+  become(change, step);
+  document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
+  if (state.key && list.index < 0) tell("the chosen exchange is not among those that the filter lets through");
+}
+
+/** @param {string} text */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    tell(`copied: ${text}`);
+  } catch {
+    tell(text); // where the browser lets no page copy, it can be marked here
+  }
+}
+
+function copyCommand() {
+  /** @type {string[]} */
+  const words = [...info.command];
+  if (state.filter) words.push("--filter", state.filter);
+  if (state.sort && words[1] === "show") words.push(`--sort=${state.sort}`);
+  void copy(command(words));
+}
+
+/** @param {string[]} ids */
+function pick(ids) {
+  become({ columns: ids.join(",") });
+  draw();
+}
+
+function draw() {
+  const wanted = state.columns ? state.columns.split(",") : innerWidth < 700 ? NARROW : FIRST;
+  const found = wanted.flatMap((id) => columns.get(id) ?? []);
+  list.shown(found.length ? found : FIRST.flatMap((id) => columns.get(id) ?? []), info.first_time ?? 0);
+}
+
+function choose() {
+  const box = element("choices");
+  box.replaceChildren(...[...columns.values()].map((column) => {
+    const label = document.createElement("label"), tick = document.createElement("input"), about = document.createElement("span");
+    tick.type = "checkbox";
+    tick.checked = list.columns.includes(column);
+    const table = info.columns.find((/** @type {{name: string}} */ one) => one.name === column.id);
+    about.textContent = table?.empty ? `${column.about} (nothing in this dataset)` : column.about;
+    label.append(tick, document.createElement("b"), about);
+    /** @type {HTMLElement} */ (label.children[1]).textContent = column.title;
+    tick.addEventListener("change", () => {
+      const ids = list.columns.map((one) => one.id).filter((id) => id !== column.id);
+      if (tick.checked) ids.push(column.id);
+      if (ids.length) pick(ids);
+    });
+    return label;
+  }));
+  element("choose", HTMLDialogElement).showModal();
+}
+
+/** @param {string} step */
+async function beside(step) {
+  if (!state.key) return;
+  try {
+    const { key } = await ask("neighbour", { key: state.key, step });
+    if (key) await find(key, true);
+    else tell(`this is the connection's ${step === "back" ? "first" : "last"} exchange`);
+  } catch (failure) {
+    complain(failure);
+  }
+}
+
+async function goTo() {
+  const text = element("packet", HTMLInputElement).value.trim();
+  if (!/^\d+$/.test(text)) return tell("a packet has a number, as Wireshark shows it");
+  try {
+    const found = await ask("rows", { filter: `packet == ${text}`, count: 1, columns: "api" });
+    if (found.keys.length) await find(found.keys[0], true);
+    else tell(`no message begins with packet ${text}`);
+  } catch (failure) {
+    complain(failure);
+  }
+}
+
+/** @param {string} side */
+function other(side) {
+  turn(side);
+  become({ side });
+  element(side).focus();
+}
+
+function maximise() {
+  const pane = document.activeElement?.closest(".pane");
+  const big = document.querySelector(".pane.big");
+  big?.classList.remove("big");
+  document.body.classList.toggle("maximised", !big && Boolean(pane));
+  if (!big) pane?.classList.add("big");
+}
+
+/** @param {KeyboardEvent} event */
+function pane(event) {
+  const at = document.activeElement;
+  if (at === list.box) {
+    if (event.key === "Enter" && list.current) {
+      element(state.side === "response" ? "response" : "request").focus();
+      return true;
+    }
+    return list.pressed(event);
+  }
+  if (at === bytes.box) return bytes.pressed(event);
+  const tree = Object.values(trees).find((one) => one.box === at);
+  return tree ? tree.pressed(event) : false;
+}
+
+listen(
+  [
+    { keys: ["/"], shown: "/", about: "filter", does: () => bar.input.focus() },
+    { keys: [], shown: "j k ↑ ↓ PgUp PgDn Home End", about: "move in the pane with the focus", does: null },
+    { keys: [], shown: "← →", about: "list: the value that is meant; tree: close and open; bytes: move", does: null },
+    { keys: [], shown: "v, Shift+F10", about: "what can be done with the value: filter, exclude, add as column, copy", does: null },
+    { keys: [], shown: "Enter", about: "list: to the fields; tree: open and close", does: null },
+    { keys: ["Escape"], shown: "Esc", about: "back to the list", does: () => element("list").focus() },
+    { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => void beside("on") },
+    { keys: [","], shown: ",", about: "the one before it", does: () => void beside("back") },
+    { keys: ["r"], shown: "r", about: "request or response", does: () => other(state.side === "request" ? "response" : "request") },
+    { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
+    { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
+    { keys: ["c"], shown: "c", about: "copy what is shown as a command", does: copyCommand },
+    { keys: ["\\"], shown: "\\", about: "the pane with the focus as large as the page, and back", does: maximise },
+    { keys: ["?"], shown: "?", about: "these keys", does: () => element("keys", HTMLDialogElement).showModal() },
+  ],
+  element("keys", HTMLDialogElement), pane,
+);
+
+/** A border that can be moved, by mouse and keys. */
+function splitting() {
+  const split = element("split"), main = element("main");
+  /** @param {number} share */
+  const set = (share) => {
+    const value = Math.min(Math.max(share, 15), 85);
+    main.style.setProperty("--list", `${value}%`);
+    split.setAttribute("aria-valuenow", String(Math.round(value)));
+  };
+  split.addEventListener("pointerdown", (event) => {
+    event.preventDefault();
+    split.setPointerCapture(event.pointerId);
+    const box = main.getBoundingClientRect();
+    /** @param {PointerEvent} now */
+    const follow = (now) => set(((now.clientY - box.top) / box.height) * 100);
+    split.addEventListener("pointermove", follow);
+    split.addEventListener("lostpointercapture", () => split.removeEventListener("pointermove", follow), { once: true });
+  });
+  split.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: -5, ArrowDown: 5 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    set(Number(split.getAttribute("aria-valuenow")) + step);
+  });
+  set(50);
+}
+
+/** Filters that many begin with. */
+function saved() {
+  const parts = info.columns.some((/** @type {{name: string, empty: boolean}} */ one) => one.name === "cause" && !one.empty);
+  const filters = [
+    ["errors", "error is not null"],
+    ["slow, not held", parts ? "latency > 100ms and cause != hold" : "latency > 100ms"],
+    ["no answer", "status in (unanswered, in_flight)"],
+    ["no heartbeats", "api not in (Heartbeat, ConsumerGroupHeartbeat)"],
+  ];
+  element("saved").replaceChildren(...filters.map(([name, filter]) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = /** @type {string} */ (name);
+    button.title = /** @type {string} */ (filter);
+    button.addEventListener("click", () => narrow(/** @type {string} */ (filter)));
+    return button;
+  }));
+}
+
+function themed() {
+  const root = document.documentElement;
+  const now = () => root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  const kept = localStorage.getItem("kwire-theme");
+  if (kept === "light" || kept === "dark") root.dataset.theme = kept;
+  element("theme").addEventListener("click", () => {
+    root.dataset.theme = now() === "dark" ? "light" : "dark";
+    localStorage.setItem("kwire-theme", root.dataset.theme);
+  });
+}
+
+/** What the address says, shown. */
+async function follow() {
+  Object.assign(state, addressed());
+  list.key = state.key;
+  draw();
+  await show({});
+  if (state.key) {
+    const { path, side } = state;
+    await find(state.key);
+    become({ path, side });
+    if (path) await messages();
+  }
+}
+
+async function begin() {
+  themed();
+  splitting();
+  info = await ask("info");
+  columns = known(info.columns);
+  element("name").textContent = printable(info.name);
+  element("name").title = `kwire ${info.version}: ${printable(info.captures.join(", "))}`;
+  if (!location.search && info.filter) state.filter = info.filter;
+  saved();
+  element("cancel").addEventListener("click", () => list.cancel());
+  element("columns").addEventListener("click", choose);
+  element("command").addEventListener("click", copyCommand);
+  element("help").addEventListener("click", () => element("keys", HTMLDialogElement).showModal());
+  element("go").addEventListener("submit", () => void goTo());
+  for (const button of document.querySelectorAll("button.side")) {
+    if (button instanceof HTMLElement) button.addEventListener("click", () => other(button.dataset.side ?? "request"));
+  }
+  addEventListener("popstate", () => void follow());
+  become({});
+  await follow();
+  element("list").focus();
+}
+
+void begin().catch(complain);

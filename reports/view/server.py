@@ -1,0 +1,144 @@
+"""The server: who may ask, and what is handed out. Everything that is answered is made in `answers`.
+
+In: requests of HTTP. Out: the page's files, and answers. Rules: who asks must have the token, as a cookie that the
+first visit got for it, or in a header; another site's page may not ask, whatever it has (`Host` against names that
+point here, `Sec-Fetch-Site` against its requests); the page may load nothing but itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reports.view.answers import View, answered
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin", "X-Frame-Options": "DENY",
+}  # fmt: skip
+_RAW_HEADERS: Final = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+PAGE: Final = "view.html"
+
+WHO: Final = (
+    "kwire: this page needs the link that kwire view printed, which works once.\n"
+    "hint: to open it again, start kwire view again\n"
+)
+
+
+@dataclass
+class Door:
+    """Who may come in. `token` opens once, or (`again`) as often as somebody has it; `hosts`: what browsers may call
+    this server, none: anything, where it listens on all addresses."""
+
+    token: str
+    again: bool = False
+    hosts: frozenset[str] = frozenset()
+    port: int = 0
+    _spent: bool = False
+    _cookie: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+    @property
+    def _name(self) -> str:
+        return f"kwire-{self.port}"  # cookies know no ports
+
+    def refusal(self, request: Request) -> str | None:
+        """Why a request is refused whoever sends it; None: it is not."""
+        if self.hosts and request.headers.get("host", "") not in self.hosts:
+            return "kwire: this is not a name of this server\n"
+        if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return "kwire: another site's page may not ask this server\n"
+        return None
+
+    def knows(self, request: Request) -> bool:
+        """Has the request the cookie, or the token in a header?"""
+        said = request.headers.get("authorization", "")
+        if self.again and hmac.compare_digest(said.encode(), f"Bearer {self.token}".encode()):
+            return True
+        return hmac.compare_digest(request.cookies.get(self._name, "").encode(), self._cookie.encode())
+
+    def opened(self, token: str) -> bool:
+        """Does the token of a link open? It is spent then."""
+        if self._spent or not hmac.compare_digest(token.encode(), self.token.encode()):
+            return False
+        self._spent = not self.again
+        return True
+
+    def let_in(self, response: Response) -> Response:
+        """Give the cookie along."""
+        response.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
+        return response
+
+
+def application(view: View, door: Door) -> ASGIApp:
+    """The server's application."""
+    files = {
+        entry.name: entry.read_bytes()
+        for entry in resources.files("reports.view").joinpath("page").iterdir()
+        if entry.name.rpartition(".")[2] in TYPES
+    }
+
+    def file(name: str) -> Response:
+        if name not in files:
+            return PlainTextResponse("not here\n", 404)
+        return Response(files[name], media_type=TYPES[name.rpartition(".")[2]])
+
+    async def page(request: Request) -> Response:
+        return file(PAGE)
+
+    async def part(request: Request) -> Response:
+        return file(request.path_params["name"])
+
+    async def call(request: Request) -> Response:
+        what = request.path_params["what"]
+        answer = await run_in_threadpool(answered, view, what, dict(request.query_params))
+        return Response(answer.content, answer.status, answer.headers, answer.type)
+
+    routes = [
+        Route("/", page),
+        Route("/page/{name}", part),
+        Route("/api/1/{what}", call),
+    ]
+    app = Starlette(routes=routes)
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_RAW_HEADERS]
+            await send(message)
+
+        if scope["type"] != "http":
+            raise RuntimeError("this server speaks HTTP and nothing else")
+        refused = _refused(Request(scope), door)
+        await (app if refused is None else refused)(scope, receive, with_headers)
+
+    return guarded
+
+
+def _refused(request: Request, door: Door) -> Response | None:
+    """What is answered before anything is looked at; None: nothing, go on."""
+    refusal = door.refusal(request)
+    if refusal is not None:
+        return PlainTextResponse(refusal, 403)
+    if door.knows(request):
+        return None
+    token = request.query_params.get("token")
+    if request.url.path == "/" and token is not None and door.opened(token):
+        kept = str(request.url.remove_query_params("token").query)
+        return door.let_in(RedirectResponse("/" + (f"?{kept}" if kept else ""), 303))
+    return PlainTextResponse(WHO, 403)

@@ -1,0 +1,95 @@
+"""What the tests of `kwire view` share: views of the samples, one server and one browser a session."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.view import opening
+from reports.view.answers import View, answered
+from tests.shared import SAMPLES
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
+
+
+def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) -> View:
+    """A view that keeps nothing."""
+    asked = argparse.Namespace(**{
+        "port": [], "rotated": False, "threads": None, "window_bytes": None, "frame_limit": None, "cache": False,
+        "filter": None, **options,
+    })  # fmt: skip
+    return opening.opened([str(source) for source in sources], asked, stack)
+
+
+@dataclass
+class Asking:
+    """The API without a server."""
+
+    view: View
+
+    def raw(self, what: str, **query: Any) -> bytes:
+        answer = answered(self.view, what, {name: str(value) for name, value in query.items()})
+        assert answer.status == 200, answer.content
+        return answer.content
+
+    def __call__(self, what: str, **query: Any) -> Any:
+        return json.loads(self.raw(what, **query))
+
+    def refused(self, what: str, **query: Any) -> dict[str, Any]:
+        answer = answered(self.view, what, {name: str(value) for name, value in query.items()})
+        assert answer.status == 400, answer.content
+        told: dict[str, Any] = json.loads(answer.content)["error"]
+        return told
+
+
+@pytest.fixture(scope="session")
+def txn() -> Iterator[Asking]:
+    """The sample with transactions, as `kwire view CAPTURE` sees it: messages are read again."""
+    with contextlib.ExitStack() as stack:
+        yield Asking(viewed(stack, TXN))
+
+
+@contextlib.contextmanager
+def served(view: View) -> Iterator[tuple[str, str]]:
+    """A server in this process: its address, and a token that opens it as often as it is used."""
+    import uvicorn
+
+    from reports.view.server import Door, application
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        door = Door("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
+        config = uvicorn.Config(application(view, door), log_level="critical", lifespan="off", ws="none",
+                                timeout_graceful_shutdown=1)  # fmt: skip
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}/", door.token
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The browser: Debian's Chromium, driven by Playwright."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium to look at kwire view with: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()

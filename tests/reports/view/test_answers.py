@@ -1,0 +1,317 @@
+"""The API without a network, held against `kwire show`'s own door on the same captures.
+
+Proves: reports/view/answers, tables, source, columns, messages, trees
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer.protocol.tree import Node
+from reports.view import trees
+from reports.view.tables import key_read
+from tests.reports.forging import Forged, at
+from tests.reports.view.conftest import TXN, Asking, viewed
+from tests.shared import ROOT, SAMPLES
+
+
+def every(txn: Asking) -> list[str]:
+    found: list[str] = txn("rows", count=1000)["keys"]
+    return found
+
+
+def test_rows_are_the_exchanges_in_order_of_their_requests(txn: Asking) -> None:
+    told = txn("rows", count=1000)
+    names = list(told["columns"])
+    expected = [one.row for one in analyzer.exchanges(TXN, bodies=False)]
+    assert told["total"] == told["of"] == len(expected)
+    for place, row in enumerate(expected):
+        for name in names:
+            value = row[name]
+            shown = told["columns"][name][place]
+            if name.endswith(("_time", "_end")):
+                value = None if value is None else round(value.timestamp() * 1_000_000)
+            elif name == "errors":
+                value = [{"code": one["code"], "count": one["count"]} for one in value or []]
+            elif name == "topics":
+                value = value or []
+            assert shown == value, (place, name)
+
+
+def examples() -> Iterator[tuple[int, str]]:
+    """The filters of FILTER.md about this sample, each with its count."""
+    taking = False
+    for line in (ROOT / "analyzer" / "filter" / "FILTER.md").read_text().splitlines():
+        if line.startswith("```"):
+            taking = line == "```filter txn-librdkafka-4.3"
+        elif taking:
+            count, _, text = line.strip().partition(" ")
+            yield int(count), text.strip()
+
+
+def test_the_documents_filters_choose_as_many_here(txn: Asking) -> None:
+    known = list(examples())
+    assert len(known) > 20
+    assert {text: txn("rows", filter=text, count=0)["total"] for _, text in known} == {t: n for n, t in known}
+    bodies = [text for _, text in known if txn("check", filter=text)["bodies"]]
+    assert bodies, "none of them needs a message to be read"
+
+
+def test_a_window_is_a_part_of_the_whole(txn: Asking) -> None:
+    whole = txn("rows", count=1000, sort="latency")["keys"]
+    assert [key for start in range(0, 200, 40) for key in txn("rows", start=start, count=40, sort="latency")["keys"]] == whole
+    assert txn("rows", start=10**9)["keys"] == []
+
+
+@pytest.mark.parametrize("name", ["latency", "client_id", "topic", "errors", "request_time", "group_id"])
+def test_sorting_is_by_value_and_keeps_the_order_of_equals(txn: Asking, name: str) -> None:
+    column = {"latency": "latency_us", "topic": "topics"}.get(name, name)
+    plain = txn("rows", count=1000, columns=column)["columns"][column]
+    firsts = [one[0] if one and isinstance(one, list) else None if one == [] else one for one in plain]
+    values: list[Any] = [one["code"] if isinstance(one, dict) else one for one in firsts]
+    there = [place for place, value in enumerate(values) if value is not None]
+    absent = [place for place, value in enumerate(values) if value is None]
+    keys = every(txn)
+    for sign, largest in (("", True), ("-", False)):
+        order = sorted(there, key=lambda place: values[place], reverse=largest) + absent
+        assert txn("rows", count=1000, sort=sign + name)["keys"] == [keys[place] for place in order]
+
+
+def test_an_exchange_is_found_by_its_identity_under_any_filter_and_order(txn: Asking) -> None:
+    for asked in ({}, {"filter": "api == Produce"}, {"filter": "api == Produce", "sort": "-latency"}):
+        keys = txn("rows", count=1000, **asked)["keys"]
+        assert [txn("locate", key=key, **asked)["row"] for key in keys] == list(range(len(keys)))
+    other = txn("rows", filter="api == Metadata", count=1)["keys"][0]
+    assert txn("locate", key=other, filter="api == Produce")["row"] is None
+    assert txn("locate", key='["capture.pcap","nobody",1,1]')["row"] is None
+
+
+def test_neighbours_walk_through_a_connection(txn: Asking) -> None:
+    first = every(txn)[0]
+    connection = key_read(first)[1]
+    walked = [first]
+    while (key := txn("neighbour", key=walked[-1])["key"]) is not None:
+        walked.append(key)
+    assert walked == txn("rows", filter=f'connection == "{connection}"', count=1000)["keys"]
+    assert txn("neighbour", key=walked[-1], step="back")["key"] == walked[-2]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def flat(asking: Asking, key: str, side: str) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Every node of a message with its path, page by page."""
+
+    def pages(path: list[int], told: dict[str, Any] | None) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        got = 0
+        while told is None or got < told["total"]:
+            if told is None or "children" not in told or got:
+                told = asking("message", key=key, side=side, path=".".join(map(str, path)), first=got)
+            for child in told["children"]:
+                here = [*path, got]
+                yield here, child
+                if child["total"]:
+                    yield from pages(here, child)
+                got += 1
+
+    return pages([], None)
+
+
+def nodes(tree: tuple[Node, ...]) -> Iterator[Node]:
+    for node in tree:
+        yield node
+        yield from nodes(node.children)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["read again", "from the table"])
+def test_trees_and_bytes_are_those_of_show(txn: Asking, kept: bool, tmp_path: Path) -> None:
+    """Names, spans and bytes of one message of each API, all of them if they are kept; records inside."""
+    with contextlib.ExitStack() as stack:
+        asking = txn
+        if kept:
+            analyzer.analyze(TXN, tmp_path / "dataset", keep_bytes=True)
+            asking = Asking(viewed(stack, tmp_path / "dataset"))
+        seen: set[tuple[int, bool]] = set()
+        for one in analyzer.exchanges(TXN):
+            key = json.dumps(["capture.pcap", one.row["connection"], one.row["exchange"], one.row["reply"]],
+                             separators=(",", ":"))  # fmt: skip
+            what = (one.row["api_key"], bool(one.row["error_code"]))
+            if what in seen and not kept:
+                continue
+            seen.add(what)
+            for side in ("request", "response"):
+                message = one.request_message if side == "request" else one.response_message
+                decoded = one.decoded(side, nodes=True)
+                if message is None or decoded is None:
+                    continue
+                found = [(node["name"], node["start"], node["end"]) for _, node in flat(asking, key, side)]
+                expected = [(node.name, node.start + 4, node.end + 4) for node in nodes(decoded.nodes)]
+                assert found == [("length", 0, 4), *expected]
+                assert asking.raw("bytes", key=key, side=side) == message.data
+        assert len(seen) > 12
+
+
+def test_a_field_and_its_bytes_lead_to_each_other(txn: Asking) -> None:
+    """Every byte of a produce and of a fetch: the field that it leads to is the innermost that holds it."""
+    for api in ("Produce", "Fetch"):
+        key = txn("rows", filter=f"api == {api}", count=1)["keys"][0]
+        for side in ("request", "response"):
+            fields = list(flat(txn, key, side))
+            for offset in range(len(txn.raw("bytes", key=key, side=side))):
+                holding = [(path, node) for path, node in fields if node["start"] <= offset < node["end"]]
+                innermost = max((path for path, _ in holding), key=len, default=[])
+                assert txn("field", key=key, side=side, offset=offset)["path"] == innermost
+
+
+def test_a_field_says_how_filters_ask_for_it(txn: Asking) -> None:
+    """What a node offers as a filter holds for its own exchange."""
+    key = txn("rows", filter="api == Produce and transactional_id is not null", count=1)["keys"][0]
+    offered = {
+        (node["field"], node["exact"], node["type"])
+        for side in ("request", "response")
+        for _, node in flat(txn, key, side)
+        if "field" in node
+    }
+    assert ("topic", "tx-out", "string") in offered
+    assert ("client_id", "lab-tx", "string") in offered
+    assert ("request.acks", "-1", "int16") in offered
+    for field, exact, kind in offered:
+        value = f'"{exact}"' if kind in ("string", "uuid") else exact
+        assert txn("locate", key=key, filter=f"{field} == {value}")["row"] is not None, field
+
+
+def test_long_lists_come_in_pages() -> None:
+    leaves = tuple(Node(f"[{i}]", "int32", i, 4 * i, 4 * i + 4) for i in range(1000))
+    tree = (Node("list", "array", 1000, 0, 4000, leaves),)
+    whole = trees.page(tree, "request", [], 0)["children"][0]
+    assert "children" not in whole
+    assert whole["total"] == 1000
+    part = trees.page(tree, "request", [0], 900)
+    assert [one["value"] for one in part["children"]] == [str(i) for i in range(900, 1000)]
+    assert trees.at(tree, 3999) == [0, 999]
+    with pytest.raises(LookupError):
+        trees.page(tree, "request", [0, 1000], 0)
+
+
+# --- what is asked wrongly, and what is not there ---------------------------------------------------------------------
+
+
+def test_a_mistake_in_a_filter_has_its_place(txn: Asking) -> None:
+    told = txn.refused("rows", filter="api == Produce and latencyy > 3ms")
+    assert (told["start"], told["length"]) == (19, 8)
+    assert "latency" in told["hint"]
+    checked = txn("check", filter="api == Produce and latencyy > 3ms")
+    assert (checked["ok"], checked["start"], checked["message"]) == (False, 19, told["message"])
+    assert txn("check", filter="")["ok"]
+
+
+@pytest.mark.parametrize(
+    ("what", "query"),
+    [
+        ("rows", {"sort": "nonsense"}), ("rows", {"sort": "request.timeoutMs"}), ("rows", {"columns": "nonsense"}),
+        ("rows", {"start": "-1"}), ("rows", {"start": "9" * 40}), ("locate", {"key": "no"}),
+        ("locate", {"key": '["a","b",1]'}), ("locate", {"key": '[1,"b",1,1]'}), ("locate", {"key": '["a","b",1.5,1]'}),
+        ("message", {"key": '["a","b",1,1]'}), ("exchange", {"key": '["a","b",1,1]'}),
+    ],
+)  # fmt: skip
+def test_what_is_asked_wrongly_is_told(txn: Asking, what: str, query: dict[str, str]) -> None:
+    assert txn.refused(what, **query)["message"]
+
+
+def test_a_path_or_side_that_is_none_is_told(txn: Asking) -> None:
+    key = every(txn)[0]
+    assert "path" in txn.refused("message", key=key, path="0.9.9")["message"]
+    assert "path" in txn.refused("message", key=key, path="-1")["message"]
+    assert "side" in txn.refused("message", key=key, side="both")["message"]
+
+
+def test_without_bytes_it_says_so_and_the_rest_works(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    forged.exchange("Produce", exchange=2**62, reply=2**62)
+    forged.exchange("Fetch", latency_ms=None, status="unanswered", reply=None, response_bytes=None)
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, forged.write()))
+        assert asking("info")["bytes"] is False
+        told = asking("rows")
+        assert told["columns"]["exchange"] == [str(2**62), 1]  # a browser has no such integers
+        assert told["columns"]["latency_us"] == [1000, None]
+        assert asking("locate", key=told["keys"][0])["row"] == 0
+        assert "--keep-bytes" in asking.refused("message", key=told["keys"][0])["hint"]
+        assert "not at hand" in asking.refused("rows", filter="request.timeoutMs > 1")["message"]
+        assert asking("rows", filter="latency is null")["total"] == 1
+
+
+def test_an_empty_dataset_is_a_view_too(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, Forged(tmp_path / "empty").write()))
+        assert asking("info")["exchanges"] == 0
+        assert asking("rows", sort="latency", filter="api == Fetch")["total"] == 0
+        assert asking("complete", text="topic == ")["candidates"] == []
+
+
+def test_a_topic_that_is_named_by_its_id_has_its_name(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    forged.exchange("Fetch", topics=["A" * 22, "other"])
+    forged.add("topic_ids", topic_id="A" * 22, topic="orders")
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, forged.write()))
+        assert asking("rows", filter="topic == orders")["columns"]["topics"] == [["orders", "other"]]
+
+
+def test_times_before_others_come_first_whatever_the_file_says(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    for second in (5, 1, 3):
+        forged.exchange("Fetch", second=second)
+    forged.exchange("Fetch", request_time=None, request_end=None, response_time=at(2), status="orphan_response",
+                    exchange=None)  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        told = Asking(viewed(stack, forged.write()))("rows")
+        assert told["columns"]["exchange"] == [1, None, 2, 0]
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_answer_holds_a_secret(tmp_path: Path) -> None:
+    """Passwords of the SASL sample, though its dataset keeps them."""
+    sample = SAMPLES / "sasl-librdkafka-4.3"
+    captures = sorted(str(path) for path in sample.iterdir() if path.suffix == ".pcap")
+    secrets = secrets_of(captures)
+    assert secrets
+    analyzer.analyze(captures, tmp_path / "dataset", keep_bytes=True, keep_secrets=True)
+    with contextlib.ExitStack() as stack:
+        for source in ([tmp_path / "dataset"], captures):
+            asking = Asking(viewed(stack, *source))
+            said = [asking.raw("info"), asking.raw("complete", text="client_id == ")]
+            for key in asking("rows", filter="api in (SaslAuthenticate, SaslHandshake)", count=12)["keys"]:
+                said.append(asking.raw("exchange", key=key))
+                for side in ("request", "response"):
+                    said.append(asking.raw("message", key=key, side=side))
+                    if json.loads(said[-1])["bytes"]:
+                        said.append(asking.raw("bytes", key=key, side=side))
+            whole = b"\n".join(said)
+            assert b"redacted" not in whole
+            assert b"secret, " in whole
+            assert not [secret for secret in secrets if secret in whole]
+
+
+def secrets_of(captures: list[str]) -> set[bytes]:
+    """What clients sent to log in, as it stands on the wire."""
+    from analyzer.protocol import names
+    from analyzer.protocol.tree import decode_request
+
+    found: set[bytes] = set()
+    for one in analyzer.exchanges(captures):
+        if one.row["api_key"] == names.SASL_AUTHENTICATE and one.request_message is not None:
+            body = decode_request(one.request_message.data[4:], exact=True).body
+            if body and len(body["authBytes"]) > 8:
+                found.add(body["authBytes"])
+                found |= {part for part in body["authBytes"].split(b"\0") if len(part) > 8}
+    return found

@@ -1,0 +1,155 @@
+"""`kwire view` as a user starts it: the address, what is refused, what is kept and what goes.
+
+Proves: reports/view/command, opening
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import analyzer
+from analyzer import cli
+from reports.view import command, opening
+from tests.reports.forging import Forged
+from tests.reports.view.conftest import TXN, Asking, viewed
+from tests.shared import KWIRE
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["view", *map(str, arguments), "--no-open"])
+    assert left.value.code == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "\nhint: " in said.err
+    return said.err
+
+
+def test_it_serves_until_it_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
+    dataset = Forged(tmp_path / "forged")
+    dataset.exchange("Fetch")
+    started = subprocess.Popen(
+        [*KWIRE, "view", str(dataset.write()), "--no-open", "--no-cache"], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert started.stdout is not None
+    with started.stdout:
+        address = urlsplit(started.stdout.readline().strip())
+        assert address.hostname == "127.0.0.1"
+        asking = http.client.HTTPConnection(address.netloc, timeout=60)
+        asking.request("GET", f"{address.path}?{address.query}")
+        answer = asking.getresponse()
+        answer.read()
+        assert answer.status == 303
+        cookie = str(answer.getheader("set-cookie")).split(";")[0]
+        asking.request("GET", "/api/1/info", headers={"Cookie": cookie})
+        assert b'"exchanges":1' in asking.getresponse().read()
+        asking.close()
+        started.terminate()
+        assert started.wait(60) == 143
+    assert not list(tmp_path.glob("kwire-view-*"))
+
+
+def test_what_cannot_be_is_refused_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--token-file" in refused(capsys, TXN, "--listen", "0.0.0.0:0")
+    assert "--token-file" in refused(capsys, TXN, "--listen", "[::]:0")
+    assert "not [HOST:]PORT" in refused(capsys, TXN, "--listen", "nowhere")
+    assert "not [HOST:]PORT" in refused(capsys, TXN, "--listen", "127.0.0.1:99999")
+    assert "--listen 203.0.113.7:1" in refused(capsys, TXN, "--listen", "203.0.113.7:1", "--token-file", token(tmp_path))
+    assert "No such file" in refused(capsys, TXN, "--token-file", tmp_path / "none")
+    short = token(tmp_path, "short")
+    assert "16 or more" in refused(capsys, TXN, "--token-file", short)
+    seen = token(tmp_path)
+    seen.chmod(0o644)
+    assert "others may read" in refused(capsys, TXN, "--token-file", seen)
+    assert "no-such" in refused(capsys, tmp_path / "no-such.pcap")
+    dataset = Forged(tmp_path / "forged").write()
+    assert "alone" in refused(capsys, dataset, TXN)
+    assert "go with a CAPTURE" in refused(capsys, dataset, "--port", "9092")
+    monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def token(folder: Path, text: str = "a-token-of-my-own-1234") -> Path:
+    path = folder / f"token-{len(text)}"
+    path.write_text(text + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_names_of_the_server() -> None:
+    assert command._names("127.0.0.1", 80) == {"127.0.0.1:80", "localhost:80", "[::1]:80"}
+    assert command._names("0.0.0.0", 80) == frozenset()
+    assert command._names("host.example", 80) == {"host.example:80"}
+    assert command._address("[::1]:80") == ("::1", 80)
+    assert command._address("8080") == ("127.0.0.1", 8080)
+
+
+def test_what_is_made_is_kept_for_this_user_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "cache"
+    monkeypatch.setattr(opening, "cache_root", lambda: root)
+    capture = shutil.copy(TXN, tmp_path / "mine.pcap")
+    with contextlib.ExitStack() as stack:
+        first = viewed(stack, capture, cache=True)
+        assert first.tables.columns.n == 188
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert files
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*") if path.is_dir()} == {0o700}
+    kept = {path: path.stat().st_mtime_ns for path in files}
+    with contextlib.ExitStack() as stack:
+        viewed(stack, capture, cache=True)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    # Columns that are damaged are made again; another file is another view.
+    (column,) = root.glob("*/*/columns/latency_us.npy")
+    column.write_bytes(b"nonsense")
+    os.utime(capture, (1, 1))
+    with contextlib.ExitStack() as stack:
+        assert viewed(stack, capture, cache=True).tables.columns.n == 188
+    assert len(list((root / "view").iterdir())) == 2
+
+
+def test_damaged_columns_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "cache_root", lambda: tmp_path / "cache")
+    forged = Forged(tmp_path / "forged")
+    forged.exchange("Fetch", latency_ms=7)
+    dataset = forged.write()
+    for damage in ("latency_us.npy", "columns.json", "topics.ends.npy"):
+        with contextlib.ExitStack() as stack:
+            assert Asking(viewed(stack, dataset, cache=True))("rows")["columns"]["latency_us"] == [7000]
+        (place,) = (tmp_path / "cache").glob(f"*/*/columns/{damage}")
+        place.write_bytes(place.read_bytes()[: place.stat().st_size // 2])
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(opening, "LIMIT_BYTES", 0)
+    for name in ("one", "two"):
+        forged = Forged(tmp_path / name)
+        forged.exchange("Fetch")
+        with contextlib.ExitStack() as stack:
+            viewed(stack, forged.write(), cache=True)
+        assert len(list((tmp_path / "cache" / "view").iterdir())) == 1  # the one in use stays
+
+
+def test_the_capture_beside_a_dataset_has_its_bytes(tmp_path: Path) -> None:
+    capture = Path(shutil.copy(TXN, tmp_path / "capture.pcap"))
+    analyzer.analyze(capture, tmp_path / "dataset")
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, tmp_path / "dataset"))
+        key = asking("rows", count=1)["keys"][0]
+        assert asking("message", key=key)["source"] == "capture.pcap, read again"
+    with capture.open("ab") as file:
+        file.write(b"more")
+    with contextlib.ExitStack() as stack:
+        assert Asking(viewed(stack, tmp_path / "dataset"))("info")["bytes"] is False

@@ -1,0 +1,271 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright. Nothing of it is downloaded.
+
+One server looks at a real capture, another at a dataset whose names try to become markup. What needs no browser is in
+`test_answers`.
+
+Proves: reports/view/page
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reports.forging import Forged
+from tests.reports.view.conftest import Asking, served, viewed
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
+TURNED = "user\u202egnp.exe\x00\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def address(txn: Asking) -> Iterator[tuple[str, str]]:
+    with served(txn.view) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    forged = Forged(tmp_path_factory.mktemp("view") / "hostile")
+    for number in range(3_000):
+        forged.exchange(
+            "Fetch", latency_ms=number % 90, second=number / 10, client_id=(HOSTILE, TURNED)[number % 2],
+            topics=[HOSTILE, TURNED], exchange=number, reply=2**63 - 1 - number, reason=HOSTILE,
+        )  # fmt: skip
+    with contextlib.ExitStack() as stack, served(viewed(stack, forged.write())) as one:
+        yield one
+
+
+class Opened:
+    """The page, and all that it complained of or asked others for."""
+
+    def __init__(self, browser: Any, place: tuple[str, str], state: str = "", width: int = 1500, scheme: str = "light") -> None:
+        address, token = place
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.context.set_default_timeout(30_000)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else
+                     self.complaints.append(asked.url))  # fmt: skip
+        self.page.goto(f"{address}?token={token}{'&' + state if state else ''}")
+        self.wait("document.activeElement && document.activeElement.id === 'list'")
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def wait(self, condition: str) -> None:
+        """Until it holds. (Playwright's own way evaluates text in the page, which the page's policy forbids.)"""
+        given_up = time.monotonic() + 60
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < given_up, condition
+            self.page.wait_for_timeout(10)
+
+    def total(self, count: str) -> None:
+        """Wait until the list counts so many."""
+        self.page.locator("#count", has_text=re.compile(rf"^{count} of ")).wait_for()
+
+    def chosen(self) -> str:
+        """The chosen row's text, without its time."""
+        row = self.page.locator('#list .row[aria-selected="true"]')
+        row.wait_for()
+        return str(row.inner_text())
+
+
+def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(chromium: Any, address: tuple[str, str]) -> None:
+    with Opened(chromium, address) as opened:
+        page = opened.page
+        opened.total("188")
+        page.keyboard.press("/")
+        page.keyboard.insert_text("api == Prod")
+        page.locator("#option-0", has_text="Produce").wait_for()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")  # takes the candidate
+        opened.wait("document.querySelector('#filter').value === 'api == Produce '")
+        page.keyboard.insert_text("and latencyy > 1ms")
+        page.locator("#mark").wait_for()
+        assert page.locator("#filter").get_attribute("aria-invalid") == "true"
+        page.keyboard.press("Enter")
+        page.locator("#mistake", has_text="did you mean `latency`").wait_for()
+        opened.total("188")  # what was there stays
+        page.locator("#filter").fill("api == Produce and latency > 1ms")
+        page.keyboard.press("Enter")
+        opened.total("29")
+        # A row, its fields, a field's bytes.
+        page.keyboard.press("j")
+        assert "Produce v10" in opened.chosen()
+        page.locator("#request .row", has_text="clientId").wait_for()
+        page.keyboard.press("Enter")
+        for _ in range(5):
+            page.keyboard.press("ArrowDown")
+        page.locator('#request .row[aria-selected="true"]', has_text="lab-idem").wait_for()
+        opened.wait("document.querySelectorAll('#bytes .hex.on').length === 10")
+        assert page.locator("#bytes .char.on").all_inner_texts() == list("··lab-idem")
+        # A byte leads back to its field, inside the record batch.
+        page.keyboard.press("b")
+        page.keyboard.press("End")
+        for _ in range(6):
+            page.keyboard.press("ArrowLeft")
+        page.locator('#request .row[aria-selected="true"]', has_text="value").wait_for()
+        # The other side, the list, the next exchange of the connection, and what may be done with a value.
+        page.keyboard.press("r")
+        opened.wait("document.activeElement.id === 'response'")
+        page.keyboard.press("Escape")
+        opened.wait("document.activeElement.id === 'list'")
+        before = page.url
+        page.keyboard.press(".")
+        opened.wait(f"location.href !== {before!r}")
+        page.go_back()
+        opened.wait(f"location.href === {before!r}")
+        page.keyboard.press("?")
+        page.locator("#keys dt", has_text="PgUp").wait_for()
+        page.keyboard.press("Escape")
+        assert all("400" in one for one in opened.complaints)  # the browser logs answers that refuse
+
+
+def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload(
+    chromium: Any, address: tuple[str, str]
+) -> None:
+    with Opened(chromium, address) as opened:
+        page = opened.page
+        page.locator("#list .row", has_text="COORDINATOR_LOAD_IN_PROGRESS").click()
+        chosen = opened.chosen()
+        page.locator("#list .row[aria-selected=true] [data-id=api]").click(button="right")
+        page.get_by_role("menuitem", name="filter to api == InitProducerId").click()
+        opened.total("4")
+        assert page.locator("#filter").input_value() == "api == InitProducerId"
+        assert opened.chosen() == chosen
+        page.locator("#head button", has_text="latency").click()
+        opened.wait("document.querySelector('#head [data-id=latency_us]').ariaSort === 'descending'")
+        assert opened.chosen() == chosen
+        latencies = page.locator("#list .row:visible [data-id=latency_us]").all_inner_texts()
+        page.reload()
+        opened.total("4")
+        assert opened.chosen() == chosen
+        assert page.locator("#list .row:visible [data-id=latency_us]").all_inner_texts() == latencies
+        page.locator("#request .row", has_text="transactionalId").wait_for()
+        # Filtered out, it says so; going back brings it back.
+        page.locator("#filter").fill("api == Fetch")
+        page.keyboard.press("Enter")
+        opened.total("11")
+        page.locator("#status", has_text="not among those").wait_for()
+        page.go_back()
+        opened.total("4")
+        assert opened.chosen() == chosen
+        # Columns: one more, from a value of the tree.
+        page.locator("#request .row", has_text="clientId").first.click(button="right")
+        page.get_by_role("menuitem", name="copy value").wait_for()
+        page.keyboard.press("Escape")
+        page.locator("#columns").click()
+        page.locator("#choices label", has_text="correlation id").locator("input").check()
+        page.keyboard.press("Escape")
+        page.locator("#head button", has_text="correlation id").wait_for()
+        page.locator("#command").click()
+        page.locator("#status", has_text="kwire show").wait_for()
+        assert "--filter 'api == InitProducerId' --sort=latency_us" in page.locator("#status").inner_text()
+        assert opened.complaints == []
+
+
+def test_hostile_names_stay_text_and_large_numbers_whole(chromium: Any, hostile: tuple[str, str]) -> None:
+    with Opened(chromium, hostile, "columns=client_id,topics,reply,reason,result") as opened:
+        page = opened.page
+        opened.total("3,000")
+        page.locator("#list .row").first.click()
+        assert str(2**63 - 1) in opened.chosen()
+        assert HOSTILE in page.locator("#list .row").first.inner_text()
+        turned = page.locator("#list .row").nth(1).inner_text()
+        assert "user\\u202egnp.exe\\x00\\x1b[31m" in turned
+        page.locator("#list .row").nth(1).locator("[data-id=client_id]").click(button="right")
+        page.get_by_role("menuitem", name="filter to client_id").click()
+        opened.total("1,500")
+        page.locator("#status", has_text="--keep-bytes").wait_for()  # there are no bytes, and that is said
+        assert page.locator("img").count() == 0
+        assert "owned" not in page.title()
+        assert "\u202e" not in page.content()
+        assert opened.complaints == []
+        # Typing fast: the last filter counts, whichever answer comes last.
+        page.evaluate("""() => { const box = document.querySelector('#filter');
+            for (const text of ['client_id ~ "user"', 'latency < 5ms', 'latency == 7ms']) {
+                box.value = text; box.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'})); } }""")
+        opened.total("34")
+        opened.wait("new URLSearchParams(location.search).get('filter') === 'latency == 7ms'")
+
+
+def test_a_notch_of_the_wheel_moves_the_same_rows_anywhere_and_none_is_blank(chromium: Any, hostile: tuple[str, str]) -> None:
+    with Opened(chromium, hostile) as opened:
+        page = opened.page
+        opened.total("3,000")
+        rows = """() => [...document.querySelectorAll('#list .row:not([hidden])')]
+            .map(row => [Number(row.ariaRowIndex), row.children[1].textContent]).sort((a, b) => a[0] - b[0])"""
+        page.locator("#list").hover()
+        for key, top in (("Home", 1), ("End", None)):
+            page.keyboard.press(key)
+            opened.wait("document.querySelector('#list .row[aria-selected=true]')")
+            first = page.evaluate(rows)[0][0]
+            assert top is None or first == top
+            page.mouse.wheel(0, 132 if key == "Home" else -132)  # six rows of 22 pixels
+            opened.wait(f"Math.min(...[...document.querySelectorAll('#list .row:not([hidden])')].map(row => "
+                        f"Number(row.ariaRowIndex))) === {first + (6 if key == 'Home' else -6)}")  # fmt: skip
+        seen = page.evaluate(rows)
+        assert [index for index, _ in seen] == list(range(seen[0][0], seen[0][0] + len(seen)))
+        assert all(text == f"{(index - 1) / 10:.6f}" for index, text in seen)
+        page.keyboard.press("End")
+        opened.wait("document.querySelector('#list .row[aria-selected=true]')?.ariaRowIndex === '3000'")
+        assert opened.complaints == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1500, "dark"), (390, "light")])
+def test_both_themes_are_readable_and_a_phone_shows_a_message(
+    chromium: Any, address: tuple[str, str], width: int, scheme: str
+) -> None:
+    with Opened(chromium, address, "filter=api+%3D%3D+Fetch", width, scheme) as opened:
+        page = opened.page
+        opened.total("11")
+        page.locator("#list .row").first.click()
+        page.locator("#request .row", has_text="maxWaitMs").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        poor = page.evaluate(CONTRAST)
+        assert poor == []
+        shown = page.locator("#main").aria_snapshot()
+        assert "grid" in shown
+        assert 'tree "request"' in shown
+        assert opened.complaints == []
+
+
+CONTRAST = """() => {
+  const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number)
+    .map(c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4); return 0.2126*r + 0.7152*g + 0.0722*b; };
+  const ground = element => { for (let at = element; at; at = at.parentElement) {
+    const colour = getComputedStyle(at).backgroundColor; if (!/, 0\\)$/.test(colour)) return colour; } return 'rgb(255,255,255)'; };
+  const poor = [];
+  for (const element of document.querySelectorAll('body *')) {
+    if (![...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()) || !element.checkVisibility()) continue;
+    const [a, b] = [light(getComputedStyle(element).color), light(ground(element))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(element.outerHTML.slice(0, 120));
+  }
+  return poor; }"""
+"""Text with less contrast than 4.5 to 1 (WCAG 2, AA)."""
+
+
+def test_a_server_that_is_gone_leaves_a_page_that_says_so(chromium: Any, tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "gone")
+    forged.exchange("Fetch")
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as server:
+        opened = Opened(chromium, server.enter_context(served(viewed(stack, forged.write()))))
+        opened.total("1")
+        server.close()
+        opened.page.locator("#filter").fill("api == Produce")
+        opened.page.keyboard.press("Enter")
+        opened.page.locator("#status", has_text="does not answer any more").wait_for()
+        assert opened.page.locator("#list .row:visible").count() == 1
+        opened.context.close()
