@@ -26,9 +26,9 @@ from analyzer.failure import Failure
 from analyzer.options import Reading
 from captures.cache import cache_root
 from captures.files import CaptureError, capture_points, urls
+from reports.output import name_of
 from reports.view import columns
 from reports.view.answers import View
-from reports.output import name_of
 from reports.view.messages import Captures, Messages
 from reports.view.tables import Tables
 

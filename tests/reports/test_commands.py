@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from analyzer import cli
-from reports import commands, output, releases
+from reports import output, releases
 from tests.reports.forging import Forged
 from tests.shared import KWIRE, SAMPLES
 

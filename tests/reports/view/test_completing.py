@@ -26,7 +26,8 @@ def offered(txn: Asking, text: str, **query: Any) -> list[str]:
         ("api == ", "value", "AddPartitionsToTxn"), ("api == fe", "value", "Fetch"), ("topic == ", "value", "tx-out"),
         ("topic ~ ", "value", "tx-out"), ("topic in (", "value", "tx-out"), ("topic in (idem, ", "value", "tx-out"),
         ("error == ", "value", "CONCURRENT_TRANSACTIONS"), ("broker == ", "value", "127.0.0.1:9092"),
-        ("status == ", "value", "answered"), ('client_id == "lab-t', "value", "lab-tx"), ("api == Fetch ", "joining", "and"),
+        ("status == ", "value", "answered"), ('client_id == "lab-t', "value", "lab-tx"),
+        ("api == Fetch ", "joining", "and"),
         ("topic in (a) ", "joining", "and"), ("error is null ", "joining", "and"), ("request.topicD", "name", None),
     ],
 )  # fmt: skip

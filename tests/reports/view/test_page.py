@@ -45,7 +45,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 class Opened:
     """The page, and all that it complained of or asked others for."""
 
-    def __init__(self, browser: Any, place: tuple[str, str], state: str = "", width: int = 1500, scheme: str = "light") -> None:
+    def __init__(
+        self, browser: Any, place: tuple[str, str], state: str = "", width: int = 1500, scheme: str = "light"
+    ) -> None:
         address, token = place
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.context.set_default_timeout(30_000)
@@ -201,7 +203,9 @@ def test_hostile_names_stay_text_and_large_numbers_whole(chromium: Any, hostile:
         opened.wait("new URLSearchParams(location.search).get('filter') === 'latency == 7ms'")
 
 
-def test_a_notch_of_the_wheel_moves_the_same_rows_anywhere_and_none_is_blank(chromium: Any, hostile: tuple[str, str]) -> None:
+def test_a_notch_of_the_wheel_moves_the_same_rows_anywhere_and_none_is_blank(
+    chromium: Any, hostile: tuple[str, str]
+) -> None:
     with Opened(chromium, hostile) as opened:
         page = opened.page
         opened.total("3,000")
@@ -243,17 +247,27 @@ def test_both_themes_are_readable_and_a_phone_shows_a_message(
 
 
 CONTRAST = """() => {
-  const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number)
-    .map(c => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4); return 0.2126*r + 0.7152*g + 0.0722*b; };
-  const ground = element => { for (let at = element; at; at = at.parentElement) {
-    const colour = getComputedStyle(at).backgroundColor; if (!/, 0\\)$/.test(colour)) return colour; } return 'rgb(255,255,255)'; };
+  const part = value => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = colour => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(part);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return 'rgb(255,255,255)';
+  };
   const poor = [];
   for (const element of document.querySelectorAll('body *')) {
-    if (![...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()) || !element.checkVisibility()) continue;
-    const [a, b] = [light(getComputedStyle(element).color), light(ground(element))].sort((x, y) => y - x);
+    const says = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+    if (!says || !element.checkVisibility()) continue;
+    const [a, b] = [getComputedStyle(element).color, ground(element)].map(light).sort((x, y) => y - x);
     if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(element.outerHTML.slice(0, 120));
   }
-  return poor; }"""
+  return poor;
+}"""
 """Text with less contrast than 4.5 to 1 (WCAG 2, AA)."""
 
 

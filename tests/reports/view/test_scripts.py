@@ -43,7 +43,7 @@ def test_the_page_is_light_and_loads_only_itself() -> None:
         text = path.read_text(encoding="utf-8")
         elsewhere = set(re.findall(r"https?://[^\s\"'<>)]+", text)) - {"http://www.w3.org/2000/svg"}
         assert not elsewhere, path.name
-        for risky in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "setAttribute(\"style"):
+        for risky in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
             assert risky not in text, f"{path.name}: {risky}"
 
 

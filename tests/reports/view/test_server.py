@@ -43,7 +43,10 @@ class Client:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        asyncio.run(self._app(scope, receive, send))
+        async def asked() -> None:
+            await self._app(scope, receive, send)
+
+        asyncio.run(asked())
         told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         if "set-cookie" in told:
             self.cookie = told["set-cookie"].split(";")[0]
