@@ -1,11 +1,10 @@
-"""What the tests of `kwire view` share: views of the samples, one server and one browser a session."""
+"""What the tests of `kwire view` share: views of the samples, and a server in this process."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from reports.view import opening
 from reports.view.answers import View, answered
 from tests.shared import SAMPLES
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 
@@ -80,16 +78,3 @@ def served(view: View) -> Iterator[tuple[str, str]]:
         finally:
             server.should_exit = True
             thread.join()
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """The browser: Debian's Chromium, driven by Playwright."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium to look at kwire view with: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,21 @@ from tests.reports.forging import Forged
 from tests.reports.view.conftest import Asking, served, viewed
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TURNED = "user\u202egnp.exe\x00\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """The browser. It goes with this file: its driver leaves a loop of asyncio running, which others could not bear."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium to look at kwire view with: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="module")

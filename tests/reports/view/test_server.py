@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -46,7 +47,8 @@ class Client:
         async def asked() -> None:
             await self._app(scope, receive, send)
 
-        asyncio.run(asked())
+        with ThreadPoolExecutor(1) as pool:  # a browser's driver may have a loop running in this thread
+            pool.submit(asyncio.run, asked()).result()
         told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         if "set-cookie" in told:
             self.cookie = told["set-cookie"].split(";")[0]
