@@ -3,6 +3,7 @@ was done to them, what is raised is named here with its reason."""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,22 @@ def test_a_written_dataset_holds_what_one_in_memory_does(tmp_path: Path) -> None
     written = analyzer.open_dataset(tmp_path / "dataset").findings.to_table()
     assert written.to_pylist() == memory.findings.to_pylist()
     assert len(written)
+
+
+def test_a_capture_in_twenty_files_and_small_windows_has_the_findings_of_one(tmp_path: Path) -> None:
+    capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
+    data = capture.read_bytes()
+    assert data[:4] == struct.pack("<I", 0xA1B2C3D4)
+    packets, at = [], 24
+    while at < len(data):
+        size = 16 + struct.unpack_from("<I", data, at + 8)[0]
+        packets.append(data[at : at + size])
+        at += size
+    files = [tmp_path / f"capture-{number:02}.pcap" for number in range(20)]
+    for number, file in enumerate(files):
+        share = packets[number * len(packets) // 20 : (number + 1) * len(packets) // 20]
+        file.write_bytes(data[:24] + b"".join(share))
+    whole = analyzer.analyze(capture).findings
+    pieces = analyzer.analyze([str(file) for file in files], rotated=True, window_bytes=20_000, threads=2).findings
+    assert len(whole) > 10
+    assert pieces.drop_columns(["capture"]).to_pylist() == whole.drop_columns(["capture"]).to_pylist()
