@@ -17,7 +17,7 @@ import numpy as np
 from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
 from captures.problems import Problem
-from reports.view import completing, trees
+from reports.view import completing, counts, trees
 from reports.view.messages import SIDES, Messages
 from reports.view.tables import Selection, Tables, Wrong, key_read, key_text
 
@@ -191,6 +191,18 @@ def _times(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "errors": [{**one, "error": errors.name(one["code"])} for one in row["errors"]]}
 
 
+def facets(view: View, query: Query) -> Any:
+    """Values of some names among what a filter chooses, most frequent first."""
+    asked = query.get("fields", "")
+    names = asked.split(",") if asked else [*counts.FACETS]
+    return {"facets": counts.facets(view.tables, view.tables.chosen(query.get("filter", "")).rows, names)}
+
+
+def stats(view: View, query: Query) -> Any:
+    """Counts, bytes and quantiles of what a filter chooses."""
+    return _safe(counts.stats(view.tables, view.tables.chosen(query.get("filter", "")).rows))
+
+
 def locate(view: View, query: Query) -> Any:
     """Where an exchange stands under a filter and an order; null: the filter leaves it out. `step`: so many rows
     further in its connection instead."""
@@ -263,5 +275,5 @@ def octets(view: View, query: Query) -> Any:
 
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
-    "exchange": exchange, "message": message, "field": field_at, "bytes": octets,
+    "facets": facets, "stats": stats, "exchange": exchange, "message": message, "field": field_at, "bytes": octets,
 }  # fmt: skip

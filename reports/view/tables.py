@@ -171,15 +171,19 @@ class Tables:
         rank[np.array(sorted(range(len(values)), key=values.__getitem__), np.int64)] = np.arange(len(values))
         return rank[codes], codes >= 0
 
-    def column_of(self, name: str) -> str:
-        """The column that a word names. Raises Wrong where it names none, or a field of a body."""
+    def about(self, name: str) -> naming.Columns:
+        """The columns that a word names. Raises Wrong where it names none, or a field of a body."""
         try:
             found = naming.named(Word(name, 0, len(name)), "to look at")
         except WordProblem as problem:
             raise Wrong(problem.problem, problem.hint) from None
         if not isinstance(found.about, naming.Columns):
             raise Wrong(f"`{name}` is a field of messages, not a column", "kwire show --sort sorts by fields")
-        return found.about.names[0]
+        return found.about
+
+    def column_of(self, name: str) -> str:
+        """The first of them."""
+        return self.about(name).names[0]
 
     # -- identities -------------------------------------------------------------------------------------------------
     def key_of(self, row: int) -> Key:

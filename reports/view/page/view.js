@@ -2,6 +2,7 @@
 
 import { Refused, ask, givenUp } from "./api.js";
 import { FIRST, NARROW, known } from "./columns.js";
+import { Counts } from "./counts.js";
 import { Exchanges } from "./exchanges.js";
 import { FilterBar } from "./filter.js";
 import { Hex } from "./hex.js";
@@ -34,14 +35,15 @@ function element(id, kind) {
  * @property {string} side
  * @property {string} path of the chosen field
  * @property {string} columns
+ * @property {string} counts not empty: they are shown
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "counts"]);
 
 /** @returns {State} */
 function addressed() {
   const words = new URLSearchParams(location.search);
-  const [filter, sort, key, side, path, columns] = NAMES.map((name) => words.get(name) ?? "");
-  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns });
+  const [filter, sort, key, side, path, columns, counts] = NAMES.map((name) => words.get(name) ?? "");
+  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, counts });
 }
 
 const state = addressed();
@@ -188,6 +190,20 @@ function nodeMenu(node) {
   ];
 }
 
+const counts = new Counts(element("counts"), { chosen: (name, word) => narrow(`${name} == ${word}`), failed: complain });
+
+/** The counts, where they are wanted. */
+function recount() {
+  element("counts").hidden = !state.counts;
+  element("counting").setAttribute("aria-pressed", String(Boolean(state.counts)));
+  if (state.counts) void counts.show(state.filter);
+}
+
+function toggleCounts() {
+  become({ counts: state.counts ? "" : "1" });
+  recount();
+}
+
 const bytes = new Hex(element("bytes"), {
   chosen: (offset) => void ask("field", { key: state.key, side: bytes.side, offset })
     .then(({ path }) => trees[bytes.side]?.reveal(path)).catch(complain),
@@ -287,6 +303,7 @@ async function show(change, step = false) {
   bar.value = asked.filter;
   if (!(await list.show(asked))) return;
   become(change, step);
+  recount();
   document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
   if (state.key && list.index < 0) tell("the chosen exchange is not among those that the filter lets through");
 }
@@ -408,6 +425,7 @@ listen(
     { keys: ["r"], shown: "r", about: "request or response", does: () => other(state.side === "request" ? "response" : "request") },
     { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
+    { keys: ["f"], shown: "f", about: "what the chosen exchanges have in common: quantiles, APIs, errors, topics", does: toggleCounts },
     { keys: ["c"], shown: "c", about: "copy what is shown as a command", does: copyCommand },
     { keys: ["\\"], shown: "\\", about: "the pane with the focus as large as the page, and back", does: maximise },
     { keys: ["?"], shown: "?", about: "these keys", does: () => element("keys", HTMLDialogElement).showModal() },
@@ -497,6 +515,7 @@ async function begin() {
   saved();
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
+  element("counting").addEventListener("click", toggleCounts);
   element("command").addEventListener("click", copyCommand);
   element("help").addEventListener("click", () => element("keys", HTMLDialogElement).showModal());
   element("go").addEventListener("submit", () => void goTo());

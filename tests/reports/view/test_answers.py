@@ -1,12 +1,13 @@
 """The API without a network, held against `kwire show`'s own door on the same captures.
 
-Proves: reports/view/answers, tables, source, columns, messages, trees
+Proves: reports/view/answers, counts, tables, source, columns, messages, trees
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,35 @@ def test_neighbours_walk_through_a_connection(txn: Asking) -> None:
         walked.append(key)
     assert walked == txn("rows", filter=f'connection == "{connection}"', count=1000)["keys"]
     assert txn("neighbour", key=walked[-1], step="back")["key"] == walked[-2]
+
+
+@pytest.mark.parametrize("text", ["", "api == Produce", "error is not null", "topic == tx-out and latency > 3ms"])
+def test_counts_and_quantiles_are_exact(txn: Asking, text: str) -> None:
+    """Facets against the filter that each of their values is, quantiles against the standard library's."""
+    told = txn("facets", filter=text)["facets"]
+    assert [one["name"] for one in told if one["values"]]
+    for facet in told:
+        assert [one["count"] for one in facet["values"]] == sorted((v["count"] for v in facet["values"]), reverse=True)
+        for value in facet["values"]:
+            narrowed = f"({text}) and " * bool(text) + f"{facet['name']} == {value['word']}"
+            assert txn("rows", filter=narrowed, count=0)["total"] == value["count"]
+    stats = txn("stats", filter=text)
+    rows = [one.row for one in analyzer.exchanges(TXN, filter=text or None, bodies=False)]
+    assert stats["exchanges"] == len(rows)
+    assert stats["errors"] == sum(bool(row["errors"]) for row in rows)
+    assert stats["response_bytes"] == sum(row["response_bytes"] or 0 for row in rows)
+    latencies = sorted(row["latency_us"] for row in rows if row["latency_us"] is not None)
+    held = [max(row["latency_us"] - (row["hold_us"] or 0), 0) for row in rows if row["latency_us"] is not None]
+    for name, numbers in (("latency_us", latencies), ("not_held_us", held)):
+        cuts = statistics.quantiles(numbers, n=100, method="inclusive")
+        expected = {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98], "max": max(numbers)}
+        assert stats[name] == pytest.approx(expected)
+
+
+def test_nothing_chosen_has_no_quantiles(txn: Asking) -> None:
+    stats = txn("stats", filter="latency > 60m")
+    assert (stats["exchanges"], stats["latency_us"]) == (0, None)
+    assert txn.refused("facets", fields="request.timeoutMs")["message"]
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

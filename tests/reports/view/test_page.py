@@ -187,6 +187,10 @@ def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload
         page.locator("#choices label", has_text="correlation id").locator("input").check()
         page.keyboard.press("Escape")
         page.locator("#head button", has_text="correlation id").wait_for()
+        page.locator("#list").focus()
+        page.keyboard.press("f")
+        page.locator("#counts table").wait_for()
+        assert page.locator("#counts [data-name=api]").all_inner_texts() == ["InitProducerId\n4"]
         page.locator("#command").click()
         page.locator("#status", has_text="kwire show").wait_for()
         assert "--filter 'api == InitProducerId' --sort=latency_us" in page.locator("#status").inner_text()
