@@ -220,6 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
     diff.add_argument("run_b", nargs="?", metavar="RUN_B", help="another of the same capture; default: the capture")
     diff.add_argument("--json", action="store_true", help="as JSON")
+    _fail_on(diff)
     diff.set_defaults(run="replay.commands:diff")
 
     topic = commands.add_parser("help", help="the documentation: of filters, tables, views, findings, a command")
@@ -291,6 +292,11 @@ def _entry(options: argparse.Namespace) -> str:
     return run
 
 
+def _fail_on(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--fail-on", choices=("any", "unexpected", "slower", "never"), default="any",
+                         help="what is exit code 1 (default: any)")
+
+
 def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("captures", nargs="*", metavar="CAPTURE|DATASET")
     replay.add_argument("--to", metavar="HOST:PORT", help="a broker of the target")
@@ -313,6 +319,7 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--yes", action="store_true", help="write to topics that are not empty")
     replay.add_argument("--seed-config", choices=("surviving", "as-captured"), default="surviving",
                         help="surviving (default): what --seed-topics makes deletes nothing by age or size")
+    _fail_on(replay)
     replay.add_argument("--no-audit", action="store_true", help="do not read back what the target acknowledged")
     replay.add_argument("--audit", metavar="RUN", help="send nothing: audit this RUN again, at the target --to")
     replay.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that send (default: 1)")

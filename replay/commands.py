@@ -1,9 +1,9 @@
 """What `kwire replay` and `kwire diff` do, once the command line is read.
 
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
-target lacks what it acknowledged, 2 where nothing was sent, 3 where the run is no valid load test, 130 where it was
-interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code 1 where something unexpected
-differs, else 0. What the user can mend leaves as `captures.problems.Problem`.
+target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
+valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code
+1 where something unexpected differs, else 0. What the user can mend leaves as `captures.problems.Problem`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from analyzer.protocol import names
 from replay import outcome, run
 from replay.audit import audit
 from replay.diff import pairs, text
+from replay.diff.compare import SLOWER as SLOWER_KIND
 from replay.diff.compare import compare
 from replay.options import Options
 from replay.plan import apis, decide, steps
@@ -42,6 +43,8 @@ from replay.send.settings import Settings
 EXIT_NOT_VALID: Final = 3
 EXIT_NOTHING_SENT: Final = 2
 EXIT_DIFFERS: Final = 1
+ANY, UNEXPECTED, SLOWER = "any", "unexpected", "slower"
+"""What `--fail-on` counts; `never` nothing."""
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -189,14 +192,14 @@ def replay(options: argparse.Namespace) -> int:
     if options.json:
         told = result.audit.as_dict() if result.audit is not None else None
         json.dump({**result.counts.as_dict(), "valid": result.valid, "seconds": round(result.seconds, 3),
-                   "audit": told}, sys.stdout, indent=1)  # fmt: skip
+                   "slower": result.pace.text(), "audit": told}, sys.stdout, indent=1)  # fmt: skip
         sys.stdout.write("\n")
     else:
         sys.stdout.write(summary(result, options.out))
-    return _verdict(result, wanted, options.out)
+    return _verdict(result, wanted, options.out, options.fail_on)
 
 
-def _verdict(result: run.Result, wanted: Options, out: str) -> int:
+def _verdict(result: run.Result, wanted: Options, out: str, fail_on: str = ANY) -> int:
     """The exit code, with a line why where it is not 0."""
     out = printable(out)
     if result.interrupted:
@@ -230,7 +233,13 @@ def _verdict(result: run.Result, wanted: Options, out: str) -> int:
             f"(limit {wanted.lag_limit_us / 1000:.0f} ms)\nhint: a lower --speed, or --workers\n"
         )
         return EXIT_NOT_VALID
-    return EXIT_DIFFERS if result.audit is not None and not result.audit.clean else 0
+    return EXIT_DIFFERS if _fails(result, fail_on) else 0
+
+
+def _fails(result: run.Result, fail_on: str) -> bool:
+    """Is what the target did bad enough for exit code 1?"""
+    lost = result.audit is not None and not result.audit.clean
+    return (lost and fail_on in (ANY, UNEXPECTED)) or (result.pace.slower and fail_on in (ANY, SLOWER))
 
 
 def _audit(options: argparse.Namespace) -> int:
@@ -345,7 +354,9 @@ def summary(result: run.Result, out: str) -> str:
     """What a person reads after a run."""
     out = printable(out)
     counts = result.counts
+    slower = result.pace.text()
     lines = [
+        *([slower] if slower else []),
         f"{counts.total} captured exchanges: "
         + ", ".join(f"{counts.actions[name]} {name.replace('_', ' ')}" for name in _ACTIONS if counts.actions[name]),
         f"{'of them':<10} "
@@ -385,4 +396,6 @@ def diff(options: argparse.Namespace) -> int:
         print(json.dumps(text.as_json(comparison, sides), indent=2))
     else:
         print(text.as_text(comparison, sides))
-    return EXIT_DIFFERS if any(one.unexpected for one in comparison.differences) else 0
+    kinds = {one.kind == SLOWER_KIND for one in comparison.differences if one.unexpected}
+    counted = {ANY: kinds, UNEXPECTED: kinds - {True}, SLOWER: kinds - {False}}.get(options.fail_on)
+    return EXIT_DIFFERS if counted else 0

@@ -77,7 +77,8 @@ def moment(nanoseconds: int | None) -> datetime.datetime | None:
 @dataclass(slots=True)
 class Counts:
     """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`. `skipped`,
-    `not_sent`: by rule; `unanswered`: why the first that wanted an answer got none."""
+    `not_sent`: by rule; `unanswered`: why the first that wanted an answer got none; `excess_us`: by API, how much
+    longer answers took than the captured ones, from the first time that a request was sent."""
 
     actions: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -90,6 +91,7 @@ class Counts:
     lags_us: list[int] = field(default_factory=list)
     queues_us: list[int] = field(default_factory=list)
     latencies_us: list[int] = field(default_factory=list)
+    excess_us: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -99,7 +101,7 @@ class Counts:
         """Take what another counted."""
         for mine, theirs in (
             (self.actions, other.actions), (self.verdicts, other.verdicts), (self.skipped, other.skipped),
-            (self.not_sent, other.not_sent), (self.retries, other.retries),
+            (self.not_sent, other.not_sent), (self.retries, other.retries), (self.excess_us, other.excess_us),
         ):  # fmt: skip
             mine.update(theirs)
         self.unanswered = self.unanswered or other.unanswered
@@ -208,6 +210,9 @@ class Recorder:
         if outcome.sent_ns is not None and outcome.answered_ns is not None:
             latency = (outcome.answered_ns - outcome.sent_ns) // 1000
             counts.latencies_us.append(latency)
+            if outcome.first_sent_ns is not None and row.get("total_us") is not None:
+                took = (outcome.answered_ns - outcome.first_sent_ns) // 1000
+                counts.excess_us[row["api"] or ""] += took - row["total_us"]
         self._outcomes.append(
             {
                 "capture": row["capture"],

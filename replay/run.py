@@ -24,6 +24,7 @@ from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topics import topics_of
 from analyzer.protocol.tree import Body
 from captures.problems import Problem
+from replay import pace
 from replay.audit import audit
 from replay.options import Options
 from replay.outcome import Counts, Recorder, quantiles
@@ -76,6 +77,7 @@ class Result:
     seconds: float
     sending_seconds: float
     sending_cpu_seconds: float
+    pace: pace.Pace
     audit: audit.Audit | None = None
     not_audited: str = ""
 
@@ -152,7 +154,7 @@ async def replay(
             recorder.skip(skip)
         sending, cpu = time.monotonic(), time.process_time()
         if options.processes == 1:
-            done = await _one_process(captured, planned, cluster, target, remap, options, recorder, tell)
+            done = await _one_process(captured, planned, cluster, target, remap, options, recorder, tell, announce)
         else:
             tell(f"sending from {options.processes} processes")
             done = await _workers(captured, planned, cluster, target, remap, options, recorder)
@@ -174,6 +176,7 @@ async def replay(
             time.monotonic() - started,
             sending,
             cpu,
+            pace.pace(recorder.counts, planned, options.settings.speed, sending),
         )
         capture_names = list(dict.fromkeys(session.capture for session in captured))
         remaps = [row for name in capture_names for row in remap.rows(name)] + _topic_id_rows(captured, cluster, remap)
@@ -240,6 +243,7 @@ def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
         "valid": result.valid,
         "interrupted": result.interrupted,
         "failure": str(result.failure or ""),
+        "slower": result.pace.text(),
         "seconds": round(result.seconds, 3),
         "own_requests": result.own_requests,
         "engine": result.engine_notes,
@@ -250,12 +254,21 @@ def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
 
 async def _one_process(
     captured: Sequence[Session], planned: Plan, cluster: Cluster, target: Target, remap: Remap,
-    options: Options, recorder: Recorder, tell: Callable[[str], None],
+    options: Options, recorder: Recorder, tell: Callable[[str], None], announce: Callable[[str], None] | None,
 ) -> workers.Done:  # fmt: skip
     """Send from here."""
+    dead = False
+
+    def progressed(standing: progress.Standing) -> None:
+        nonlocal dead
+        if standing.dead and not dead and announce is not None:
+            announce(f"{standing.dead}; it is tried for {options.settings.reconnect:.0f} s")
+        dead = bool(standing.dead)
+        tell(progress.line(standing))
+
     engine = Engine(
         captured, planned, cluster, remap, target.topology, target.offers, target.dial, (options.host, options.port),
-        options.settings, recorder.add, lambda standing: tell(progress.line(standing)),
+        options.settings, recorder.add, progressed,
     )  # fmt: skip
     interrupted = False
     try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from analyzer.protocol import errors, names, schema
-from replay.diff import audited, readings
+from replay.diff import audited, readings, slower
 from replay.diff.correspondence import Correspondence, Group, learn
 from replay.diff.differences import Difference, Differences
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
@@ -73,6 +73,10 @@ _JOINING: Final = frozenset((
 """What goes wrong in these, the group's later exchanges follow from."""
 _MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT))
 """What makes a member of a group."""
+SLOWER: Final = "slower"
+"""The kind of difference that an API is which is slower beyond noise."""
+_LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
+"""Answered when there is something to say: what was held is not compared."""
 _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
 """Answered when other members have spoken: their latency is not the broker's."""
 
@@ -81,10 +85,13 @@ _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
 class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
     `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us;
-    `audit`: of what a target acknowledged, None where nobody looked."""
+    `audit`: of what a target acknowledged, None where nobody looked; `judged`: were latencies, for both sides were sent
+    at one speed? `slower`: by API, what `slower.shift` says."""
 
     differences: Differences = field(default_factory=Differences)
     audit: audited.Audited | None = None
+    judged: bool = True
+    slower: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     compared: int = 0
     same: int = 0
     expected: int = 0
@@ -112,6 +119,7 @@ class _Comparing:
         self.place = 0  # of the pair that is compared now
         self.correspondence: Correspondence = learn(pairs)
         self.result = Comparison()
+        self.slowest: dict[str, tuple[int, dict[str, Any]]] = {}  # by API the right's answer that took longest
         # What has gone wrong, each with the difference that said so first.
         self.failed_groups: dict[str, Difference] = {}
         self.failed_transactions: dict[str, Difference] = {}
@@ -128,6 +136,7 @@ class _Comparing:
         self.result.differences.take(readings.acquired(self.correspondence))
         for group in self.correspondence.groups.values():
             self.result.differences.take(self._group(group))
+        self.result.differences.take(self._slower())
         audit = self.result.audit = audited.of(self.runs)
         if audit is not None:
             self.result.differences.take(audit.differences(self.correspondence.partitions, self.pairs))
@@ -190,7 +199,13 @@ class _Comparing:
             return
         if pair.api_key == names.FETCH and not all(_has_records(side) for side in (left, right)):
             return  # waited for records: the latency of a producer
-        both = self.result.latencies.setdefault(schema.api_name(pair.api_key), ([], []))
+        if pair.api_key in _LONG_POLLS and pair.row.get("cause") == "hold":
+            return
+        api = schema.api_name(pair.api_key)
+        self.slowest[api] = max(
+            self.slowest.get(api, (-1, pair.row)), (pair.right.latency_us, pair.row), key=lambda each: each[0]
+        )
+        both = self.result.latencies.setdefault(api, ([], []))
         both[0].append(pair.left.latency_us)
         both[1].append(pair.right.latency_us)
 
@@ -421,6 +436,19 @@ class _Comparing:
                     row = self.pairs[batch.place].row
                     yield Difference(row, "(records)", "batch out of its producer's order", *where)
                 last[batch.producer] = batch.left, batch.right
+
+    def _slower(self) -> Iterator[Difference]:
+        """APIs that are slower beyond noise. What was sent faster than captured, or at another speed than the other
+        side, met another load, and is not judged."""
+        speeds = {run.speed for run in self.runs} | ({1.0} if len(self.runs) == 1 else set())
+        self.result.judged = len(speeds) <= 1
+        for api, (left, right) in sorted(self.result.latencies.items()) if self.result.judged else ():
+            found = slower.shift(left, right)
+            if found is not None:
+                self.result.slower[api] = found
+                there, here, least = (f"{one / 1000:.1f} ms" for one in found)
+                row = {**self.slowest[api][1], "api_version": None}
+                yield Difference(row, "(latency)", SLOWER, f"median {there}", f"median {here}, at least {least} more")
 
     def _group(self, group: Group) -> Iterator[Difference]:
         """Which partitions were assigned to the members together."""

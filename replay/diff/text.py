@@ -13,12 +13,8 @@ from replay.diff.audited import Audited
 from replay.diff.compare import Comparison
 from replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
 
-_SLOWER: Final = 10
-"""A latency that many times the other's is pointed at. It never decides the exit code: machines differ."""
 _CONSEQUENCES: Final = 6
 """Kinds of what follows from a difference that are listed; the others are counted."""
-_ENOUGH: Final = 20
-"""Answers on each side below which latencies are not judged."""
 
 
 def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
@@ -35,6 +31,8 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
         },
         "audit": _audit_json(comparison),
         "differences": [_group_json(group) for group in grouped(comparison.differences)],
+        "latency_judged": comparison.judged,
+        "slower": sorted(comparison.slower),
         "noise": dict(sorted(comparison.noise.items())),
         "latency_us": {
             api: {side: quantiles(values) for side, values in zip(sides, both)}
@@ -137,7 +135,8 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
     total = sum(group.count for group in unexpected)
     following = sum(one.count for group in unexpected for one in group.consequences)
     first = unexpected[0]
-    what = f"{_name(first)} {first.kind}" + (f" {first.right}" if first.right else "")
+    values = first.right or (first.examples[0].right if first.count == 1 else "")
+    what = f"{_name(first)} {first.kind}" + (f" {values}" if values else "")
     about = "/".join(first.examples[0].key)
     said = f"{total} unexpected difference{'s' * (total != 1)}: {what}" + (f" ({about})" if about else "")
     if len(unexpected) > 1:
@@ -204,8 +203,7 @@ def _latency_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:
         figures = "".join(
             f"{side['p50'] / 1000:>15.2f}{side['p95'] / 1000:>9.2f}{side['p99'] / 1000:>9.2f}" for side in (left, right)
         )
-        slower = min(left["count"], right["count"]) >= _ENOUGH and all(
-            right[name] > _SLOWER * max(left[name], 1) for name in ("p50", "p95")
-        )
-        lines.append(f"  {api:<24}{right['count']:>9}{figures}{'  slower' if slower else ''}")
+        lines.append(f"  {api:<24}{right['count']:>9}{figures}{'  slower' if api in comparison.slower else ''}")
+    if not comparison.judged:
+        lines.append(f"  not judged: {sides[1]} was sent at another speed than {sides[0]}")
     return lines

@@ -114,6 +114,7 @@ class Engine:
         self._epoch_ns = 0
         self._heard = 0
         self._errors = 0
+        self._dead = ""
         self._progress = progress
 
     @property
@@ -339,14 +340,23 @@ class Engine:
     async def _watch(self) -> None:
         """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue. Returns
         when the target has been silent for too long, while answers were owed."""
-        tick = min(self.settings.answer_timeout / 4, 5.0)
-        heard, silent = 0, 0.0
+        tick = min(self.settings.answer_timeout / 4, self.settings.suspicion / 2)
+        heard, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
         while True:
             await asyncio.sleep(tick)
             if self._heard != heard:
                 heard, silent = self._heard, 0.0
-            elif any(state.in_flight for state in self._states):
+            elif self._asker.dialling or any(state.in_flight for state in self._states):
                 silent += tick
+            if silent < self.settings.suspicion:
+                alive, self._dead = self._loop.time(), ""
+            elif self._loop.time() < unasked:
+                pass  # it was alive just now
+            elif await self._asker.alive(self.settings.suspicion / 2):
+                alive, self._dead = self._loop.time(), ""
+                unasked = alive + self.settings.suspicion
+            elif self._is_dead(self._loop.time() - alive):
+                return
             if silent > self.settings.silence:
                 host, port = self._bootstrap
                 self.failure = LinkError(
@@ -359,6 +369,15 @@ class Engine:
                 oldest = next(iter(state.quick.values()), None)
                 if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
                     state.connections.close()
+
+    def _is_dead(self, seconds: float) -> bool:
+        """The target answers nothing, and greets nobody: tell it, and in the end give up."""
+        host, port = self._bootstrap
+        self._dead = f"{host}:{port}: no answer to anything, and no broker greets a new connection, for {seconds:.0f} s"
+        if seconds <= self.settings.reconnect:
+            return False
+        self.failure = LinkError(self._dead, "is it up? see the broker's log")
+        return True
 
     # --- who watches ---
 
@@ -387,7 +406,7 @@ class Engine:
         behind = None if self.settings.speed is None else max(self._loop.time() - min(due, default=float("inf")), 0.0)
         in_flight = sum(state.in_flight for state in self._states)
         return Standing(
-            len(self.plan.steps), sent, self._heard, self._errors, in_flight, behind, awaited, moves
+            len(self.plan.steps), sent, self._heard, self._errors, in_flight, behind, awaited, moves, self._dead
         )  # fmt: skip
 
     # --- sending ---

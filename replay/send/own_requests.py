@@ -37,7 +37,8 @@ def list_offsets(topic: str, partition: int, timestamp: int) -> Body:
 
 
 class Asker:
-    """Asks for one run. `own_requests`: how many requests, by API; `notes`: the run's, by rule."""
+    """Asks for one run. `own_requests`: how many requests, by API; `notes`: the run's, by rule; `dialling`: connections
+    that are being opened now."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Asker:
         notes: Counter[str],
     ) -> None:
         self.own_requests: Counter[str] = Counter()
+        self.dialling = 0
         self._dial = dial
         self._bootstrap = bootstrap
         self._offers = offers
@@ -72,18 +74,22 @@ class Asker:
         """Connect to a node; to the only one again and again until a bound, for brokers restart. Raises LinkError."""
         started = self._loop.time()
         pause = 0.05
-        while True:
-            try:
-                return await self._opened(*self._topology.nodes.get(node, self._bootstrap))
-            except NotReached:
-                raise
-            except LinkError:
-                # Of several brokers others may have taken over: the router asks.
-                if len(self._topology.nodes) > 1 or self._loop.time() - started > self._settings.reconnect:
+        self.dialling += 1
+        try:
+            while True:
+                try:
+                    return await self._opened(*self._topology.nodes.get(node, self._bootstrap))
+                except NotReached:
                     raise
-            self._notes["dialled_again"] += 1
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+                except LinkError:
+                    # Of several brokers others may have taken over: the router asks.
+                    if len(self._topology.nodes) > 1 or self._loop.time() - started > self._settings.reconnect:
+                        raise
+                self._notes["dialled_again"] += 1
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+        finally:
+            self.dialling -= 1
 
     async def _dialled_any(self) -> Channel:
         started = self._loop.time()
@@ -100,6 +106,18 @@ class Asker:
         channel = await connect(self._dial, host, port)
         await introduce(channel, self._offers, self._settings.answer_timeout)
         return channel
+
+    async def alive(self, timeout: float) -> bool:
+        """Does any broker greet a new connection in time?"""
+        for address in dict.fromkeys((self._bootstrap, *self._topology.nodes.values())):
+            with contextlib.suppress(LinkError, TimeoutError):
+                channel = await asyncio.wait_for(connect(self._dial, *address), timeout)
+                try:
+                    await introduce(channel, self._offers, timeout)
+                finally:
+                    channel.close()
+                return True
+        return False
 
     # --- asking ---
 

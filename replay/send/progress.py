@@ -12,7 +12,8 @@ class Standing(NamedTuple):
     """A moment of a run. `planned`, `sent`, `answered`: requests; `errors`: answers with an error that the capture has
     not; `in_flight`: requests without their answer; `behind`: seconds by which the next request to be sent is late,
     None at full speed, which has no schedule; `awaited`: what has been in flight longest, and for how many seconds;
-    `moves`: has anything been sent or answered since the moment before?"""
+    `moves`: has anything been sent or answered since the moment before? `dead`: why the target is taken for dead;
+    empty: it is not."""
 
     planned: int
     sent: int
@@ -22,6 +23,7 @@ class Standing(NamedTuple):
     behind: float | None
     awaited: tuple[str, float] | None
     moves: bool
+    dead: str = ""
 
 
 def line(standing: Standing) -> str:

@@ -12,15 +12,18 @@ class Settings:
     """speed: 1 is as captured, None as fast as answers allow. Seconds: how long an answer is waited for (a join waits
     for others), how long a broker is dialled again, how long after the end answers that the capture lacks too are
     waited for, and after what silence of the whole target the run ends (longer than an answer is waited for, so that a
-    connection that went dead is first opened again). backlog_bytes, in_flight: what a connection may have unsent, and a
-    session unanswered, before the session waits; no client pipelines as much as that. unsent_bytes: what all sessions
-    together may have unsent; each may have its part of it, and never less than 64 KiB."""
+    connection that went dead is first opened again). suspicion: after what silence a new connection asks whether the
+    target is there at all; one that is not, for as long as a broker is dialled, ends the run. backlog_bytes, in_flight:
+    what a connection may have unsent, and a session unanswered, before the session waits; no client pipelines as much
+    as that. unsent_bytes: what all sessions together may have unsent; each may have its part of it, and never less than
+    64 KiB."""
 
     speed: float | None = 1.0
     answer_timeout: float = 90.0
     reconnect: float = 30.0
     grace: float = 1.0
     silence: float = 120.0
+    suspicion: float = 5.0
     backlog_bytes: int = 4 << 20
     unsent_bytes: int = 256 << 20
     in_flight: int = 1000

@@ -659,7 +659,8 @@ def test_a_target_that_never_answers_ends_the_run() -> None:
 
     told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
     assert told == [("unanswered", None), ("unanswered", "aborted"), ("not_sent", "aborted")]
-    assert [one.link for one in target.heard] == [1, 2]  # the first answer was waited for, then its connection ended
+    first, second = target.heard
+    assert first.link != second.link  # the first answer was waited for, then its connection ended
     assert 120 < run.seconds < 130
 
 

@@ -1,0 +1,102 @@
+"""When an API is slower beyond noise. Latencies are drawn from a generator with a fixed seed: nothing is measured.
+
+Proves: replay/diff/slower.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+from replay.diff.compare import compare
+from replay.diff.differences import grouped
+from replay.diff.pairs import Pair, Pairs, RunFacts
+from replay.diff.slower import ENOUGH, shift
+from replay.diff.text import as_text
+from tests.replay.forging import pair
+
+
+def latencies(median_ms: float, count: int, seed: int, spread: float = 0.5) -> list[int]:
+    """As brokers have them: log-normal, with a long tail."""
+    rng = random.Random(seed)
+    return [round(median_ms * 1000 * rng.lognormvariate(0, spread)) for _ in range(count)]
+
+
+def test_a_shift_of_three_hundred_milliseconds_is_seen_with_thirty_answers() -> None:
+    left = latencies(2, ENOUGH, 1)
+    found = shift(left, [one + 300_000 for one in left])
+    assert found is not None
+    before, after, least = found
+    assert after - before == pytest.approx(300_000)
+    assert 290_000 < least < 300_000
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (latencies(2, 29, 1), latencies(302, 29, 2)),  # too few
+        (latencies(2, 500, 1), latencies(6, 500, 2)),  # by less than 5 ms, though three times
+        (latencies(100, 500, 1), latencies(115, 500, 2)),  # by less than a fifth
+        (latencies(300, 500, 1), latencies(2, 500, 2)),  # faster
+        (latencies(10, 30, 1, 2.0), latencies(20, 30, 2, 2.0)),  # may be chance
+        ([], []),
+    ],
+)
+def test_what_is_not_slower_beyond_noise(left: list[int], right: list[int]) -> None:
+    assert shift(left, right) is None
+
+
+def test_one_broker_against_itself_is_never_slower() -> None:
+    """Two hundred healthy pairs, of few and of many answers, with narrow and wide tails."""
+    for seed in range(200):
+        count, spread = (30, 100, 1000)[seed % 3], (0.1, 0.5, 1.0, 2.0)[seed % 4]
+        left = latencies(20, count, seed, spread)
+        assert shift(left, latencies(20, count, seed + 10_000, spread)) is None
+
+
+def metadata(left_us: int, right_us: int, **row: Any) -> Pair:
+    one = pair("Metadata", 1, {"topics": None}, {"topics": []}, {"topics": []}, **row)
+    left, right = (
+        dataclasses.replace(side, latency_us=us) for side, us in ((one.left, left_us), (one.right, right_us))
+    )
+    return Pair(one.row, left, right)
+
+
+def test_a_slower_api_is_a_difference_and_says_where() -> None:
+    some = [metadata(2_000, 302_000 + number) for number in range(ENOUGH)]
+    found = compare(some)
+    (one,) = grouped(found.differences)
+    assert (one.rule, one.kind, one.version, one.count) == (None, "slower", None, 1)
+    assert (one.examples[0].left, one.examples[0].row["exchange"]) == ("median 2.0 ms", some[-1].row["exchange"])
+    assert (found.same, found.unexpected) == (ENOUGH, 0)  # as exchanges they are the same
+    told = as_text(found, ("captured", "replayed")).splitlines()
+    assert told[0] == "verdict: 1 unexpected difference: Metadata slower median 302.0 ms, at least 300.0 ms more"
+    assert told[-1].endswith("  slower")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "judged"),
+    [((1.0,), True), ((20.0,), False), ((None,), False), ((None, None), True), ((1.0, 2.0), False)],
+)
+def test_only_what_was_sent_at_the_same_speed_is_compared(speeds: tuple[float | None, ...], judged: bool) -> None:
+    some = [metadata(2_000, 302_000) for _ in range(ENOUGH)]
+    pairs = Pairs(len(some), some.__getitem__)
+    pairs.runs = tuple(RunFacts([], {}, speed, {}) for speed in speeds)
+    found = compare(pairs)
+    assert found.judged == judged
+    assert len(list(found.differences)) == judged
+    assert ("not judged: B was sent at another speed than A" in as_text(found, ("A", "B"))) != judged
+
+
+def test_what_a_broker_held_on_purpose_is_not_compared() -> None:
+    def fetch(cause: str | None) -> Pair:
+        part = {"partitionIndex": 0, "errorCode": 0, "records": b"x"}
+        answer = {"responses": [{"topic": "orders", "partitions": [part]}]}
+        one = pair("Fetch", 11, {"topics": []}, answer, answer, cause=cause)
+        return Pair(one.row, one.left, dataclasses.replace(one.right, latency_us=400_000))
+
+    assert compare([fetch("hold") for _ in range(ENOUGH)]).latencies == {}
+    assert set(compare([fetch("broker") for _ in range(ENOUGH)]).slower) == {"Fetch"}

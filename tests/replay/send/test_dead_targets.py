@@ -1,0 +1,80 @@
+"""A target that dies on the way is told within ten seconds, and ends the run once a broker would have been given up;
+one that only takes its time is asked, and left alone.
+
+Proves: replay/send/engine.py, replay/send/own_requests.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+from replay.send.progress import Standing
+from tests.replay.conversation import START_NS, Captured, Target, replayed
+
+ASKS: Body = {"topics": None}
+SAYS: Body = {"brokers": [], "topics": []}
+
+
+def asking(count: int, every: float) -> Captured:
+    capture = Captured()
+    for number in range(count):
+        capture.said(number * every, names.METADATA, 9, ASKS, SAYS)
+    return capture
+
+
+def test_a_target_that_dies_is_told_in_ten_seconds_and_ends_the_run() -> None:
+    """One connection waits for an answer when it dies, two others come to it later: they do not wait anew."""
+    target = Target()
+
+    def die(body: Body) -> Body | None:
+        target.down.add(1)
+        return None
+
+    target.on(names.METADATA, SAYS, die)
+    told: list[tuple[int, Standing]] = []
+    others = [Captured(f"10.0.0.{n}:1-10.0.0.9:9092#1").said(20.0 * n, names.METADATA, 9, ASKS, SAYS) for n in (2, 3)]
+
+    run = replayed(
+        [asking(2, 1.0), *others], target, speed=1.0, progress=lambda standing: told.append((len(told) + 1, standing))
+    )
+
+    first = next(second for second, standing in told if standing.dead)
+    assert first <= 1 + 10
+    text = next(standing.dead for _, standing in told if standing.dead)
+    assert text.startswith("target:9092: no answer to anything, and no broker greets a new connection, for ")
+    assert run.engine.failure is not None
+    assert run.seconds < 45
+    verdicts = sorted(one.verdict for one in run.outcomes)
+    assert (len(verdicts), verdicts.count("answered")) == (4, 1)
+
+
+def test_a_target_that_comes_back_is_not_given_up() -> None:
+    target = Target()
+
+    def restart(body: Body) -> Body | None:
+        target.down.add(1)
+        asyncio.get_running_loop().call_later(20.0, target.down.clear)
+        return None
+
+    target.on(names.METADATA, restart, SAYS)
+
+    run = replayed([asking(2, 1.0)], target, speed=1.0)
+
+    assert run.engine.failure is None
+    assert [one.verdict for one in run.of(names.METADATA)] == ["answered"] * 2
+
+
+def test_a_target_that_takes_its_time_is_alive() -> None:
+    """An answer comes after a minute: new connections are greeted meanwhile."""
+    target = Target().on(names.METADATA, SAYS, delay=60.0)
+    told: list[Standing] = []
+
+    run = replayed([asking(1, 1.0)], target, speed=1.0, progress=told.append)
+
+    assert run.engine.failure is None
+    assert not any(standing.dead for standing in told)
+    assert target.links > 2
+    assert [one.verdict for one in run.outcomes] == ["answered"]
+    assert (run.outcomes[0].answered_ns or 0) > START_NS

@@ -1,0 +1,106 @@
+"""Whether a run kept its pace, and what is said and done where it did not.
+
+Proves: replay/pace.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from analyzer.protocol import names
+from replay import commands, run
+from replay.audit.audit import Audit
+from replay.options import Options
+from replay.outcome import Counts
+from replay.pace import Pace, pace
+from replay.plan import decide
+from replay.plan.steps import Plan
+from tests.replay.batching import batch, produced, produced_answer
+from tests.replay.conversation import EVERYTHING, Captured
+
+OUT_OF_ORDER = {"topic": "orders", "partition": 0, "acknowledged": 9, "readable": 9, "missing": 0, "out_of_order": 1,
+                "first_missing_offset": None}  # fmt: skip
+
+
+def plan(seconds: float, took: float = 0.5) -> Plan:
+    """Two requests, the second so many seconds later, answered after `took`."""
+    captured = Captured()
+    for at in (0.0, seconds - took):
+        captured.said(at, names.PRODUCE, 8, produced(batch()), produced_answer(0), took=took)
+    return decide.make([captured.session()], EVERYTHING, decide.PlanOptions())[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "speed", "took", "slower"),
+    [
+        (10.5, None, 134.9, True),  # seen: a target with fewer partitions
+        (10.5, None, 15.4, False),  # by less than 5 s
+        (100.0, 1.0, 119.0, False),  # by less than a fifth
+        (100.0, 1.0, 121.0, True),
+        (100.0, 2.0, 58.0, False),
+        (100.0, 2.0, 714.0, True),
+        (100.0, 20.0, 9.9, False),
+    ],
+)
+def test_a_run_is_slower_by_a_fifth_and_five_seconds(
+    seconds: float, speed: float | None, took: float, slower: bool
+) -> None:  # fmt: skip
+    found = pace(Counts(), plan(seconds), speed, took)
+    assert found.wanted == pytest.approx(seconds / (speed or 1))
+    assert found.slower == slower
+    assert bool(found.text()) == slower
+
+
+def test_what_requests_waited_for_counts_too_where_there_is_a_schedule() -> None:
+    counts = Counts(queues_us=[0] * 90 + [6_000_000] * 10)
+    assert pace(counts, plan(20.0), 1.0, 20.0).slower
+    assert not pace(counts, plan(20.0), None, 20.0).slower
+    assert not pace(counts, plan(100.0), 1.0, 100.0).slower
+    assert "one request in a hundred waited for more than 6.0 s" in pace(counts, plan(20.0), 1.0, 20.0).text()
+
+
+def test_it_says_how_much_and_why() -> None:
+    counts = Counts()
+    counts.excess_us.update(Produce=117_900_000, Fetch=3_000_000)
+    counts.retries.update(topic_appears=2334, reconnected=1)
+    assert pace(counts, plan(10.5), None, 134.9).text() == (
+        "slower than captured: took 134.9 s in place of 10.5 s; answers to Produce took 117.9 s longer in all than "
+        "captured, topic_appears 2,334 times"
+    )
+    text = pace(Counts(), plan(100.0), 2.0, 714.0).text()
+    assert text == "slower than at --speed 2: took 714.0 s in place of 50.0 s, 7 % of that rate"
+
+
+def result(slower: bool, lost: bool) -> run.Result:
+    counts = Counts()
+    counts.actions["sent"] = 1
+    audit = Audit([OUT_OF_ORDER] if lost else [], [])
+    found = Pace(1.0, 10.0, 100.0 if slower else 10.0, 0.0, "")
+    return run.Result(counts, Plan((), (), ()), [], {}, {}, True, False, None, 1.0, 1.0, 1.0, found, audit)
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "of_slower", "of_lost"),
+    [("any", 1, 1), ("unexpected", 0, 1), ("slower", 1, 0), ("never", 0, 0)],
+)
+def test_what_fails_a_run_is_chosen(fail_on: str, of_slower: int, of_lost: int) -> None:
+    options = Options("h", 1)
+    assert commands._verdict(result(True, False), options, "run", fail_on) == of_slower
+    assert commands._verdict(result(False, True), options, "run", fail_on) == of_lost
+    assert commands._verdict(result(False, False), options, "run", fail_on) == 0
+
+
+def test_the_first_line_of_the_summary_says_it(tmp_path: Path) -> None:
+    said = commands.summary(result(True, True), str(tmp_path / "run")).splitlines()
+    assert said[0] == "slower than captured: took 100.0 s in place of 10.0 s, 10 % of that rate"
+    assert "audit      9 records were acknowledged in 1 partitions: all are there, 1 out of order" in said
+    assert commands.summary(result(False, False), "run").startswith("1 captured exchanges: ")
+
+
+def test_a_run_that_is_not_valid_stays_that_whatever_fails_it() -> None:
+    late = dataclasses.replace(result(True, True), valid=False)
+    late.counts.lags_us.append(10**6)
+    assert commands._verdict(late, Options("h", 1), "run", "never") == commands.EXIT_NOT_VALID
