@@ -12,7 +12,7 @@ from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen, busiest, grouped
+from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, name, place
 from analyzer.protocol import names
@@ -161,18 +161,20 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    works = arrow.among(rows.api, (names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT))
-    joins = rows.api == names.JOIN_GROUP
+    leaves = seen.of_api(names.LEAVE_GROUP)
+    leavers = arrow.distinct(seen.client[leaves])
+    works = _by_client(seen, seen.of_api(names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT), leavers)
+    joins = _by_client(seen, seen.of_api(names.JOIN_GROUP), leavers)
+    heart = _by_client(seen, seen.of_api(names.HEARTBEAT), leavers)
     groups, named = _groups(seen)
-    for leave in seen.of_api(names.LEAVE_GROUP).tolist():
-        mine = seen.client == seen.client[leave]
-        left = int(rows.asked[leave])
-        before = rows.asked[mine & works & (rows.asked < left)]
-        after = rows.asked[mine & joins & (rows.asked > left) & (rows.asked <= left + at.back_s * SECOND)]
-        if not len(before) or not len(after) or left - int(before.max()) < at.poll_s * SECOND:
+    for leave in leaves.tolist():
+        who_, left = int(seen.client[leave]), int(rows.asked[leave])
+        before = _between(seen, works.get(who_), 0, left)
+        after = _between(seen, joins.get(who_), left + 1, left + int(at.back_s * SECOND) + 1)
+        if not len(before) or not len(after) or left - int(rows.asked[before[-1]]) < at.poll_s * SECOND:
             continue
-        since = int(before.max())
-        beats = np.flatnonzero(mine & (rows.api == names.HEARTBEAT) & (rows.asked > since) & (rows.asked < left))
+        since = int(rows.asked[before[-1]])
+        beats = _between(seen, heart.get(who_), since + 1, left)
         if not len(beats):
             continue
         group = named[groups[leave]] if groups[leave] >= 0 else None
@@ -182,6 +184,23 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
         yield Found(f"{text}and joined again: it took too long between polls.", 1, since, left, who,
                     {"group_id": group}, (int(beats[0]), leave, leave), cause="max.poll.interval.ms",
                     proven=False)  # fmt: skip
+
+
+def _by_client(seen: Seen, rows: np.ndarray, clients: np.ndarray) -> dict[int, np.ndarray]:
+    """Of these clients the exchanges, by time."""
+    rows = rows[arrow.among(seen.client[rows], clients) & (seen.exchanges.asked[rows] != NULL)]
+    rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
+    order, starts, ends = grouped(seen.client[rows])
+    parts = (rows[order[start:stop]] for start, stop in zip(starts.tolist(), ends.tolist(), strict=True))
+    return {int(seen.client[mine[0]]): mine for mine in parts}
+
+
+def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.ndarray:
+    """Those of exchanges, by time, that were asked from `since` on and before `until`."""
+    if rows is None:
+        return np.zeros(0, np.int64)
+    first, past = np.searchsorted(seen.exchanges.asked[rows], [since, until])
+    return rows[int(first) : int(past)]
 
 
 @rule(
@@ -423,19 +442,39 @@ def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:
     """A good commit of the same partitions of the group followed."""
-    parts = seen.partitions
     groups, _ = _groups(seen)
+    bad, good = _commits(seen)
     last = int(rows[-1])
     time = int(seen.exchanges.answered[last])
-    mine = arrow.among(parts.owner, rows)
-    places = arrow.distinct(parts.place[mine & (parts.error != 0)])
-    owner = np.maximum(parts.owner, 0)
-    good = (
-        arrow.among(parts.place, places) & (parts.error == 0) & (parts.owner >= 0)
-        & arrow.among(seen.exchanges.api[owner], (names.OFFSET_COMMIT,)) & (groups[owner] == groups[last])
-        & (seen.exchanges.answered[owner] > time) & (seen.exchanges.answered[owner] <= time + within)
-    )  # fmt: skip
-    return bool(len(places)) and len(arrow.distinct(parts.place[good])) == len(places)
+    places = {place for row in rows.tolist() for place in bad.get(row, ())}
+    for where in places:
+        times = good.get((int(groups[last]), where))
+        at = np.searchsorted(times, time, side="right") if times is not None else 0
+        if times is None or at == len(times) or int(times[at]) > time + within:
+            return False
+    return bool(places)
+
+
+def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
+    """The places that each commit was refused for; by group and place when commits were taken, sorted."""
+    if "commits" not in seen.memo:
+        parts, (groups, _) = seen.partitions, _groups(seen)
+        of_commits = np.flatnonzero((parts.owner >= 0) & (parts.error != NO_CODE))
+        of_commits = of_commits[seen.exchanges.api[parts.owner[of_commits]] == names.OFFSET_COMMIT]
+        bad: dict[int, list[int]] = defaultdict(list)
+        for part in of_commits[parts.error[of_commits] != 0].tolist():
+            bad[int(parts.owner[part])].append(int(parts.place[part]))
+        taken_ = of_commits[parts.error[of_commits] == 0]
+        owner = parts.owner[taken_]
+        order, starts, ends = grouped(groups[owner], parts.place[taken_])
+        good = {}
+        for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+            mine = taken_[order[start:stop]]
+            key = int(groups[parts.owner[mine[0]]]), int(parts.place[mine[0]])
+            good[key] = np.sort(seen.exchanges.answered[parts.owner[mine]])
+        seen.memo["commits"] = bad, good
+    kept: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = seen.memo["commits"]
+    return kept
 
 
 @rule(
