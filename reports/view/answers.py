@@ -16,6 +16,7 @@ import numpy as np
 
 from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
+from analyzer.findings.rules import SEVERITIES
 from captures.problems import Problem
 from reports.view import completing, counts, trees
 from reports.view.messages import SIDES, Messages
@@ -227,6 +228,24 @@ def exchange(view: View, query: Query) -> Any:
     return {"key": key_text(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
 
 
+def findings(view: View, query: Query) -> Any:
+    """What is wrong, worst first: each with its text, advice and the exchanges that show it."""
+    rows = view.tables.other("findings")
+    worst = sorted(rows, key=lambda row: (-SEVERITIES.index(row["severity"]), row["since"] or 0))
+    return {"findings": [_finding(row) for row in worst]}
+
+
+def _finding(row: dict[str, Any]) -> dict[str, Any]:
+    keys: dict[str, str] = {}
+    for which in ("first", "worst", "last"):
+        if (place := row[which]) is not None:
+            key = key_text((row["capture"], place["connection"], place["exchange"], place["reply"]))
+            keys.setdefault(key, which)
+    names = ("severity", "code", "text", "cause", "proven", "advice", "count", "since")
+    told = {name: _safe(row[name]) for name in names}
+    return {**told, "evidence": [{"which": which, "key": key} for key, which in keys.items()]}
+
+
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
@@ -275,5 +294,6 @@ def octets(view: View, query: Query) -> Any:
 
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
-    "facets": facets, "stats": stats, "exchange": exchange, "message": message, "field": field_at, "bytes": octets,
+    "findings": findings, "facets": facets, "stats": stats, "exchange": exchange,
+    "message": message, "field": field_at, "bytes": octets,
 }  # fmt: skip

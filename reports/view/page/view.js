@@ -5,6 +5,7 @@ import { FIRST, NARROW, known } from "./columns.js";
 import { Counts } from "./counts.js";
 import { Exchanges } from "./exchanges.js";
 import { FilterBar } from "./filter.js";
+import { Findings } from "./findings.js";
 import { Hex } from "./hex.js";
 import { listen } from "./keys.js";
 import { Menu } from "./menu.js";
@@ -35,15 +36,15 @@ function element(id, kind) {
  * @property {string} side
  * @property {string} path of the chosen field
  * @property {string} columns
- * @property {string} counts not empty: they are shown
+ * @property {string} beside what is shown beside the list: `counts`, `findings`, nothing
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "counts"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "beside"]);
 
 /** @returns {State} */
 function addressed() {
   const words = new URLSearchParams(location.search);
-  const [filter, sort, key, side, path, columns, counts] = NAMES.map((name) => words.get(name) ?? "");
-  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, counts });
+  const [filter, sort, key, side, path, columns, panel] = NAMES.map((name) => words.get(name) ?? "");
+  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, beside: panel });
 }
 
 const state = addressed();
@@ -192,16 +193,30 @@ function nodeMenu(node) {
 
 const counts = new Counts(element("counts"), { chosen: (name, word) => narrow(`${name} == ${word}`), failed: complain });
 
-/** The counts, where they are wanted. */
-function recount() {
-  element("counts").hidden = !state.counts;
-  element("counting").setAttribute("aria-pressed", String(Boolean(state.counts)));
-  if (state.counts) void counts.show(state.filter);
+/** @type {Findings} */
+let findings;
+
+/** What stands beside the list, where something is wanted there. */
+function panels() {
+  for (const [name, button] of /** @type {const} */ ([["counts", "counting"], ["findings", "finding"]])) {
+    element(name).hidden = state.beside !== name;
+    element(button).setAttribute("aria-pressed", String(state.beside === name));
+  }
+  if (state.beside === "counts") void counts.show(state.filter);
+  if (state.beside === "findings") void findings.show().catch(complain);
 }
 
-function toggleCounts() {
-  become({ counts: state.counts ? "" : "1" });
-  recount();
+/** @param {string} name */
+function toggle(name) {
+  become({ beside: state.beside === name ? "" : name });
+  panels();
+}
+
+/** @param {number} step */
+function evidence(step) {
+  become({ beside: "findings" });
+  panels();
+  void findings.step(step).catch(complain);
 }
 
 const bytes = new Hex(element("bytes"), {
@@ -303,7 +318,7 @@ async function show(change, step = false) {
   bar.value = asked.filter;
   if (!(await list.show(asked))) return;
   become(change, step);
-  recount();
+  panels();
   document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
   if (state.key && list.index < 0) tell("the chosen exchange is not among those that the filter lets through");
 }
@@ -425,7 +440,10 @@ listen(
     { keys: ["r"], shown: "r", about: "request or response", does: () => other(state.side === "request" ? "response" : "request") },
     { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
-    { keys: ["f"], shown: "f", about: "what the chosen exchanges have in common: quantiles, APIs, errors, topics", does: toggleCounts },
+    { keys: ["f"], shown: "f", about: "what the chosen exchanges have in common: quantiles, APIs, errors, topics", does: () => toggle("counts") },
+    { keys: ["i"], shown: "i", about: "findings: what is wrong", does: () => toggle("findings") },
+    { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
+    { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
     { keys: ["c"], shown: "c", about: "copy what is shown as a command", does: copyCommand },
     { keys: ["\\"], shown: "\\", about: "the pane with the focus as large as the page, and back", does: maximise },
     { keys: ["?"], shown: "?", about: "these keys", does: () => element("keys", HTMLDialogElement).showModal() },
@@ -515,7 +533,9 @@ async function begin() {
   saved();
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
-  element("counting").addEventListener("click", toggleCounts);
+  findings = new Findings(element("findings"), info.meaning, (key) => void find(key, true));
+  element("counting").addEventListener("click", () => toggle("counts"));
+  element("finding").addEventListener("click", () => toggle("findings"));
   element("command").addEventListener("click", copyCommand);
   element("help").addEventListener("click", () => element("keys", HTMLDialogElement).showModal());
   element("go").addEventListener("submit", () => void goTo());

@@ -128,6 +128,18 @@ def test_counts_and_quantiles_are_exact(txn: Asking, text: str) -> None:
         assert stats[name] == pytest.approx(expected)
 
 
+def test_findings_lead_to_exchanges_that_there_are(txn: Asking) -> None:
+    dataset = analyzer.analyze(TXN)
+    expected = [(row["severity"], row["code"], row["text"]) for row in dataset.findings.to_pylist()]
+    told = txn("findings")["findings"]
+    assert sorted((one["severity"], one["code"], one["text"]) for one in told) == sorted(expected)
+    order = ["error", "warning", "note"]
+    assert [one["severity"] for one in told] == sorted((one["severity"] for one in told), key=order.index)
+    keys = [piece["key"] for one in told for piece in one["evidence"]]
+    assert keys
+    assert all(txn("exchange", key=key)["key"] == key for key in keys)
+
+
 def test_nothing_chosen_has_no_quantiles(txn: Asking) -> None:
     stats = txn("stats", filter="latency > 60m")
     assert (stats["exchanges"], stats["latency_us"]) == (0, None)

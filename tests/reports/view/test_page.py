@@ -9,6 +9,7 @@ Proves: reports/view/page
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import time
@@ -187,6 +188,11 @@ def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload
         page.locator("#choices label", has_text="correlation id").locator("input").check()
         page.keyboard.press("Escape")
         page.locator("#head button", has_text="correlation id").wait_for()
+        page.locator("#list").focus()
+        page.keyboard.press("n")  # what is wrong, and an exchange that shows it, whatever is filtered
+        page.locator("#findings [aria-current=true]").wait_for()
+        evidence = page.locator("#findings [aria-current=true]").get_attribute("data-key")
+        opened.wait(f"new URLSearchParams(location.search).get('key') === {json.dumps(evidence)}")
         page.locator("#list").focus()
         page.keyboard.press("f")
         page.locator("#counts table").wait_for()

@@ -1,0 +1,85 @@
+/** What is wrong, and the exchanges that show it: one key from a finding to its evidence, one from that to the next. */
+
+import { ask } from "./api.js";
+import { printable } from "./text.js";
+
+/**
+ * @typedef {{severity: string, code: string, text: string, cause: string | null, proven: boolean | null, advice: string,
+ *   evidence: {which: string, key: string}[]}} Finding
+ */
+
+export class Findings {
+  /**
+   * @param {HTMLElement} box
+   * @param {boolean} analysed whether what the traffic means was worked out
+   * @param {(key: string) => void} chosen a piece of evidence was chosen
+   */
+  constructor(box, analysed, chosen) {
+    this.box = box;
+    this.analysed = analysed;
+    this.chosen = chosen;
+    /** @type {HTMLButtonElement[]} */
+    this.pieces = [];
+    this.at = -1;
+    /** @type {Promise<void> | null} */
+    this.asked = null;
+  }
+
+  /** Fetched once. */
+  show() {
+    this.asked ??= ask("findings").then(({ findings }) => this.draw(findings));
+    return this.asked;
+  }
+
+  /** @param {Finding[]} findings */
+  draw(findings) {
+    this.pieces = [];
+    if (!findings.length) this.box.append(line(this.analysed ? "Nothing was found." : "What the traffic means was not analysed."));
+    for (const one of findings) {
+      const article = document.createElement("article"), head = document.createElement("h3");
+      article.className = one.severity;
+      head.textContent = `${one.severity}: ${one.code}`;
+      article.append(head, line(one.text));
+      if (one.cause) article.append(line(`${one.proven ? "cause" : "probably"}: ${one.cause}`));
+      article.append(line(`do: ${one.advice}`));
+      for (const { which, key } of one.evidence) {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.textContent = which;
+        button.title = printable(key);
+        const at = this.pieces.push(button) - 1;
+        button.addEventListener("click", () => this.go(at));
+        button.dataset.key = key;
+        article.append(button);
+      }
+      this.box.append(article);
+    }
+  }
+
+  /**
+   * A piece of evidence.
+   * @param {number} at
+   */
+  go(at) {
+    const piece = this.pieces[at];
+    if (!piece?.dataset.key) return;
+    this.pieces[this.at]?.removeAttribute("aria-current");
+    piece.setAttribute("aria-current", "true");
+    piece.scrollIntoView({ block: "nearest" });
+    this.at = at;
+    this.chosen(piece.dataset.key);
+  }
+
+  /** @param {number} step */
+  async step(step) {
+    await this.show();
+    if (this.pieces.length) this.go(Math.min(Math.max(this.at + step, 0), this.pieces.length - 1));
+  }
+}
+
+/** @param {string} text */
+function line(text) {
+  const made = document.createElement("p");
+  made.textContent = printable(text);
+  return made;
+}
