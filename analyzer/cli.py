@@ -88,10 +88,16 @@ def _reading_options(parser: argparse.ArgumentParser, filter: bool = True) -> No
         metavar="N",
         help="this server port is Kafka (repeatable); default: recognise it by content on any port",
     )
+    _keylog_option(parser)
     parser.add_argument("--threads", type=_count, metavar="N", help="kernels at work at once (default: 2)")
     parser.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--frame-limit", type=_count, metavar="BYTES",
                         help="bytes of unfinished messages kept (default: 512 MiB)")  # fmt: skip
+
+
+def _keylog_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keylog", action="append", default=[], metavar="FILE",
+                        help="TLS key log (SSLKEYLOGFILE) that opens what is encrypted (repeatable)")  # fmt: skip
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -184,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--raw", action="store_true",
                      help="csv: text that begins with = + - @, a tab or a return as it is, without a ' before it")
     sql.add_argument("-o", "--out", metavar="FILE", help="write the answer there")
+    _keylog_option(sql)
     _engine_option(sql)
     _spark_options(sql)
     sql.set_defaults(run="reports.sql:sql")
@@ -249,6 +256,7 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
     findings.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
     findings.add_argument("--port", type=_port, action="append", default=[], metavar="N",
                           help="this server port of the captures is Kafka (repeatable)")
+    _keylog_option(findings)
     findings.add_argument("--threads", type=_count, metavar="N", help="kernels at work at once (default: 2)")
     findings.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
     findings.add_argument("--frame-limit", type=_count, metavar="BYTES", help=argparse.SUPPRESS)
@@ -327,6 +335,7 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
     replay.add_argument("--port", type=_port, action="append", default=[], metavar="N",
                         help="this server port of the captures is Kafka (repeatable)")
+    _keylog_option(replay)
     replay.add_argument("--sasl", metavar="MECHANISM", help="log in: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
     replay.add_argument("--sasl-file", metavar="FILE",
                         help="lines username=... and password=...; default: KWIRE_SASL_USERNAME, KWIRE_SASL_PASSWORD")

@@ -580,6 +580,8 @@ def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         "listed": old["unrecognised"]["listed"] + new["unrecognised"]["listed"],
     }
     captures = [*old["captures"], *new["captures"]]
+    if old.get("decrypted"):
+        new = {**new, "decrypted": True}
     return {**new, "captures": captures, "coverage": coverage, "unrecognised": unrecognised}
 
 

@@ -151,6 +151,8 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Itera
     options.filter = None
     if not captures and (options.port or options.rotated):
         raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
+    if not captures and options.keylog:
+        raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
     yield from found
     if captures:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-findings-"))

@@ -25,6 +25,7 @@ class Reading:
     threads        kernels at work at once
     window_bytes   capture bytes read at a time
     frame_limit    bytes of unfinished frames kept
+    keylogs        TLS key logs: files
     """
 
     rotated: bool = False
@@ -32,11 +33,14 @@ class Reading:
     threads: int | None = None
     window_bytes: int | None = None
     frame_limit: int | None = None
+    keylogs: Sequence[str | os.PathLike[str]] = ()
 
     @classmethod
     def asked(cls, options: argparse.Namespace) -> Reading:
         """As a command line says (`cli.add_reading`)."""
-        return cls(options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit)
+        return cls(
+            options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit, options.keylog
+        )
 
     def settings(self, keep_messages: bool | frozenset[int] = False, keep_records: bool = False) -> Settings:
         """What the engine is to do; `keep_...`: what it is to hand out beside exchanges."""
@@ -48,4 +52,5 @@ class Reading:
             keep_messages=keep_messages,
             keep_records=keep_records,
             frame_limit=self.frame_limit or default.frame_limit,
+            keylogs=tuple(os.path.abspath(path) for path in self.keylogs),  # tasks stand in other folders
         )

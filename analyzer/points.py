@@ -374,6 +374,8 @@ class PointTables:
         ends = frozenset(self._ended.from_before), frozenset(self._ended.left_open)
         passed = (self._matched, self._seen) if self._choice.filter is not None else None
         entry = {**_entry(point, told), "meaning": self._choice.means}
+        if self._ended.decrypted:
+            entry["decrypted"] = True
         return PointRead(entry, list(told.notes), self.summary, *ends, passed)
 
 
@@ -459,6 +461,7 @@ def manifest(result: Dataset) -> dict[str, Any]:
         "coverage": result.coverage,
         "unrecognised": result.unrecognised,
         "notes": result.notes,
+        **({"decrypted": True} if any(one.get("decrypted") for one in result.captures) else {}),
     }
 
 

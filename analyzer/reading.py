@@ -75,6 +75,7 @@ def analyze(
     threads: int | None = None,
     window_bytes: int | None = None,
     frame_limit: int | None = None,
+    keylogs: Sequence[str | os.PathLike[str]] = (),
     records: str = BATCHES,
     decompressed_limit: int | None = None,
     decompressed_ratio: int | None = None,
@@ -101,7 +102,7 @@ def analyze(
     choice = Choice.of(
         filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
     )
-    how = Reading(rotated, ports, threads, window_bytes, frame_limit)
+    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decode(captures, out, how, choice, append=append, wait=wait, progress=progress, stdin=stdin)
 
 
@@ -161,6 +162,7 @@ def exchanges(
     threads: int | None = None,
     window_bytes: int | None = None,
     frame_limit: int | None = None,
+    keylogs: Sequence[str | os.PathLike[str]] = (),
     bodies: bool | Collection[int] = True,
     partitions: bool = False,
     ordered: bool | None = None,
@@ -174,7 +176,7 @@ def exchanges(
 
     `filter`: an expression (`analyzer/filter/FILTER.md`). `notes` is filled with what the user should know.
     """
-    how = Reading(rotated, ports, threads, window_bytes, frame_limit)
+    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decoded(
         captures, how, filter=filter, bodies=bodies, partitions=partitions, ordered=ordered, notes=notes,
         progress=progress, stdin=stdin,

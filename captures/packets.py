@@ -250,7 +250,7 @@ class Reader:
     - notes: what the user should know (cut-off files, comments, damage), each one line
     - counts: `packets`, the classes of `COUNTED` that add up to it, and `dropped_by_capture`, which the capturing
       machine says it never wrote (None: its files do not say)
-    - secrets: TLS key logs that pcapng files brought along
+    - secrets: TLS key logs that pcapng files brought along; secrets_at: how many TCP packets came before each
     - bytes_read: bytes taken from the files as stored (for progress against `FileInfo.size`)
 
     Raises CaptureError for what cannot be read: a missing or empty file, no capture, only unknown link types.
@@ -269,6 +269,8 @@ class Reader:
         self.files: list[FileInfo] = []
         self.notes: list[str] = list(point.notes)
         self.secrets: list[bytes] = []
+        self.secrets_at: list[int] = []
+        self._rows = 0
         self._largest_record_bytes = largest_record_bytes
         self._stdin = stdin
         self._counts = np.zeros(len(COUNTED), np.int64)
@@ -347,6 +349,7 @@ class Reader:
                     self._note_cut(source, layout, windows.base, windows.left)
                 self._finish(source, layout)
             self._describe(index, source, layout)
+            self._rows += rows
             yield _packets(window, rows)
 
     def _scan(
@@ -375,6 +378,7 @@ class Reader:
                         return MORE, at, size, rows
                     layout.read_block(bytes(buffer[at : at + size]))
                     at = layout.read_run(memoryview(buffer), at + size, end)  # type: ignore[arg-type]  # has the protocol
+                    self._keep_secrets(layout, rows)
                     continue
                 except layouts.BadBlock as bad:
                     damage = str(bad)
@@ -383,6 +387,12 @@ class Reader:
                 "the rest of the file was not read"
             )
             return BAD, at, 0, rows
+
+    def _keep_secrets(self, layout: layouts.Layout, rows: int) -> None:
+        """Take what a block brought; `rows` packets of this batch came before it."""
+        self.secrets_at += [self._rows + rows] * len(layout.secrets)  # first: who sees a secret sees its place
+        self.secrets += layout.secrets
+        layout.secrets.clear()
 
     def _begin(self, source: Source, layout: layouts.Layout, head: bytes) -> int:
         """Take in a file's first 24 bytes, or all it has; returns where its first record is. Raises CaptureError."""
@@ -429,7 +439,6 @@ class Reader:
         layout.end()
         self._check_links(source, layout.seen_links)
         self.notes.extend(f"{source.path}: {note}" for note in layout.notes)
-        self.secrets.extend(layout.secrets)
         if layout.dropped is not None:
             self._dropped = (self._dropped or 0) + layout.dropped
 

@@ -180,7 +180,7 @@ def replay(options: argparse.Namespace) -> int:
                                  audit=not options.no_audit, seed_as_captured=as_captured)  # fmt: skip
     dial = wanted.access.dial(host, port)
     with _progress() as report:
-        how = Reading(options.rotated, options.port)
+        how = Reading(options.rotated, options.port, keylogs=options.keylog)
         captured = run.read(options.captures, how=how, filter=options.filter, notes=notes, report=report)
     if options.dry_run:
         return _dry_run(options, captured, wanted, dial)

@@ -72,6 +72,8 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[
     if not captures:
         if options.filter is not None or options.port or options.rotated:
             raise Failure("--filter, --port and --rotated go with a CAPTURE", "kwire analyze --filter makes a DATASET")
+        if options.keylog:
+            raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
         return found
     from analyzer import commands
 

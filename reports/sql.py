@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING
 
@@ -54,7 +54,9 @@ def sql(options: argparse.Namespace) -> int:
     stored = _is_stored(options.dataset)
     if options.query is not None:
         _check(options, stored)
-    with _dataset(options.dataset, stored) as dataset:
+    if stored and options.keylog:
+        raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+    with _dataset(options.dataset, stored, options.keylog) as dataset:
         from reports import catalog, engines
 
         only = None if options.query is None else catalog.needed(options.query)
@@ -87,7 +89,7 @@ def _check(options: argparse.Namespace, stored: bool) -> None:
 
 
 @contextlib.contextmanager
-def _dataset(path: str, stored: bool) -> Iterator[str]:
+def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[str]:
     """A dataset; a capture is analysed into one that is gone afterwards."""
     from analyzer import reading
 
@@ -96,7 +98,7 @@ def _dataset(path: str, stored: bool) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
         made = os.path.join(folder, "dataset")
-        reading.analyze(path, made)
+        reading.analyze(path, made, keylogs=keylogs)
         yield made
 
 

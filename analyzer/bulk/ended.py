@@ -8,6 +8,7 @@ shards hand out.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,9 +17,16 @@ import numpy as np
 from analyzer import tables
 from analyzer.bulk import state as s
 from captures import stream_tables as t
+from captures.tls.certificates import subject_and_end
+from captures.tls.hello import VERSIONS
+from captures.tls.session import Session
+from captures.tls.suites import suite_name
 
 SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "prefix")
 """The columns of `Connections` that are numbers of strings."""
+
+TEXTS = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject")
+"""The columns of `Connections` that are numbers in `Ended.texts`."""
 
 NOT_KNOWN, AT_CLIENT, AT_BROKER, BETWEEN = range(4)
 """Where a connection was captured."""
@@ -74,6 +82,7 @@ class Ended:
     sets        int64[r, SET_COLUMNS] and set_bytes uint8[:]: record sets; views, valid until the take
                 after the next one
     strings, lists   contents of the symbols that are new since the last window
+    texts       what the TLS of `connections` says
     oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
     """
 
@@ -90,6 +99,7 @@ class Ended:
     strings: list[bytes]
     lists: list[bytes]
     oldest: int | None
+    texts: list[str]
 
 
 def _capture_points(c: np.ndarray) -> np.ndarray:
@@ -118,17 +128,45 @@ def way_behind(connections: np.ndarray, slots: np.ndarray) -> np.ndarray:
 def no_connections() -> Connections:
     """Most windows end none."""
     ended = np.zeros((0, 2), np.int64)
-    tables_of = [np.zeros((0, columns), np.int64) for columns in (s.K_COLUMNS, s.F_COLUMNS, t.C_COLUMNS, t.D_COLUMNS)]
-    return _connections(ended, *tables_of)
+    widths = (s.K_COLUMNS, s.F_COLUMNS, t.C_COLUMNS, t.D_COLUMNS)
+    k, f, c, d = (np.zeros((0, columns), np.int64) for columns in widths)
+    return _connections(ended, k, f, c, d, sealed(ended[:, 0], {})[1])
 
 
-def connections(ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray) -> Connections:
+def sealed(slots: np.ndarray, over: Mapping[int, Session]) -> tuple[list[str], dict[str, np.ndarray]]:
+    """What is known of the TLS of connections in some slots: texts, and columns of `Connections`. `over`: sessions by
+    slot."""
+    texts: dict[str, int] = {}
+    columns = {name: np.full(len(slots), s.NULL, np.int64) for name in (*TEXTS, "tls_not_after")}
+    columns["decrypted"] = np.zeros(len(slots), np.bool_)
+    for row, slot in enumerate(slots.tolist()) if over else ():
+        session = over.get(slot)
+        if session is None:
+            continue
+        subject, end = subject_and_end(session.certificate)
+        said = (
+            VERSIONS.get(session.version), suite_name(session.suite) if session.version else None,
+            session.server_name, session.protocol, subject,
+        )  # fmt: skip
+        for name, text in zip(TEXTS, said, strict=True):
+            if text is not None:
+                columns[name][row] = texts.setdefault(text, len(texts))
+        columns["tls_not_after"][row] = s.NULL if end is None else end
+        columns["decrypted"][row] = session.given > 0
+    return list(texts), columns
+
+
+def connections(
+    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, said: Mapping[str, np.ndarray]
+) -> Connections:
     """`ended` int64[e, 2]: slot and trigger. k and c are the rows of the tables for them, one a connection, f and d
-    two."""
-    return _connections(ended, k, f, c, d) if len(ended) else no_connections()
+    two. `said`: columns about their TLS."""
+    return _connections(ended, k, f, c, d, said) if len(ended) else no_connections()
 
 
-def _connections(ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray) -> Connections:
+def _connections(
+    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, said: Mapping[str, np.ndarray]
+) -> Connections:
     rows = np.arange(len(ended))
     client = np.maximum(0, k[:, s.K_CLIENT])
     sides = d.reshape(len(ended), 2, t.D_COLUMNS)
@@ -176,5 +214,6 @@ def _connections(ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray,
         "gap_bytes": both[:, t.D_GAP_BYTES],
         "snaplen_bytes": both[:, t.D_SNAPLEN],
         **opaque,
+        **said,
     }
     return Connections(ended[:, 0], ended[:, 1], columns)

@@ -28,6 +28,9 @@ from captures.kernels import compile_apart
 from captures.out_of_order import WAITING_BYTES
 from captures.packets import Packets, Reader, no_packets
 from captures.streams import Streams
+from captures.tls.ciphers import available, need
+from captures.tls.keylog import KeyFiles
+from captures.tls.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Settings:
     keep_records     hand out the bytes of record sets
     frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
                      amount, and real frames stay under Kafka's own limit of 100 MB
+    keylogs          paths of TLS key logs
     """
 
     threads: int = 2
@@ -49,6 +53,7 @@ class Settings:
     keep_messages: bool | frozenset[int] = False
     keep_records: bool = False
     frame_limit: int = FRAME_LIMIT
+    keylogs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +89,52 @@ class _Packets:
 class _Shard:
     streams: Streams
     conversations: Conversations
+    tls: Stage | None = None
 
-    def process(self, window: _Packets, slots: int, final: bool) -> Ended:
+    def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> Ended:
         segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
-        return self.conversations.take(segments, self.streams, window.assigned, final)
+        if self.tls is None and keys.blocks:
+            self.tls = Stage(None, keys.blocks[0][0])
+            self.tls.leave(self.conversations.begun())
+        if self.tls is not None:
+            segments = self.tls.take(segments, keys.blocks)
+        return self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
+
+
+class _Keys:
+    """What opens TLS: the key logs that were named, and the blocks with secrets that the reader has met. Raises
+    CaptureError where a key log cannot be used."""
+
+    def __init__(self, paths: tuple[str, ...], reader: Reader, live: bool) -> None:
+        self.files: KeyFiles | None = None
+        self._reader = reader
+        self._live = live
+        self._told = False
+        if paths:
+            need()
+            self.files = KeyFiles(paths, growing=live)
+            reader.notes += self.files.notes
+
+    def look(self) -> None:
+        """A window was read: key logs may have grown meanwhile."""
+        if self._live and self.files is not None:
+            self.files.refresh()
+        if self._reader.secrets and not self._told and not available():
+            self._told = True
+            self._reader.notes.append(
+                "the capture holds TLS keys that are not used: that needs cryptography (pip install 'kwire[tls]')"
+            )
+
+    @property
+    def blocks(self) -> list[tuple[int, bytes]]:
+        """Each with the ordinal of the packet that it comes before."""
+        if not self._reader.secrets or self._told:
+            return []
+        return list(zip(self._reader.secrets_at, self._reader.secrets, strict=False))  # it may grow at this moment
+
+    def stage(self) -> Stage | None:
+        """For one shard, where a key log was named."""
+        return Stage(self.files.log, live=self._live) if self.files is not None else None
 
 
 class Engine:
@@ -102,6 +149,7 @@ class Engine:
         self.settings = settings
         self.reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin)
         self._live = "-" in point.paths
+        self._keys = _Keys(settings.keylogs, self.reader, self._live)
         self.flows = Flows()
         self.merging = Merging(point.name, max(1, settings.threads), self.flows, self.reader.files)
         self.packets = 0
@@ -120,6 +168,7 @@ class Engine:
                     settings.frame_limit // LARGEST_SHARE,
                     settings.keep_records,
                 ),
+                self._keys.stage(),
             )
             for i in range(shards)
         ]
@@ -142,7 +191,7 @@ class Engine:
             while (window := ahead.result()) is not None:
                 ahead = pool.submit(next, windows, None)
                 slots = self.flows.slots
-                parts = [pool.submit(shard.process, window, slots, False) for shard in self._shards]
+                parts = [pool.submit(shard.process, window, slots, False, self._keys) for shard in self._shards]
                 if done is not None:
                     self.done_packets = until
                     yield done
@@ -161,7 +210,7 @@ class Engine:
                 yield done
                 self._recycle(done)
             last = _Packets(no_packets(), self._mine(self.flows.all_end()), self.packets)
-            final = [pool.submit(shard.process, last, self.flows.slots, True) for shard in self._shards]
+            final = [pool.submit(shard.process, last, self.flows.slots, True, self._keys) for shard in self._shards]
             yield [part.result() for part in final]
         finally:
             # Not waited for: where stdin is read, a thread may sit there until somebody sends more.
@@ -172,6 +221,7 @@ class Engine:
         for packets in self.reader:
             while self._recycled:
                 self.flows.recycle(self._recycled.pop())
+            self._keys.look()
             assigned = self._mine(self.flows.assign(packets))
             base = self.packets
             self.packets += len(packets)

@@ -19,7 +19,7 @@ import numpy as np
 from analyzer import tables
 from analyzer.arrow import distinct, text
 from analyzer.bulk import state as s
-from analyzer.bulk.ended import SYMBOLS, Connections, Ended
+from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
 from analyzer.bulk.fields import MAX_CODES as MAX_CODES
 from analyzer.bulk.merging import move_columns
 from captures.files import FileInfo
@@ -499,6 +499,9 @@ class Merging:
                 continue
             numbers = self._connections(those.number, those["client_side"])
             strings = {name: _through(known.by_symbol, those[name]) for name in SYMBOLS}
+            if ended.texts:
+                texts = np.array([self.names.string(text) for text in ended.texts], np.int64)
+                strings |= {name: _through(texts, those[name]) for name in TEXTS}
             parts.append(Connections(numbers, those.trigger, {**those.columns, **strings}))
             self._slots[those.number] = -1
             self.names.over(numbers.tolist())

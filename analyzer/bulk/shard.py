@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.bulk import state as s
-from analyzer.bulk.ended import Ended, connections, way_behind
+from analyzer.bulk.ended import Ended, connections, sealed, way_behind
 from analyzer.bulk.fields import FOUND_COLUMNS
 from analyzer.bulk.framing import converse
 from analyzer.bulk.roles import roles
@@ -24,6 +24,7 @@ from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
 from captures.packets import no_packets
 from captures.stream_tables import D_CAPTURED, SEG_COLUMNS
 from captures.streams import Segments, Streams
+from captures.tls.stage import Stage
 
 FRAME_LIMIT = 512 << 20
 """Bytes of frames in progress; beyond that the largest ones are only counted, and so is a frame larger than `largest`,
@@ -174,8 +175,15 @@ class Conversations:
         # on, so two buffers take turns.
         self._spare = (self._state.parts.sets.copy(), self._state.parts.set_bytes.copy())
 
-    def take(self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False) -> Ended:
-        """Work through one window's segments. `final`: the capture ends with them."""
+    def begun(self) -> np.ndarray:
+        """Slots of connections of which segments came."""
+        slots: np.ndarray = np.flatnonzero(self._state.framing.k[:, s.K_STARTED])
+        return slots
+
+    def take(
+        self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False, tls: Stage | None = None
+    ) -> Ended:
+        """Work through one window's segments. `final`: the capture ends with them; `tls`: what they came through."""
         slots = len(streams.connections)
         while len(self._state.framing.k) < slots:
             for name in ("k", "f"):
@@ -199,14 +207,14 @@ class Conversations:
                 break
             self._grow(status)
         self._hold_limit()
-        return self._ended(streams)
+        return self._ended(streams, tls)
 
     @property
     def in_progress(self) -> int:
         """Bytes set aside for frames that are not complete."""
         return int(self._v[s.V_SLAB_LIVE])
 
-    def _oldest(self, streams: Streams) -> int | None:
+    def _oldest(self, streams: Streams, tls: Stage | None) -> int | None:
         """Of requests that wait for their answer, frames in progress and packets that wait for their turn."""
         state = self._state
         f, k = state.framing.f, state.framing.k
@@ -217,6 +225,8 @@ class Conversations:
             state.framing.marks[marks, s.MARK_ORDINAL],
             streams.waiting_ordinals(),
         ]
+        if tls is not None and (oldest := tls.oldest()) is not None:
+            found.append(np.array([oldest]))
         return min((int(values.min()) for values in found if len(values)), default=None)
 
     def _put(self, part: str, name: str, table: Any) -> None:
@@ -283,8 +293,15 @@ class Conversations:
         if len(slab) > 1 << 22 and live * 8 < len(slab):
             self._move_slab(np.empty(max(1 << 20, live * 2), np.uint8))
 
-    def _ended(self, streams: Streams) -> Ended:
+    def _ended(self, streams: Streams, tls: Stage | None) -> Ended:
         state, v = self._state, self._v
+        over = tls.over if tls is not None else {}
+        for slot, session in over.items():
+            k = state.framing.k[slot]
+            k[s.K_TLS] = 1
+            k[s.K_ENCRYPTED] += session.taken - session.given
+            if not session.given:
+                k[s.K_FIRST_0], k[s.K_FIRST_1] = session.first
         ready, framing, symbols = state.output, state.framing, state.matching
         out = np.empty((s.X_COLUMNS, int(v[s.V_OUT])), np.int64)
         transpose(ready.exchanges[: v[s.V_OUT]], out)
@@ -293,22 +310,24 @@ class Conversations:
         parts = np.empty((s.P_COLUMNS, int(v[s.V_PARTS_OUT])), np.int64)
         transpose(ready.parts[: v[s.V_PARTS_OUT]], parts)
         ended = ready.ended[: v[s.V_ENDED]]
-        over = ended[:, 0].copy()
+        every = ended[:, 0].copy()
         # Scans end by the hundred thousand; nobody wants their names.
-        spoke = streams.directions[2 * over, D_CAPTURED] + streams.directions[2 * over + 1, D_CAPTURED] > 0
-        ended = ended[spoke | (framing.k[over, s.K_CLASS] == s.KAFKA)]
+        spoke = streams.directions[2 * every, D_CAPTURED] + streams.directions[2 * every + 1, D_CAPTURED] > 0
+        ended = ended[spoke | (framing.k[every, s.K_CLASS] == s.KAFKA)]
         slots = ended[:, 0]
         sides = (2 * slots[:, None] + np.arange(2)).ravel()
         strings, lists = content(symbols.strings, self._strings_out), content(symbols.lists, self._lists_out)
         self._strings_out += len(strings)
         self._lists_out += len(lists)
+        texts, said = sealed(slots, over)
         return Ended(
             exchanges=out,
             facts=ready.facts[: v[s.V_FACTS]].copy(),
             connections=connections(
-                ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides]
+                ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides], said
             ),
-            slots=over,
+            texts=texts,
+            slots=every,
             messages=ready.messages[: v[s.V_MESSAGES]].copy(),
             message_bytes=ready.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
             parts=parts,
@@ -317,5 +336,5 @@ class Conversations:
             set_bytes=state.parts.set_bytes[: v[s.V_SET_BYTES]],
             strings=strings,
             lists=lists,
-            oldest=self._oldest(streams),
+            oldest=self._oldest(streams, tls),
         )

@@ -136,7 +136,7 @@ def duplicated(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="tls13-aiokafka-4.3 without its keys",
 )  # fmt: skip
 def encrypted(seen: Seen, at: Limits) -> Iterator[Found]:
-    sealed = seen.link_numbers("opaque_encrypted_bytes")
+    sealed = np.where(seen.link_numbers("decrypted") > 0, 0, seen.link_numbers("opaque_encrypted_bytes"))
     shut = seen.sealed  # those that nothing but their first bytes is known of
     many = int((sealed > 0).sum()) + len(shut)
     if many:

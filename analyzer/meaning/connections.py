@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow, tables
-from analyzer.bulk.ended import AT_BROKER, SYMBOLS, Connections
+from analyzer.bulk.ended import AT_BROKER, SYMBOLS, TEXTS, Connections
 from analyzer.bulk.prefixes import named_ends
 from analyzer.bulk.rows import Names, Window
 from captures.kernels import NULL
@@ -119,6 +119,7 @@ class EndedConnections:
     unrecognised    the first of those without Kafka; unrecognised_connections and unrecognised_bytes: of all
     from_before, left_open   ends (`ip:port-ip:port`) of connections that began before the capture, and of those that
                     it left open
+    decrypted       something was read that was encrypted
     """
 
     coverage: Coverage = field(default_factory=Coverage)
@@ -127,6 +128,7 @@ class EndedConnections:
     unrecognised_bytes: int = 0
     from_before: set[str] = field(default_factory=set)
     left_open: set[str] = field(default_factory=set)
+    decrypted: bool = False
     _ended: list[pa.Table] = field(default_factory=list)
 
     def take(self, window: Window) -> None:
@@ -148,6 +150,7 @@ class EndedConnections:
         self.unrecognised_bytes += other.unrecognised_bytes
         self.from_before |= other.from_before
         self.left_open |= other.left_open
+        self.decrypted |= other.decrypted
         self._ended += other._ended
 
     def _not_kafka(self, ended: Connections, names: Names) -> None:
@@ -170,6 +173,7 @@ class EndedConnections:
             )
         )
         connections = [names.connections[number] for number in ended.number.tolist()]
+        self.decrypted |= bool(ended["decrypted"].any())
         opened, closed = ended["opened"], ended["closed"]
         self.from_before.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(~opened).tolist())
         self.left_open.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(closed == 0).tolist())
@@ -191,10 +195,12 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
         "opened": arrow.flags(ended["opened"]),
         "closed": pa.array([CLOSED[i] for i in ended["closed"].tolist()], pa.string()),
         "tls": arrow.flags(ended["tls"]),
+        "tls_not_after": arrow.times(ended["tls_not_after"]),
+        "decrypted": arrow.flags(ended["decrypted"]),
     }
     for name, nanos in _TIMES.items():
         columns[name] = arrow.times(ended[nanos] // 1000)
-    for name in SYMBOLS:
+    for name in (*SYMBOLS, *TEXTS):
         values = [None if number == NULL else strings[number] for number in ended[name].tolist()]
         columns[name] = pa.array(values, pa.string())
     prefixes = zip(ended["prefix_kind"].tolist(), columns.pop("prefix").to_pylist(), strict=True)
@@ -223,7 +229,7 @@ def unrecognised_lines(capture: str, ended: EndedConnections) -> list[str]:
         are = "connections are" if len(sealed) != 1 else "connection is"
         lines.append(
             f"{capture}: {len(sealed):,} {are} TLS ({sealed_bytes:,} bytes): encrypted, so what is said stays "
-            "shut; capture where it is in the clear, behind what ends TLS or on a plaintext listener"
+            "shut; --keylog opens it with a key log of the clients or brokers, or capture where it is in the clear"
         )
     if ended.unrecognised_connections == len(sealed):
         return lines

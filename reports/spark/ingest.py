@@ -54,6 +54,7 @@ def analyze(
     threads: int | None = None,
     window_bytes: int | None = None,
     frame_limit: int | None = None,
+    keylogs: Sequence[str | os.PathLike[str]] = (),
     records: str = BATCHES,
     decompressed_limit: int | None = None,
     decompressed_ratio: int | None = None,
@@ -71,7 +72,7 @@ def analyze(
     error where Spark itself fails; the dataset is then as it was.
     """
     choice = Choice.of(filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning)
-    how = Reading(rotated, ports, threads, window_bytes, frame_limit)
+    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decode(captures, out, how, choice, spark=spark, append=append, split_bytes=split_bytes, wait=wait)
 
 

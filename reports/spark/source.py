@@ -4,8 +4,8 @@ In: a path and options. Out: rows of one table of `analyzer/tables.py`, decoded 
 point. Each table read is a decode of its own: to ask more than once, `kwire analyze` first.
 
 Options (any case): `table` (default `exchanges`), `columns` (`a,b,c`: only these cross over to Java), and as of `kwire
-analyze` `filter`, `rotated`, `port` (`9092,9093`), `threads`, `windowBytes`, `frameLimit`. The table `messages` is
-there without being asked to keep bytes; secrets are overwritten.
+analyze` `filter`, `rotated`, `port` (`9092,9093`), `threads`, `windowBytes`, `frameLimit`, `keylog`. The table
+`messages` is there without being asked to keep bytes; secrets are overwritten.
 
 Rule: filters that Spark pushes down only thin out rows on our side; Spark applies them once more. So a filter that we
 do not know costs time, never rows.
@@ -147,6 +147,7 @@ def _settings(options: Mapping[str, str], choice: Choice) -> Settings:
         threads=_number(options, "threads"),
         window_bytes=_number(options, "windowBytes"),
         frame_limit=_number(options, "frameLimit"),
+        keylogs=[options["keylog"]] if options.get("keylog") else [],
     )
     return how.settings(choice.keep)
 

@@ -44,6 +44,8 @@ def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextli
     if datasets:
         if options.port or options.rotated:
             raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
+        if options.keylog:
+            raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
         return _of_dataset(datasets[0], options, stack)
     return _of_captures(sources, options, stack)
 
@@ -68,7 +70,8 @@ def _of_captures(sources: Sequence[str], options: argparse.Namespace, stack: con
         asked = argparse.Namespace(**{**vars(options), "filter": None})
         dataset_of(sources, str(made), asked, keep_bytes=not again)
     command = ("kwire", "show", *sources, *(["--rotated"] if how.rotated else []),
-               *(word for port in how.ports for word in ("--port", str(port))))  # fmt: skip
+               *(word for port in how.ports for word in ("--port", str(port))),
+               *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))))  # fmt: skip
     name = ", ".join(map(name_of, sources))
     captures = Captures(tuple(sources), how) if again else None
     return _view(open_dataset(made), folder / "columns", captures, name, command, options)
@@ -122,12 +125,18 @@ def _identity(sources: Sequence[str], how: Reading) -> list[str]:
     said = [__version__, repr((how.rotated, sorted(how.ports), how.frame_limit))]
     for point in capture_points(list(sources), how.rotated):
         for path in point.paths:
-            if urls.is_url(path):
-                said.append(path)
-            else:
-                status = os.stat(path)
-                said.append(json.dumps([os.path.realpath(path), status.st_size, status.st_mtime_ns]))
+            said.append(path if urls.is_url(path) else _file(path))
+    for keylog in how.keylogs:
+        if not os.path.exists(keylog):
+            raise Failure(f"{keylog}: key log cannot be read: it is not there", "check the name, and who may read it")
+        said.append(f"keys {_file(os.fspath(keylog))}")
     return said
+
+
+def _file(path: str) -> str:
+    """What a file is, as far as can be told without reading it."""
+    status = os.stat(path)
+    return json.dumps([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
 def _folder(options: argparse.Namespace, stack: contextlib.ExitStack, *identity: str) -> Path:

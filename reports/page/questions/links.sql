@@ -15,5 +15,6 @@ SELECT count(*) AS connections, count(DISTINCT client_ip) AS clients, count(DIST
   sum(client_packets + broker_packets) AS packets, sum(retransmissions) AS retransmissions,
   sum(out_of_order) AS out_of_order, sum(zero_windows) AS zero_windows, count_if(closed = 'rst') AS resets,
   sum(payload_bytes) AS payload_bytes, sum(decoded_bytes + duplicate_bytes) AS understood_bytes,
-  sum(opaque_encrypted_bytes) AS encrypted_bytes, sum(gap_bytes + snaplen_bytes) AS missing_bytes
+  sum(CASE WHEN decrypted THEN 0 ELSE opaque_encrypted_bytes END) AS encrypted_bytes,
+  sum(gap_bytes + snaplen_bytes) AS missing_bytes
 FROM connections

@@ -1,0 +1,498 @@
+"""One TLS connection: the bytes of both directions in, the plaintext that its keys open out.
+
+In: runs of payload in order, each with the packet that brought it, and holes. Out: to a `Sink`, plaintext with the
+packets that brought its ciphertext, and holes of plaintext. Rules
+
+- Keys by trial: a record that does not open with the keys at hand is tried with those of the next epoch (early data,
+  handshake, traffic). So a Finished or an EndOfEarlyData that was lost, a HelloRetryRequest, and a ChangeCipherSpec
+  that says nothing need no care. A KeyUpdate changes the keys of its direction.
+- After a hole, or a record that does not authenticate, the next header is sought whose record authenticates under one
+  of the sequence numbers that so many bytes can have used. How many are tried is bounded by what the direction said.
+- What is missing is said once it is known: exactly where each record has the same overhead, as a hole of unknown size
+  else (`UNKNOWN`).
+- Early data is handed on when the server has accepted it, and not at all where it was refused: it is said again then.
+- All of it depends on the connection's bytes alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from captures.stream_tables import SEG_KEY, SEG_LENGTH, SEG_ORDINAL
+from captures.tls import hello
+from captures.tls.ciphers import HEADER, TLS13, Opened, Opener, Opener13, opener12
+from captures.tls.keylog import EARLY, HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyLog
+from captures.tls.suites import BY_SECRET
+
+UNKNOWN: Final = 1 << 40
+"""Size of a hole of which nobody knows how much plaintext it took: more than any frame, so that none is followed
+through it."""
+
+_CHANGE_CIPHER, _HANDSHAKE, _DATA = 20, 22, 23
+
+LARGEST: Final = 16384 + 2048
+"""Bytes of a record's body (RFC 5246, 6.2.3); TLS 1.3 has less."""
+
+MOST_HANDSHAKE: Final = 1 << 18
+"""Bytes kept of a handshake message that is not whole: more than chains of certificates have."""
+
+TRIALS: Final = 1 << 10
+BYTES_PER_TRIAL: Final = 8
+MOST_TRIALS: Final = 1 << 22
+"""After holes, records may be tried so often in a direction, and once more for so many bytes that it has said. Records
+take a hundred bytes at least where they hold a message, so a hole ten times as long as what came before is searched.
+All in all it is tried for some tens of seconds: a stream that makes no sense may be long."""
+
+MOST_EARLY: Final = 1 << 20
+"""Bytes of early data kept until the server says whether it takes them; servers take 16 KiB by default."""
+
+MOST_WAITING: Final = 1 << 20
+"""Bytes of a connection that wait for its keys, where keys may come later."""
+
+MOST_PASSED: Final = 32
+"""Records that may fail to open before traffic does: handshakes whose keys are not logged, early data refused."""
+
+EARLY_DATA, SHAKING, TRAFFIC_DATA = 0, 1, 2
+_FEW: Final = 32
+_LEAST_RECORD: Final = 21
+"""Bytes of a record without content: header and tag (TLS 1.2 with ChaCha20)."""
+
+Row = list[int]
+"""A row of `Segments`."""
+
+
+class Sink(Protocol):
+    """Takes what a session gives."""
+
+    def text(self, row: Row, data: bytes) -> None:
+        """Plaintext whose ciphertext `row` brought."""
+        ...
+
+    def hole(self, size: int, row: Row) -> None:
+        """So many bytes of plaintext are missing; `row` is the hole, or where it was noticed."""
+        ...
+
+
+class _Direction:
+    """What is known of one direction. Offsets count its bytes from the first that was seen, holes included.
+
+    good      where the last record that was understood ended
+    lost      bytes are missing, or make no sense, behind `good`
+    passed    records that did not open before any did, or in an epoch before traffic; `good` stays before them
+    rank      epoch of the keys at hand: EARLY_DATA, SHAKING, TRAFFIC_DATA; -1: none yet
+    told      application data came under the keys at hand, so what is lost is application data too
+    """
+
+    __slots__ = (
+        "begin", "early", "early_bytes", "end", "good", "have", "hole", "left", "lost", "message", "need", "number",
+        "opener", "passed", "pieces", "protected", "rank", "runs", "told", "trials",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.begin = self.end = self.good = 0  # of the bytes in `pieces`; `end` is where the next one comes
+        self.have = 0
+        self.need = HEADER
+        self.runs: deque[tuple[int, Row]] = deque()
+        self.opener: Opener | None = None
+        self.number = 0
+        self.rank = -1
+        self.protected = self.told = self.lost = False
+        self.hole: Row | None = None
+        self.message = b""
+        self.passed = 0
+        self.trials = TRIALS
+        self.left = MOST_TRIALS
+        self.early: list[tuple[Row, bytes]] = []
+        self.early_bytes = 0
+
+
+class Session:
+    """One TLS connection.
+
+    first       the first 8 bytes of each side, as one number
+    taken       bytes of payload that were taken
+    given       bytes of plaintext that came of them
+    version, suite   as the ServerHello says; 0: it was not seen
+    server_name, protocol, certificate   what the hellos and the server's Certificate say; None, b"": nothing
+    """
+
+    __slots__ = (
+        "_accepted", "_client", "_keys", "_offers_early", "_openers", "_outside", "_patient", "_random",
+        "_server_random", "_session", "_sides", "_waiting", "_waiting_bytes", "certificate", "first", "given",
+        "protocol", "server_name", "suite", "taken", "version",
+    )  # fmt: skip
+
+    def __init__(self, keys: KeyLog, patient: bool = False) -> None:
+        self._keys = keys
+        self._patient = patient
+        self._sides = (_Direction(), _Direction())
+        self._client = -1
+        self._random: bytes | None = None
+        self._server_random = self._session = b""
+        self._accepted: bool | None = None  # early data
+        self._offers_early = self._outside = False
+        self._openers: dict[tuple[int, int, int], tuple[Opener13, ...]] = {}
+        self._waiting: list[tuple[Row, bytes | None]] | None = None
+        self._waiting_bytes = 0
+        self.first = [0, 0]
+        self.taken = self.given = 0
+        self.version = self.suite = 0
+        self.server_name: str | None = None
+        self.protocol: str | None = None
+        self.certificate = b""
+
+    # -- what comes in -------------------------------------------------------------------------------------------------
+    def data(self, row: Row, data: bytes, sink: Sink) -> None:
+        """Payload in order; `row` is its row of `Segments`."""
+        side = row[SEG_KEY] & 1
+        self.taken += len(data)
+        if not self.first[side]:
+            self.first[side] = int.from_bytes(data[:8].ljust(8, b"\0"), "big", signed=True)
+        if self._waiting is None and self._patient and self.version and not self._has_keys():
+            self._waiting = []
+        if self._waiting is not None:
+            self._wait(row, data, sink)
+        else:
+            self._data(row, data, sink)
+
+    def missing(self, row: Row, sink: Sink) -> None:
+        """Payload that was not captured."""
+        if self._waiting is not None:
+            self._wait(row, None, sink)
+        else:
+            self._missing(row)
+
+    def over(self, row: Row, sink: Sink) -> None:
+        """No more comes from this side: what is missing at its end is said before that."""
+        if self._waiting is not None:
+            self._stop_waiting(sink)
+        d = self._sides[row[SEG_KEY] & 1]
+        if d.rank >= 0 and d.lost:
+            sink.hole(UNKNOWN, d.hole or row)
+            d.lost, d.hole = False, None
+        d.pieces, d.have, d.begin, d.good, d.need, d.early = [], 0, d.end, d.end, HEADER, []
+        d.runs.clear()
+
+    def oldest(self) -> int | None:
+        """Ordinal of the first packet of which something waits; None: nothing does."""
+        rows = [d.runs[0][1] for d in self._sides if d.runs]
+        rows += [d.early[0][0] for d in self._sides if d.early]
+        rows += [row for row, _ in (self._waiting or [])[:1]]
+        return min((row[SEG_ORDINAL] for row in rows), default=None)
+
+    # -- waiting for keys ----------------------------------------------------------------------------------------------
+    @property
+    def waits(self) -> bool:
+        """Bytes wait for keys."""
+        return self._waiting is not None
+
+    def resume(self, sink: Sink) -> None:
+        """Go on with what waits, if there are keys now."""
+        if self._waiting is not None and self._has_keys():
+            self._stop_waiting(sink)
+
+    def _wait(self, row: Row, data: bytes | None, sink: Sink) -> None:
+        assert self._waiting is not None
+        self._waiting.append((row, data))
+        self._waiting_bytes += len(data or b"")
+        if self._waiting_bytes > MOST_WAITING or len(self._waiting) > MOST_WAITING >> 6:
+            self._stop_waiting(sink)
+
+    def _stop_waiting(self, sink: Sink) -> None:
+        """Go on without waiting any more."""
+        waiting, self._waiting, self._patient = self._waiting or [], None, False
+        for row, data in waiting:
+            if data is None:
+                self._missing(row)
+            else:
+                self._data(row, data, sink)
+
+    def _has_keys(self) -> bool:
+        """Whether there is any secret of this connection; True too where nobody knows whose they would be."""
+        if self._random is None:
+            return True
+        labels = (MASTER, *HANDSHAKE, *TRAFFIC)
+        found = any(self._keys.find(label, self._random) is not None for label in labels)
+        return found or self._keys.find(SESSION, self._session) is not None
+
+    # -- records -------------------------------------------------------------------------------------------------------
+    def _missing(self, row: Row) -> None:
+        d = self._sides[row[SEG_KEY] & 1]
+        d.end += row[SEG_LENGTH]
+        d.pieces, d.have, d.need, d.begin, d.message = [], 0, HEADER, d.end, b""
+        d.runs.clear()
+        self._lose(d, row)
+
+    def _lose(self, d: _Direction, row: Row) -> None:
+        d.lost = True
+        d.message = b""
+        if d.hole is None:
+            d.hole = row
+
+    def _data(self, row: Row, data: bytes, sink: Sink) -> None:
+        side = row[SEG_KEY] & 1
+        d = self._sides[side]
+        d.runs.append((d.end, row))
+        d.pieces.append(data)
+        d.have += len(data)
+        d.end += len(data)
+        d.trials += len(data) // BYTES_PER_TRIAL + 1
+        if d.have < d.need:
+            return
+        if len(d.pieces) > 1:
+            data = b"".join(d.pieces)
+        at = 0
+        d.need = HEADER
+        while len(data) - at >= HEADER:
+            if d.lost:
+                at, d.need = self._seek(d, side, data, at, sink)
+                if d.lost:
+                    break
+                continue
+            size = data[at + 3] << 8 | data[at + 4]
+            if not _CHANGE_CIPHER <= data[at] <= _DATA or data[at + 1] != 3 or size > LARGEST:
+                self._lose(d, row)
+                continue
+            end = at + HEADER + size
+            if len(data) < end:
+                d.need = HEADER + size
+                break
+            head, body = data[at : at + HEADER], data[at + HEADER : end]
+            if data[at] == _DATA or (d.protected and self.version != TLS13):
+                opened = self._open(d, side, head, body)
+                if opened is not None:
+                    self._deliver(d, side, opened, d.begin + at, sink)
+                elif not self._may_pass(d, side):
+                    self._lose(d, row)
+                    continue
+            elif data[at] == _HANDSHAKE:
+                self._handshake(d, side, body, False, sink)
+            elif data[at] == _CHANGE_CIPHER and self.version not in (0, TLS13):
+                d.protected, d.message = True, b""
+            at = end
+            if not d.passed:
+                d.good = d.begin + at
+        d.pieces = [data[at:]] if at < len(data) else []
+        d.begin += at
+        d.have = len(data) - at
+        while d.runs and d.runs[0][0] + d.runs[0][1][SEG_LENGTH] <= d.begin:
+            d.runs.popleft()
+
+    def _may_pass(self, d: _Direction, side: int) -> bool:
+        """Whether a record that does not open is simply passed over: there are no keys, or they are those of later
+        records."""
+        if d.opener is None and not any(True for _ in self._later(d, side)):
+            return True
+        if d.rank < TRAFFIC_DATA and d.passed < MOST_PASSED:
+            d.passed += 1
+            return True
+        return False
+
+    def _open(self, d: _Direction, side: int, head: bytes, body: bytes) -> Opened | None:
+        """A protected record, where nothing is missing before it."""
+        if d.opener is None and self.version and self.version != TLS13:
+            self._derive(d, side)
+        if d.opener is not None:
+            opened = d.opener.open(d.number, head, body)
+            if opened is not None:
+                d.number += 1
+                return opened
+        for rank, opener in self._later(d, side):
+            opened = opener.open(0, head, body)
+            if opened is not None:
+                d.opener, d.rank, d.number, d.passed = opener, rank, 1, 0
+                return opened
+        return None
+
+    def _derive(self, d: _Direction, side: int) -> None:
+        """The keys of TLS 1.2, once the ServerHello is known."""
+        master = self._keys.find(MASTER, self._random) or self._keys.find(SESSION, self._session or None)
+        if master is None or self._random is None or self._client < 0:
+            return
+        randoms = self._server_random + self._random
+        d.opener = opener12(master, randoms, self.suite, self.version, side != self._client, self._outside)
+        if d.opener is not None:
+            d.rank = TRAFFIC_DATA
+
+    def _later(self, d: _Direction, side: int) -> Iterator[tuple[int, Opener13]]:
+        """Keys of TLS 1.3 for the epochs after the one at hand."""
+        if self._random is None or (self.version and self.version != TLS13):
+            return
+        server = int(side != self._client)
+        labels = ("" if server else EARLY, HANDSHAKE[server], TRAFFIC[server])
+        for rank in range(d.rank + 1, TRAFFIC_DATA + 1):
+            known = self.suite if rank > EARLY_DATA else 0
+            if (server, rank, known) not in self._openers:
+                secret = self._keys.find(labels[rank], self._random)
+                if secret is None:
+                    continue
+                suites = [one for one in BY_SECRET.get(len(secret), ()) if not known or one == known]
+                self._openers[server, rank, known] = tuple(Opener13(secret, one) for one in suites)
+            for opener in self._openers[server, rank, known]:
+                yield rank, opener
+
+    # -- after a hole --------------------------------------------------------------------------------------------------
+    def _seek(self, d: _Direction, side: int, data: bytes, at: int, sink: Sink) -> tuple[int, int]:
+        """Find the next record that opens, from `at` on: where the one behind it begins, or (`lost` stays) what to keep
+        and how many bytes it takes to look again."""
+        while True:
+            place = data.find(b"\x17\x03", at)
+            if place < 0:
+                return max(at, len(data) - HEADER + 1), HEADER
+            if place + HEADER > len(data):
+                return place, HEADER
+            at = place + 1
+            size = data[place + 3] << 8 | data[place + 4]
+            if data[place + 2] > 4 or not 16 < size <= LARGEST:
+                continue
+            end = place + HEADER + size
+            if end > len(data):
+                return place, HEADER + size
+            if end + 2 <= len(data) and (data[end + 1] != 3 or not _CHANGE_CIPHER <= data[end] <= _DATA):
+                continue  # no header follows
+            head, body = data[place : place + HEADER], data[place + HEADER : end]
+            missing = d.begin + place - d.good
+            opened = self._search(d, side, head, body, missing, sink)
+            if opened is not None:
+                d.lost, d.hole, d.passed = False, None, 0
+                d.protected = d.protected or self.version != TLS13
+                self._deliver(d, side, opened, d.begin + place, sink)
+                d.good = d.begin + end
+                return end, HEADER
+
+    def _search(self, d: _Direction, side: int, head: bytes, body: bytes, missing: int, sink: Sink) -> Opened | None:
+        """Open a record after a hole of so many bytes, whatever its number is, and say what is missing before it."""
+        if d.opener is None and self.version and self.version != TLS13:
+            self._derive(d, side)
+        most = missing // _LEAST_RECORD + 2
+        ways: list[tuple[Opener, int, int]] = []
+        if d.opener is not None:
+            ways.append((d.opener, d.rank, d.number))
+        ways += [(opener, rank, 0) for rank, opener in self._later(d, side)]
+        if d.opener is not None and d.rank == TRAFFIC_DATA:
+            following = d.opener.following()
+            if following is not None:
+                ways.append((following, d.rank, 0))
+        for begin, stop in ((0, min(_FEW, most)), (_FEW, most)):  # the likely ones first
+            for opener, rank, first in ways:
+                if begin and rank < TRAFFIC_DATA:
+                    continue
+                for number in range(first + begin, first + stop):
+                    if d.trials <= 0 or d.left <= 0:
+                        return None
+                    d.trials -= 1
+                    d.left -= 1
+                    opened = opener.open(number, head, body)
+                    if opened is not None:
+                        size = self._missed(d, opener, rank, number, missing)
+                        if size and d.hole is not None:
+                            sink.hole(size, d.hole)
+                        d.opener, d.rank, d.number = opener, rank, number + 1
+                        return opened
+        return None
+
+    def _missed(self, d: _Direction, opener: Opener, rank: int, number: int, missing: int) -> int:
+        """How many bytes of plaintext a hole took, UNKNOWN where nobody can tell."""
+        if rank < TRAFFIC_DATA:
+            return 0
+        if not d.told:
+            first = 0 if self.version == TLS13 else 1  # behind a Finished
+            return 0 if number <= first else UNKNOWN
+        if opener is not d.opener or opener.overhead is None:
+            return UNKNOWN
+        size = missing - (number - d.number) * opener.overhead
+        return size if size >= 0 else UNKNOWN
+
+    # -- what records hold ---------------------------------------------------------------------------------------------
+    def _deliver(self, d: _Direction, side: int, opened: Opened, at: int, sink: Sink) -> None:
+        """`at`: where the record begins."""
+        if opened.kind == _HANDSHAKE:
+            self._handshake(d, side, opened.plain, True, sink)
+            return
+        if opened.kind != _DATA or not opened.plain:
+            return
+        early = d.rank == EARLY_DATA and self._accepted is not True
+        if early and self._accepted is False:
+            return
+        d.told = d.told or d.rank == TRAFFIC_DATA
+        plain, begin = opened.plain, at + HEADER + opened.skip
+        end = begin + len(plain)
+        for first, row in d.runs:
+            last = first + row[SEG_LENGTH]
+            if last <= begin:
+                continue
+            if first >= end:
+                break
+            piece = plain[max(first, begin) - begin : min(last, end) - begin]
+            if early:
+                d.early.append((row, piece))
+                d.early_bytes += len(piece)
+            else:
+                self.given += len(piece)
+                sink.text(row, piece)
+        if d.early_bytes > MOST_EARLY:
+            self._accept(False, sink)
+
+    def _accept(self, accepted: bool, sink: Sink) -> None:
+        """The server takes early data, or it does not: then it is said again."""
+        if self._accepted is not None:
+            return
+        self._accepted = accepted
+        for d in self._sides:
+            waiting, d.early, d.early_bytes = d.early, [], 0
+            for row, piece in waiting if accepted else ():
+                self.given += len(piece)
+                sink.text(row, piece)
+
+    def _handshake(self, d: _Direction, side: int, data: bytes, protected: bool, sink: Sink) -> None:
+        d.message += data
+        while len(d.message) >= 4:
+            size = int.from_bytes(d.message[1:4], "big")
+            if size > MOST_HANDSHAKE:
+                d.message = b""
+                return
+            if len(d.message) < 4 + size:
+                return
+            kind, body, d.message = d.message[0], d.message[4 : 4 + size], d.message[4 + size :]
+            if protected:
+                self._said_sealed(d, side, kind, body, sink)
+            else:
+                self._said(side, kind, body, sink)
+
+    def _said(self, side: int, kind: int, body: bytes, sink: Sink) -> None:
+        """A handshake message in the clear."""
+        if kind == hello.CLIENT_HELLO and self._client in (-1, side) and self._random is None:
+            said = hello.client_hello(body)
+            if said is not None:
+                self._client, self._random = side, said.random
+                self.server_name, self._offers_early = said.server_name, said.early
+        elif kind == hello.SERVER_HELLO and self._client in (-1, 1 - side) and not self.version:
+            answer = hello.server_hello(body)
+            if answer is not None:
+                self._client = 1 - side
+                if answer.retry:
+                    self._accept(False, sink)
+                    return
+                self.version, self.suite = answer.version, answer.suite
+                self._server_random, self._session, self._outside = answer.random, answer.session, answer.outside
+                self.protocol = answer.protocol
+        elif kind == hello.CERTIFICATE and side != self._client and not self.certificate:
+            self.certificate = hello.first_certificate(body, self.version)
+
+    def _said_sealed(self, d: _Direction, side: int, kind: int, body: bytes, sink: Sink) -> None:
+        """A handshake message inside a record that was opened."""
+        server = side != self._client
+        if kind == hello.KEY_UPDATE and d.rank == TRAFFIC_DATA and d.opener is not None:
+            following = d.opener.following()
+            if following is not None:
+                d.opener, d.number = following, 0
+        elif kind == hello.ENCRYPTED_EXTENSIONS and server and d.rank == SHAKING:
+            self.protocol, accepted = hello.encrypted_extensions(body)
+            self._accept(accepted, sink)
+        elif kind == hello.END_OF_EARLY and not server and d.rank == EARLY_DATA:
+            self._accept(True, sink)
+        elif kind == hello.CERTIFICATE and server and d.rank == SHAKING and not self.certificate:
+            self.certificate = hello.first_certificate(body, self.version)

@@ -1,0 +1,442 @@
+"""TLS with keys, end to end: the exchanges are those of the plain capture, however it is read; what is missing is said.
+
+(proves: captures/tls/stage.py, captures/tls/certificates.py, analyzer/bulk/engine.py (keys), analyzer/options.py)
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+import shutil
+import ssl
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer import shares
+from analyzer.bulk.engine import Engine, Settings
+from analyzer.dataset import Parts
+from analyzer.options import Reading
+from analyzer.points import Choice, joined
+from captures.files import capture_points
+from captures.files.write import pcap, pcapng
+from captures.forge import START_NS, Segment, Write, converse, interleaved, rendered
+from captures.problems import CaptureError
+from tests.analyzer import forging
+from tests.analyzer.test_cli import kwire, refused
+from tests.captures.tls.records import Forged
+from tests.captures.tls.sealing import HOST, How, Talk
+from tests.shared import shared_folder
+
+pytest.importorskip("cryptography", reason="TLS needs the package cryptography: pip install 'kwire[tls]'")
+
+TIMED = {
+    "request_time", "request_end", "response_time", "response_end", "latency_us", "total_us", "queue_us", "muted_us",
+    "network_us", "hold_us", "broker_us", "cause", "request_packet", "response_packet", "request_offset",
+    "response_offset", "capture", "request_file", "response_file",
+}  # fmt: skip
+"""Columns that say when and where something was captured: a handshake comes before, and packets are larger."""
+
+
+def talked(turns: int = 16) -> list[Write]:
+    """Requests of several APIs with their answers, some larger than a record."""
+    out = []
+    for number in range(turns):
+        records = forging.batch(3 + number, 40 * (1 + number % 40))
+        ask, answer = [
+            (forging.produce(number, records=records), forging.produce_answer(number)),
+            (forging.fetch(number), forging.fetch_answer(number, records)),
+            (forging.metadata(number), forging.metadata_answer(number)),
+            (forging.heartbeat(number), forging.heartbeat_answer(number)),
+        ][number % 4]
+        out += [forging.asking(ask), forging.answering(answer)]
+    return out
+
+
+def plain(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
+
+
+def log_of(folder: Path, keys: bytes) -> Path:
+    path = folder / "given.log"
+    path.write_bytes(keys)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> forging.Seen:
+    """What kwire makes of the plain conversation."""
+    return forging.read(tmp_path_factory.mktemp("plain"), converse(talked()))
+
+
+HOWS = {
+    "1.3": How(),
+    "1.3, asked to say hello again": How(group="secp384r1"),
+    "1.2, GCM": How(ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES256-GCM-SHA384"),
+    "1.2, CBC": How(ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES256-SHA384:@SECLEVEL=0"),
+}
+
+
+@pytest.mark.parametrize("name", HOWS)
+def test_the_exchanges_are_those_of_the_plain_capture(name: str, tmp_path: Path, said: forging.Seen) -> None:
+    talk = Talk(HOWS[name], tmp_path)
+    for mss in (1448, 60_000):
+        seen = forging.read(tmp_path, converse(talk.sealed(talked()), mss=mss), keylogs=[log_of(tmp_path, talk.keys)])
+        assert plain(seen.exchanges) == plain(said.exchanges)
+        connection = seen.connection
+        assert (connection["tls"], connection["decrypted"], connection["tls_sni"]) == (True, True, HOST)
+        assert connection["tls_version"] == name[:3]
+        assert connection["decoded_bytes"] == said.connection["decoded_bytes"]
+        opaque = connection["payload_bytes"] - connection["decoded_bytes"]
+        assert connection["opaque_encrypted_bytes"] == connection["opaque_bytes"] == opaque > 0
+    assert connection["tls_subject"] is None  # resumed: no certificate
+
+
+def test_what_the_handshake_says_is_in_connections(tmp_path: Path) -> None:
+    talk = Talk(How(alpn="kafka"), tmp_path)
+    seen = forging.read(tmp_path, converse(talk.sealed(talked(2))), keylogs=[log_of(tmp_path, talk.keys)])
+    names = ("tls_version", "tls_cipher", "tls_alpn", "tls_subject", "tls_not_after")
+    assert [seen.connection[name] for name in names] == [
+        "1.3", "TLS_AES_256_GCM_SHA384", "kafka", f"CN={HOST},O=kwire\\, tests",
+        datetime.datetime(2036, 1, 1, tzinfo=datetime.UTC),
+    ]  # fmt: skip
+
+
+def several(folder: Path, count: int = 6) -> tuple[list[Segment], bytes]:
+    """Connections at once, of both versions, one without keys and one without TLS, packets lost and out of order."""
+    rng = random.Random(1)
+    talks, talk_of = [], []
+    for number, how in enumerate((How(), HOWS["1.2, GCM"])):
+        own = folder / f"talk-{number}"
+        own.mkdir()
+        talk_of.append(Talk(how, own))
+    for number in range(count):
+        writes = talk_of[number % 2].sealed(talked(12))
+        if number == 4:
+            made = Forged(1)
+            writes = [*made.shaken(), *(made.said(write) for write in talked(4) if len(write.data) < 16_000)]
+        if number == 5:
+            writes = talked(12)
+        segments = converse(writes, client=("10.0.0.1", 40_000 + number), start_ns=START_NS + number * 70_000)
+        talks.append([one for place, one in enumerate(segments) if place < 12 or rng.random() > 0.02])
+    packets = interleaved(*talks)
+    for place in range(40, len(packets) - 1, 37):
+        packets[place], packets[place + 1] = packets[place + 1], packets[place]
+    return packets, b"".join(talk.keys for talk in talk_of)
+
+
+def tables_of(capture: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
+    made = analyzer.analyze(capture, **how)
+    forging.check_coverage(made.coverage, made.connections.to_pylist())
+    names = ("exchanges", "partitions", "connections", "batches", "messages")
+    return {name: getattr(made, name).to_pylist() for name in names} | {"unrecognised": [made.unrecognised]}
+
+
+def test_windows_and_threads_change_nothing(tmp_path: Path) -> None:
+    packets, keys = several(tmp_path)
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
+    how = {"keylogs": [log_of(tmp_path, keys)], "keep_bytes": True}
+    one = tables_of(capture, threads=1, **how)
+    assert [row["decrypted"] for row in one["connections"]].count(True) == 4
+    assert [each["looks_like"] for each in one["unrecognised"][0]["listed"]] == ["TLS"]
+    assert len(one["exchanges"]) > 50
+    assert {"answered", "unanswered", "orphan_response"} == {row["status"] for row in one["exchanges"]}
+    for threads, window in ((2, 3000), (3, 20_000)):
+        assert tables_of(capture, threads=threads, window_bytes=window, **how) == one
+
+
+def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
+    packets, keys = several(tmp_path)
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
+    how = Reading(window_bytes=20_000, keylogs=[log_of(tmp_path, keys)])
+    [point] = capture_points([str(capture)], False)
+    choice = Choice.of()
+    made = [
+        shares.share(point, how.settings(choice.keep), choice, shares.Share(number, 3), 100, tmp_path / f"p{number}")
+        for number in range(3)
+    ]
+    rows, facts = shares.by_range(made)
+    parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
+    read, _, more, decided = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
+    import pyarrow.parquet as pq
+
+    files = [*shares.merge(rows, parts, decided), *more]
+    found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
+    expected = analyzer.analyze(capture, window_bytes=20_000, keylogs=how.keylogs)
+    for name in ("exchanges", "partitions", "connections", "batches"):
+        assert found[name].to_pylist() == getattr(expected, name).to_pylist(), name
+    assert joined([read]).captures == expected.captures
+    assert expected.captures[0]["decrypted"] is True
+
+
+def test_a_file_that_was_cut_off_gives_the_beginning(tmp_path: Path, said: forging.Seen) -> None:
+    talk = Talk(How(), tmp_path)
+    data = pcap(rendered(converse(talk.sealed(talked()))), 1, nanoseconds=True)
+    log = log_of(tmp_path, talk.keys)
+    for share in (0.3, 0.61, 0.9):
+        seen = forging.read(tmp_path, data[: int(len(data) * share)], keylogs=[log])
+        done = [row for row in plain(seen.exchanges) if row["status"] == "answered"]
+        assert done == plain(said.exchanges)[: len(done)]
+        assert len(done) > 3
+
+
+def test_lost_packets_take_what_was_in_them_and_no_more(tmp_path: Path) -> None:
+    """Every exchange is a row still, and all that was not hit is decoded."""
+    said_ = [write for number in range(300) for write in forging.turns([number])]
+    talk = Talk(How(), tmp_path)
+    packets = converse(talk.sealed(said_))
+    places = [place for place, one in enumerate(packets) if one.payload][20:-4]
+    lost = random.Random(5).sample(places, 12)
+    seen = forging.read(tmp_path, forging.without(packets, *lost), keylogs=[log_of(tmp_path, talk.keys)])
+    hit = sum(packets[place].target[1] == 9092 for place in lost)
+    asked = {row["correlation_id"] for row in seen.exchanges if row["request_state"] == "decoded"}
+    answered = [row for row in seen.exchanges if row["response_state"] == "decoded"]
+    orphans = [row for row in seen.exchanges if row["status"] == "orphan_response"]
+    assert len(asked) == 300 - hit
+    assert len(orphans) == hit
+    assert len(answered) == 300 - len(lost)
+    assert seen.connection["skipped_bytes"] == seen.connection["incomplete_bytes"] == 0
+
+
+# --------------------------------------------------------------------------------------------- where keys come from
+
+
+def block(kind: int, body: bytes) -> bytes:
+    """A pcapng block."""
+    body += bytes(-len(body) % 4)
+    size = (len(body) + 12).to_bytes(4, "little")
+    return kind.to_bytes(4, "little") + size + body + size
+
+
+def secrets_block(keys: bytes) -> bytes:
+    return block(10, b"KSLT" + len(keys).to_bytes(4, "little") + keys)
+
+
+def with_secrets(packets: Sequence[Segment], keys: Sequence[tuple[int, bytes]]) -> bytes:
+    """A pcapng file with secrets before some of its packets."""
+    data = pcapng(rendered(packets))
+    blocks, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        blocks.append(data[at : at + size])
+        at += size
+    head = len(blocks) - len(packets)
+    out = blocks[:head]
+    for number, one in enumerate(blocks[head:]):
+        out += [secrets_block(secret) for place, secret in keys if place == number]
+        out.append(one)
+    return b"".join(out)
+
+
+def test_secrets_in_the_capture_open_it(tmp_path: Path, said: forging.Seen) -> None:
+    talk = Talk(How(), tmp_path)
+    capture = tmp_path / "capture.pcapng"
+    capture.write_bytes(with_secrets(converse(talk.sealed(talked())), [(0, talk.keys)]))
+    assert plain(forging.seen(capture).exchanges) == plain(said.exchanges)
+
+
+@pytest.mark.parametrize("window", [2000, 1 << 20])
+def test_secrets_that_come_later_open_what_waited_for_them(tmp_path: Path, window: int) -> None:
+    """Of connections that begin after the first of them: what came before that is as if there were none."""
+    talks = []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        talks.append(Talk(How(), folder))
+    conversations = [
+        converse(talk.sealed(talked(4)), client=("10.0.0.1", 40_000 + number), start_ns=START_NS + number * 10**9)
+        for number, talk in enumerate(talks)
+    ]
+    first, second = len(conversations[0]), len(conversations[1])
+    keys = [(first - 4, talks[0].keys), (first + 12, talks[1].keys), (first + second, talks[2].keys)]
+    capture = tmp_path / "capture.pcapng"
+    capture.write_bytes(with_secrets([one for talk in conversations for one in talk], keys))
+    seen = forging.seen(capture, window_bytes=window)
+    assert [row["client_port"] for row in seen.connections] == [40_001, 40_002]
+    assert all(row["decrypted"] for row in seen.connections)
+    assert len(seen.exchanges) == 8
+    assert [one["looks_like"] for one in seen.unrecognised["listed"]] == ["TLS"]
+
+
+def test_without_the_package_secrets_are_left_alone_and_a_key_log_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    talk = Talk(How(), tmp_path)
+    capture = tmp_path / "capture.pcapng"
+    capture.write_bytes(with_secrets(converse(talk.sealed(talked(4))), [(0, talk.keys)]))
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    made = analyzer.analyze(capture)
+    assert len(made.exchanges) == 0
+    assert [note for note in made.notes if "pip install 'kwire[tls]'" in note]
+    with pytest.raises(CaptureError, match="not installed") as told:
+        analyzer.analyze(capture, keylogs=[talk.path])
+    assert told.value.hint == "pip install 'kwire[tls]'"
+
+
+def test_a_growing_key_log_opens_a_live_capture(tmp_path: Path) -> None:
+    """The keys are written after the handshake, as an agent for Java does; the capture comes through a pipe."""
+    import io
+
+    talk = Talk(How(), tmp_path)
+    packets = converse(talk.sealed(talked()), start_ns=START_NS)
+    data = pcap(rendered(packets), 1, nanoseconds=True)
+    log = tmp_path / "growing.log"
+    log.touch(0o600)
+
+    class Slow(io.RawIOBase):
+        """Gives the capture piece by piece; the keys are there after the second."""
+
+        def __init__(self) -> None:
+            self.at = self.pieces = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            self.pieces += 1
+            if self.pieces == 3:
+                log.write_bytes(talk.keys)
+            piece = data[self.at : self.at + min(len(buffer), 6000)]
+            buffer[: len(piece)] = piece
+            self.at += len(piece)
+            return len(piece)
+
+    [point] = capture_points(["-"], False)
+    engine = Engine(point, Settings(threads=1, window_bytes=6000, keylogs=(str(log),)), stdin=io.BufferedReader(Slow()))
+    assert sum(len(window.exchanges) for window in engine.windows()) == 16
+
+
+# --------------------------------------------------------------------------------------------- commands and secrets
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A capture and its key log."""
+    folder = tmp_path_factory.mktemp("given")
+    talk = Talk(How(), folder)
+    capture = folder / "capture.pcap"
+    capture.write_bytes(pcap(rendered(converse(talk.sealed(talked(8)))), 1, nanoseconds=True))
+    return capture, talk.path
+
+
+def test_no_secret_is_in_a_dataset_or_printed(given: tuple[Path, Path], tmp_path: Path) -> None:
+    capture, keys = given
+    secrets = [line.split()[2] for line in keys.read_text().splitlines() if not line.startswith("#")]
+    done = kwire("analyze", capture, "--keylog", keys, "-o", tmp_path / "dataset", "--keep-bytes")
+    assert done.returncode == 0, done.stderr
+    shown = kwire("show", capture, "--keylog", keys, "--tree", "--hex", "--no-pager")
+    assert shown.returncode == 0, shown.stderr
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "dataset").rglob("*") if path.is_file())
+    for secret in secrets:
+        for text in (secret, secret.upper()):
+            assert text.encode() not in stored
+            assert text not in done.stdout + done.stderr + shown.stdout + shown.stderr
+        assert bytes.fromhex(secret) not in stored
+    manifest = json.loads((tmp_path / "dataset" / "_kwire.json").read_text())
+    assert manifest["decrypted"] is True
+    assert "8 exchanges on 1 connection" in done.stdout
+    assert "encrypted" not in done.stdout.split("coverage:")[0]  # no finding says that it stays shut
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show {capture} --keylog {keys} --fields api", "findings {capture} --keylog {keys} --json",
+        "story {capture} --keylog {keys}", "sql {capture} SELECT_count(*)_FROM_exchanges --keylog {keys} --format csv",
+        "report {capture} --keylog {keys} --format json", "show {capture} --keylog {keys} --count-by api",
+        "replay {capture} --keylog {keys} --dry-run --assume 4.3",
+    ],
+)  # fmt: skip
+def test_every_command_that_takes_a_capture_takes_keys(words: str, given: tuple[Path, Path]) -> None:
+    arguments = [word.replace("_", " ") for word in words.split()]
+    done = kwire(*(word.format(capture=given[0], keys=given[1]) for word in arguments))
+    assert done.returncode == 0, done.stderr
+    assert "stays shut" not in done.stderr
+    if arguments[0] == "sql":
+        assert done.stdout.split()[-1] == "8"
+    elif arguments[0] != "findings":
+        assert "Produce" in done.stdout or "app" in done.stdout, done.stdout
+
+
+def test_what_is_no_key_log_is_one_line_and_a_hint(given: tuple[Path, Path], tmp_path: Path) -> None:
+    capture, _ = given
+    refused(kwire("show", capture, "--keylog", tmp_path / "absent"), "key log cannot be read", "check the name")
+    refused(kwire("show", capture, "--keylog", capture), "holds no TLS key")
+
+
+def test_keys_go_with_a_capture(given: tuple[Path, Path], tmp_path: Path) -> None:
+    capture, keys = given
+    made = tmp_path / "dataset"
+    assert kwire("analyze", capture, "--keylog", keys, "-o", made).returncode == 0
+    for words in (["findings", made], ["story", made], ["report", made], ["sql", made, "SELECT 1"]):
+        refused(kwire(*words, "--keylog", keys), "--keylog goes with a CAPTURE")
+
+
+# ---------------------------------------------------------------------------------------------------------- witnesses
+
+
+def test_the_shared_capture_is_what_its_client_did() -> None:
+    """Counts by API and version are those of the broker's request log (27 requests of 5 connections)."""
+    folder = shared_folder("tls13-aiokafka-4.3")
+    made = analyzer.analyze(folder / "capture.pcap", keylogs=[folder / "keys.log"])
+    rows = made.exchanges.to_pylist()
+    assert {(row["status"], row["request_state"], row["response_state"]) for row in rows} == {
+        ("answered", "decoded", "decoded")
+    }
+    truth = json.loads((folder / "truth.json").read_text())["broker_requests"]
+    counted = Counter(f"{row['api']}({row['api_key']}) v{row['api_version']}" for row in rows)
+    assert counted == truth
+    assert len(rows) == 27
+    connections = made.connections.to_pylist()
+    forging.check_coverage(made.coverage, connections)
+    assert {(row["tls_version"], row["tls_cipher"], row["decrypted"]) for row in connections} == {
+        ("1.3", "TLS_AES_256_GCM_SHA384", True)
+    }
+    assert made.coverage["skipped_bytes"] == made.coverage["incomplete_bytes"] == 0
+
+
+def followed(capture: Path, keys: Path, stream: int = 0) -> tuple[bytes, bytes]:
+    """What tshark sees each side of a connection say, inside TLS."""
+    done = subprocess.run(
+        ["tshark", "-r", str(capture), "-o", f"tls.keylog_file:{keys}", "-d", "tcp.port==9092,tls", "-q", "-z",
+         f"follow,tls,raw,{stream}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.strip() and set(line.strip()) <= set("0123456789abcdef")]
+    sides = [b"".join(bytes.fromhex(line) for line in lines if line.startswith("\t") == server) for server in (0, 1)]
+    return (sides[1], sides[0]) if "Node 0: 10.0.0.2" in done.stdout else (sides[0], sides[1])
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed: it is the witness here")
+@pytest.mark.parametrize("name", [*HOWS, "forged 1.3"])
+def test_tshark_sees_the_same_bytes(name: str, tmp_path: Path) -> None:
+    """Wireshark's own decryption of the same capture with the same key log."""
+    said_ = talked(8)
+    if name == "forged 1.3":
+        made = Forged(3)
+        said_ = [write for write in said_ if len(write.data) < 16_000]
+        writes, keys = [*made.shaken(), *(made.said(write) for write in said_)], made.log
+    else:
+        talk = Talk(HOWS[name], tmp_path)
+        writes = talk.sealed(said_)
+        keys = talk.keys
+    capture, log = tmp_path / "capture.pcap", log_of(tmp_path, keys)
+    capture.write_bytes(pcap(rendered(converse(writes)), 1, nanoseconds=True))
+    asked, answered = followed(capture, log)
+    assert asked == b"".join(write.data for write in said_ if write.to_broker)
+    assert answered == b"".join(write.data for write in said_ if not write.to_broker)
+    messages = analyzer.analyze(capture, keylogs=[log], keep_bytes=True, keep_secrets=True).messages.to_pylist()
+    for direction, seen in (("request", asked), ("response", answered)):
+        kept = [row["bytes"] for row in messages if row["direction"] == direction]
+        assert b"".join(kept) == seen
