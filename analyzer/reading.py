@@ -93,10 +93,10 @@ def analyze(
     filter: an expression (`analyzer/filter/FILTER.md`), and connection: the name of one, limit the exchanges, and the
     rows of other tables below them, that are kept; connections and coverage stay whole. ports: server ports that are
     Kafka whatever their content; threads: kernels at work at once; window_bytes: capture bytes read at a time;
-    frame_limit: bytes of unfinished frames kept. records: `none`, `batches` (their headers, checksums checked),
-    `meta` (a row a record, without content) or `full` (with it); decompressed_limit, decompressed_ratio: what one
-    batch may become, in bytes and times its size. keep_bytes: also the table `messages`; keep_secrets:
-    nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of a filtered
+    frame_limit: bytes of unfinished frames kept; keylogs: TLS key logs (files). records: `none`, `batches` (their
+    headers, checksums checked), `meta` (a row a record, without content) or `full` (with it); decompressed_limit,
+    decompressed_ratio: what one batch may become, in bytes and times its size. keep_bytes: also the table `messages`;
+    keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of a filtered
     capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing it. Raises
     CaptureError, LogError and DatasetError."""
     choice = Choice.of(
