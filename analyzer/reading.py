@@ -96,9 +96,9 @@ def analyze(
     frame_limit: bytes of unfinished frames kept; keylogs: TLS key logs (files). records: `none`, `batches` (their
     headers, checksums checked), `meta` (a row a record, without content) or `full` (with it); decompressed_limit,
     decompressed_ratio: what one batch may become, in bytes and times its size. keep_bytes: also the table `messages`;
-    keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of a filtered
-    capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing it. Raises
-    CaptureError, LogError and DatasetError."""
+    keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of
+    a filtered capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing
+    it. Raises CaptureError, LogError and DatasetError."""
     choice = Choice.of(
         filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
     )

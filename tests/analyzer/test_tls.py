@@ -153,6 +153,26 @@ def test_windows_and_threads_change_nothing(tmp_path: Path) -> None:
         assert tables_of(capture, threads=threads, window_bytes=window, **how) == one
 
 
+@pytest.mark.parametrize("ports", [(), (9092,)])
+def test_what_keys_do_not_open_is_as_without_them(tmp_path: Path, ports: tuple[int, ...]) -> None:
+    """Encrypted, byte for byte, and what is not TLS untouched; only what the hellos say is told besides."""
+    packets, _ = several(tmp_path)
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
+    without = tables_of(capture, ports=ports, keep_bytes=True)
+    with_keys = tables_of(capture, ports=ports, keep_bytes=True, keylogs=[log_of(tmp_path, Forged(99).log)])
+    told = [[row.pop(name) for name in ("tls_version", "tls_sni")] for row in with_keys["connections"]]
+    for row in without["connections"]:
+        assert [row.pop(name) for name in ("tls_version", "tls_sni")] == [None, None]
+    for row in (*with_keys["connections"], *without["connections"]):
+        for name in ("tls_cipher", "tls_subject", "tls_not_after"):
+            row.pop(name)
+    assert with_keys == without
+    assert len(told) == (6 if ports else 1)
+    assert told.count([None, None]) == 1
+    assert not ports or ["1.2", HOST] in told
+
+
 def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
     packets, keys = several(tmp_path)
     capture = tmp_path / "capture.pcap"

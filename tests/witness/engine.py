@@ -12,9 +12,17 @@ from tests.shared import KWIRE
 from tests.witness.reference import Exchange
 
 
+def keylogs(folder: Path) -> list[Path]:
+    """The TLS key log that lies beside a capture."""
+    return list(folder.glob("keys.log"))
+
+
 def show(folder: Path, *options: str) -> list[dict[str, Any]]:
     """The objects that `kwire show --json` prints for a capture folder (its files are one capture point)."""
-    ran = subprocess.run([*KWIRE, "show", str(folder), "--json", *options], capture_output=True, text=True, check=False)
+    opening = [f"--keylog={path}" for path in keylogs(folder)]
+    ran = subprocess.run(
+        [*KWIRE, "show", str(folder), "--json", *opening, *options], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, f"exit code {ran.returncode}: {ran.stderr[-2000:]}"
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
