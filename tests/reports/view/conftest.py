@@ -24,8 +24,8 @@ TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) -> View:
     """A view that keeps nothing."""
     asked = argparse.Namespace(**{
-        "port": [], "rotated": False, "threads": None, "window_bytes": None, "frame_limit": None, "cache": False,
-        "filter": None, **options,
+        "port": [], "rotated": False, "keylog": [], "threads": None, "window_bytes": None, "frame_limit": None,
+        "cache": False, "filter": None, **options,
     })  # fmt: skip
     return opening.opened([str(source) for source in sources], asked, stack)
 
