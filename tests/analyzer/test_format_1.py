@@ -20,8 +20,11 @@ CAPTURE = SAMPLES / KEPT.name / "capture.pcap"
 
 LATER = {
     "exchanges": {"queue_us", "muted_us", "network_us", "hold_us", "broker_us", "cause"},
-    "connections": {"capture_point", "opaque_prefix_bytes", "proxied_from", "proxied_to"},
-}
+    "connections": {
+        "capture_point", "opaque_prefix_bytes", "proxied_from", "proxied_to", "tls_version", "tls_cipher", "tls_sni",
+        "tls_alpn", "tls_subject", "tls_not_after", "decrypted",
+    },
+}  # fmt: skip
 """Columns that format 1 may lack."""
 
 

@@ -40,7 +40,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 def asked(dataset: str, query: str | None, engine: str = "auto", **options: Any) -> int:
     """The command with these options."""
     chosen = {"format": None, "out": None, "master": None, "verbose": False, "conf": [], "engine": engine, "raw": False,
-              **options}  # fmt: skip
+              "keylog": [], **options}  # fmt: skip
     return sql.sql(argparse.Namespace(dataset=dataset, query=query, **chosen))
 
 
