@@ -143,7 +143,7 @@ class Embedded:
         for column in tables.TABLES[name]:
             kind = _type(column.type)
             value = f'"{column.name}"' if column.name in stored else "NULL"
-            if stored.get(column.name) != kind:
+            if stored.get(column.name, "").replace('"', "") != kind.replace('"', ""):
                 value = f"CAST({value} AS {kind})"
             if column.name == "capture" and renamed:
                 cases = " ".join(f"WHEN {_text(old)} THEN {_text(new)}" for old, new in renamed.items())
@@ -177,14 +177,11 @@ def _type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"{_type(kind.value_type)}[]"
     if pa.types.is_struct(kind):
-        return f"STRUCT({', '.join(f'{_identifier(field.name)} {_type(field.type)}' for field in kind)})"
+        fields = (f'"{field.name}" {_type(field.type)}' for field in kind)  # `offset` and others are words of its own
+        return f"STRUCT({', '.join(fields)})"
     if pa.types.is_map(kind):
         return f"MAP({_type(kind.key_type)}, {_type(kind.item_type)})"
     return _TYPES[kind]
-
-
-def _identifier(name: str) -> str:
-    return f'"{name}"' if name in ("count", "error", "key", "value") else name
 
 
 def _text(value: str) -> str:

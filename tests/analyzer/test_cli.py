@@ -259,7 +259,7 @@ def test_zsh_and_fish_are_told_every_option() -> None:
 
 def test_a_line_for_each_exchange(rows: list[dict[str, Any]]) -> None:
     heading, *lines = printed("show", CAPTURE).splitlines()
-    assert heading.split()[:5] == ["time", "latency", "api", "client", "broker"]
+    assert heading.split()[:6] == ["time", "latency", "mostly", "api", "client", "broker"]
     assert len(lines) == len(rows) == 86
     for line, row in zip(lines, rows, strict=True):
         assert f"{row['api']} v{row['api_version']} " in line

@@ -801,11 +801,11 @@ def test_port_insists(tmp_path: Path) -> None:
 
 
 def test_port_insists_on_a_broker_that_asks_first_for_nothing_known(tmp_path: Path) -> None:
-    strange = forging.framed(struct.pack(">hhi", 9000, 1, 1) + struct.pack(">h", -1) + bytes(300))
+    strange = forging.framed(struct.pack(">hhi", 2000, 1, 1) + struct.pack(">h", -1) + bytes(300))
     seen = read(
         tmp_path, converse([asking(strange), answering(forging.framed(struct.pack(">i", 1) + b"no"))]), ports=[9092]
     )
-    assert [(row["api_key"], row["status"]) for row in seen.exchanges] == [(9000, "answered")]
+    assert [(row["api_key"], row["status"]) for row in seen.exchanges] == [(2000, "answered")]
     assert seen.coverage["opaque"]["unknown_api"] == seen.coverage["payload_bytes"]
 
 
