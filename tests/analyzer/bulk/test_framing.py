@@ -89,7 +89,7 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
                     size, place = x[base_column + s.M_BYTES], x[base_column + s.M_RECORD_AT]
                     kept.append((side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE))
         state = kernels._state.framing
-        for (slot, plain), number in zip(twin.ended, ended.connections.number.tolist(), strict=True):
+        for (slot, plain), number in zip(twin.ended, ended.slots.tolist(), strict=True):
             assert slot == number
             k, lost = state.k[slot], int(state.f[2 * slot : 2 * slot + 2, s.F_LOST].sum())
             kafka = bool(k[s.K_CLASS] == s.KAFKA)
