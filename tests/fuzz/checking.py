@@ -19,12 +19,16 @@ from analyzer import tables
 from analyzer.bulk.rows import end_point
 from analyzer.dataset import Dataset
 from analyzer.lines import Lines
+from analyzer.meaning.latency import ACROSS
 from captures.files import CaptureError
 from tests.fuzz.mutations import Base, Flow, Mutant, bases, mutant
 
 PARTS = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")
 PLACES = ("request_packet", "response_packet", "request_offset", "response_offset", "request_file", "response_file")
 """Columns that change for every connection where one has more or fewer packets."""
+
+TOLD_ACROSS = ("hold_us", "broker_us", "cause")
+"""Columns that follow from what other connections said too, in exchanges of `ACROSS`: a fetch waits for a Produce."""
 
 WINDOWS = (None, None, 1 << 20, 1 << 16, 4096)
 
@@ -129,6 +133,12 @@ def _untouched(dataset: Dataset, flow: Flow) -> dict[str, pa.Table]:
             pc.replace_substring_regex(table["connection"], "#[0-9]+$", ""), value_set=pa.array(names(flow))
         )
         table = table.filter(pc.invert(mine)).drop_columns([one for one in PLACES if one in table.column_names])
+        if name == "exchanges":
+            across = pc.is_in(table["api_key"], value_set=pa.array(ACROSS, table.schema.field("api_key").type))
+            for column in TOLD_ACROSS:
+                at = table.column_names.index(column)
+                kept = pc.if_else(across, pa.scalar(None, table.column(at).type), table.column(at))
+                table = table.set_column(at, column, kept)
         order = [
             (key, "ascending") for key in ("connection", "exchange", "reply", "api_key") if key in table.column_names
         ]
