@@ -207,7 +207,7 @@ async def _audit(out: str | os.PathLike[str], options: Options, dial: link.Dial,
         reach = options.access.reach(options.host, options.port)
         try:
             result.audit = await audit.audit(out, options.host, options.port, dial, reach)
-        except link.LinkError as failure:
+        except (link.LinkError, dataset.DatasetError) as failure:  # another replay may already write this RUN
             result.not_audited = str(failure)
         except asyncio.CancelledError:
             result.not_audited = "the audit was interrupted"

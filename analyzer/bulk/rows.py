@@ -237,6 +237,12 @@ class Window:
     oldest: int
     _messages: tuple[tuple[np.ndarray, np.ndarray], ...]
     measured: bool = False
+    _over: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def over(self) -> tuple[np.ndarray, np.ndarray]:
+        """Connections that ended, also where what is known of them is left out: number, and trigger of the end."""
+        return (self.connections.number, self.connections.trigger) if self._over is None else self._over
 
     def only(self, exchanges: Exchanges) -> Window:
         """The same with fewer exchanges wanted."""
@@ -246,7 +252,7 @@ class Window:
         """Its exchanges, messages and record sets alone."""
         none = self.connections.take(np.zeros(0, np.int64))
         facts = {name: getattr(self, name)[:0] for name in _FACTS}
-        return replace(self, connections=none, **facts)
+        return replace(self, connections=none, _over=self.over, **facts)
 
     def facts_alone(self) -> Window:
         """What its connections said that matters for others, and those that ended."""

@@ -66,9 +66,11 @@ class Source:
     def _look(self, table: str) -> Iterator[_Group]:
         part = self.parts.get(table, ())
         if isinstance(part, pa.Table):
-            for number, chunk in enumerate(part.column("capture").chunks):
+            start = 0  # in rows: chunks of other columns may be others
+            for chunk in part.column("capture").chunks:
                 if len(chunk):
-                    yield _Group(number, len(chunk), self._captures_in(chunk))
+                    yield _Group(start, len(chunk), self._captures_in(chunk))
+                start += len(chunk)
             return
         for path in part:
             with readable(self.name, f"{table}/{path.name}"):
@@ -110,7 +112,7 @@ class Source:
         if isinstance(group.where, int):
             part = self.parts[table]
             assert isinstance(part, pa.Table)
-            read = pa.table({name: part.column(name).chunk(group.where) for name in wanted})
+            read = part.select(wanted).slice(group.where, group.rows)
         else:
             path, number = group.where
             with readable(self.name, f"{table}/{path.name}"):

@@ -58,9 +58,8 @@ class Positions:
         fetches = api == apis.FETCH
         if fetches.any():
             yield from self._fetched(every, fetches)
-        ended = [(n, t) for n, t in zip(
-            window.connections.number.tolist(), window.connections.trigger.tolist(), strict=True
-        ) if n in self._open]  # fmt: skip
+        numbers, triggers = window.over
+        ended = [(n, t) for n, t in zip(numbers.tolist(), triggers.tolist(), strict=True) if n in self._open]
         if ended:
             yield self._left(window, ended)
 

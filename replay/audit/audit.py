@@ -66,6 +66,7 @@ class Audit:
 
 async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Dial, reach: Reach) -> Audit:
     """Do it, and write it into the RUN. Raises DatasetError, LinkError (NotReached among them)."""
+    before = dataset.read_manifest(run)["files"]
     partitions = acknowledged(*pairs.of_apis(run, _WRITES))
     unread: list[str] = []
     if partitions:
@@ -76,7 +77,7 @@ async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Di
         finally:
             target.close()
     result = Audit([one.row(where) for where, one in sorted(partitions.items())], unread)
-    _write(run, result)
+    _write(run, result, before)
     return result
 
 
@@ -84,9 +85,13 @@ _WRITES: Final = (names.PRODUCE, names.DELETE_TOPICS, names.DELETE_RECORDS)
 """What decides which records a target must have."""
 
 
-def _write(run: str | os.PathLike[str], result: Audit) -> None:
-    about = dataset.read_manifest(run)["replay"]
+def _write(run: str | os.PathLike[str], result: Audit, before: list[dict[str, Any]]) -> None:
+    """`before`: the files of the RUN that was audited; another process may have replaced it."""
     with dataset.Writer(run, append=True) as writer:
+        manifest = dataset.read_manifest(run)
+        if manifest["files"] != before:
+            raise dataset.DatasetError(f"{run}: another process has written it since", f"kwire replay --audit {run}")
+        about = manifest["replay"]
         if result.rows:
             writer.write(TABLE, pa.Table.from_pylist(list(result.rows), schema=tables.schema(TABLE)))
         writer.amend((TABLE,), {"replay": {**about, "audited": True, "unread": list(result.unread)}})

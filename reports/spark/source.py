@@ -28,8 +28,10 @@ from pyspark.sql.types import StructType
 
 from analyzer import tables
 from analyzer.arrow import plain
+from analyzer.dataset import concatenated
 from analyzer.options import Reading, Settings
-from analyzer.points import BATCHES, META, NO_RECORDS, Choice, point_tables
+from analyzer.points import BATCHES, META, NO_RECORDS, Choice, joined, point_tables, read_point
+from analyzer.reading import judged
 from captures.files import CapturePoint
 from reports.spark.ingest import task_points
 
@@ -52,7 +54,9 @@ class CaptureReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], table: str, columns: list[str]) -> None:
         self._points = task_points(_paths(options), _flag(options, "rotated"))
-        records = {"batches": BATCHES, "records": options.get("records", META)}.get(table, NO_RECORDS)
+        records = {"batches": BATCHES, "records": options.get("records", META), "findings": BATCHES}.get(
+            table, NO_RECORDS
+        )
         self._choice = Choice.of(options.get("filter"), None, table == "messages", records)
         self._settings = _settings(options, self._choice)
         self._table = table
@@ -63,14 +67,25 @@ class CaptureReader(DataSourceReader):
         return [PointPartition(point) for point in self._points]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        parts = point_tables(partition.point, self._settings, self._choice)
-        for name, rows in parts:
+        for name, rows in self._tables(partition.point):
             if name != self._table or not len(rows):
                 continue
             chosen = plain(rows, name)
             if self._condition is not None:
                 chosen = chosen.filter(self._condition)
             yield from chosen.select(self._columns).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+
+
+    def _tables(self, point: CapturePoint) -> Iterator[tuple[str, pa.Table]]:
+        if self._table != "findings":
+            yield from point_tables(point, self._settings, self._choice)
+            return
+        # They come of all the others, when these are known to the end.
+        kept: dict[str, list[pa.Table]] = {}
+        known = joined(
+            [read_point(point, self._settings, self._choice, lambda name, rows: kept.setdefault(name, []).append(rows))]
+        )
+        yield "findings", judged(known, {name: concatenated(name, parts) for name, parts in kept.items()})
 
 
 class PushingReader(CaptureReader):

@@ -47,6 +47,7 @@ class Witnessed:
                 "api_version": [line.api_version for line in lines],
                 "correlation_id": [line.correlation_id for line in lines],
                 "total_ms": [line.total_ms for line in lines],
+                "remote_ms": [line.remote_ms for line in lines],
                 "codes": [sorted(codes(line.response)) for line in lines],
             }
         )
