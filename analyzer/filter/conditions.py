@@ -37,7 +37,7 @@ def _within(values: np.ndarray, spans: Spans) -> np.ndarray:
     inside = np.zeros(len(values), np.bool_)
     if len(spans) <= 4:
         for low, high in spans:
-            inside |= (values >= low) & (values <= high)
+            inside |= (values == low) if low == high else (values >= low) & (values <= high)
         return inside
     lows = np.array([low for low, _ in spans], np.int64)
     highs = np.array([high for _, high in spans], np.int64)
@@ -62,10 +62,10 @@ class Whole:
         return inside != self.negated
 
     def many(self, values: np.ndarray) -> np.ndarray:
-        """The same for int64[n] -> bool[n]."""
+        """The same for int[n] of any width -> bool[n]."""
         inside = _within(values, self.spans)
         if self.daytimes:
-            inside |= _within(values % DAY_US, self.daytimes)
+            inside |= _within(values.astype(np.int64, copy=False) % DAY_US, self.daytimes)
         return ~inside if self.negated else inside
 
 
@@ -142,3 +142,12 @@ class Truth:
 
 
 Test = Whole | Text | ErrorNames | Addresses | Reals | Truth
+
+
+def tested(test: Test, values: np.ndarray) -> np.ndarray:
+    """A test on int[n] -> bool[n]."""
+    if isinstance(test, Whole):
+        return test.many(values)
+    distinct, where = np.unique(values, return_inverse=True)
+    passed = np.fromiter(map(test, distinct.tolist()), np.bool_, len(distinct))
+    return np.asarray(passed[where])

@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer.bulk.rows import MAX_CODES, Exchanges
-from analyzer.filter.conditions import Test, Whole
+from analyzer.filter.conditions import Whole, tested
 from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
 from analyzer.filter.naming import PACKETS, Columns, Named, Path, body_values, column_values
-from analyzer.filter.sources import Apis, Coded, Rows, Source, Table, TopicName, distinct
+from analyzer.filter.sources import Apis, Ints, Rows, Source, Table, TopicName, distinct
 from analyzer.filter.terms import Comparison, Relation
 from analyzer.filter.values import STATED
 from analyzer.filter.words import INT64_MAX, INT64_MIN, FilterError
@@ -47,33 +47,6 @@ def parse(text: str) -> Filter:
 Verdict = tuple[np.ndarray, np.ndarray]  # bool[n] surely true, bool[n] surely false
 
 
-def _tested(test: Test, values: np.ndarray) -> np.ndarray:
-    """A test on int64[n]."""
-    if isinstance(test, Whole):
-        return test.many(values)
-    distinct, where = np.unique(values, return_inverse=True)
-    passed = np.fromiter(map(test, distinct.tolist()), np.bool_, len(distinct))
-    return np.asarray(passed[where])
-
-
-def _looked_up(test: Test, found: Coded) -> np.ndarray:
-    """A test on distinct values, of which only those in use are tested."""
-    indices, present, values = found
-    used = np.zeros(len(values) + 1, np.bool_)
-    used[np.where(present, indices, len(values))] = True
-    passed = np.zeros(len(values) + 1, np.bool_)
-    for i in np.flatnonzero(used[:-1]).tolist():
-        passed[i] = test(values[i])
-    return np.asarray(passed[np.where(present, indices, len(values))])
-
-
-def _any_of(n: int, rows: np.ndarray, passed: np.ndarray) -> np.ndarray:
-    """Rows that have an element that passed."""
-    out = np.zeros(n, np.bool_)
-    out[rows[passed]] = True
-    return out
-
-
 def _known(passed: np.ndarray) -> Verdict:
     return passed, ~passed
 
@@ -90,29 +63,24 @@ def _about_columns(source: Source, node: Comparison, about: Columns) -> Verdict:
             ints = source.integers(name)
             if ints is None:
                 return _unknown(source.n)
-            passed |= ints[1] if test is None else ints[1] & _tested(test, ints[0])
+            passed |= ints[1] if test is None else ints[1] & tested(test, ints[0])
     elif about.form in ("text", "address"):
         found = source.texts(about.names[0]) if about.form == "text" else source.addresses(about.names)
         if found is None:
             return _unknown(source.n)
-        passed = found[1] if test is None else _looked_up(test, found)
+        passed = found[1] if test is None else source.looked_up(test, found)
     elif about.form == "errors":
-        errors = source.codes()
-        if errors is None:
+        having = source.with_code(test)
+        if having is None:
             return _unknown(source.n)
-        passed = _any_of(source.n, errors[0], np.ones(len(errors[0]), np.bool_) if test is None else
-                         _tested(test, errors[1]))  # fmt: skip
+        passed = having
     else:
-        listed = source.topics(about.names[0])
+        listed = source.with_text(about.names[0], test)
         if listed is None:
             return _unknown(source.n)
-        everything = np.ones(len(listed.index), np.bool_)
-        if test is None:
-            passed = listed.rows(everything)
-        else:
-            right = _looked_up(test, (listed.index, everything, listed.values))
-            true = listed.rows(right & ~listed.open)
-            return true, ~true & ~listed.rows(listed.open)
+        if test is not None:
+            return listed
+        passed = listed[0]
     return _known(~passed if present is False else passed)
 
 
@@ -135,10 +103,10 @@ def _about_path(source: Source, node: Comparison) -> Verdict:
 
 def _many_errors(source: Source) -> np.ndarray:
     """Responses with so many different errors that the table may not list all."""
-    errors = source.codes()
-    if errors is None:
+    counts = source.code_counts()
+    if counts is None:
         return np.ones(source.n, np.bool_)
-    return np.asarray(np.bincount(errors[0], minlength=source.n) >= MAX_CODES)
+    return np.asarray(counts >= MAX_CODES)
 
 
 def _odd_topics(source: Source) -> np.ndarray:
@@ -168,17 +136,22 @@ def _about_both(source: Source, node: Relation) -> Verdict:
     return _known(passed)
 
 
+def _wide(found: Ints | None) -> Ints | None:
+    """Room for the units that the two sides are multiplied by."""
+    return None if found is None else (found[0].astype(np.int64, copy=False), found[1])
+
+
 def _columns(source: Source, one: Named) -> list[tuple[np.ndarray, np.ndarray] | None]:
     """Columns as arrays of their values, text too, and whether there is one; None: the source does not have it."""
     assert isinstance(one.about, Columns)
     if one.kind != "text":
-        return [source.integers(name) for name in one.about.names]
+        return [_wide(source.integers(name)) for name in one.about.names]
     found = source.texts(one.about.names[0])
     if found is None:
         return [None]
     indices, present, values = found
     every = np.array([*values, ""], object)
-    return [(every[np.where(present, indices, len(values))], present)]
+    return [(every[np.where(present, indices, np.int64(len(values)))], present)]
 
 
 def _verdict(node: Node, leaf: Callable[[Comparison | Relation], Verdict]) -> Verdict:

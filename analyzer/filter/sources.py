@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from analyzer import columns
 from analyzer.bulk.rows import COLUMNS, Exchanges
+from analyzer.filter.conditions import Test, tested
 from analyzer.filter.values import STATED
 from analyzer.protocol import schema
 from captures.kernels import NULL
 
 TopicName = Callable[[str], str]
-Ints = tuple[np.ndarray, np.ndarray]  # int64[n] values, bool[n] whether there is one
+Ints = tuple[np.ndarray, np.ndarray]  # int[n] values, of any width, bool[n] whether there is one
 Coded = tuple[np.ndarray, np.ndarray, Sequence[Any]]  # int64[n] which of the values, bool[n] whether there is one
 
 
@@ -75,12 +76,55 @@ class Source:
         """The errors: int64[m] row of each, int64[m] its code."""
         raise NotImplementedError
 
+    def looked_up(self, test: Test, found: Coded) -> np.ndarray:
+        """bool[n]: a test on coded values."""
+        return looked_up(test, found)
+
+    def with_code(self, test: Test | None) -> np.ndarray | None:
+        """bool[n]: rows with an error whose code passes, or with any."""
+        found = self.codes()
+        if found is None:
+            return None
+        rows = np.zeros(self.n, np.bool_)
+        rows[found[0] if test is None else found[0][tested(test, found[1])]] = True
+        return rows
+
+    def with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray] | None:
+        """Of a column of lists: bool[n] rows with an element that passes (any, without a test), bool[n] surely
+        without."""
+        listed = self.topics(name)
+        if listed is None:
+            return None
+        everything = np.ones(len(listed.index), np.bool_)
+        if test is None:
+            there = listed.rows(everything)
+            return there, ~there
+        right = looked_up(test, (listed.index, everything, listed.values))
+        true = listed.rows(right & ~listed.open)
+        return true, ~true & ~listed.rows(listed.open)
+
+    def code_counts(self) -> np.ndarray | None:
+        """int[n]: how many errors each row has."""
+        found = self.codes()
+        return None if found is None else np.bincount(found[0], minlength=self.n)
+
     def api_keys(self) -> np.ndarray:
         """int64[n]: the key of the API, -1 where there is none."""
         found = self.integers("api_key")
         if found is None:
             return np.full(self.n, -1, np.int64)
         return np.where(found[1], found[0], -1)
+
+
+def looked_up(test: Test, found: Coded) -> np.ndarray:
+    """bool[n]: a test on distinct values, of which only those in use are tested."""
+    indices, present, values = found
+    used = np.zeros(len(values) + 1, np.bool_)
+    used[np.where(present, indices, len(values))] = True
+    passed = np.zeros(len(values) + 1, np.bool_)
+    for i in np.flatnonzero(used[:-1]).tolist():
+        passed[i] = test(values[i])
+    return np.asarray(passed[np.where(present, indices, len(values))])
 
 
 def distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
 from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
 from analyzer.findings.rules import SEVERITIES
 from captures.problems import Problem
-from reports.view import completing, counts, trees
+from reports.view import completing, counts, heatmap, trees
+from reports.view.counting import GivenUp
 from reports.view.messages import SIDES, Messages
-from reports.view.tables import Selection, Tables, Wrong, key_read, key_text
+from reports.view.tables import Tables, Wrong, key_read, key_text
 
 Query = Mapping[str, str]
 
@@ -63,6 +62,8 @@ def answered(view: View, what: str, query: Query) -> Answer:
         found = call(view, query)
     except Problem as problem:
         return _wrong(400, problem)
+    except GivenUp:
+        return _wrong(503, Wrong("nobody waits for this answer"))
     answer = found if isinstance(found, Answer) else Answer(200, _json(found))
     answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"
     return answer
@@ -113,13 +114,11 @@ def _side(query: Query) -> str:
 def info(view: View, query: Query) -> Any:
     """What is looked at: captures, the range of times, columns with their types, coverage."""
     columns = view.tables.columns
-    times, present = columns.integer("request_time")
-    late, late_present = columns.integer("response_time")
-    every = np.concatenate([times[present], late[late_present]])
+    ends = [end for name in ("request_time", "response_time") for end in columns.range(name) or ()]
     dataset = view.tables.dataset
     return {
         "api": 1, "version": __version__, "name": view.name, "exchanges": columns.n, "filter": view.first,
-        "first_time": int(every.min()) if len(every) else None, "last_time": int(every.max()) if len(every) else None,
+        "first_time": min(ends, default=None), "last_time": max(ends, default=None),
         "captures": [one["name"] for one in dataset.captures], "coverage": _safe(dataset.coverage),
         "meaning": any(one.get("meaning") for one in dataset.captures),
         "command": list(view.command), "bytes": view.messages.at_hand,
@@ -140,7 +139,7 @@ def _column(view: View, column: tables.Column) -> dict[str, Any]:
         kind = name
     elif name in view.tables.columns.integers:
         kind = "integer"
-    empty = name not in ("topics", "errors") and view.tables.columns.nothing(name)
+    empty = name in view.tables.columns.empty
     return {"name": name, "kind": kind, "about": column.about, "empty": empty, "stated": name in STATED}
 
 
@@ -164,44 +163,45 @@ def complete(view: View, query: Query) -> Any:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _selection(view: View, query: Query) -> Selection:
-    return view.tables.ordered(query.get("filter", ""), query.get("sort", ""))
+_SAID: Final = (
+    "status", "errors", "response_state", "throttle_us", "reason", "topics", "group_id", "transactional_id", "acks",
+)  # fmt: skip
+"""What `outcome` and `subject` are made of."""
 
 
 def rows(view: View, query: Query) -> Any:
     """A window of the exchanges that a filter chooses, in an order: columns as lists, and how many there are."""
-    selection = _selection(view, query)
     start = _number(query, "start", 0)
     count = min(_number(query, "count", 100), ROWS_AT_ONCE)
-    numbers = selection.rows[start : start + count].tolist()
-    found = [view.tables.row(number) for number in numbers]
+    selection, numbers = view.tables.window(query.get("filter", ""), query.get("sort", ""), start, count)
     asked = query.get("columns", "")
     names = [view.tables.column_of(name) for name in asked.split(",")] if asked else tables.schema("exchanges").names
+    found = view.tables.some(numbers, dict.fromkeys((*names, *_SAID)))
     return {
         "total": len(selection.rows), "of": view.tables.columns.n, "start": start, "filter": selection.text,
-        "keys": [key_text(view.tables.key_of(number)) for number in numbers],
-        "outcome": [lines.outcome(_times(row)) for row in found],
-        "subject": [lines.subject(row) for row in found],
+        "keys": list(map(key_text, view.tables.keys_of(numbers))),
+        "outcome": list(map(lines.outcome, found)), "subject": list(map(lines.subject, found)),
         "columns": {name: [_safe(row[name]) for row in found] for name in names},
     }  # fmt: skip
-
-
-def _times(row: dict[str, Any]) -> dict[str, Any]:
-    from analyzer.protocol import errors
-
-    return {**row, "errors": [{**one, "error": errors.name(one["code"])} for one in row["errors"]]}
 
 
 def facets(view: View, query: Query) -> Any:
     """Values of some names among what a filter chooses, most frequent first."""
     asked = query.get("fields", "")
     names = asked.split(",") if asked else [*counts.FACETS]
-    return {"facets": counts.facets(view.tables, view.tables.chosen(query.get("filter", "")).rows, names)}
+    return {"facets": counts.facets(view.tables, view.tables.chosen(query.get("filter", "")), names)}
 
 
 def stats(view: View, query: Query) -> Any:
     """Counts, bytes and quantiles of what a filter chooses."""
-    return _safe(counts.stats(view.tables, view.tables.chosen(query.get("filter", "")).rows))
+    return _safe(counts.stats(view.tables, view.tables.chosen(query.get("filter", ""))))
+
+
+def heat(view: View, query: Query) -> Answer:
+    """Latencies over time of what a filter chooses: a line of JSON, then counts."""
+    chosen = view.tables.chosen(query.get("filter", ""))
+    grid = heatmap.grid(view.tables, chosen, _number(query, "width", 300))
+    return Answer(200, grid.packed(), "application/octet-stream")
 
 
 def locate(view: View, query: Query) -> Any:
@@ -224,7 +224,7 @@ def exchange(view: View, query: Query) -> Any:
     if number is None:
         raise Wrong("there is no such exchange", "it may be of another capture")
     row = view.tables.row(number)
-    outcome, subject = lines.outcome(_times(row)), lines.subject(row)
+    outcome, subject = lines.outcome(row), lines.subject(row)
     return {"key": key_text(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
 
 
@@ -294,6 +294,6 @@ def octets(view: View, query: Query) -> Any:
 
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
-    "findings": findings, "facets": facets, "stats": stats, "exchange": exchange,
+    "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
     "message": message, "field": field_at, "bytes": octets,
 }  # fmt: skip

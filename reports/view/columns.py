@@ -1,9 +1,9 @@
 """Columns of exchanges as mapped files: what the page filters, sorts and counts.
 
 In: the table `exchanges` of a dataset. Out: `Columns`, NumPy arrays over files of a folder, in order of the requests.
-Rules: text is numbers of a list of distinct values; integers are as narrow as they fit, their smallest number means
-null; the folder is complete when `columns.json` is there, which is written last. What is mapped stays the system's to
-evict, so memory does not grow with the dataset.
+Rules: text is numbers of a list of distinct values, and lists are (`listed`); integers are as narrow as they fit, their
+smallest number means null; the folder is complete when `columns.json` is there, which is written last. What is mapped
+stays the system's to evict, so memory does not grow with the dataset.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ import pyarrow.parquet
 
 from analyzer import tables
 from analyzer.dataset import StoredDataset, readable
+from analyzer.filter.naming import ADDRESSES
+from reports.view.counting import blocks
+from reports.view.listed import Listed, distinct
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """Of the folder; another one is made again."""
 
 LIST: Final = "columns.json"
@@ -34,44 +37,37 @@ TEXTS: Final = tuple(name for name, kind in TYPES.items() if pa.types.is_string(
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A column of lists. `ends` int64[n + 1]: where each row's elements begin; `row` [m]: the row of each element;
-    `code` [m]: which of the column's values it is, or the error's number; `count` [m]: how often (errors only)."""
-
-    ends: np.ndarray
-    row: np.ndarray
-    code: np.ndarray
-    count: np.ndarray | None = None
-
-    def of(self, row: int) -> slice:
-        """The elements of one row."""
-        return slice(int(self.ends[row]), int(self.ends[row + 1]))
-
-
-@dataclass(frozen=True)
 class Columns:
     """n exchanges by column. `integers`: times as microseconds since 1970; the smallest number of an array's type is
-    null. `codes`: -1 is null, else which of `values`."""
+    null. `codes`: -1 is null, else which of `values`; `client` and `broker` are addresses, [ip, port]."""
 
     n: int
     integers: dict[str, np.ndarray]
     codes: dict[str, np.ndarray]
-    values: dict[str, list[str]]
+    values: dict[str, list[Any]]
     topics: Listed
     errors: Listed
-    _present: dict[str, bool] = field(default_factory=dict, repr=False)
+    empty: frozenset[str] = frozenset()
+    """Columns in which no exchange has a value: an older dataset's, or one without what traffic means."""
+    _ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict, init=False, repr=False)
 
     def integer(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """A column's numbers, and bool[n] whether there is one."""
         found = self.integers[name]
         return found, found != np.iinfo(found.dtype).min
 
-    def nothing(self, name: str) -> bool:
-        """Has no exchange a value in this column? (An older dataset, or one without what traffic means.)"""
-        if name not in self._present:
-            numbers = name in self.integers
-            self._present[name] = bool(self.integer(name)[1].any()) if numbers else bool(self.values[name])
-        return not self._present[name]
+    def range(self, name: str) -> tuple[int, int] | None:
+        """The least and the greatest number of a column; None where there is none. Looked for once."""
+        if name not in self._ranges:
+            found = self.integers[name]
+            least, low, high = int(np.iinfo(found.dtype).min), [], []
+            for part in blocks(len(found)):
+                here = found[part]
+                low.append(int(np.min(here, where=here != least, initial=np.iinfo(found.dtype).max)))
+                high.append(int(here.max()))
+            some = bool(high) and max(high) > least
+            self._ranges[name] = (min(low), max(high)) if some else None
+        return self._ranges[name]
 
 
 # --- making -----------------------------------------------------------------------------------------------------------
@@ -89,15 +85,28 @@ def make(dataset: StoredDataset, topic_name: Callable[[str], str], folder: Path)
         first[late] = _times(taken, "response_time")[late]
         order = np.argsort(first, kind="stable")
         del first, late
-        values: dict[str, list[str]] = {}
+        values: dict[str, list[Any]] = {}
+        empty: list[str] = []
         for name in INTEGERS:
-            _save(folder, name, _narrow(_times(taken, name))[order])
+            numbers = _times(taken, name)
+            if not (numbers != _null(numbers)).any():
+                empty.append(name)
+            _save(folder, name, _narrow(numbers)[order])
         for name in TEXTS:
             codes, values[name] = _coded(taken.column(name), str)
-            _save(folder, name, codes[order])
+            _save(folder, name, _narrow_codes(codes, values[name])[order])
+        for name, parts in ADDRESSES.items():
+            codes, values[name] = _addresses(taken, *parts)
+            _save(folder, name, _narrow_codes(codes, values[name])[order])
         values["topics"] = _save_topics(folder, taken, order, topic_name)
         _save_errors(folder, taken, order)
-    _write(folder / LIST, json.dumps({"layout": LAYOUT, "rows": len(order), "values": values}).encode())
+    empty += [name for name in TEXTS if not values[name]]
+    _list(folder, len(order), values, empty)
+
+
+def _list(folder: Path, rows: int, values: dict[str, list[Any]], empty: list[str]) -> None:
+    told = {"layout": LAYOUT, "rows": rows, "values": values, "empty": empty}
+    _write(folder / LIST, json.dumps(told).encode())
 
 
 def complete(folder: Path) -> bool:
@@ -115,12 +124,14 @@ def opened(folder: Path) -> Columns:
     columns = Columns(
         n,
         {name: _load(folder, name) for name in INTEGERS},
-        {name: _load(folder, name) for name in TEXTS},
+        {name: _load(folder, name) for name in (*TEXTS, *ADDRESSES)},
         values,
-        Listed(*(_load(folder, f"topics.{part}") for part in ("ends", "row", "code"))),
-        Listed(*(_load(folder, f"errors.{part}") for part in ("ends", "row", "code", "count"))),
+        Listed(*(_load(folder, f"topics.{part}") for part in ("of", "ends", "code"))),
+        Listed(*(_load(folder, f"errors.{part}") for part in ("of", "ends", "code", "count"))),
+        frozenset(listed["empty"]),
     )
-    if any(len(array) != n for array in (*columns.integers.values(), *columns.codes.values())):
+    arrays = (*columns.integers.values(), *columns.codes.values(), columns.topics.of, columns.errors.of)
+    if any(len(array) != n for array in arrays):
         raise ValueError("columns of different lengths")
     return columns
 
@@ -179,6 +190,25 @@ def _narrow(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def _narrow_codes(codes: np.ndarray, values: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """Codes in the narrowest type that has room for all of them and -1."""
+    return codes.astype(np.min_scalar_type(-max(len(values), 1)))
+
+
+def _addresses(taken: _Taken, ip: str, port: str) -> tuple[np.ndarray, list[Any]]:
+    """Ends of connections as int64[n] of distinct (ip, port)."""
+    ips, values = _coded(taken.column(ip), str)
+    ports = _times(taken, port)
+    present = (ips >= 0) & (ports != _null(ports))
+    packed = np.where(present, ips.astype(np.int64) << 16 | (ports & 0xFFFF), -1)
+    encoded = pa.array(packed).dictionary_encode()
+    known = encoded.dictionary.to_pylist()
+    place = np.cumsum([pair >= 0 for pair in known], dtype=np.int64) - 1
+    place[[at for at, pair in enumerate(known) if pair < 0]] = -1
+    codes = place[encoded.indices.to_numpy(zero_copy_only=False)] if known else np.zeros(0, np.int64)
+    return codes, [[values[pair >> 16], pair & 0xFFFF] for pair in known if pair >= 0]
+
+
 def _coded(array: Any, named: Callable[[str], str]) -> tuple[np.ndarray, list[str]]:
     """Text as int32[n] of distinct values; `named`: what a value is called (two may be called the same)."""
     if pa.types.is_null(array.type):
@@ -192,38 +222,41 @@ def _coded(array: Any, named: Callable[[str], str]) -> tuple[np.ndarray, list[st
     return place[indices], list(places)
 
 
-def _elements(array: Any, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of a column of lists in another order: where each row's elements end up (int64[n + 1]), each element's row, and
-    where each element is now."""
-    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    starts = np.cumsum(lengths) - lengths
-    moved = lengths[order]
-    ends = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(moved, out=ends[1:])
-    row = np.repeat(np.arange(len(order), dtype=np.uint32), moved)
-    at = np.arange(ends[-1]) - np.repeat(ends[:-1], moved) + np.repeat(starts[order], moved)
-    return ends, row, at
-
-
 def _save_topics(folder: Path, taken: _Taken, order: np.ndarray, topic_name: Callable[[str], str]) -> list[str]:
     array = taken.column("topics")
-    ends, row, at = _elements(array, order)
     codes, values = _coded(array.flatten(), topic_name)
-    for part, content in (("ends", ends), ("row", row), ("code", codes[at])):
-        _save(folder, f"topics.{part}", content)
+    _save_lists(folder, "topics", _lengths(array), order, codes.astype(np.int64), {"code": codes})
     return values
 
 
 def _save_errors(folder: Path, taken: _Taken, order: np.ndarray) -> None:
     array = taken.column("errors")
-    ends, row, at = _elements(array, order)
     flat = array.flatten()
     code, count = (
-        flat.field(name).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(kind)[at]
+        flat.field(name).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(kind)
         for name, kind in (("code", np.int16), ("count", np.int32))
     )
-    for part, content in (("ends", ends), ("row", row), ("code", code), ("count", count)):
-        _save(folder, f"errors.{part}", content)
+    both = code.astype(np.int64) << 32 | count.astype(np.int64)
+    _save_lists(folder, "errors", _lengths(array), order, both, {"code": code, "count": count})
+
+
+def _lengths(array: Any) -> np.ndarray:
+    return np.asarray(array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def _save_lists(
+    folder: Path, name: str, lengths: np.ndarray, order: np.ndarray, elements: np.ndarray, parts: dict[str, np.ndarray]
+) -> None:
+    """A column of lists, equal ones as one. `elements`: what tells them apart; `parts`: what there is of each."""
+    of, first = distinct(lengths, elements)
+    ends = np.zeros(len(first) + 1, np.int64)
+    np.cumsum(lengths[first], out=ends[1:])
+    starts = (np.cumsum(lengths) - lengths)[first]
+    at = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths[first])
+    _save(folder, f"{name}.of", _narrow_codes(of, first)[order])
+    _save(folder, f"{name}.ends", ends)
+    for part, content in parts.items():
+        _save(folder, f"{name}.{part}", content[at])
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from analyzer import tables as contract
 from analyzer.filter import naming
 from analyzer.filter.words import Word, WordProblem
 from analyzer.protocol import errors
+from reports.view.counting import tally
+from reports.view.listed import Listed
 from reports.view.tables import Tables
 
 MOST: Final = 40
@@ -172,32 +174,36 @@ def seen(tables: Tables, about: naming.Columns, rows: np.ndarray | None = None) 
     """Values of a column with how many exchanges have each, most first; of chosen rows, or of all. Nothing for columns
     of numbers."""
     columns, name = tables.columns, about.names[0]
-    if about.form == "address":
-        counted = tables.addresses(about.names, rows)
-    elif about.form == "errors":
-        numbers = _chosen(columns.errors.code, columns.errors.row, rows, columns.n)
-        codes, counts = np.unique(numbers, return_counts=True)
-        counted = [(errors.name(code), count) for code, count in zip(codes.tolist(), counts.tolist(), strict=True)]
+    if about.form == "errors":
+        found = _of_lists(columns.errors, rows)
+        counted = [(errors.name(code), count) for code, count in found]
+    elif about.form == "topics":
+        known = columns.values["topics"]
+        counted = [(known[code], count) for code, count in _of_lists(columns.topics, rows) if code >= 0]
     else:
-        if about.form == "topics":
-            numbers = _chosen(columns.topics.code, columns.topics.row, rows, columns.n)
-        elif name in columns.codes:
-            numbers = columns.codes[name] if rows is None else columns.codes[name][rows]
-        else:
+        name = name.removesuffix("_ip") if about.form == "address" else name
+        if name not in columns.codes:
             return
-        counts = np.bincount(numbers[numbers >= 0], minlength=len(columns.values[name]))
-        counted = [(columns.values[name][code], int(counts[code])) for code in np.flatnonzero(counts).tolist()]
+        values = columns.values[name]
+        counts = tally(columns.codes[name], rows, len(values))
+        there = np.flatnonzero(counts)
+        shown = (values[code] for code in there.tolist())
+        texts = [_address(*one) for one in shown] if about.form == "address" else list(shown)
+        counted = list(zip(texts, counts[there].tolist(), strict=True))
     yield from sorted(counted, key=lambda one: (-one[1], one[0]))
 
 
-def _chosen(code: np.ndarray, row: np.ndarray, rows: np.ndarray | None, n: int) -> np.ndarray:
-    """Elements of a column of lists that chosen rows have, each once a row."""
-    if rows is not None:
-        mask = np.zeros(n, np.bool_)
-        mask[rows] = True
-        code, row = code[mask[row]], row[mask[row]]
-    both = np.unique(row.astype(np.int64) << 32 | (code.astype(np.int64) + (1 << 31)))
-    return np.asarray((both & 0xFFFFFFFF) - (1 << 31))
+def _address(ip: str, port: int) -> str:
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def _of_lists(listed: Listed, rows: np.ndarray | None) -> list[tuple[int, int]]:
+    """Elements of lists with how many rows have each, once a row."""
+    counts = tally(listed.of, rows, listed.lists)
+    places, codes = listed.pairs()
+    found, where = np.unique(codes, return_inverse=True)
+    sums = np.bincount(where, weights=counts[places], minlength=len(found)).astype(np.int64)
+    return [(code, count) for code, count in zip(found.tolist(), sums.tolist(), strict=True) if count]
 
 
 _BARE: Final = re.compile(r"[^\s(),=!<>~\"']+")

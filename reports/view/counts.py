@@ -6,12 +6,14 @@ chosen; a quantile lies between its two neighbours as Spark's `percentile` has i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from reports.view.completing import seen, value_word
-from reports.view.tables import Tables
+from reports.view.counting import blocks, quantiles, tally
+from reports.view.tables import Selection, Tables
 
 FACETS: Final = ("api", "error", "cause", "client_id", "topic", "group", "broker", "status")
 """Names whose values are counted where nobody says which."""
@@ -22,39 +24,49 @@ SHOWN: Final = 12
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
-def facets(tables: Tables, rows: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
+def facets(tables: Tables, chosen: Selection, names: list[str]) -> list[dict[str, Any]]:
     """Of each name its most frequent values among the rows, as text and as a filter has them, and how many others
     there are."""
     told = []
     for name in names:
-        found = list(seen(tables, tables.about(name), rows))
+        found = list(seen(tables, tables.about(name), None if chosen.every else chosen.rows))
         values = [{"text": text, "word": value_word(text), "count": count} for text, count in found[:SHOWN]]
         told.append({"name": name, "values": values, "others": max(0, len(found) - SHOWN)})
     return told
 
 
-def stats(tables: Tables, rows: np.ndarray) -> dict[str, Any]:
+def stats(tables: Tables, chosen: Selection) -> dict[str, Any]:
     """How many, with how many errors and bytes; quantiles of latencies, and of what is left of them without the time
     that the broker waited on purpose."""
-    columns = tables.columns
-    latency, answered = (part[rows] for part in columns.integer("latency_us"))
-    held, known = (part[rows] for part in columns.integer("hold_us"))
-    latency = latency.astype(np.int64)
-    worked = np.maximum(latency - np.where(known, held, 0), 0)
-    with_error = np.diff(columns.errors.ends) > 0
+    columns, errors = tables.columns, tables.columns.errors
+    rows = None if chosen.every else chosen.rows
+    lists = tally(errors.of, rows, errors.lists)
+    high = (columns.range("latency_us") or (0, 0))[1]
+
+    def latencies(worked: bool) -> Iterator[np.ndarray]:
+        for part in blocks(len(chosen.rows)):
+            here = part if rows is None else rows[part]
+            latency = columns.integers["latency_us"][here]
+            answered = latency != np.iinfo(latency.dtype).min
+            if worked:
+                held = columns.integers["hold_us"][here]
+                latency = np.maximum(latency - np.maximum(held, 0).astype(latency.dtype, copy=False), 0)
+            yield latency[answered]
+
+    def told(worked: bool) -> dict[str, float] | None:
+        found = quantiles(lambda: latencies(worked), high, tuple(QUANTILES.values()))
+        return None if found is None else dict(zip(QUANTILES, found, strict=True))
+
     return {
-        "exchanges": len(rows), "errors": int(with_error[rows].sum()),
-        **{name: _sum(*(part[rows] for part in columns.integer(name))) for name in ("request_bytes", "response_bytes")},
-        "latency_us": _quantiles(latency[answered]), "not_held_us": _quantiles(worked[answered]),
+        "exchanges": len(chosen.rows), "errors": int(lists[errors.filled()].sum()),
+        **{name: _sum(columns.integers[name], rows) for name in ("request_bytes", "response_bytes")},
+        "latency_us": told(False), "not_held_us": told(True),
     }  # fmt: skip
 
 
-def _sum(numbers: np.ndarray, present: np.ndarray) -> int:
-    return int(numbers[present].sum(dtype=np.int64))
-
-
-def _quantiles(numbers: np.ndarray) -> dict[str, float] | None:
-    if not len(numbers):
-        return None
-    found = np.quantile(numbers, list(QUANTILES.values()))
-    return dict(zip(QUANTILES, found.tolist(), strict=True))
+def _sum(numbers: np.ndarray, rows: np.ndarray | None) -> int:
+    total = 0
+    for part in blocks(len(numbers) if rows is None else len(rows)):
+        here = numbers[part if rows is None else rows[part]]
+        total += int(here.sum(where=here != np.iinfo(here.dtype).min, dtype=np.int64))
+    return total

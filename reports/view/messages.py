@@ -24,6 +24,7 @@ from analyzer.protocol.tree import Node
 from captures.files import CapturePoint, capture_points
 from captures.kernels import NULL
 from reports.view import trees
+from reports.view.counting import wanted
 from reports.view.tables import Key, Tables, Wrong
 
 KEPT: Final = 8
@@ -184,7 +185,9 @@ class Messages:
         from analyzer import reading
 
         assert self._captures is not None
-        return reading.decoded(arguments, self._captures.how, filter=text, bodies=bodies, ordered=False)
+        return reading.decoded(
+            arguments, self._captures.how, filter=text, bodies=bodies, ordered=False, progress=lambda *_: wanted()
+        )
 
 
 def _places(

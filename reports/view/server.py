@@ -7,8 +7,10 @@ point here, `Sec-Fetch-Site` against its requests); the page may load nothing bu
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
+import threading
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Final
@@ -20,7 +22,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reports.view.answers import View, answered
+from reports.view.answers import Answer, View, answered
+from reports.view.counting import asked
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -105,9 +108,18 @@ def application(view: View, door: Door) -> ASGIApp:
         return file(request.path_params["name"])
 
     async def call(request: Request) -> Response:
-        what = request.path_params["what"]
-        answer = await run_in_threadpool(answered, view, what, dict(request.query_params))
-        return Response(answer.content, answer.status, answer.headers, answer.type)
+        what, query, gone = request.path_params["what"], dict(request.query_params), threading.Event()
+
+        def answer() -> Answer:
+            with asked(gone):
+                return answered(view, what, query)
+
+        watching = asyncio.create_task(_left(request, gone))
+        try:
+            found = await run_in_threadpool(answer)
+        finally:
+            watching.cancel()
+        return Response(found.content, found.status, found.headers, found.type)
 
     routes = [
         Route("/", page),
@@ -128,6 +140,14 @@ def application(view: View, door: Door) -> ASGIApp:
         await (app if refused is None else refused)(scope, receive, with_headers)
 
     return guarded
+
+
+async def _left(request: Request, gone: threading.Event) -> None:
+    """Tell when who asked does not wait for the answer any more."""
+    for _ in range(2):  # the end of the request, then that who asked has left; nothing else comes of a GET
+        if (await request.receive())["type"] == "http.disconnect":
+            gone.set()
+            return
 
 
 def _refused(request: Request, door: Door) -> Response | None:

@@ -1,57 +1,95 @@
 """The filter language over mapped columns.
 
-In: `Columns`. Out: a source of `analyzer.filter`, so that the page's filter is the one of `kwire show`.
+In: `Columns`. Out: a source of `analyzer.filter`, so that the page's filter is the one of `kwire show`. Rules: a test
+is asked of distinct values and lists, of which there are few, and once; rows only see which of them passed. They come
+in parts, so that what is worked on stays in the processor's cache.
 """
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import numpy as np
 
+from analyzer.filter.conditions import Test, tested
 from analyzer.filter.sources import Coded, Ints, Listed, Source
 from reports.view.columns import Columns
+from reports.view.counting import spread
+
+Memory = dict[Any, np.ndarray]
+"""What tests said of distinct values."""
 
 
 class Mapped(Source):
-    """The columns of a view. Addresses are looked up once, for there are few pairs and many rows."""
+    """A part of the rows of a view's columns; `memory` is shared by the parts."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, part: slice, memory: Memory) -> None:
         self.columns = columns
-        self.n = columns.n
-        self._addresses: dict[tuple[str, ...], Coded] = {}
+        self.n = part.stop - part.start
+        self._part = part
+        self._memory = memory
 
     def integers(self, name: str) -> Ints | None:
         if name == "api":
-            keys, present = self.columns.integer("api_key")
-            return keys.astype(np.int64), present & (self.columns.codes["api"] >= 0)
-        if name not in self.columns.integers:
-            return None
-        numbers, present = self.columns.integer(name)
-        return numbers.astype(np.int64), present  # comparisons of two names multiply by their units
+            keys, present = self._integer("api_key")
+            return keys, present & (self.columns.codes["api"][self._part] >= 0)
+        return self._integer(name) if name in self.columns.integers else None
+
+    def _integer(self, name: str) -> Ints:
+        found = self.columns.integers[name][self._part]
+        return found, found != np.iinfo(found.dtype).min
 
     def texts(self, name: str) -> Coded | None:
-        codes = self.columns.codes[name]
+        codes = self.columns.codes[name][self._part]
         return codes, codes >= 0, self.columns.values[name]
 
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
-        found = self._addresses.get(names)
-        if found is None:
-            ips, (ports, with_port) = self.columns.codes[names[0]], self.columns.integer(names[1])
-            present = (ips >= 0) & with_port
-            packed = np.where(present, ips.astype(np.int64) << 16 | ports, 0)
-            pairs, where = np.unique(packed, return_inverse=True)
-            values = self.columns.values[names[0]]
-            ends = [(values[pair >> 16] if values else "", pair & 0xFFFF) for pair in pairs.tolist()]
-            found = self._addresses[names] = where.astype(np.int32), present, ends
-        return found
+        return self.texts(_ADDRESS[names[0]])
+
+    def looked_up(self, test: Test, found: Coded) -> np.ndarray:
+        codes, _, values = found
+        name = (test, id(values))
+        if name not in self._memory:
+            self._memory[name] = np.fromiter(map(test, values), np.bool_, len(values))
+        return spread(self._memory[name], codes)
 
     def topics(self, name: str) -> Listed | None:
         topics = self.columns.topics
         there = topics.code >= 0
-        rows, codes = (topics.row, topics.code) if there.all() else (topics.row[there], topics.code[there])
-        every, sure = np.arange(self.n), np.zeros(len(codes), np.bool_)
-        return Listed(every, self.n, rows, codes, sure, self.columns.values["topics"])
+        places, codes = topics.places()[there], topics.code[there].astype(np.int64)
+        return _Lists(topics.of[self._part], topics.lists, places, codes, np.zeros(len(codes), np.bool_),
+                      self.columns.values["topics"])  # fmt: skip
+
+    def with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
+        topics, values = self.columns.topics, self.columns.values["topics"]
+        if (name, test) not in self._memory:
+            right = np.fromiter((test is None or test(value) for value in values), np.bool_, len(values))
+            self._memory[name, test] = topics.having(np.append(right, False)[topics.code])
+        true = spread(self._memory[name, test], topics.of[self._part])
+        return true, ~true
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        return self.columns.errors.row, self.columns.errors.code
+        raise NotImplementedError("of lists of errors only `with_code` and `code_counts` are asked")
+
+    def with_code(self, test: Test | None) -> np.ndarray:
+        errors = self.columns.errors
+        if ("errors", test) not in self._memory:
+            right = errors.filled() if test is None else errors.having(tested(test, errors.code))
+            self._memory["errors", test] = right
+        return spread(self._memory["errors", test], errors.of[self._part])
+
+    def code_counts(self) -> np.ndarray:
+        errors = self.columns.errors
+        return np.asarray(np.diff(errors.ends)[errors.of[self._part]])
 
 
+class _Lists(Listed):
+    """Lists of which rows know the number."""
+
+    def rows(self, passed: np.ndarray) -> np.ndarray:
+        lists = np.zeros(self.lists, np.bool_)
+        lists[self.element[passed]] = True
+        return spread(lists, self.list_of)
+
+
+_ADDRESS: Final = {"client_ip": "client", "broker_ip": "broker"}

@@ -2,15 +2,15 @@
 
 In: an open dataset and its mapped columns. Out: row numbers for a filter and an order; identities of rows. Rules: a
 selection is an identity (capture, connection, exchange, reply), never a row number; results are kept by the filter's
-own text and bounded in bytes; what only bodies can tell is asked of whoever can read them (`bodies`), once a filter.
+own text and bounded in bytes; what only bodies can tell is asked of whoever can read them (`bodies`), once a filter; a
+window of an order is there before the whole order is, which is made in the background.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,14 +21,23 @@ from analyzer.dataset import StoredDataset, readable
 from analyzer.filter import evaluation, naming
 from analyzer.filter.words import Word, WordProblem
 from captures.problems import Problem
+from reports.view import orders
 from reports.view.columns import Columns
-from reports.view.source import Mapped
+from reports.view.counting import blocks, wanted
+from reports.view.kept import Kept
+from reports.view.source import Mapped, Memory
 
 Key = tuple[str, str, int | None, int | None]
 """capture, connection, exchange, reply: unique (the contract of datasets)."""
 
 KEPT_BYTES: Final = 400_000_000
 """Of results of filters and sorts: ten million rows chosen and sorted take 40 MB."""
+
+FILTERED: Final = 1 << 18
+"""Rows that a filter looks at together."""
+
+AT_ONCE: Final = 300_000
+"""Rows that are sorted while one waits: that takes a few hundredths of a second."""
 
 OTHER_ROWS: Final = 100_000
 """Rows of a small table (connections, findings) that are read; the page says where there are more."""
@@ -44,35 +53,11 @@ class Wrong(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows (uint32, in order of the requests) that a filter chooses."""
+    """Rows (uint32, in order of the requests) that a filter chooses; `every`: all there are."""
 
     text: str
     rows: np.ndarray
-
-
-class _Kept:
-    """Arrays by name; those not asked for longest go first."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._bytes = 0
-        self._arrays: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str, str]) -> np.ndarray | None:
-        with self._lock:
-            found = self._arrays.get(key)
-            if found is not None:
-                self._arrays.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[str, str], array: np.ndarray) -> None:
-        with self._lock:
-            if key not in self._arrays:
-                self._arrays[key] = array
-                self._bytes += array.nbytes
-            while self._bytes > self._limit and len(self._arrays) > 1:
-                self._bytes -= self._arrays.popitem(last=False)[1].nbytes
+    every: bool
 
 
 @dataclass
@@ -84,12 +69,11 @@ class Tables:
     columns: Columns
     topic_names: Mapping[str, str]
     bodies: Callable[[str], Iterable[Key]] | None = None
-    _kept: _Kept = field(default_factory=lambda: _Kept(KEPT_BYTES))
-    _source: Mapped = field(init=False)
+    _kept: Kept = field(default_factory=lambda: Kept(KEPT_BYTES))
+    _places: dict[str, dict[str, int]] = field(default_factory=dict)
+    _sorting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sorting"))
+    _sorted: set[tuple[str, str]] = field(default_factory=set)
     _others: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._source = Mapped(self.columns)
 
     # -- choosing and sorting ---------------------------------------------------------------------------------------
     def parse(self, text: str) -> evaluation.Filter | None:
@@ -103,19 +87,27 @@ class Tables:
 
     def chosen(self, text: str) -> Selection:
         """The exchanges that a filter chooses. Raises Wrong."""
-        wanted = self.parse(text)
-        said = "" if wanted is None else str(wanted)
-        rows = self._kept.get((said, ""))
-        if rows is None:
-            if wanted is None:
-                rows = np.arange(self.columns.n, dtype=np.uint32)
-            else:
-                true, false = wanted.verdict(self._source)
-                if not (true | false).all():
-                    true = true | self._told(said, ~false)
-                rows = np.flatnonzero(true).astype(np.uint32)
-            self._kept.put((said, ""), rows)
-        return Selection(said, rows)
+        asked = self.parse(text)
+        said = "" if asked is None else str(asked)
+        rows = self._kept.made((said, ""), lambda: self._choose(asked))
+        return Selection(said, rows, len(rows) == self.columns.n)
+
+    def _choose(self, asked: evaluation.Filter | None) -> np.ndarray:
+        if asked is None:
+            return np.arange(self.columns.n, dtype=np.uint32)
+        memory: Memory = {}
+        found, possible = [], []
+        for part in blocks(self.columns.n, FILTERED):
+            true, false = asked.verdict(Mapped(self.columns, part, memory))
+            found.append(np.flatnonzero(true).astype(np.uint32) + np.uint32(part.start))
+            if asked.needs_bodies:
+                possible.append(~(true | false))
+        rows = np.concatenate([np.zeros(0, np.uint32), *found])
+        if any(map(np.any, possible)):
+            told = self._told(str(asked), np.concatenate(possible))
+            told[rows] = True
+            rows = np.flatnonzero(told).astype(np.uint32)
+        return rows
 
     def _told(self, text: str, possible: np.ndarray) -> np.ndarray:
         """bool[n]: what a filter chooses of the rows for which the columns cannot tell."""
@@ -126,50 +118,93 @@ class Tables:
             )
         chosen = np.zeros(self.columns.n, np.bool_)
         for key in self.bodies(text):
+            wanted()
             row = self.row_of(key)
             if row is not None:
                 chosen[row] = True
         chosen &= possible
         return chosen
 
-    def ordered(self, text: str, sort: str) -> Selection:
-        """The same, largest of a column first (`-` before it: smallest first), null last, as `kwire show --sort` does;
-        equal ones in order of the requests."""
+    def window(self, text: str, sort: str, start: int, count: int) -> tuple[Selection, np.ndarray]:
+        """What a filter chooses, and a part of its rows: largest of a column first (`-` before it: smallest first),
+        null last, as `kwire show --sort` does; equal ones in order of the requests."""
         selection = self.chosen(text)
-        name = sort.removeprefix("-")
-        if not name:
+        if not sort:
+            return selection, selection.rows[start : start + count]
+        order = self._order(selection, sort)
+        if order is not None:
+            return selection, selection.rows[order[start : start + count]]
+        return selection, selection.rows[orders.window(self._keys(selection, sort), start, count)]
+
+    def ordered(self, text: str, sort: str) -> Selection:
+        """All of them."""
+        selection = self.chosen(text)
+        if not sort:
             return selection
-        rows = self._kept.get((selection.text, sort))
-        if rows is None:
-            rows = selection.rows[self._order(name, selection.rows, not sort.startswith("-"))]
-            self._kept.put((selection.text, sort), rows)
-        return Selection(selection.text, rows)
+        order = self._whole(selection, sort)
+        return Selection(selection.text, selection.rows[order], selection.every)
 
-    def _order(self, name: str, rows: np.ndarray, descending: bool) -> np.ndarray:
-        values, present = self._sortable(self.column_of(name), rows)
-        order = np.argsort(-values if descending else values, kind="stable")
-        return np.concatenate([order[present[order]], np.flatnonzero(~present)])
+    def _order(self, selection: Selection, sort: str) -> np.ndarray | None:
+        """The whole order, if it is quickly there; else it is begun, and None."""
+        name = (selection.text, sort)
+        order = self._kept.get(name)
+        if order is not None:
+            return order
+        if len(selection.rows) <= AT_ONCE:
+            return self._whole(selection, sort)
+        if name not in self._sorted:
+            self._sorted.add(name)
+            self._sorting.submit(self._behind, selection, sort)
+        return None
 
-    def _sortable(self, column: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers in the order of a column's values, and whether there is a value."""
+    def _behind(self, selection: Selection, sort: str) -> None:
+        try:
+            self._whole(selection, sort)
+        finally:
+            self._sorted.discard((selection.text, sort))
+
+    def _whole(self, selection: Selection, sort: str) -> np.ndarray:
+        """Places in the selection's rows, in order."""
+        return self._kept.made((selection.text, sort), lambda: orders.whole(self._keys(selection, sort)))
+
+    def _keys(self, selection: Selection, sort: str) -> np.ndarray:
+        """What the rows are sorted by."""
+        column, descending = self.column_of(sort.removeprefix("-")), not sort.startswith("-")
+
+        def make() -> np.ndarray:
+            numbers, low, high = self._sortable(column)
+            rows = None if selection.every else selection.rows
+            return orders.keys(lambda part: numbers(part if rows is None else rows[part]), len(selection.rows), low,
+                               high, descending)  # fmt: skip
+
+        return self._kept.made((selection.text, f"keys {sort}"), make)
+
+    def _sortable(self, column: str) -> tuple[Callable[[Any], np.ndarray], int, int]:
+        """Numbers of some rows in the order of a column's values, the smallest of their type where there is none; from
+        which to which they are."""
         columns = self.columns
         if column in columns.integers:
-            numbers, present = columns.integer(column)
-            return numbers[rows].astype(np.int64), present[rows]
-        if column in ("topics", "errors"):
-            listed = columns.topics if column == "topics" else columns.errors
-            at = listed.ends[rows]
-            present = listed.ends[rows.astype(np.int64) + 1] > at
-            first = listed.code[np.minimum(at, max(len(listed.code) - 1, 0))] if len(listed.code) else at * 0
-            codes = np.where(present, first, -1)
-            if column == "errors":
-                return codes.astype(np.int64), present
+            low, high = columns.range(column) or (0, 0)
+            return columns.integers[column].__getitem__, low, high
+        if column == "errors":  # sorted by their first element
+            codes, table = columns.errors.of, columns.errors.firsts().astype(np.int64)
+        elif column == "topics":
+            codes = columns.topics.of
+            table = np.append(self._ranks("topics"), -1)[columns.topics.firsts(-1)]
+            table[table < 0] = np.iinfo(np.int64).min
         else:
-            codes = columns.codes[column][rows]
-        values = columns.values[column]
-        rank = np.empty(len(values) + 1, np.int64)
+            codes, table = columns.codes[column], np.append(self._ranks(column), np.iinfo(np.int64).min)
+        there = table[table != np.iinfo(np.int64).min]
+        low, high = (int(there.min()), int(there.max())) if len(there) else (0, 0)
+        table = np.where(table == np.iinfo(np.int64).min, np.iinfo(np.int32).min, table).astype(np.int32)
+        return lambda part: table[codes[part]], low, high
+
+    def _ranks(self, column: str) -> np.ndarray:
+        """int64[values]: the place of each of a column's values among them, sorted."""
+        values = self.columns.values[column]
+        rank = np.empty(len(values), np.int64)
         rank[np.array(sorted(range(len(values)), key=values.__getitem__), np.int64)] = np.arange(len(values))
-        return rank[codes], codes >= 0
+        return rank
 
     def about(self, name: str) -> naming.Columns:
         """The columns that a word names. Raises Wrong where it names none, or a field of a body."""
@@ -188,23 +223,23 @@ class Tables:
     # -- identities -------------------------------------------------------------------------------------------------
     def key_of(self, row: int) -> Key:
         """The identity of a row."""
-        columns = self.columns
-        capture, connection = (columns.values[name][columns.codes[name][row]] for name in ("capture", "connection"))
-        return capture, connection, self._number("exchange", row), self._number("reply", row)
+        return self.keys_of(np.array([row]))[0]
 
-    def _number(self, name: str, row: int) -> int | None:
-        column = self.columns.integers[name]
-        value = int(column[row])
-        return None if value == np.iinfo(column.dtype).min else value
+    def keys_of(self, rows: np.ndarray) -> list[Key]:
+        """The identities of rows."""
+        found = self.some(rows, ("capture", "connection", "exchange", "reply"))
+        return [(one["capture"], one["connection"], one["exchange"], one["reply"]) for one in found]
 
     def row_of(self, key: Key) -> int | None:
         """The row with an identity; None: there is none."""
         columns = self.columns
         code = []
         for name, value in zip(("capture", "connection"), key[:2], strict=True):
-            if value not in columns.values[name]:
+            if name not in self._places:
+                self._places[name] = {value: place for place, value in enumerate(columns.values[name])}
+            if value not in self._places[name]:
                 return None
-            code.append(columns.values[name].index(value))
+            code.append(self._places[name][value])
         of_connection = self._rows_of(*code)
         same = np.ones(len(of_connection), np.bool_)
         for name, number in zip(("exchange", "reply"), key[2:], strict=True):
@@ -215,22 +250,13 @@ class Tables:
         return int(found[0]) if len(found) else None
 
     def _rows_of(self, capture: int, connection: int) -> np.ndarray:
-        name = (f"{capture} {connection}", "connection")
-        rows = self._kept.get(name)
-        if rows is None:
-            codes = self.columns.codes
-            rows = np.flatnonzero((codes["connection"] == connection) & (codes["capture"] == capture))
-            self._kept.put(name, rows)
-        return rows
+        """Rows of a connection."""
 
-    def addresses(self, names: tuple[str, ...], rows: np.ndarray | None) -> list[tuple[str, int]]:
-        """Ends of connections, as `10.0.0.1:9092`, with how many of the rows (all) have each."""
-        where, present, ends = self._source.addresses(names) or (np.zeros(0, np.int32), np.zeros(0, np.bool_), [])
-        if rows is not None:
-            where, present = where[rows], present[rows]
-        counts = np.bincount(where[present], minlength=len(ends))
-        shown = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in ends]
-        return [(shown[i], int(counts[i])) for i in np.flatnonzero(counts).tolist()]
+        def make() -> np.ndarray:
+            codes = self.columns.codes
+            return np.flatnonzero((codes["connection"] == connection) & (codes["capture"] == capture))
+
+        return self._kept.made((f"{capture} {connection}", "connection"), make)
 
     def beside(self, key: Key, step: int) -> Key | None:
         """The exchange before or after another in its connection; None: there is none."""
@@ -247,27 +273,46 @@ class Tables:
         row = self.row_of(key)
         if row is None:
             return None
-        found = np.flatnonzero(self.ordered(text, sort).rows == row)
-        return int(found[0]) if len(found) else None
+        selection = self.chosen(text)
+        at = int(np.searchsorted(selection.rows, row))
+        if at == len(selection.rows) or selection.rows[at] != row:
+            return None
+        return orders.place(self._keys(selection, sort), at) if sort else at
 
     # -- rows -------------------------------------------------------------------------------------------------------
     def row(self, number: int) -> dict[str, Any]:
-        """One exchange as `Table.to_pylist` would give it, but for times, which are microseconds."""
+        """One exchange as `Table.to_pylist` would give it, but for times, which are microseconds, and errors, which
+        are numbers."""
+        return self.some(np.array([number]), tables.schema("exchanges").names)[0]
+
+    def some(self, numbers: np.ndarray, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Some columns of some rows, in the same way."""
         columns = self.columns
-        found: dict[str, Any] = {}
-        for name in tables.schema("exchanges").names:
+        found: dict[str, list[Any]] = {}
+        for name in names:
             if name in columns.integers:
-                found[name] = self._number(name, number)
+                column = columns.integers[name]
+                least = int(np.iinfo(column.dtype).min)
+                found[name] = [None if value == least else value for value in column[numbers].tolist()]
             elif name in columns.codes:
-                code = int(columns.codes[name][number])
-                found[name] = None if code < 0 else columns.values[name][code]
-        topics = columns.topics.code[columns.topics.of(number)].tolist()
-        found["topics"] = [columns.values["topics"][code] for code in topics if code >= 0]
-        span = columns.errors.of(number)
-        codes, counts = columns.errors.code[span].tolist(), columns.errors.count
-        assert counts is not None
-        found["errors"] = [{"code": c, "count": k} for c, k in zip(codes, counts[span].tolist(), strict=True)]
-        return found
+                values = columns.values[name]
+                found[name] = [None if code < 0 else values[code] for code in columns.codes[name][numbers].tolist()]
+            elif name == "topics":
+                found[name] = [self._topics(number) for number in numbers.tolist()]
+            elif name == "errors":
+                found[name] = [self._errors(number) for number in numbers.tolist()]
+        return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+
+    def _topics(self, number: int) -> list[str]:
+        topics, values = self.columns.topics, self.columns.values["topics"]
+        return [values[code] for code in topics.code[topics.elements(number)].tolist() if code >= 0]
+
+    def _errors(self, number: int) -> list[dict[str, int]]:
+        errors = self.columns.errors
+        span = errors.elements(number)
+        assert errors.count is not None
+        pairs = zip(errors.code[span].tolist(), errors.count[span].tolist(), strict=True)
+        return [{"code": code, "count": count} for code, count in pairs]
 
     def other(self, name: str) -> list[dict[str, Any]]:
         """Rows of another table of the dataset (`OTHER_ROWS` at most); times as microseconds."""

@@ -56,6 +56,20 @@ export async function octets(key, side, start, signal) {
 }
 
 /**
+ * Latencies over time: a line of JSON, then counts.
+ * @param {string} filter
+ * @param {number} width
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<import("./heat.js").Grid>}
+ */
+export async function grid(filter, width, signal) {
+  const whole = new Uint8Array(await (await answer("heatmap", { filter, width }, signal)).arrayBuffer());
+  const line = whole.indexOf(10);
+  const about = JSON.parse(new TextDecoder().decode(whole.subarray(0, line)));
+  return { ...about, counts: new Uint32Array(whole.slice(line + 1).buffer) };
+}
+
+/**
  * @param {unknown} failure
  * @returns {boolean} whether a request was only given up for a newer one
  */

@@ -6,6 +6,7 @@ import { Counts } from "./counts.js";
 import { Exchanges } from "./exchanges.js";
 import { FilterBar } from "./filter.js";
 import { Findings } from "./findings.js";
+import { Heat } from "./heat.js";
 import { Hex } from "./hex.js";
 import { listen } from "./keys.js";
 import { Menu } from "./menu.js";
@@ -36,15 +37,16 @@ function element(id, kind) {
  * @property {string} side
  * @property {string} path of the chosen field
  * @property {string} columns
+ * @property {string} above what is shown above the list: `heat`, `none`; empty: what fits
  * @property {string} beside what is shown beside the list: `counts`, `findings`, nothing
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "beside"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "above", "beside"]);
 
 /** @returns {State} */
 function addressed() {
   const words = new URLSearchParams(location.search);
-  const [filter, sort, key, side, path, columns, panel] = NAMES.map((name) => words.get(name) ?? "");
-  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, beside: panel });
+  const [filter, sort, key, side, path, columns, above, panel] = NAMES.map((name) => words.get(name) ?? "");
+  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, above, beside: panel });
 }
 
 const state = addressed();
@@ -193,6 +195,8 @@ function nodeMenu(node) {
 
 const counts = new Counts(element("counts"), { chosen: (name, word) => narrow(`${name} == ${word}`), failed: complain });
 
+const heat = new Heat(element("cells", HTMLCanvasElement), element("cell"), { chosen: (term) => narrow(term), failed: complain });
+
 /** @type {Findings} */
 let findings;
 
@@ -202,8 +206,22 @@ function panels() {
     element(name).hidden = state.beside !== name;
     element(button).setAttribute("aria-pressed", String(state.beside === name));
   }
+  const above = heated();
+  element("heat").hidden = !above;
+  element("heating").setAttribute("aria-pressed", String(above));
+  if (above) void heat.show(state.filter, info.first_time ?? 0);
   if (state.beside === "counts") void counts.show(state.filter);
   if (state.beside === "findings") void findings.show().catch(complain);
+}
+
+/** Are latencies over time shown? If nobody said, where there is room for them. */
+function heated() {
+  return state.above ? state.above === "heat" : innerWidth >= 700 && innerHeight >= 700;
+}
+
+function heating() {
+  become({ above: heated() ? "none" : "heat" });
+  panels();
 }
 
 /** @param {string} name */
@@ -422,6 +440,7 @@ function pane(event) {
     }
     return list.pressed(event);
   }
+  if (at === heat.canvas) return heat.pressed(event);
   if (at === bytes.box) return bytes.pressed(event);
   const tree = Object.values(trees).find((one) => one.box === at);
   return tree ? tree.pressed(event) : false;
@@ -441,6 +460,7 @@ listen(
     { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
     { keys: ["f"], shown: "f", about: "what the chosen exchanges have in common: quantiles, APIs, errors, topics", does: () => toggle("counts") },
+    { keys: ["h"], shown: "h", about: "latency over time; arrows move in it, Shift marks a span, Enter filters to it", does: heating },
     { keys: ["i"], shown: "i", about: "findings: what is wrong", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
     { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
@@ -505,6 +525,7 @@ function themed() {
   element("theme").addEventListener("click", () => {
     root.dataset.theme = now() === "dark" ? "light" : "dark";
     localStorage.setItem("kwire-theme", root.dataset.theme);
+    heat.draw();
   });
 }
 
@@ -534,6 +555,7 @@ async function begin() {
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
   findings = new Findings(element("findings"), info.meaning, (key) => void find(key, true));
+  element("heating").addEventListener("click", heating);
   element("counting").addEventListener("click", () => toggle("counts"));
   element("finding").addEventListener("click", () => toggle("findings"));
   element("command").addEventListener("click", copyCommand);

@@ -1,6 +1,6 @@
 """The API without a network, held against `kwire show`'s own door on the same captures.
 
-Proves: reports/view/answers, counts, tables, source, columns, messages, trees
+Proves: reports/view/answers, counts, heatmap, tables, source, columns, messages, trees
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import analyzer
@@ -126,6 +127,32 @@ def test_counts_and_quantiles_are_exact(txn: Asking, text: str) -> None:
         cuts = statistics.quantiles(numbers, n=100, method="inclusive")
         expected = {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98], "max": max(numbers)}
         assert stats[name] == pytest.approx(expected)
+
+
+def grid(asking: Asking, text: str, width: int) -> tuple[dict[str, Any], np.ndarray]:
+    line, _, counts = asking.raw("heatmap", filter=text, width=width).partition(b"\n")
+    about = json.loads(line)
+    shape = (len(about["layers"]), about["buckets"], about["columns"])
+    return about, np.frombuffer(counts, "<u4").reshape(shape)
+
+
+@pytest.mark.parametrize("text", ["", "api == Fetch", "topic == tx-out"])
+def test_a_cell_of_the_heatmap_holds_what_its_filter_chooses(txn: Asking, text: str) -> None:
+    about, counts = grid(txn, text, 40)
+    stats = txn("stats", filter=text)
+    assert about["exchanges"] + about["without"] == stats["exchanges"]
+    answered = f"latency is not null{' and ' * bool(text)}{text}"
+    assert counts.sum() == about["exchanges"] == txn("rows", filter=answered)["total"]
+    assert about["most"] == counts.sum(axis=0).max()
+    for layer, bucket, column in zip(*np.nonzero(counts), strict=True):
+        times = [about["first"] + (column + step) * about["step"] for step in (0, 1)]
+        said = [str(np.datetime64(int(time), "us")) + "Z" for time in times]
+        low, high = about["edges"][bucket : bucket + 2]
+        cell = f"request_time >= {said[0]} and request_time < {said[1]} and latency >= {low}us and latency < {high}us"
+        held = f"{'' if about['layers'][layer] == 'held' else 'not '}cause == hold"
+        whole = f"({text}) and " * bool(text) + f"{cell} and {held}"
+        assert txn("rows", filter=whole, count=0)["total"] == counts[layer, bucket, column], whole
+    assert grid(txn, "latency > 60m", 40)[1].size == 0
 
 
 def test_findings_lead_to_exchanges_that_there_are(txn: Asking) -> None:

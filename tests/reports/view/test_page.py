@@ -203,6 +203,43 @@ def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload
         assert opened.complaints == []
 
 
+def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(
+    chromium: Any, address: tuple[str, str]
+) -> None:
+    with Opened(chromium, address, "above=heat") as opened:
+        page = opened.page
+        opened.total("188")
+        page.locator("#cell", has_text="latency of 1").wait_for()
+        page.locator("#cells").focus()
+        page.keyboard.press("End")
+        # The last column has an exchange: upwards to its cell.
+        for _ in range(80):
+            if " 0" not in page.locator("#cell").inner_text()[-3:]:
+                break
+            page.keyboard.press("ArrowUp")
+        held = re.search(r": ([\d,]+)", page.locator("#cell").inner_text())
+        assert held is not None
+        page.keyboard.press("Enter")
+        opened.total(held[1])
+        assert "latency >= " in page.locator("#filter").input_value()
+        page.go_back()
+        opened.total("188")
+        # By mouse: the first half of the time.
+        box = page.locator("#cells").bounding_box()
+        page.mouse.move(box["x"] + 63, box["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30, steps=3)
+        page.mouse.up()
+        opened.wait("document.querySelector('#filter').value.startsWith('request_time >= ')")
+        assert "latency" not in page.locator("#filter").input_value()
+        opened.wait("!document.querySelector('#count').textContent.startsWith('188 ')")
+        # It goes, and comes back.
+        page.locator("#list").focus()
+        page.keyboard.press("h")
+        page.locator("#heat").wait_for(state="hidden")
+        assert opened.complaints == []
+
+
 def test_hostile_names_stay_text_and_large_numbers_whole(chromium: Any, hostile: tuple[str, str]) -> None:
     with Opened(chromium, hostile, "columns=client_id,topics,reply,reason,result") as opened:
         page = opened.page

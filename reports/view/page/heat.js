@@ -1,0 +1,253 @@
+/** Latencies over time of what the filter chooses, on a canvas: held ones hatched; a cell or a span becomes a filter. */
+
+import { grid, givenUp } from "./api.js";
+import { counted, duration, moment, since } from "./text.js";
+
+const BUSY_MS = 150;
+const LEFT = 62;
+/** Pixels for the latencies beside the cells. */
+
+/**
+ * @typedef {object} Grid
+ * @property {number} first
+ * @property {number} step
+ * @property {number[]} edges
+ * @property {number} columns
+ * @property {number} buckets
+ * @property {number} most
+ * @property {number} exchanges
+ * @property {number} without
+ * @property {Uint32Array} counts by layer (worked, held), bucket, column
+ */
+
+/**
+ * A cell, or a span of columns, as a filter has it.
+ * @param {Grid} grid
+ * @param {number} from column
+ * @param {number} to column, included
+ * @param {number} [bucket]
+ * @returns {string}
+ */
+export function term(grid, from, to, bucket) {
+  const times = `request_time >= ${moment(grid.first + from * grid.step)} and request_time < ${moment(grid.first + (to + 1) * grid.step)}`;
+  if (bucket === undefined) return times;
+  return `${times} and latency >= ${grid.edges[bucket]}us and latency < ${grid.edges[bucket + 1]}us`;
+}
+
+/**
+ * How strongly a count is coloured: by its logarithm, and never so weakly that it cannot be seen.
+ * @param {number} count
+ * @param {number} most
+ * @returns {number} 0 to 1
+ */
+export function strength(count, most) {
+  return count ? 0.25 + (0.75 * Math.log(count)) / Math.max(Math.log(most), 1e-9) : 0;
+}
+
+export class Heat {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {HTMLElement} told what is pointed at, in words
+   * @param {object} to
+   * @param {(term: string) => void} to.chosen
+   * @param {(failure: unknown) => void} to.failed
+   */
+  constructor(canvas, told, to) {
+    this.canvas = canvas;
+    this.told = told;
+    this.to = to;
+    /** @type {Grid | null} */
+    this.grid = null;
+    this.start = 0;
+    this.filter = "";
+    this.column = 0;
+    this.bucket = 0;
+    /** The column where a span began; -1: none. */
+    this.anchor = -1;
+    this.pointed = false;
+    this.stop = new AbortController();
+    canvas.addEventListener("pointermove", (event) => this.moved(event));
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button || !this.moved(event)) return;
+      canvas.setPointerCapture(event.pointerId);
+      this.anchor = this.column;
+    });
+    canvas.addEventListener("pointerup", () => {
+      if (this.anchor >= 0) this.take();
+    });
+    canvas.addEventListener("pointerleave", () => {
+      this.pointed = document.activeElement === canvas;
+      this.draw();
+    });
+    canvas.addEventListener("focus", () => { this.pointed = true; this.draw(); });
+    canvas.addEventListener("blur", () => { this.pointed = false; this.anchor = -1; this.draw(); });
+    new ResizeObserver(() => this.sized()).observe(canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  /**
+   * Show what a filter chooses.
+   * @param {string} filter
+   * @param {number} start when the capture began
+   */
+  async show(filter, start) {
+    this.filter = filter;
+    this.start = start;
+    this.stop.abort();
+    this.stop = new AbortController();
+    const width = Math.floor((this.canvas.clientWidth - LEFT) / 3);
+    if (width < 1) return;
+    const busy = setTimeout(() => this.canvas.setAttribute("aria-busy", "true"), BUSY_MS);
+    try {
+      this.grid = await grid(filter, width, this.stop.signal);
+      this.column = Math.min(this.column, Math.max(0, this.grid.columns - 1));
+      this.bucket = Math.min(this.bucket, Math.max(0, this.grid.buckets - 1));
+      this.anchor = -1;
+      this.asked = width;
+      this.draw();
+    } catch (failure) {
+      if (!givenUp(failure)) this.to.failed(failure);
+    } finally {
+      clearTimeout(busy);
+      this.canvas.removeAttribute("aria-busy");
+    }
+  }
+
+  /** The canvas has another size. */
+  sized() {
+    const width = Math.floor((this.canvas.clientWidth - LEFT) / 3);
+    if (this.grid && width !== this.asked && width > 0) void this.show(this.filter, this.start);
+    else this.draw();
+  }
+
+  /** @returns {{left: number, width: number, height: number, wide: number, tall: number}} pixels of the cells */
+  measures() {
+    const { clientWidth, clientHeight } = this.canvas;
+    const width = clientWidth - LEFT, height = clientHeight;
+    return { left: LEFT, width, height, wide: width / (this.grid?.columns || 1), tall: height / (this.grid?.buckets || 1) };
+  }
+
+  draw() {
+    const { canvas, grid: shown } = this;
+    const ratio = devicePixelRatio || 1, { clientWidth, clientHeight } = canvas;
+    const context = canvas.getContext("2d");
+    if (!context || !clientWidth) return;
+    canvas.width = Math.round(clientWidth * ratio);
+    canvas.height = Math.round(clientHeight * ratio);
+    context.scale(ratio, ratio);
+    context.clearRect(0, 0, clientWidth, clientHeight);
+    if (!shown || !shown.columns) return this.say();
+    const style = getComputedStyle(canvas);
+    const [ink, quiet, mark, worked, held] = ["--ink", "--quiet", "--mark", "--broker", "--held"].map((name) => style.getPropertyValue(name));
+    const { left, height, wide, tall } = this.measures();
+    const size = shown.columns * shown.buckets;
+    for (const [layer, colour] of [worked, held].entries()) {
+      context.fillStyle = /** @type {string} */ (colour);
+      for (let bucket = 0; bucket < shown.buckets; bucket++) {
+        for (let column = 0; column < shown.columns; column++) {
+          const count = shown.counts[layer * size + bucket * shown.columns + column] ?? 0;
+          if (!count) continue;
+          context.globalAlpha = strength(count, shown.most);
+          const x = left + column * wide, y = height - (bucket + 1) * tall;
+          // Held time is hatched, so that it is not told by its colour alone.
+          if (layer === 0) context.fillRect(x, y, Math.max(wide, 1), Math.max(tall, 1));
+          else for (let line = 0; line < tall; line += 3) context.fillRect(x, y + line, Math.max(wide, 1), 1.5);
+        }
+      }
+    }
+    context.globalAlpha = 1;
+    context.fillStyle = /** @type {string} */ (quiet);
+    context.font = `11px ${style.fontFamily}`;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    let above = Infinity;
+    shown.edges.forEach((edge, at) => {
+      const y = Math.min(Math.max(height - at * tall, 6), height - 6);
+      if (above - y < 14) return;
+      above = y;
+      context.fillText(duration(edge), left - 6, y);
+    });
+    if (this.anchor >= 0 && this.anchor !== this.column) {
+      const [from, to] = [Math.min(this.anchor, this.column), Math.max(this.anchor, this.column)];
+      context.globalAlpha = 0.2;
+      context.fillStyle = /** @type {string} */ (mark);
+      context.fillRect(left + from * wide, 0, (to - from + 1) * wide, height);
+      context.globalAlpha = 1;
+    } else if (this.pointed) {
+      context.strokeStyle = /** @type {string} */ (ink);
+      context.strokeRect(left + this.column * wide - 0.5, height - (this.bucket + 1) * tall - 0.5, Math.max(wide, 2) + 1, tall + 1);
+    }
+    this.say();
+  }
+
+  /** What is pointed at, in words. */
+  say() {
+    const { grid: shown, column, bucket } = this;
+    if (!shown || !shown.columns) {
+      this.told.textContent = shown ? "no exchange has a latency" : "";
+      return;
+    }
+    const from = shown.first + column * shown.step;
+    if (!this.pointed) {
+      const span = duration(shown.step * shown.columns);
+      this.told.textContent = `latency of ${counted(shown.exchanges)} exchanges over ${span}` +
+        (shown.without ? `; ${counted(shown.without)} without` : "") + "; hatched: held on purpose";
+      return;
+    }
+    const at = bucket * shown.columns + column, size = shown.columns * shown.buckets;
+    const [worked, held] = [shown.counts[at] ?? 0, shown.counts[size + at] ?? 0];
+    this.told.textContent = `${since(from, this.start)} to ${since(from + shown.step, this.start)} s, ` +
+      `${duration(shown.edges[bucket] ?? 0)} to ${duration(shown.edges[bucket + 1] ?? 0)}: ${counted(worked + held)}` +
+      (held ? `, of which ${counted(held)} held` : "");
+  }
+
+  /**
+   * @param {PointerEvent} event
+   * @returns {boolean} whether a cell is there
+   */
+  moved(event) {
+    const shown = this.grid;
+    if (!shown || !shown.columns) return false;
+    const place = this.canvas.getBoundingClientRect();
+    const { left, height, wide, tall } = this.measures();
+    const x = event.clientX - place.left - left;
+    if (x < 0 && this.anchor < 0) return false;
+    this.column = Math.min(Math.max(Math.floor(x / wide), 0), shown.columns - 1);
+    this.bucket = Math.min(Math.max(Math.floor((height - (event.clientY - place.top)) / tall), 0), shown.buckets - 1);
+    this.pointed = true;
+    this.draw();
+    return true;
+  }
+
+  /** What is marked becomes a filter: a span of time, or a cell. */
+  take() {
+    const { grid: shown, anchor, column, bucket } = this;
+    this.anchor = -1;
+    if (!shown || !shown.columns) return;
+    if (anchor >= 0 && anchor !== column) this.to.chosen(term(shown, Math.min(anchor, column), Math.max(anchor, column)));
+    else this.to.chosen(term(shown, column, column, bucket));
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   * @returns {boolean}
+   */
+  pressed(event) {
+    const shown = this.grid;
+    if (!shown || !shown.columns) return false;
+    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1], Home: [-Infinity, 0], End: [Infinity, 0] }[event.key];
+    if (step) {
+      if (event.shiftKey && this.anchor < 0) this.anchor = this.column;
+      if (!event.shiftKey) this.anchor = -1;
+      this.column = Math.min(Math.max(this.column + (step[0] ?? 0), 0), shown.columns - 1);
+      this.bucket = Math.min(Math.max(this.bucket + (step[1] ?? 0), 0), shown.buckets - 1);
+      this.draw();
+      return true;
+    }
+    if (event.key === "Enter" || event.key === " ") {
+      this.take();
+      return true;
+    }
+    return false;
+  }
+}

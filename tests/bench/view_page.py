@@ -1,0 +1,83 @@
+"""What a user of `kwire view` waits for, in Chromium: part of `python -m tests.bench.view`.
+
+A page of its own tells how quick frames are where nothing is drawn; a wheel that turns in the list is measured beside
+it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+from typing import Any
+
+from reports.view.answers import View
+from tests.reports.view.conftest import served
+from tests.shared import ROOT
+
+FRAMES = """(wheel) => new Promise(done => {
+  const times = [], list = document.querySelector('#list');
+  let last = performance.now(), blank = 0;
+  const frame = now => {
+    times.push(now - last); last = now;
+    if (wheel) {
+      list.dispatchEvent(new WheelEvent('wheel', {deltaY: 264, bubbles: true, cancelable: true}));
+      blank += [...list.querySelectorAll('.row:not([hidden])')].some(row => !row.children[1]?.textContent);
+    }
+    if (times.length < 240) requestAnimationFrame(frame);
+    else done({times: times.slice(1).sort((a, b) => a - b), blank});
+  };
+  requestAnimationFrame(frame);
+})"""
+
+APPLY = """(text) => new Promise(done => {
+  const box = document.querySelector('#filter'), count = document.querySelector('#count');
+  box.value = text;
+  const began = performance.now();
+  new MutationObserver((_, seen) => {
+    seen.disconnect();
+    requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - began)));
+  }).observe(count, {childList: true, characterData: true, subtree: true});
+  box.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}));
+})"""
+
+
+def measure(view: View) -> None:
+    """Print what a user waits for."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("no Chromium: the page is not measured")
+        return
+    files = [path for path in (ROOT / "reports" / "view" / "page").iterdir() if path.is_file()]
+    print(f"the page: {sum(len(gzip.compress(path.read_bytes())) for path in files) / 1000:.0f} kB gzip")
+    with served(view) as (address, token), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1500, "height": 900})
+        page.goto("about:blank")
+        print(f"  frames of an empty page: {_frames(page.evaluate(FRAMES, False))}")
+        began = time.perf_counter()
+        page.goto(f"{address}?token={token}")
+        page.locator("#list .row").first.wait_for()
+        print(f"  {(time.perf_counter() - began) * 1000:8.1f} ms  page to first rows")
+        page.locator("#cells:not([aria-busy])").wait_for()
+        for place, key in (("top", "Home"), ("middle", None), ("end", "End")):
+            page.locator("#list").focus()
+            if key is not None:
+                page.keyboard.press(key)
+            else:
+                box = page.locator("#list .bar").bounding_box()
+                assert box is not None
+                page.mouse.click(box["x"] + 5, box["y"] + box["height"] / 2)
+            page.wait_for_timeout(300)
+            found = page.evaluate(FRAMES, True)
+            print(f"  frames of a turning wheel, {place}: {_frames(found)}, with a blank row: {found['blank']}")
+        for text in ("api == Fetch and latency > 50ms", "topic == topic-11", 'connection ~ "1.19:"', ""):
+            print(f"  {page.evaluate(APPLY, text):8.1f} ms  filter painted: {text or '(none)'}")
+        browser.close()
+
+
+def _frames(found: dict[str, Any]) -> str:
+    times = found["times"]
+    return f"p50 {times[len(times) // 2]:.1f} ms, p95 {times[len(times) * 95 // 100]:.1f} ms"

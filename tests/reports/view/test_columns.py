@@ -1,0 +1,143 @@
+"""Arrays of the view against what is plain to see: orders, lists of which equal ones are one, counts, quantiles.
+
+Proves: reports/view/orders, listed, counting, kept, source
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reports.view import counting, listed, orders
+from reports.view.kept import Kept
+from tests.reports.forging import Forged
+from tests.reports.view.conftest import Asking, viewed
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.int64])
+@pytest.mark.parametrize("wide", [False, True], ids=["few values", "all values"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_any_window_of_an_order_is_that_of_the_whole(
+    kind: type[np.signedinteger[Any]], wide: bool, descending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(5)
+    ends = np.iinfo(kind)
+    values = random.integers(ends.min + 1 if wide else -2, ends.max if wide else 3, 500, kind, endpoint=True)
+    values[random.integers(0, 500, 40)] = ends.min
+    present = values != ends.min
+    sign = -1 if descending else 1
+    expected = sorted(range(500), key=lambda at: (not present[at], sign * int(values[at]) * bool(present[at]), at))
+    there = values[present]
+    keys = orders.keys(values.__getitem__, 500, int(there.min()), int(there.max()), descending)
+    assert orders.whole(keys).tolist() == expected
+    monkeypatch.setattr(orders, "NEAR", 60)  # from both ends, and from neither
+    monkeypatch.setattr(counting, "BLOCK", 90)
+    for start, count in ((0, 10), (3, 50), (200, 33), (455, 20), (455, 45), (499, 5), (0, 500), (600, 3)):
+        assert orders.window(keys, start, count).tolist() == expected[start : start + count]
+    for at in range(0, 500, 37):
+        assert expected[orders.place(keys, at)] == at
+
+
+def test_keys_of_nothing_are_in_order_of_the_rows() -> None:
+    nothing = np.full(5, -128, np.int8)
+    assert orders.whole(orders.keys(nothing.__getitem__, 5, 0, 0, True)).tolist() == [0, 1, 2, 3, 4]
+    assert orders.window(np.zeros(0, np.uint8), 0, 5).tolist() == []
+
+
+def test_equal_lists_are_one_and_others_are_not() -> None:
+    random = np.random.default_rng(6)
+    rows = [random.integers(-1, 4, random.integers(0, 4)).tolist() for _ in range(2_000)]
+    lengths = np.array([len(row) for row in rows])
+    of, first = listed.distinct(lengths, np.array([one for row in rows for one in row], np.int64))
+    assert [rows[first[number]] for number in of] == rows
+    assert len(first) == len({tuple(row) for row in rows})
+    assert [len(part) for part in listed.distinct(np.zeros(0, np.int64), np.zeros(0, np.int64))] == [0, 0]
+
+
+def test_fingerprints_that_agree_by_chance_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [np.zeros(3, np.uint64), np.array([0, 1, 1], np.uint64), np.arange(3, dtype=np.uint64)]
+    monkeypatch.setattr(listed, "_fingerprints", lambda *_: drawn.pop(0))
+    of, first = listed.distinct(np.array([1, 2, 2]), np.array([7, 7, 8, 7, 9]))
+    assert (of.tolist(), first.tolist(), drawn) == ([0, 1, 2], [0, 1, 2], [])
+
+
+def test_what_passed_is_spread_over_the_rows() -> None:
+    codes = np.random.default_rng(7).integers(-1, 12, 300_000).astype(np.int8)
+    for passed in (set[int](), {3}, {0, 11}, set(range(0, 12, 2)), set(range(12)) - {5}, set(range(12))):
+        table = np.array([code in passed for code in range(12)])
+        assert (counting.spread(table, codes) == np.isin(codes, list(passed))).all()
+
+
+def test_tallies_are_counts() -> None:
+    codes = np.random.default_rng(8).integers(-1, 9, 300_000).astype(np.int16)
+    rows = np.flatnonzero(codes != 4)
+    assert counting.tally(codes, None, 9).tolist() == [int((codes == code).sum()) for code in range(9)]
+    assert counting.tally(codes, rows, 9).tolist() == [int((codes == code).sum()) * (code != 4) for code in range(9)]
+
+
+@pytest.mark.parametrize("high", [0, 9, 65_535, 65_536, 2**31 - 1, 2**62])
+@pytest.mark.parametrize("count", [1, 2, 3, 100, 1001])
+def test_quantiles_lie_between_their_neighbours(count: int, high: int) -> None:
+    numbers = np.random.default_rng(9).integers(0, high, count, endpoint=True)
+    expected = statistics.quantiles(numbers.tolist(), n=100, method="inclusive") if count > 1 else [numbers[0]] * 99
+    found = counting.quantiles(lambda: iter(np.array_split(numbers, 3)), high, (0.5, 0.95, 0.99, 1.0))
+    assert counting.quantiles(lambda: iter([numbers[:0]]), high, (0.5,)) is None
+    assert found == pytest.approx([expected[49], expected[94], expected[98], numbers.max()])
+
+
+def test_what_nobody_waits_for_ends_between_two_blocks() -> None:
+    gone = threading.Event()
+    with counting.asked(gone):
+        counting.tally(np.zeros(10, np.int8), None, 1)
+        gone.set()
+        with pytest.raises(counting.GivenUp):
+            counting.tally(np.zeros(10, np.int8), None, 1)
+    counting.tally(np.zeros(10, np.int8), None, 1)
+
+
+def test_what_is_kept_is_made_once_and_bounded() -> None:
+    kept = Kept(100)
+    made: list[int] = []
+
+    def make(number: int) -> np.ndarray:
+        made.append(number)
+        return np.zeros(60, np.int8)
+
+    threads = [threading.Thread(target=kept.made, args=(("one", ""), lambda: make(1))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+    kept.made(("two", ""), lambda: make(2))
+    assert kept.get(("one", "")) is None
+    assert kept.get(("two", "")) is not None
+
+
+def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window, and where a row stands, before the whole order is there and after."""
+    forged = Forged(tmp_path / "forged")
+    for number in range(300):
+        forged.exchange("Fetch", latency_ms=(number * 7919) % 70_000 / 7 if number % 9 else None, second=number)
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, forged.write()))
+        tables = asking.view.tables
+        monkeypatch.setattr("reports.view.tables.AT_ONCE", 0)
+        monkeypatch.setattr(tables._sorting, "submit", lambda *_: None)
+        before = [asking("rows", sort="latency", start=start, count=50)["keys"] for start in range(0, 300, 50)]
+        asked = [key for keys in before for key in keys]
+        assert len(set(asked)) == 300
+        assert tables._kept.get(("", "latency")) is None
+        assert [asking("locate", sort="latency", key=key)["row"] for key in asked[::17]] == list(range(0, 300, 17))
+        assert tables._kept.get(("", "latency")) is None
+        whole = tables.ordered("", "latency").rows
+        assert list(map(tables.key_of, whole.tolist())) == tables.keys_of(whole)
+        assert asking("rows", sort="latency", count=300)["keys"] == asked
