@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from analyzer.escapes import printable
+from analyzer.live.options import add_record
 from captures.problems import Problem
 
 EXIT_USAGE = 2
@@ -221,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     _reading_options(story, filter=False)
     story.set_defaults(run="analyzer.story.command:story")
 
+    add_record(commands.add_parser("record", help="capture an interface to files, and say what was lost"))
     _view_options(commands.add_parser("view", help="look into it in a browser: exchanges, fields, bytes"))
     _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")

@@ -439,8 +439,9 @@ class Reader:
         layout.end()
         self._check_links(source, layout.seen_links)
         self.notes.extend(f"{source.path}: {note}" for note in layout.notes)
-        if layout.dropped is not None:
-            self._dropped = (self._dropped or 0) + layout.dropped
+        dropped = source.dropped if layout.dropped is None else layout.dropped
+        if dropped is not None:
+            self._dropped = (self._dropped or 0) + dropped
 
     def _describe(self, index: int, source: Source, layout: layouts.Layout) -> None:
         """Bring the file's entry in `files` up to date."""

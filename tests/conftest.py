@@ -3,11 +3,13 @@ those are absent (a skip that nobody sees is a test that nobody runs)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests import live
 from tests.brokers import fixtures
 from tests.brokers.fixtures import fresh_brokers, shared_brokers  # noqa: F401  (fixtures of every test)
 from tests.shared import SHARED, shared_present
@@ -30,6 +32,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("SKIPPED: the shared captures are absent", red=True, bold=True)
         terminalreporter.line(f"{SHARED} is not there: only captures/samples was tested against brokers' request logs.")
         terminalreporter.line("hint: put them beside the repository, or set KWIRE_SHARED_CAPTURES to their folder.")
+    if live.missing:
+        terminalreporter.section("SKIPPED: tests with a network interface of their own", red=True, bold=True)
+        for reason in sorted(set(live.missing)):
+            terminalreporter.line(reason)
     if fixtures.missing:
         terminalreporter.section("SKIPPED: tests with real brokers", red=True, bold=True)
         for reason in sorted(set(fixtures.missing)):
@@ -42,3 +48,10 @@ def samples() -> Path:
     from tests.shared import SAMPLES
 
     return SAMPLES
+
+
+@pytest.fixture
+def wire() -> Iterator[live.Wire]:
+    """A network interface that only this test uses."""
+    with live.a_wire() as made:
+        yield made

@@ -107,7 +107,8 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def test_scapy_is_imported_by_live_capture_only_and_late() -> None:
-    """scapy is GPL-2.0-only: nothing imports it at the top of a file, and only `captures/live.py` inside a function.
+    """scapy is GPL-2.0-only: nothing imports it at the top of a file, and only `captures/live/by_scapy.py` inside a
+    function.
     (Tests may use it as a second forger.)"""
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -119,7 +120,7 @@ def test_scapy_is_imported_by_live_capture_only_and_late() -> None:
                 elif isinstance(node, ast.ImportFrom):
                     names = [node.module or ""]
                 if any(name.split(".")[0] == "scapy" for name in names):
-                    assert path == ROOT / "captures" / "live.py", f"{path} imports scapy"
+                    assert path == ROOT / "captures" / "live" / "by_scapy.py", f"{path} imports scapy"
                     assert node not in tree.body, f"{path} imports scapy at its top"
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from captures.files import layouts, urls
+from captures.files import beside, layouts, urls
 from captures.files.sources import Source, not_a_capture, place_of, unreadable, utf8
 from captures.problems import CaptureError
 
@@ -93,6 +93,8 @@ def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], 
     for path in paths:
         if not urls.is_url(path) and not os.path.isfile(path):
             continue  # folders in a folder: captures are not looked for further down
+        if path.endswith(beside.ENDING):
+            continue  # is read with its capture
         try:
             seen = _glimpse(path)
         except CaptureError as failure:

@@ -15,6 +15,7 @@ import select
 import stat
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 import crc32c
 import zstandard
 
-from captures.files import urls
+from captures.files import beside, urls
 from captures.problems import CaptureError
 
 if TYPE_CHECKING:
@@ -230,7 +231,8 @@ class Source:
     def __init__(self, path: str, stdin: BinaryIO | None = None, folder: str = "") -> None:
         self.path = urls.shown(path)
         self.name = "stdin" if path == "-" else _base_name(path)
-        self._live: int | None = None
+        self._beside = ""
+        self._waits: Callable[[float], bool] | None = None
         if path == "-":
             self._handle: BinaryIO = sys.stdin.buffer if stdin is None else stdin
             self.size = self.mtime_ns = 0
@@ -239,6 +241,7 @@ class Source:
             self._handle, self.size, self.mtime_ns = _open_url(path)
         else:
             self._handle = _open(path, folder)
+            self._beside = os.path.join(folder, path)
             status = os.fstat(self._handle.fileno())
             self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
         self._stored = _Stored(self._handle)
@@ -254,12 +257,25 @@ class Source:
             self.compressed = False
 
     def _find_pipe(self) -> None:
+        """Whether the bytes come as they are made, and how one waits for more: what an interface gives says itself."""
+        self._waits = getattr(self._handle, "waits", None)
+        if self._waits is not None:
+            return
         try:
             descriptor = self._handle.fileno()
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                self._live = descriptor
+                self._waits = lambda seconds: bool(select.select([descriptor], [], [], seconds)[0])
         except (OSError, ValueError, AttributeError):
             pass
+
+    @property
+    def dropped(self) -> int | None:
+        """Packets that the capture lost, where that is said elsewhere than in its bytes: beside the file, or by what
+        captures at this moment."""
+        if self._beside:
+            return beside.dropped(self._beside)
+        lost: int | None = getattr(self._handle, "dropped", None)
+        return lost
 
     def _guarded_peek(self) -> bytes:
         try:
@@ -293,12 +309,12 @@ class Source:
                 count = self._stream.readinto(into[filled:])
                 if not count:
                     break
-                if self._live is not None and not filled:
+                if self._waits is not None and not filled:
                     deadline = monotonic() + LIVE_WAIT_SECONDS
                 filled += count
-                if self._live is not None:
+                if self._waits is not None:
                     left = deadline - monotonic()
-                    if left <= 0 or not select.select([self._live], [], [], left)[0]:
+                    if left <= 0 or not self._waits(left):
                         break
         except OSError as failure:
             raise unreadable(self.path, failure) from failure

@@ -8,6 +8,7 @@ Sources: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,18 @@ def pcap(
     return b"".join(out)
 
 
+def option(order: str, code: int, value: bytes) -> bytes:
+    """An option of a pcapng block, padded; `order` as struct has it."""
+    return struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) % 4)
+
+
+def block_of(order: str, kind: int, body: bytes) -> bytes:
+    """A pcapng block."""
+    body += bytes(-len(body) % 4)
+    size = struct.pack(order + "I", len(body) + 12)
+    return struct.pack(order + "I", kind) + size + body + size
+
+
 def pcapng(
     records: Iterable[Record],
     links: Sequence[int] = (ETHERNET,),
@@ -65,26 +78,19 @@ def pcapng(
     goes on the section and on each enhanced block. Records carry their interface.
     """
     order = ">" if big_endian else "<"
-
-    def option(code: int, value: bytes) -> bytes:
-        return struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) % 4)
-
-    def whole(kind: int, body: bytes) -> bytes:
-        body += bytes(-len(body) % 4)
-        size = struct.pack(order + "I", len(body) + 12)
-        return struct.pack(order + "I", kind) + size + body + size
+    whole = functools.partial(block_of, order)
 
     def ticks(time_ns: int) -> int:
         since = time_ns - offset_seconds * 10**9
         power = 6 if resolution is None else resolution
         return (since << (power & 127)) // 10**9 if power & 128 else since * 10**power // 10**9
 
-    remark = option(1, comment.encode()) if comment else b""
-    end = option(0, b"")
+    remark = option(order, 1, comment.encode()) if comment else b""
+    end = option(order, 0, b"")
     out = [whole(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1) + (remark + end if remark else b""))]
     for link in links:
-        options = option(9, bytes([resolution])) if resolution is not None else b""
-        options += option(14, struct.pack(order + "q", offset_seconds)) if offset_seconds else b""
+        options = option(order, 9, bytes([resolution])) if resolution is not None else b""
+        options += option(order, 14, struct.pack(order + "q", offset_seconds)) if offset_seconds else b""
         out.append(whole(1, struct.pack(order + "HHI", link, 0, snaplen) + (options + end if options else b"")))
     for record in records:
         padded = record.data + bytes(-len(record.data) % 4)

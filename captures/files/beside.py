@@ -1,0 +1,54 @@
+"""What lies beside a capture file: FILE.stats.json, in which `kwire record` says what the capture lost.
+
+In: a capture's path. Out: that number. Rules: it is a hint, not a capture: what is missing, too large or makes no sense
+is as if nothing were said; written whole or not at all, mode 0600.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Final
+
+ENDING: Final = ".stats.json"
+_MOST_BYTES: Final = 1 << 16
+
+
+def path_of(capture: str) -> str:
+    """The file beside a capture."""
+    return capture + ENDING
+
+
+def write(capture: str, content: bytes) -> None:
+    """Replace it. Raises OSError."""
+    path = path_of(capture)
+    part = f"{path}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(part, flags, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(part, path)
+    except OSError:
+        os.unlink(part)
+        raise
+
+
+def dropped(capture: str) -> int | None:
+    """Packets that the capture lost, as the file beside it says; None where nothing does."""
+    try:
+        # Not to wait where somebody made a pipe of that name.
+        descriptor = os.open(path_of(capture), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            content = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError):
+        return None
+    try:
+        said = json.loads(content) if len(content) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    lost = said.get("dropped") if isinstance(said, dict) else None
+    return lost if type(lost) is int and 0 <= lost < 1 << 53 else None

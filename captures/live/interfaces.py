@@ -1,0 +1,102 @@
+"""Which interfaces there are, what to leave out by default, and whom we are when we listen.
+
+In: the environment. Out: names, the default filter, a user. Rules: one's own ssh session is never captured by default:
+each packet that is shown would be another packet. Rights are given up as soon as the interface is open, where somebody
+else's name stands behind them (sudo).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from captures.problems import CaptureError
+
+ANY = "any"
+"""All interfaces at once, where the system is Linux."""
+
+_PARENTS = 32
+"""How many parents up the session is looked for."""
+
+
+class Session(NamedTuple):
+    """An ssh connection: both ends."""
+
+    client: str
+    client_port: int
+    server: str
+    server_port: int
+
+
+def names() -> list[str]:
+    """The interfaces of this machine."""
+    found = [name for _, name in socket.if_nameindex()]
+    return [*found, ANY] if sys.platform == "linux" else found
+
+
+def unknown(interface: str) -> CaptureError:
+    """The error for an interface that is not there."""
+    return CaptureError(f"-i {interface}: no such interface", f"there are {', '.join(names())}")
+
+
+def session_of(said: str) -> Session | None:
+    """What `SSH_CONNECTION` says; None where it says nothing that can be used."""
+    words = said.split()
+    if len(words) != 4 or not (words[1].isdigit() and words[3].isdigit()):
+        return None
+    try:
+        ends = [str(ipaddress.ip_address(words[i].split("%")[0])) for i in (0, 2)]
+    except ValueError:
+        return None
+    return Session(ends[0], int(words[1]), ends[1], int(words[3]))
+
+
+def own_session(environment: Mapping[str, str] | None = None) -> Session | None:
+    """The ssh session that we run in; sudo hides the variable, so parents are asked too."""
+    environment = os.environ if environment is None else environment
+    if "SSH_CONNECTION" in environment:
+        return session_of(environment["SSH_CONNECTION"])
+    process = os.getppid()
+    for _ in range(_PARENTS):
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                variables = file.read().split(b"\0")
+            with open(f"/proc/{process}/stat", "rb") as file:
+                process = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return None  # not Linux, not ours to read, or gone
+        for one in variables:
+            if one.startswith(b"SSH_CONNECTION="):
+                return session_of(one.partition(b"=")[2].decode("ascii", "replace"))
+        if process < 2:
+            return None
+    return None
+
+
+def default_filter(session: Session | None) -> str:
+    """TCP, without the session that we run in."""
+    if session is None:
+        return "tcp"
+    client, client_port, server, server_port = session
+    return f"tcp and not (host {client} and port {client_port} and host {server} and port {server_port})"
+
+
+def give_up_rights() -> str:
+    """Become the user who called sudo, for good; returns a note, empty where there was nothing to give up.
+
+    Call it once the interface is open. Files are written as that user from then on.
+    """
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return ""
+    asked = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    if not all(one.isascii() and one.isdigit() for one in asked) or asked[0] == "0":
+        return ""
+    user, group = map(int, asked)
+    os.setgroups([group])
+    os.setgid(group)
+    os.setuid(user)
+    return f"the interface is open: from here on as user {user} (SUDO_UID)"

@@ -1,0 +1,42 @@
+"""A belt as the bytes of one pcap file without end, for `captures.packets.Reader`.
+
+In: a `Belt`. Out: what a reader asks of stdin: `readinto1` (0 bytes: the capture ended), whether more waits, and how
+many packets were lost so far.
+"""
+
+from __future__ import annotations
+
+from captures.live.belt import Belt
+
+_PATIENCE_SECONDS = 3600.0
+"""Looked at again after so long; what comes wakes us."""
+
+
+class LiveStream:
+    """See above. For one thread."""
+
+    def __init__(self, belt: Belt) -> None:
+        self._belt = belt
+        self._rest = memoryview(belt.tap.header)
+
+    def readinto1(self, into: memoryview) -> int:
+        """Some bytes; waits for the first."""
+        while not self._rest:
+            chunk = self._belt.take(_PATIENCE_SECONDS)
+            if chunk is not None:
+                self._rest = memoryview(chunk.data)
+            elif self._belt.over:
+                return 0
+        count = min(len(into), len(self._rest))
+        into[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def waits(self, seconds: float) -> bool:
+        """Whether there is more, or will be within so many seconds."""
+        return bool(self._rest) or self._belt.waits(seconds)
+
+    @property
+    def dropped(self) -> int:
+        """Packets lost since the beginning."""
+        return self._belt.drops().total

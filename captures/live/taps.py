@@ -1,0 +1,128 @@
+"""What listens to an interface: `Tap`, whatever is behind it.
+
+Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
+`read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still gives what the kernel had taken
+until then, and then None.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from time import monotonic
+from typing import Final, NamedTuple, Protocol
+
+from captures.problems import CaptureError
+
+SNAPLEN: Final = 262_144
+"""Bytes kept of a packet, tcpdump's default: cards that join segments hand up "packets" of 64 KiB and more."""
+
+BUFFER_BYTES: Final = 64 << 20
+"""What the kernel holds for us. The tools' default of 2 MiB is 20 ms of 100,000 packets a second,
+and lost a sixth of them."""
+
+WAIT_SECONDS: Final = 0.05
+"""So long the kernel gathers packets before it hands them over, however few."""
+
+QUIET_SECONDS: Final = 2 * WAIT_SECONDS
+"""After so long without a packet, what came before `stop` has been handed over, where the kernel's count agrees."""
+
+LATE_SECONDS: Final = 10 * WAIT_SECONDS
+"""And after so long, where it does not: what loopback sends is counted twice, and we take it once."""
+
+MOST_PACKETS: Final = 4096
+"""Packets of a chunk: so one chunk is bounded, and the clock is looked at in time."""
+
+MICROSECONDS, NANOSECONDS = 0xA1B2C3D4, 0xA1B23C4D
+HEADER: Final = struct.Struct("<IHHiIII")
+"""A pcap file's: magic, version, zone, accuracy, snap length, link type."""
+
+
+class Chunk(NamedTuple):
+    """Whole records, as they stand in a pcap file, and how many."""
+
+    data: bytes
+    packets: int
+
+
+NOTHING: Final = Chunk(b"", 0)
+
+
+class Counts(NamedTuple):
+    """What was lost before we had it, since the beginning; None where nobody says."""
+
+    kernel: int | None
+    """Packets for which the buffer had no room."""
+    interface: int | None
+    """Packets that the network card or its driver lost."""
+
+
+class Ending:
+    """When a tap that was told to stop is over: what the kernel took until then has been handed over."""
+
+    def __init__(self) -> None:
+        self._told: float | None = None
+        self._left = BUFFER_BYTES
+
+    def tell(self) -> None:
+        if self._told is None:
+            self._told = monotonic()
+
+    def took(self, count: int) -> None:
+        """So many bytes were handed over."""
+        if self._told is not None:
+            self._left -= count
+
+    @property
+    def full(self) -> bool:
+        """More came since than the buffer holds: the rest came after `stop`."""
+        return self._left < 0
+
+    def over(self, all_there: Callable[[], bool]) -> bool:
+        """Nothing waits at this moment: will more come? `all_there`: as much was handed over as the kernel counts."""
+        if self._told is None:
+            return False
+        waited = monotonic() - self._told
+        return waited >= LATE_SECONDS or (waited >= QUIET_SECONDS and all_there())
+
+
+class Tap(Protocol):
+    """An interface that is listened to.
+
+    interface, expression   what was asked for (the filter as it stands)
+    how                     what captures, for people
+    header                  the 24 bytes that a pcap file of these records begins with
+    problem                 why it ended by itself; empty until then
+    """
+
+    interface: str
+    expression: str
+    how: str
+    header: bytes
+    problem: str
+
+    def read(self) -> Chunk | None:
+        """What has come; `NOTHING` after a short while without any; None when it is over."""
+        ...
+
+    def counts(self) -> Counts: ...
+
+    def stop(self) -> None:
+        """Nothing that comes from now on is wanted."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def file_header(link: int, snaplen: int) -> bytes:
+    """The header of a pcap file in nanoseconds."""
+    return HEADER.pack(NANOSECONDS, 2, 4, 0, 0, snaplen, link)
+
+
+def no_rights(interface: str) -> CaptureError:
+    """The error where the system does not let us listen."""
+    return CaptureError(
+        f"{interface}: no right to capture here (that takes CAP_NET_RAW)",
+        "sudo kwire ..., or as one who may: sudo tcpdump -B 65536 -U -w - -i "
+        f"{interface} tcp | kwire analyze - -o DATASET; or --via dumpcap, once you are in its group (wireshark)",
+    )

@@ -1,0 +1,69 @@
+"""kwire in a process of its own while a test sends packets: begun, waited for, ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.shared import KWIRE, ROOT
+
+SECONDS = 600
+"""A hang is meant: kernels may have to be compiled on a machine that does much else."""
+
+
+class Running:
+    """A process that captures. `said`: what it wrote to stderr so far, line by line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    def wait_for(self, word: str) -> None:
+        """A line on stderr with this word in it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if word in line:
+                return
+        raise AssertionError(f"it ended without {word!r}: {''.join(self.said)}")
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Signal it, and wait for its end: its exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self.process.stderr is not None
+        self.said += self.process.stderr.readlines()
+        return self.process.wait(SECONDS)
+
+
+@contextmanager
+def running(
+    *arguments: object, folder: Path | None = None, stdout: int | None = subprocess.DEVNULL
+) -> Iterator[Running]:
+    """Run a command; it is killed if it still runs at the end."""
+    process = subprocess.Popen(
+        [*KWIRE, *map(str, arguments)], cwd=folder or ROOT, text=True, stdin=subprocess.DEVNULL, stdout=stdout,
+        stderr=subprocess.PIPE, env=None,
+    )  # fmt: skip
+    try:
+        yield Running(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def capturing(*arguments: object, folder: Path | None = None) -> Iterator[Running]:
+    """The same, once it listens."""
+    with running(*arguments, folder=folder) as begun:
+        begun.wait_for("capturing on")
+        yield begun

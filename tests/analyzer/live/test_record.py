@@ -1,0 +1,195 @@
+"""`kwire record` as a user runs it: what is sent on an interface is in the file, however it ends.
+
+(proves: analyzer/live/record.py, analyzer/live/options.py, analyzer/live/ending.py)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import analyzer
+from analyzer.live import options
+from captures import forge
+from tests.analyzer.live.running import capturing, running
+from tests.live import Wire, sample_records
+from tests.shared import KWIRE, ROOT
+
+RECORDS = sample_records()
+FRAMES = [record.data for record in RECORDS]
+
+
+def frames_of(path: Path) -> list[bytes]:
+    return [record.data for record in forge.loaded(path)[1]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_well_and_all_that_came_is_kept(number: int, wire: Wire, tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    with capturing("record", "-i", wire.name, "-o", path) as recording:
+        wire.send(FRAMES)
+        assert recording.end(number) == 0
+    assert frames_of(path) == FRAMES
+    assert recording.said[-1] == f"kwire: {len(FRAMES)} packets, 0.1 MB; none dropped\n"
+    assert json.loads((tmp_path / "a.pcap.stats.json").read_text())["packets"] == len(FRAMES)
+
+
+def test_a_killed_one_leaves_a_file_that_can_be_read(wire: Wire, tmp_path: Path) -> None:
+    """Once a line says that the packets are written, they are."""
+    path = tmp_path / "a.pcap"
+    with capturing("record", "-i", wire.name, "-o", path) as recording:
+        wire.send(FRAMES)
+        recording.wait_for(f" {len(FRAMES)} packets")
+        recording.process.kill()
+        recording.wait()
+    assert frames_of(path) == FRAMES
+    found = analyzer.analyze(path)
+    assert not [note for note in found.notes if "ends" in note]
+    assert found.captures[0]["packets"]["dropped_by_capture"] == 0
+
+
+def test_it_ends_by_itself_after_a_time(wire: Wire, tmp_path: Path) -> None:
+    with running("record", "-i", wire.name, "-o", tmp_path / "a.pcap", "--for", "100ms") as recording:
+        assert recording.wait() == 0
+    assert frames_of(tmp_path / "a.pcap") == []
+
+
+def test_a_row_of_files_is_bounded(wire: Wire, tmp_path: Path) -> None:
+    command = ["record", "-i", wire.name, "-o", f"{tmp_path}/row/", "--rotate-bytes", "20kB", "--keep", "2"]
+    with capturing(*command) as recording:
+        wire.send(FRAMES)
+        assert recording.end() == 0
+    files = sorted((tmp_path / "row").glob("*.pcap"))
+    assert len(files) == 2
+    kept = [frame for path in files for frame in frames_of(path)]
+    assert kept == FRAMES[-len(kept) :]
+    assert "files; none dropped" in recording.said[-1]
+
+
+def test_another_command_reads_it_as_it_is_captured(wire: Wire) -> None:
+    """`-o -`, as through ssh."""
+    command = [*KWIRE, "record", "-i", wire.name, "-o", "-"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as recording:
+        assert recording.stdout is not None
+        assert recording.stderr is not None
+        assert b"capturing on" in recording.stderr.readline()
+        head = recording.stdout.read(24)
+        wire.send(FRAMES[:1])
+        size = 16 + len(FRAMES[0])
+        assert recording.stdout.read(size)[16:] == FRAMES[0]
+        recording.stdout.close()
+        wire.send(FRAMES[:1])
+        recording.stderr.read()
+        assert recording.wait() == 0
+    assert len(head) == 24
+
+
+def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody takes them until all have come, and there is room for half of them."""
+    from analyzer import cli
+    from captures.live import belt, taps
+
+    monkeypatch.setattr(taps, "MOST_PACKETS", 10)
+    monkeypatch.setattr("captures.live.libpcap.MOST_PACKETS", 10)
+    room = sum(len(frame) + 16 for frame in FRAMES) // 2
+    original = belt.Belt.__init__
+
+    def small(self: belt.Belt, tap: taps.Tap, spool: str | None = None) -> None:
+        original(self, tap, spool, room)
+        start = self.start
+
+        def begin() -> belt.Belt:
+            start()
+            wire.send(FRAMES)
+            self.stop()
+            self._thread.join()
+            return self
+
+        self.start = begin  # type: ignore[method-assign]
+
+    monkeypatch.setattr(belt.Belt, "__init__", small)
+    path = tmp_path / "a.pcapng"
+    assert cli.main(["record", "-i", wire.name, "-o", str(path)]) == 0
+    said = json.loads((tmp_path / "a.pcapng.stats.json").read_text())
+    assert 0 < said["dropped_by_kwire"] < len(FRAMES)
+    assert said["packets"] + said["dropped_by_kwire"] == len(FRAMES)
+    found = analyzer.analyze(path)
+    assert found.captures[0]["packets"]["dropped_by_capture"] == said["dropped"]
+    assert "capture-lost-packets" in found.findings.column("code").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-i", "nosuch0", "-o", "{tmp}/a.pcap"], "-i nosuch0: no such interface"),
+        (["-i", "lo", "-f", "tcp porrt", "-o", "{tmp}/a.pcap"], "-f 'tcp porrt': "),
+        (["-i", "lo", "-o", "{tmp}/no/a.pcap"], "{tmp}/no/a.pcap: cannot be written: No such file or directory"),
+        (["-i", "lo", "-o", "{tmp}/a.pcap", "--keep", "3"], "--keep goes with several files"),
+        (["-i", "lo", "-o", "-", "--rotate-bytes", "3"], "-o -: what goes to stdout does not rotate"),
+        (["-i", "lo", "-o", "{tmp}/a.pcap", "--rotate-bytes", "many"], "argument --rotate-bytes: 'many' is not"),
+        (["-i", "lo", "-o", "{tmp}/a.pcap", "--for", "ever"], "argument --for: 'ever' is not a duration"),
+        (["-o", "{tmp}/a.pcap"], "the following arguments are required: -i/--interface"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_a_hint(
+    arguments: list[str], message: str, wire: Wire, tmp_path: Path
+) -> None:
+    command = [*KWIRE, "record", *(word.format(tmp=tmp_path) for word in arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert lines[0].startswith(f"kwire: {message.format(tmp=tmp_path)}")
+    assert lines[1].startswith("hint: ")
+    assert len(lines) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_line_and_what_was_written_is_kept(wire: Wire, tmp_path: Path) -> None:
+    """A limit on the size of files (with its signal ignored, as Python does) stands for the disk."""
+    program = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+from analyzer.cli import main
+sys.exit(main(["record", "-i", {wire.name!r}, "-o", {str(tmp_path / "a.pcap")!r}]))
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True) as recording:
+        assert recording.stderr is not None
+        assert "capturing on" in recording.stderr.readline()
+        wire.send(FRAMES)
+        said = [line for line in recording.stderr if not line.startswith(" ")]
+        assert recording.wait() == 2
+    kept = frames_of(tmp_path / "a.pcap")
+    assert kept == FRAMES[: len(kept)]
+    assert len(kept) > 100
+    assert said[0] == f"kwire: {tmp_path}/a.pcap: cannot be written: File too large; {len(kept)} packets are kept\n"
+    assert said[1].startswith("hint: free some space")
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60s", 60), ("500ms", 0.5), ("5m", 300), ("1.5h", 5400), ("90", 90), ("2min", 120), ("1 d", 86400)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert options.duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1000", 1000), ("100MB", 10**8), ("64MiB", 1 << 26), ("1g", 10**9), ("2 kB", 2000)]
+)
+def test_sizes(text: str, number: int) -> None:
+    assert options.size(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1x", "s", "0s", "1e3", "nan", "1.5.2s", "9" * 40, "٣s"])
+def test_what_is_no_duration_and_no_size(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.duration(text)
+    with pytest.raises(argparse.ArgumentTypeError):
+        options.size(text)

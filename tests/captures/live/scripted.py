@@ -1,0 +1,65 @@
+"""A `Tap` that gives what a test says."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Sequence
+
+from captures.files.write import Record, pcap
+from captures.live.taps import NOTHING, Chunk, Counts
+
+HEADER_BYTES = 24
+
+
+def chunks_of(records: Sequence[Record], each: int) -> list[Chunk]:
+    """Records as a tap hands them over, so many at a time."""
+    return [
+        Chunk(pcap(records[i : i + each], nanoseconds=True)[HEADER_BYTES:], len(records[i : i + each]))
+        for i in range(0, len(records), each)
+    ]
+
+
+def packets_in(data: bytes) -> list[bytes]:
+    """The records of pcap bytes without a file header, plainly."""
+    found, at = [], 0
+    while at < len(data):
+        size = struct.unpack_from("<I", data, at + 8)[0]
+        found.append(data[at : at + 16 + size])
+        at += 16 + size
+    assert at == len(data)
+    return found
+
+
+NO_DROPS = Counts(0, 0)
+
+
+class ScriptedTap:
+    """Gives its chunks, then ends, or waits for `stop` where it is to stay open. `handed`: all were given."""
+
+    interface, expression, how = "script0", "tcp", "a script"
+
+    def __init__(self, chunks: Sequence[Chunk], counts: Counts = NO_DROPS, stays: bool = False) -> None:
+        self.header = pcap([], nanoseconds=True)
+        self.problem = ""
+        self.handed = threading.Event()
+        self._chunks = list(chunks)
+        self._counts = counts
+        self._stopped = threading.Event()
+        if not stays:
+            self._stopped.set()
+
+    def read(self) -> Chunk | None:
+        if self._chunks:
+            return self._chunks.pop(0)
+        self.handed.set()
+        return None if self._stopped.wait(0.01) else NOTHING
+
+    def counts(self) -> Counts:
+        return self._counts
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        self.stop()

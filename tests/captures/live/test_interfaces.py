@@ -1,0 +1,93 @@
+"""Which packets are left out by default, and who we are when the interface is open.
+
+(proves: captures/live/interfaces.py)
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from captures.live.interfaces import Session, default_filter, names, own_session, session_of
+from tests.shared import ROOT
+
+
+@pytest.mark.parametrize(
+    ("said", "session"),
+    [
+        ("203.0.113.7 50122 10.0.0.4 22", Session("203.0.113.7", 50122, "10.0.0.4", 22)),
+        ("fe80::1%eth0 50122 2001:DB8::4 2222", Session("fe80::1", 50122, "2001:db8::4", 2222)),
+        ("", None),
+        ("a b c d", None),
+        ("203.0.113.7 x 10.0.0.4 22", None),
+        ("host 50122 10.0.0.4 22", None),
+        ("203.0.113.7 50122 10.0.0.4", None),
+    ],
+)
+def test_what_ssh_says_of_the_session(said: str, session: Session | None) -> None:
+    assert session_of(said) == session
+
+
+def test_the_default_filter() -> None:
+    assert default_filter(None) == "tcp"
+    assert default_filter(Session("203.0.113.7", 50122, "10.0.0.4", 22)) == (
+        "tcp and not (host 203.0.113.7 and port 50122 and host 10.0.0.4 and port 22)"
+    )
+
+
+def test_the_session_is_found_though_sudo_hides_it() -> None:
+    """A parent has the variable; the process that asks does not."""
+    if not Path("/proc/self/environ").exists():
+        pytest.skip("parents can be asked on Linux only")
+    program = "from captures.live.interfaces import own_session; print(own_session())"
+    command = ["sh", "-c", 'env -u SSH_CONNECTION "$0" -c "$1"; true', sys.executable, program]
+    environment = {**os.environ, "SSH_CONNECTION": "203.0.113.7 50122 10.0.0.4 22"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(Session("203.0.113.7", 50122, "10.0.0.4", 22))
+
+
+def test_what_the_environment_says_comes_first() -> None:
+    assert own_session({"SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}) == Session("1.2.3.4", 5, "6.7.8.9", 22)
+    assert own_session({"SSH_CONNECTION": "nonsense"}) is None
+
+
+def test_loopback_is_among_the_interfaces() -> None:
+    assert "lo" in names() or "lo0" in names()
+
+
+def test_rights_that_sudo_lent_are_given_up_for_good() -> None:
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("not root: there is nothing to give up")
+    program = """
+import os
+from captures.live.interfaces import give_up_rights
+print(give_up_rights())
+print(os.getresuid(), os.getresgid(), os.getgroups())
+try:
+    os.setuid(0)
+except PermissionError:
+    print("for good")
+"""
+    environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65533"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "the interface is open: from here on as user 65534 (SUDO_UID)",
+        "(65534, 65534, 65534) (65533, 65533, 65533) [65533]",
+        "for good",
+    ]
+
+
+@pytest.mark.parametrize("said", [{}, {"SUDO_UID": "0", "SUDO_GID": "0"}, {"SUDO_UID": "x", "SUDO_GID": "1"}])
+def test_root_itself_stays_root(said: dict[str, str]) -> None:
+    program = "import os; from captures.live.interfaces import give_up_rights as g; print([g(), os.getuid()])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")} | said
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(["", os.getuid()])

@@ -1,0 +1,271 @@
+"""Capture files as they are written: whole at every moment, rotated, bounded, with what was lost beside them.
+
+(proves: captures/live/recording.py, captures/files/beside.py)
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from captures.files import CapturePoint, beside, capture_points
+from captures.files.write import Record
+from captures.live.belt import Drops
+from captures.live.recording import Recording, Target
+from captures.problems import CaptureError
+from tests.captures.live.scripted import ScriptedTap, chunks_of
+from tests.captures.reading import read_point
+from tests.live import SAMPLE, sample_records
+
+ENDINGS = ("pcap", "pcapng")
+NONE = Drops(0, 0, 0)
+
+
+def written(
+    target: Target, records: list[Record], each: int = 9, between: Callable[[Recording], None] = lambda _: None
+) -> Recording:
+    """Records written as they come, so many at a time."""
+    recording = Recording(ScriptedTap([]), target)
+    for chunk in chunks_of(records, each):
+        recording.take(chunk)
+        between(recording)
+    recording.close(NONE)
+    return recording
+
+
+def rows(*paths: Path) -> list[object]:
+    point = CapturePoint("capture", tuple(map(str, paths)))
+    return [
+        (row.time_ns, row.source, row.target, row.src_port, row.dst_port, row.seq, row.ack, row.flags, row.payload)
+        for row in read_point(point).rows
+    ]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_holds_what_came(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    made = written(Target(str(path)), sample_records())
+    assert rows(path) == rows(SAMPLE)
+    assert made.packets == len(sample_records())
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert Path(beside.path_of(str(path))).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_wireshark_reads_the_same(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    written(Target(str(path)), sample_records())
+
+    def fields(capture: Path) -> str:
+        command = ["tshark", "-r", str(capture), "-T", "fields", "-e", "frame.time_epoch", "-e", "frame.len",
+                   "-e", "tcp.seq_raw"]  # fmt: skip
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert fields(path) == fields(SAMPLE)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_is_whole_after_every_write(ending: str, tmp_path: Path) -> None:
+    """Whenever the process is killed, all that was handed to it can be read, and nothing is half there."""
+    path, copy = tmp_path / f"a.{ending}", tmp_path / "copy"
+    seen = []
+
+    def look(recording: Recording) -> None:
+        shutil.copy(path, copy)
+        reading = read_point(CapturePoint("copy", (str(copy),)))
+        assert not reading.notes
+        seen.append(reading.counts["packets"])
+        assert seen[-1] == recording.packets
+
+    written(Target(str(path)), sample_records(), each=100, between=look)
+    assert len(seen) == 7
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("each", [1, 50, 1000])
+def test_rotated_files_are_no_larger_and_together_the_same(ending: str, each: int, tmp_path: Path) -> None:
+    folder = tmp_path / "row"
+    folder.mkdir()
+    made = written(Target(str(folder / f"a.{ending}"), rotate_bytes=20_000), sample_records(), each)
+    files = sorted(path for path in folder.iterdir() if path.suffix != ".json")
+    assert len(files) == made.files > 4
+    assert [path.name[:7] for path in files] == [f"a-{i:05d}" for i in range(1, len(files) + 1)]
+    assert max(path.stat().st_size for path in files) <= 20_000
+    assert rows(*files) == rows(SAMPLE)
+    point = capture_points([str(folder)])[0]
+    assert point.paths == tuple(map(str, files))
+    assert not point.notes, "what lies beside captures is no surprise"
+
+
+def test_a_packet_larger_than_a_file_may_be_gets_one_of_its_own(tmp_path: Path) -> None:
+    records = sample_records()[:10]
+    made = written(Target(f"{tmp_path}/", rotate_bytes=50), records)
+    assert made.files == 10
+    assert rows(*sorted(tmp_path.glob("*.pcap"))) == rows(SAMPLE)[:10]
+
+
+def test_the_last_files_are_kept_and_numbers_go_on(tmp_path: Path) -> None:
+    (tmp_path / "capture-notes.pcap").write_bytes(b"not of the row")
+    target = Target(f"{tmp_path}{os.sep}", rotate_bytes=20_000, keep=3)
+    made = written(target, sample_records())
+    names = sorted(path.name for path in tmp_path.glob("capture-0*.pcap"))
+    assert [name[:13] for name in names] == [f"capture-{made.files - i:05d}" for i in (2, 1, 0)]
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == [f"{name}.stats.json" for name in names]
+    written(target, sample_records()[:1])
+    later = sorted(path.name for path in tmp_path.glob("capture-0*.pcap"))
+    assert later[:2] == names[1:]
+    assert later[2].startswith(f"capture-{made.files + 1:05d}")
+    assert (tmp_path / "capture-notes.pcap").exists()
+
+
+def test_time_rotates_a_file_that_holds_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_800_000_000 * 10**9]
+    monkeypatch.setattr("captures.live.recording.time.time_ns", lambda: now[0])
+    recording = Recording(ScriptedTap([]), Target(f"{tmp_path}/", rotate_seconds=60))
+    first, second = chunks_of(sample_records()[:20], 10)
+    now[0] += 61 * 10**9
+    recording.tick(NONE)
+    assert recording.files == 1, "an empty file is not ended"
+    recording.take(first)
+    recording.tick(NONE)
+    assert recording.files == 2
+    now[0] += 59 * 10**9
+    recording.take(second)
+    recording.tick(NONE)
+    recording.close(NONE)
+    assert recording.files == 2
+
+
+# -- what was lost ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_was_lost_is_said_of_each_file_and_read_with_it(ending: str, tmp_path: Path) -> None:
+    recording = Recording(ScriptedTap([]), Target(str(tmp_path / f"a.{ending}"), rotate_bytes=1 << 20))
+    first, second = chunks_of(sample_records()[:20], 10)
+    recording.take(first)
+    recording.tick(Drops(5, 1, 100))
+    recording.rotate()
+    recording.take(second)
+    recording.tick(Drops(9, 1, 100))
+    recording.close(Drops(12, 2, 100))
+    files = sorted(tmp_path.glob(f"*.{ending}"))
+    said = [json.loads(Path(beside.path_of(str(path))).read_text()) for path in files]
+    names = ("packets", "dropped_by_kernel", "dropped_by_interface", "dropped_by_kwire", "dropped", "ended")
+    assert [tuple(one[name] for name in names) for one in said] == [
+        (10, 5, 1, 100, 106, True), (10, 7, 1, 0, 8, True),
+    ]  # fmt: skip
+    readings = [read_point(CapturePoint("one", (str(path),))).counts["dropped_by_capture"] for path in files]
+    assert readings == [106, 8]
+    assert read_point(CapturePoint("both", tuple(map(str, files)))).counts["dropped_by_capture"] == 114
+    for path in files:
+        os.unlink(beside.path_of(str(path)))
+    alone = [read_point(CapturePoint("one", (str(path),))).counts["dropped_by_capture"] for path in files]
+    assert alone == ([106, 8] if ending == "pcapng" else [None, None]), "pcapng says it itself"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_was_lost_is_known_of_a_file_that_was_never_ended(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    recording = Recording(ScriptedTap([]), Target(str(path)))
+    recording.take(chunks_of(sample_records()[:10], 10)[0])
+    recording.tick(Drops(7, None, 0))
+    assert read_point(CapturePoint("one", (str(path),))).counts["dropped_by_capture"] == 7
+    assert json.loads(Path(beside.path_of(str(path))).read_text())["ended"] is False
+    recording.close()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"7", b'{"dropped": -1}', b'{"dropped": true}', b'{"dropped": 1e3}', b'{"dropped": "1"}',
+     b'{"dropped": 99999999999999999999}', b"[" * 60_000, b'{"dropped": 1}' + b" " * 70_000, b"\xff\xfe"],
+)  # fmt: skip
+def test_what_makes_no_sense_beside_a_capture_says_nothing(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.pcap.stats.json").write_bytes(content)
+    assert beside.dropped(str(tmp_path / "a.pcap")) is None
+
+
+def test_a_pipe_or_folder_beside_a_capture_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.pcap.stats.json")
+    (tmp_path / "b.pcap.stats.json").mkdir()
+    assert beside.dropped(str(tmp_path / "a.pcap")) is None
+    assert beside.dropped(str(tmp_path / "b.pcap")) is None
+
+
+# -- what cannot be written to ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("room", [30_000, 30_001, 30_017, 30_100])
+def test_a_full_disk_keeps_whole_records(
+    ending: str, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes part of a write, then none."""
+    path = tmp_path / f"a.{ending}"
+    recording = Recording(ScriptedTap([]), Target(str(path)))
+    write, used = os.write, [path.stat().st_size]
+
+    def into_little(descriptor: int, data: bytes) -> int:
+        left = room - used[0]
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = write(descriptor, data[:left])
+        used[0] += done
+        return done
+
+    monkeypatch.setattr("captures.live.recording.os.write", into_little)
+    def take() -> None:
+        for chunk in chunks_of(sample_records(), 50):
+            recording.take(chunk)
+
+    with pytest.raises(CaptureError, match=r"cannot be written: No space left on device; \d+ packets are kept"):
+        take()
+    monkeypatch.undo()
+    kept = recording.packets
+    reading = read_point(CapturePoint("kept", (str(path),)))
+    assert not reading.notes
+    assert reading.counts["packets"] == kept > 50
+    assert rows(path) == rows(SAMPLE)[: len(rows(path))]
+
+
+def test_a_full_disk_of_its_own() -> None:
+    """/dev/full is one."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with pytest.raises(CaptureError, match="is there already, and is no capture"):
+        Recording(ScriptedTap([]), Target("/dev/full"))
+
+
+def test_only_a_capture_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcap"
+    path.write_text("a letter")
+    with pytest.raises(CaptureError, match="no capture"):
+        Recording(ScriptedTap([]), Target(str(path)))
+    assert path.read_text() == "a letter"
+    shutil.copy(SAMPLE, path)
+    path.chmod(0o644)
+    beside.write(str(path), b'{"dropped": 5}')
+    written(Target(str(path)), sample_records()[:3])
+    assert len(rows(path)) == 3
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert beside.dropped(str(path)) == 0
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    shutil.copy(SAMPLE, tmp_path / "other.pcap")
+    (tmp_path / "a.pcap").symlink_to(tmp_path / "other.pcap")
+    with pytest.raises(CaptureError, match="no capture"):
+        Recording(ScriptedTap([]), Target(str(tmp_path / "a.pcap")))
+    assert rows(tmp_path / "other.pcap") == rows(SAMPLE)
+
+
+def test_a_folder_that_is_not_there_is_a_problem_and_one_with_a_slash_is_made(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="cannot be written"):
+        Recording(ScriptedTap([]), Target(str(tmp_path / "no" / "a.pcap")))
+    made = written(Target(f"{tmp_path / 'new'}{os.sep}"), sample_records()[:3])
+    assert Path(made.path).parent == tmp_path / "new"
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,287 @@
+"""What listens to an interface gives exactly what was sent there: libpcap, Linux's ring, and other tools.
+
+Each packet is one that the test sends on an interface of its own; what is told to stop still hands over all that came.
+
+(proves: captures/live/libpcap.py, ring.py, tools.py, by_scapy.py, opening.py)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from captures.files.write import Record, pcap
+from captures.live import libpcap, opening
+from captures.live.belt import Belt
+from captures.live.interfaces import Session
+from captures.live.opening import Asked, opened
+from captures.live.ring import Ring
+from captures.problems import CaptureError
+from tests.captures.live.scripted import HEADER_BYTES, packets_in
+from tests.live import Wire, sample_records
+from tests.shared import ROOT
+
+OURS = ("libpcap", "ring")
+
+
+@pytest.fixture
+def records() -> list[Record]:
+    return sample_records()
+
+
+def way(name: str) -> str:
+    """Skips where a tool is not installed."""
+    if name == "libpcap" and libpcap.library() is None:
+        pytest.skip("libpcap is not installed")
+    if name in ("tcpdump", "dumpcap") and shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    if name == "scapy" and importlib.util.find_spec("scapy") is None:
+        pytest.skip("scapy is not installed")
+    return name
+
+
+def heard(wire: Wire, asked: Asked, frames: list[bytes]) -> list[bytes]:
+    """The records that a tap gives of frames that are sent when it is open."""
+    belt = Belt(opened(asked))
+    with belt:
+        wire.send(frames)
+        belt.stop()
+        data = b""
+        while not belt.over:
+            if (chunk := belt.take(60)) is not None:
+                assert len(packets_in(chunk.data)) == chunk.packets
+                data += chunk.data
+    assert belt.tap.problem == ""
+    assert belt.drops().total == 0
+    return packets_in(data)
+
+
+@pytest.mark.parametrize("name", [*OURS, "dumpcap", "tcpdump", "scapy"])
+def test_every_packet_is_there_to_the_last_byte(name: str, wire: Wire, records: list[Record]) -> None:
+    if name == "scapy":
+        records = records[:20]  # more at once than that it may lose
+    got = heard(wire, Asked(wire.name, via=way(name)), [record.data for record in records])
+    assert [packet[16:] for packet in got] == [record.data for record in records]
+
+
+def test_the_ring_gives_byte_for_byte_what_libpcap_gives(wire: Wire, records: list[Record]) -> None:
+    """Times too: both have them of the kernel."""
+    belts = [Belt(opened(Asked(wire.name, via=way(name)))).start() for name in OURS]
+    assert belts[0].tap.header == belts[1].tap.header
+    wire.send(record.data for record in records)
+    given = []
+    for belt in belts:
+        belt.stop()
+        data = b""
+        while not belt.over:
+            chunk = belt.take(60)
+            data += chunk.data if chunk is not None else b""
+        belt.close()
+        given.append(data)
+    assert given[0] == given[1]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_packets_are_cut_at_the_snap_length(name: str, wire: Wire, records: list[Record]) -> None:
+    got = heard(wire, Asked(wire.name, snaplen=96, via=way(name)), [record.data for record in records])
+    assert [packet[16:] for packet in got] == [record.data[:96] for record in records]
+    assert [int.from_bytes(packet[12:16], "little") for packet in got] == [len(record.data) for record in records]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_by_default_tcp_and_nothing_else(name: str, wire: Wire, records: list[Record]) -> None:
+    tcp = [record.data for record in records[:20]]
+    udp = tcp[0][:23] + b"\x11" + tcp[0][24:]
+    arp = tcp[0][:12] + b"\x08\x06" + bytes(28)
+    got = heard(wire, Asked(wire.name, via=way(name)), [udp, *tcp[:10], arp, *tcp[10:]])
+    assert [packet[16:] for packet in got] == tcp
+    got = heard(wire, Asked(wire.name, "", via=name), [udp, arp, *tcp])
+    assert [packet[16:] for packet in got if packet[16:] in (udp, arp, *tcp)] == [udp, arp, *tcp]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ones_own_ssh_session_is_left_out(
+    name: str, wire: Wire, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pretending that a connection of the sample is the session."""
+
+    def ports(frame: bytes) -> set[int]:
+        return {int.from_bytes(frame[34:36], "big"), int.from_bytes(frame[36:38], "big")}
+
+    frames = [record.data for record in records]
+    client, broker = (int.from_bytes(frames[0][at : at + 2], "big") for at in (34, 36))
+    monkeypatch.setenv("SSH_CONNECTION", f"127.0.0.1 {client} 127.0.0.1 {broker}")
+    got = [packet[16:] for packet in heard(wire, Asked(wire.name, via=way(name)), frames)]
+    assert got == [frame for frame in frames if ports(frame) != {client, broker}]
+    assert 0 < len(got) < len(frames)
+
+
+def test_the_rings_filter_knows_ipv6(wire: Wire) -> None:
+    head = bytes(12) + b"\x86\xdd" + b"\x60\0\0\0" + (20).to_bytes(2, "big")
+    tcp, udp = (head + bytes([protocol, 64]) + bytes(32) + bytes([1, 2, 3, 4]) + bytes(16) for protocol in (6, 17))
+    assert [packet[16:] for packet in heard(wire, Asked(wire.name, via="ring"), [udp, tcp])] == [tcp]
+
+
+def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: list[Record]) -> None:
+    """They have no ports: what looks like some is content."""
+    frame = bytearray(records[0].data)
+    client, broker = (int.from_bytes(frame[at : at + 2], "big") for at in (34, 36))
+    frame[20:22] = (7).to_bytes(2, "big")
+    tap = Ring(wire.name, "tcp", Session("127.0.0.1", client, "127.0.0.1", broker), 262_144)
+    with Belt(tap) as belt:
+        wire.send([records[0].data, bytes(frame)])
+        belt.stop()
+        chunk = belt.take(60)
+        assert chunk is not None
+        assert [packet[16:] for packet in packets_in(chunk.data)] == [bytes(frame)]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_any_says_where_a_packet_was_seen(name: str, wire: Wire, records: list[Record]) -> None:
+    """Cooked, SLL2: the header ends with the interface; other interfaces may be busy."""
+    got = heard(wire, Asked("any", via=way(name)), [record.data for record in records[:5]])
+    index = socket.if_nametoindex(wire.name)
+    ours = [packet[16:] for packet in got if int.from_bytes(packet[20:24], "big") == index]
+    assert [packet[20:] for packet in ours] == [record.data[14:] for record in records[:5]]
+    assert {packet[:2] for packet in ours} == {b"\x08\x00"}
+
+
+@pytest.mark.parametrize("name", [*OURS, "dumpcap"])
+def test_an_interface_that_is_not_there_names_those_that_are(name: str) -> None:
+    with pytest.raises(CaptureError, match="no such interface") as raised:
+        opened(Asked("nosuch0", via=way(name)))
+    assert "lo" in raised.value.hint
+
+
+@pytest.mark.parametrize("name", ["libpcap", "dumpcap"])
+def test_a_filter_that_says_nothing_is_shown(name: str, wire: Wire) -> None:
+    with pytest.raises(CaptureError, match="tcp porrt 3"):
+        opened(Asked(wire.name, "tcp porrt 3", via=way(name)))
+
+
+def test_the_ring_takes_no_filter_of_ones_own() -> None:
+    with pytest.raises(CaptureError, match="needs libpcap"):
+        opened(Asked("lo", "tcp port 1", via="ring"))
+
+
+def test_without_libpcap_the_ring_takes_its_place(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libpcap, "library", lambda: None)
+    tap = opened(Asked(wire.name))
+    assert isinstance(tap, Ring)
+    tap.close()
+    with pytest.raises(CaptureError, match="libpcap is not installed"):
+        opened(Asked(wire.name, via="libpcap"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_who_may_not_capture_is_told_how_to(name: str) -> None:
+    """In a process that has given up root."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("not root: there is nothing to give up")
+    way(name)
+    program = f"""
+import os
+from captures.live.opening import Asked, opened
+from captures.problems import CaptureError
+from numpy import zeros
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    opened(Asked("lo", via={name!r}))
+except CaptureError as problem:
+    print(problem, "|", problem.hint)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "lo: no right to capture here (that takes CAP_NET_RAW) | sudo kwire" in done.stdout
+    assert "setcap" not in done.stdout
+
+
+def test_an_interface_that_goes_away_ends_the_capture() -> None:
+    from tests.live import a_wire
+
+    with a_wire() as wire:
+        belt = Belt(opened(Asked(wire.name, via="ring")))
+        with belt:
+            wire.remove()
+            while not belt.over:
+                belt.take(60)
+        assert "down" in belt.tap.problem
+
+
+# -- other tools, played by a script: how they are called, what they say, how they are ended ---------------------------
+FAKE = """#!/bin/sh
+echo "$@" > {said}
+echo "listening on eth0" >&2
+cat {capture}
+trap 'echo "3 packets captured" >&2; echo "12 packets dropped by kernel" >&2; exit 0' TERM
+while :; do sleep 0.01; done
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: list[Record]) -> Path:
+    """A tcpdump that gives a file and waits to be ended."""
+    (tmp_path / "given.pcap").write_bytes(pcap(records[:7], nanoseconds=True))
+    script = tmp_path / "bin" / "tcpdump"
+    script.parent.mkdir()
+    script.write_text(FAKE.format(said=tmp_path / "said", capture=tmp_path / "given.pcap"))
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(fake: Path) -> None:
+    with Belt(opened(Asked("lo", "tcp port 9092", via="tcpdump"))) as belt:
+        chunk = belt.take(60)
+        assert chunk is not None
+        assert chunk.data == (fake / "given.pcap").read_bytes()[HEADER_BYTES:]
+        assert chunk.packets == 7
+        belt.stop()
+        assert belt.take(60) is None
+        assert belt.over
+    assert belt.drops().kernel == 12
+    said = (fake / "said").read_text().split()
+    assert said[: said.index("--")] == [
+        "-i", "lo", "-U", "-w", "-", "-s", "262144", "-B", "65536", "--time-stamp-precision=nano",
+    ]  # fmt: skip
+    assert said[said.index("--") + 1 :] == ["tcp", "port", "9092"]
+
+
+def test_a_tool_that_ends_by_itself_is_told(fake: Path) -> None:
+    (fake / "bin" / "tcpdump").write_text(f"#!/bin/sh\ncat {fake}/given.pcap\necho 'tcpdump: cable cut' >&2\n")
+    with Belt(opened(Asked("lo", via="tcpdump"))) as belt:
+        while not belt.over:
+            belt.take(60)
+    assert belt.packets == 7
+    assert belt.tap.problem == "tcpdump ended: tcpdump: cable cut"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("tcpdump: eth9: moon phase", "--via tcpdump: tcpdump: eth9: moon phase"),
+     ("tcpdump: lo: You don't have permission to capture", "lo: no right to capture here")],
+)  # fmt: skip
+def test_a_tool_that_does_not_begin_is_told(said: str, told: str, fake: Path) -> None:
+    (fake / "bin" / "tcpdump").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    with pytest.raises(CaptureError) as raised:
+        opened(Asked("lo", via="tcpdump"))
+    assert str(raised.value).startswith(told)
+
+
+def test_a_tool_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CaptureError, match="--via dumpcap: it is not installed"):
+        opened(Asked("lo", via="dumpcap"))
+
+
+def test_the_ways_of_the_command_line_are_those_there_are() -> None:
+    from analyzer.live import options
+
+    assert options.WAYS == opening.WAYS
