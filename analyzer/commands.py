@@ -25,8 +25,11 @@ from analyzer.protocol.budget import BYTES
 from analyzer.records.log_names import is_log
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
     from analyzer.dataset import Dataset
     from analyzer.filter.naming import Named
+    from analyzer.points import Progress
 
 
 _NARROWEST = 60
@@ -106,18 +109,25 @@ def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
         sys.stdout.write(summary_text(result.summary, options.out))
 
 
-def dataset_of(captures: Sequence[str], out: str, options: argparse.Namespace, keep_bytes: bool = False) -> None:
+def dataset_of(
+    captures: Sequence[str],
+    out: str,
+    options: argparse.Namespace,
+    keep_bytes: bool = False,
+    progress: Progress | None = None,
+    seen: Callable[[str, Table], None] | None = None,
+) -> None:
     """Analyse the captures that a command was given in place of a dataset; `options`: those of reading; `keep_bytes`:
-    with the table `messages`."""
+    with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows."""
     _announce_compilation()
     from analyzer import reading
     from analyzer.options import Reading
     from analyzer.points import Choice
 
-    with _progress() as progress:
+    with _progress() if progress is None else contextlib.nullcontext(progress) as report:
         result = reading.decode(
-            captures, out, Reading.asked(options), Choice.of(options.filter, keep_bytes=keep_bytes), progress=progress,
-            stdin=sys.stdin.buffer,
+            captures, out, Reading.asked(options), Choice.of(options.filter, keep_bytes=keep_bytes), progress=report,
+            stdin=sys.stdin.buffer, seen=seen,
         )  # fmt: skip
     _print_notes(result)
 

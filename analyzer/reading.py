@@ -116,8 +116,10 @@ def decode(
     wait: bool = False,
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
+    seen: Callable[[str, pa.Table], None] | None = None,
 ) -> Dataset:
-    """`analyze`, with how to read and what is wanted as objects."""
+    """`analyze`, with how to read and what is wanted as objects. `seen` gets the rows of tables, but for findings, as
+    they are written to `out`."""
     logs, rest = log_points(_arguments(captures))
     points: list[CapturePoint | LogPoint] = [*(capture_points(rest, how.rotated) if rest else ()), *logs]
     settings = how.settings(choice.keep)
@@ -134,7 +136,13 @@ def decode(
         return result
     with Writer(out, append, wait) as writer:
         check_names(points, writer)
-        result = joined([read_point(point, settings, choice, writer.write, progress, stdin) for point in points])
+
+        def put(name: str, table: pa.Table) -> None:
+            if seen is not None:
+                seen(name, table)
+            writer.write(name, table)
+
+        result = joined([read_point(point, settings, choice, put, progress, stdin) for point in points])
         writer.write("findings", judged(result, writer.settle()))
         writer.commit(manifest(result))
     return result

@@ -43,13 +43,14 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class View:
     """What is looked at. `command`: how to ask the same in a terminal, a filter and the like left to be added; `first`:
-    the filter that the page begins with."""
+    the filter that the page begins with; `growing`: more exchanges are to come."""
 
     tables: Tables
     messages: Messages
     name: str
     command: tuple[str, ...]
     first: str = ""
+    growing: bool = False
 
 
 def answered(view: View, what: str, query: Query) -> Answer:
@@ -117,7 +118,8 @@ def info(view: View, query: Query) -> Any:
     ends = [end for name in ("request_time", "response_time") for end in columns.range(name) or ()]
     dataset = view.tables.dataset
     return {
-        "api": 1, "version": __version__, "name": view.name, "exchanges": columns.n, "filter": view.first,
+        "api": 1, "version": __version__, "name": view.name, "growing": view.growing, "exchanges": columns.n,
+        "filter": view.first,
         "first_time": min(ends, default=None), "last_time": max(ends, default=None),
         "captures": [one["name"] for one in dataset.captures], "coverage": _safe(dataset.coverage),
         "meaning": any(one.get("meaning") for one in dataset.captures),

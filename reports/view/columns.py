@@ -77,29 +77,37 @@ def make(dataset: StoredDataset, topic_name: Callable[[str], str], folder: Path)
     """Write the columns of a dataset. Raises DatasetError where its files cannot be read, OSError where the folder
     cannot be written."""
     files = [dataset.path / entry["path"] for entry in dataset.manifest["files"] if entry["table"] == "exchanges"]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with readable(dataset.path, "exchanges"):
-        taken = _Taken(files)
-        first = _times(taken, "request_time")
-        late = first == _null(first)
-        first[late] = _times(taken, "response_time")[late]
-        order = np.argsort(first, kind="stable")
-        del first, late
-        values: dict[str, list[Any]] = {}
-        empty: list[str] = []
-        for name in INTEGERS:
-            numbers = _times(taken, name)
-            if not (numbers != _null(numbers)).any():
-                empty.append(name)
-            _save(folder, name, _narrow(numbers)[order])
-        for name in TEXTS:
-            codes, values[name] = _coded(taken.column(name), str)
-            _save(folder, name, _narrow_codes(codes, values[name])[order])
-        for name, parts in ADDRESSES.items():
-            codes, values[name] = _addresses(taken, *parts)
-            _save(folder, name, _narrow_codes(codes, values[name])[order])
-        values["topics"] = _save_topics(folder, taken, order, topic_name)
-        _save_errors(folder, taken, order)
+        _make(_Files(files), topic_name, folder)
+
+
+def make_of(rows: Sequence[pa.Table], topic_name: Callable[[str], str], folder: Path) -> None:
+    """The same of rows of the table that are in no dataset yet. Raises OSError."""
+    _make(_Rows(rows), topic_name, folder)
+
+
+def _make(taken: _Taken, topic_name: Callable[[str], str], folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    first = _times(taken, "request_time")
+    late = first == _null(first)
+    first[late] = _times(taken, "response_time")[late]
+    order = np.argsort(first, kind="stable")
+    del first, late
+    values: dict[str, list[Any]] = {}
+    empty: list[str] = []
+    for name in INTEGERS:
+        numbers = _times(taken, name)
+        if not (numbers != _null(numbers)).any():
+            empty.append(name)
+        _save(folder, name, _narrow(numbers)[order])
+    for name in TEXTS:
+        codes, values[name] = _coded(taken.column(name), str)
+        _save(folder, name, _narrow_codes(codes, values[name])[order])
+    for name, parts in ADDRESSES.items():
+        codes, values[name] = _addresses(taken, *parts)
+        _save(folder, name, _narrow_codes(codes, values[name])[order])
+    values["topics"] = _save_topics(folder, taken, order, topic_name)
+    _save_errors(folder, taken, order)
     empty += [name for name in TEXTS if not values[name]]
     _list(folder, len(order), values, empty)
 
@@ -137,7 +145,27 @@ def opened(folder: Path) -> Columns:
 
 
 class _Taken:
-    """The files of the table, a column at a time; text comes as numbers of distinct values."""
+    """The table's rows, a column at a time."""
+
+    def pieces(self, name: str) -> list[Any]:
+        """Arrays of a column, one behind the other."""
+        raise NotImplementedError
+
+    def column(self, name: str) -> Any:
+        """A column as one array; text may be numbers of distinct values."""
+        chunks = self.pieces(name)
+        if not chunks:
+            return pa.nulls(0, TYPES[name])
+        if any(pa.types.is_dictionary(chunk.type) for chunk in chunks):
+            chunks = [c if pa.types.is_dictionary(c.type) else c.dictionary_encode() for c in chunks]
+            found = pa.chunked_array(chunks).unify_dictionaries()
+        else:
+            found = pa.chunked_array(chunks)
+        return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+
+
+class _Files(_Taken):
+    """Parquet files; text comes as numbers of distinct values."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = []
@@ -147,22 +175,24 @@ class _Taken:
             texts = [path for path in paths if path in TEXTS or path.startswith("topics.")]
             self._files.append(pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts))
 
-    def column(self, name: str) -> Any:
-        """A column of all files as one array; one that older datasets lack is null."""
-        chunks: list[Any] = []
+    def pieces(self, name: str) -> list[Any]:
+        found: list[Any] = []
         for file in self._files:
             if name in file.schema_arrow.names:
-                chunks += file.read(columns=[name]).column(0).chunks
-            else:
-                chunks.append(pa.nulls(file.metadata.num_rows, TYPES[name]))
-        if not chunks:
-            return pa.nulls(0, TYPES[name])
-        if any(pa.types.is_dictionary(chunk.type) for chunk in chunks):
-            chunks = [c if pa.types.is_dictionary(c.type) else c.dictionary_encode() for c in chunks]
-            found = pa.chunked_array(chunks).unify_dictionaries()
-        else:
-            found = pa.chunked_array(chunks)
-        return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+                found += file.read(columns=[name]).column(0).chunks
+            else:  # an older dataset
+                found.append(pa.nulls(file.metadata.num_rows, TYPES[name]))
+        return found
+
+
+class _Rows(_Taken):
+    """Tables in memory."""
+
+    def __init__(self, tables: Sequence[pa.Table]) -> None:
+        self._tables = tables
+
+    def pieces(self, name: str) -> list[Any]:
+        return [chunk for table in self._tables for chunk in table.column(name).chunks]
 
 
 def _null(array: np.ndarray) -> int:

@@ -48,20 +48,20 @@ def view(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         stack.callback(listening.close)
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))  # what is to go goes
-        shown = opening.opened(options.sources, options, stack)
+        stage = opening.begun(options.sources, options, stack)
         door = Door(token or secrets.token_urlsafe(32), token is not None, _names(host, port), port)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/" + ("" if token is not None else f"?token={door.token}")
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
-        count = shown.tables.columns.n
-        sys.stderr.write(f"kwire: {count:,} exchanges at the address above; Ctrl-C ends\n")
+        count, more = stage.shown().tables.columns.n, "" if stage.done else " (the first; more are being read)"
+        sys.stderr.write(f"kwire: {count:,} exchanges{more} at the address above; Ctrl-C ends\n")
         if not local:
             sys.stderr.write("note: the page is not encrypted on its way; a tunnel (ssh -L) is\n")
         if options.open and token is None:
             _open(address)
         config = uvicorn.Config(
-            application(shown, door), log_level="critical", lifespan="off", server_header=False, access_log=False,
+            application(stage, door), log_level="critical", lifespan="off", server_header=False, access_log=False,
             timeout_graceful_shutdown=1, ws="none",
         )  # fmt: skip
         uvicorn.Server(config).run(sockets=[listening])

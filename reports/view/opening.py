@@ -15,22 +15,32 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import pyarrow as pa
 
 from analyzer import __version__
 from analyzer.commands import dataset_of
 from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset
 from analyzer.failure import Failure
 from analyzer.options import Reading
+from analyzer.points import Progress
 from captures.cache import cache_root
 from captures.files import CaptureError, capture_points, urls
+from captures.problems import Problem
 from reports.output import name_of
 from reports.view import columns
 from reports.view.answers import View
 from reports.view.messages import Captures, Messages
+from reports.view.stage import Ended, Growing, Stage
 from reports.view.tables import Tables
+
+ENDING_SECONDS: Final = 10
+"""An analysis that nobody looks at any more is waited for so long: its files are cleared away."""
 
 LIMIT_BYTES: Final = 8 << 30
 """Of all views kept: ten million exchanges take some 1.5 GB. The longest unused go first."""
@@ -38,6 +48,50 @@ LIMIT_BYTES: Final = 8 << 30
 
 def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
     """The view of a dataset or of captures; what is not to stay goes when `stack` does. Raises Problem."""
+    if _is_dataset(sources, options):
+        return _of_dataset(sources[0], options, stack)
+    asked = _asked(sources, options, stack)
+    if not is_dataset(asked.made):
+        asked.analyse()
+    return asked.view()
+
+
+def begun(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> Stage:
+    """The same; captures that were not analysed yet are so in the background, and the stage has their first exchanges
+    as soon as there are some. Raises Problem."""
+    if _is_dataset(sources, options):
+        return Stage.of(_of_dataset(sources[0], options, stack))
+    asked = _asked(sources, options, stack)
+    if is_dataset(asked.made):
+        return Stage.of(asked.view())
+    stage = Stage()
+    thread = threading.Thread(target=_analyse, args=(asked, stage), daemon=True)
+    thread.start()
+
+    def end() -> None:
+        stage.ended = True
+        thread.join(ENDING_SECONDS)
+
+    stack.callback(end)
+    stage.shown()
+    return stage
+
+
+def _analyse(asked: _Asked, stage: Stage) -> None:
+    growing = Growing(stage, asked.folder, asked.captures, lambda tables, messages: asked.named(tables, messages, True))
+    try:
+        asked.analyse(growing.progress, growing.seen)
+        stage.become(asked.view(), done=True)
+    except Ended:
+        pass
+    except Problem as problem:
+        stage.fail(problem)
+    except Exception as failure:  # a page that waits for ever would hide it
+        stage.fail(Failure(f"the analysis failed: {failure!r}", "kwire analyze says more"))
+
+
+def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
+    """Is a dataset to be viewed? Raises Failure where what is asked does not go together."""
     datasets = [source for source in sources if is_dataset(source)]
     if datasets and len(sources) > 1:
         raise Failure(f"{datasets[0]}: a dataset is viewed alone", "kwire analyze --append makes one of several")
@@ -46,51 +100,69 @@ def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextli
             raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
         if options.keylog:
             raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
-        return _of_dataset(datasets[0], options, stack)
-    return _of_captures(sources, options, stack)
+    return bool(datasets)
 
 
 def _of_dataset(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
     dataset = open_dataset(source)
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
-    command = ("kwire", "view", source)
-    return _view(dataset, folder / "columns", _captures_of(dataset), name_of(source), command, options)
+    tables, messages = _tables(dataset, folder / "columns", _captures_of(dataset))
+    return View(tables, messages, name_of(source), ("kwire", "view", source), options.filter or "")
 
 
-def _of_captures(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+@dataclass(frozen=True)
+class _Asked:
+    """Captures that are to be viewed: where what is made of them lies, how to read them."""
+
+    sources: Sequence[str]
+    options: argparse.Namespace
+    folder: Path
+    captures: Captures | None
+
+    @property
+    def made(self) -> Path:
+        """The dataset."""
+        return self.folder / "dataset"
+
+    def analyse(self, progress: Progress | None = None, seen: Callable[[str, pa.Table], None] | None = None) -> None:
+        """Make it."""
+        asked = argparse.Namespace(**{**vars(self.options), "filter": None})
+        dataset_of(self.sources, str(self.made), asked, self.captures is None, progress, seen)
+
+    def view(self) -> View:
+        """The view of all."""
+        return self.named(*_tables(open_dataset(self.made), self.folder / "columns", self.captures))
+
+    def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
+        """A view of these captures."""
+        how = Reading.asked(self.options)
+        command = ("kwire", "show", *self.sources, *(["--rotated"] if how.rotated else []),
+                   *(word for port in how.ports for word in ("--port", str(port))),
+                   *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))))  # fmt: skip
+        name = ", ".join(map(name_of, self.sources))
+        return View(tables, messages, name, command, self.options.filter or "", growing)
+
+
+def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> _Asked:
     how = Reading.asked(options)
     again = "-" not in sources  # stdin is read once
+    if again:
+        capture_points(list(sources), how.rotated)  # what is not there is told at once
     if again and options.cache:
         folder = _folder(options, stack, "captures", *_identity(sources, how))
     else:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
-    made = folder / "dataset"
-    if not is_dataset(made):
-        asked = argparse.Namespace(**{**vars(options), "filter": None})
-        dataset_of(sources, str(made), asked, keep_bytes=not again)
-    command = ("kwire", "show", *sources, *(["--rotated"] if how.rotated else []),
-               *(word for port in how.ports for word in ("--port", str(port))),
-               *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))))  # fmt: skip
-    name = ", ".join(map(name_of, sources))
-    captures = Captures(tuple(sources), how) if again else None
-    return _view(open_dataset(made), folder / "columns", captures, name, command, options)
+    return _Asked(sources, options, folder, Captures(tuple(sources), how) if again else None)
 
 
-def _view(
-    dataset: StoredDataset,
-    folder: Path,
-    captures: Captures | None,
-    name: str,
-    command: tuple[str, ...],
-    options: argparse.Namespace,
-) -> View:
+def _tables(dataset: StoredDataset, folder: Path, captures: Captures | None) -> tuple[Tables, Messages]:
     topics = {row["topic_id"]: row["topic"] for row in dataset.topic_ids.to_table().to_pylist() if row["topic"]}
     tables = Tables(dataset, _columns(dataset, folder, topics), topics)
     messages = Messages(tables, captures)
     if captures is not None:
         tables.bodies = messages.matching
-    return View(tables, messages, name, command, options.filter or "")
+    return tables, messages
 
 
 def _columns(dataset: StoredDataset, folder: Path, topics: dict[str, str]) -> columns.Columns:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import secrets
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Final
@@ -18,12 +20,13 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reports.view.answers import Answer, View, answered
+from reports.view.answers import Answer, answered
 from reports.view.counting import asked
+from reports.view.stage import Stage
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -37,6 +40,9 @@ HEADERS: Final = {
 _RAW_HEADERS: Final = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 PAGE: Final = "view.html"
+
+TELL_SECONDS: Final = 0.25
+"""Between two looks at how far an analysis is."""
 
 WHO: Final = (
     "kwire: this page needs the link that kwire view printed, which works once.\n"
@@ -88,7 +94,7 @@ class Door:
         return response
 
 
-def application(view: View, door: Door) -> ASGIApp:
+def application(stage: Stage, door: Door) -> ASGIApp:
     """The server's application."""
     files = {
         entry.name: entry.read_bytes()
@@ -112,7 +118,7 @@ def application(view: View, door: Door) -> ASGIApp:
 
         def answer() -> Answer:
             with asked(gone):
-                return answered(view, what, query)
+                return answered(stage.shown(), what, query)
 
         watching = asyncio.create_task(_left(request, gone))
         try:
@@ -121,9 +127,13 @@ def application(view: View, door: Door) -> ASGIApp:
             watching.cancel()
         return Response(found.content, found.status, found.headers, found.type)
 
+    async def events(request: Request) -> Response:
+        return StreamingResponse(_events(stage), media_type="text/event-stream")
+
     routes = [
         Route("/", page),
         Route("/page/{name}", part),
+        Route("/api/1/events", events),
         Route("/api/1/{what}", call),
     ]
     app = Starlette(routes=routes)
@@ -140,6 +150,19 @@ def application(view: View, door: Door) -> ASGIApp:
         await (app if refused is None else refused)(scope, receive, with_headers)
 
     return guarded
+
+
+async def _events(stage: Stage) -> AsyncIterator[str]:
+    """How far the analysis is, whenever that is something else, until it is done."""
+    before = None
+    while True:
+        told = stage.told()
+        if told != before:
+            yield f"data: {json.dumps(told)}\n\n"
+            before = told
+        if told["done"]:
+            return
+        await asyncio.sleep(TELL_SECONDS)
 
 
 async def _left(request: Request, gone: threading.Event) -> None:

@@ -107,9 +107,10 @@ export class Exchanges {
   /**
    * Show what a filter chooses, in an order.
    * @param {Asked} asked
+   * @param {boolean} [stay] where it is: the same was asked, and more is there
    * @returns {Promise<boolean>} whether it is shown; not if a newer question came
    */
-  async show(asked) {
+  async show(asked, stay = false) {
     const round = ++this.round;
     this.stop.abort();
     this.stop = new AbortController();
@@ -120,7 +121,7 @@ export class Exchanges {
       const place = this.key
         ? await ask("locate", { ...asked, key: this.key }, this.stop.signal)
         : { row: null };
-      const first = place.row === null ? 0 : Math.max(0, Math.floor((place.row - this.rows.fitting / 2) / BLOCK));
+      const first = stay ? Math.floor(this.rows.position / BLOCK) : place.row === null ? 0 : Math.max(0, Math.floor((place.row - this.rows.fitting / 2) / BLOCK));
       const found = await ask("rows", this.query(asked, first), this.stop.signal);
       if (round !== this.round) return false;
       this.asked = asked;
@@ -129,9 +130,9 @@ export class Exchanges {
       this.blocks.set(first, this.made(found));
       this.index = place.row ?? -1;
       this.headings();
-      this.rows.position = 0;
+      if (!stay) this.rows.position = 0;
       this.rows.resize(found.total);
-      if (this.index >= 0) this.rows.reveal(this.index, true);
+      if (this.index >= 0 && !stay) this.rows.reveal(this.index, true);
       this.to.counted(found.total, performance.now() - began);
       return true;
     } catch (failure) {

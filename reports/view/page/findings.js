@@ -11,17 +11,22 @@ import { printable } from "./text.js";
 export class Findings {
   /**
    * @param {HTMLElement} box
-   * @param {boolean} analysed whether what the traffic means was worked out
+   * @param {() => string} none what is said where there are none
    * @param {(key: string) => void} chosen a piece of evidence was chosen
    */
-  constructor(box, analysed, chosen) {
+  constructor(box, none, chosen) {
     this.box = box;
-    this.analysed = analysed;
+    this.none = none;
     this.chosen = chosen;
     /** @type {HTMLButtonElement[]} */
     this.pieces = [];
     this.at = -1;
     /** @type {Promise<void> | null} */
+    this.asked = null;
+  }
+
+  /** There may be more now. */
+  forget() {
     this.asked = null;
   }
 
@@ -34,7 +39,9 @@ export class Findings {
   /** @param {Finding[]} findings */
   draw(findings) {
     this.pieces = [];
-    if (!findings.length) this.box.append(line(this.analysed ? "Nothing was found." : "What the traffic means was not analysed."));
+    this.at = -1;
+    this.box.replaceChildren();
+    if (!findings.length) this.box.append(line(this.none()));
     for (const one of findings) {
       const article = document.createElement("article"), head = document.createElement("h3");
       article.className = one.severity;

@@ -7,6 +7,9 @@ const BUSY_MS = 150;
 const LEFT = 62;
 /** Pixels for the latencies beside the cells. */
 
+const TALL = 5;
+/** Pixels of a cell, at least: one that is hatched is to be seen as such. */
+
 /**
  * @typedef {object} Grid
  * @property {number} first
@@ -35,13 +38,36 @@ export function term(grid, from, to, bucket) {
 }
 
 /**
+ * The same with some buckets as one.
+ * @param {Grid} grid
+ * @param {number} factor
+ * @returns {Grid}
+ */
+export function coarser(grid, factor) {
+  if (factor <= 1) return grid;
+  const { columns, buckets } = grid, fewer = Math.ceil(buckets / factor), size = fewer * columns;
+  const counts = new Uint32Array(2 * size);
+  let most = 0;
+  for (let bucket = 0; bucket < buckets; bucket++) {
+    for (let column = 0; column < columns; column++) {
+      const to = Math.floor(bucket / factor) * columns + column, from = bucket * columns + column;
+      for (const layer of [0, 1]) counts[layer * size + to] = (counts[layer * size + to] ?? 0) + (grid.counts[layer * buckets * columns + from] ?? 0);
+      most = Math.max(most, (counts[to] ?? 0) + (counts[size + to] ?? 0));
+    }
+  }
+  const edges = [];
+  for (let at = 0; at <= fewer; at++) edges.push(/** @type {number} */ (grid.edges[Math.min(at * factor, buckets)]));
+  return { ...grid, buckets: fewer, edges, counts, most };
+}
+
+/**
  * How strongly a count is coloured: by its logarithm, and never so weakly that it cannot be seen.
  * @param {number} count
  * @param {number} most
  * @returns {number} 0 to 1
  */
 export function strength(count, most) {
-  return count ? 0.25 + (0.75 * Math.log(count)) / Math.max(Math.log(most), 1e-9) : 0;
+  return count ? 0.4 + (0.6 * Math.log(count)) / Math.max(Math.log(most), 1e-9) : 0;
 }
 
 export class Heat {
@@ -59,6 +85,8 @@ export class Heat {
     /** @type {Grid | null} */
     this.grid = null;
     this.start = 0;
+    /** Columns that were asked for. */
+    this.asked = 0;
     this.filter = "";
     this.column = 0;
     this.bucket = 0;
@@ -89,17 +117,20 @@ export class Heat {
    * Show what a filter chooses.
    * @param {string} filter
    * @param {number} start when the capture began
+   * @param {boolean} [again] there may be more of it
    */
-  async show(filter, start) {
+  async show(filter, start, again = false) {
+    const same = filter === this.filter && this.grid && !again;
     this.filter = filter;
     this.start = start;
     this.stop.abort();
     this.stop = new AbortController();
-    const width = Math.floor((this.canvas.clientWidth - LEFT) / 3);
-    if (width < 1) return;
+    const width = this.wanted();
+    if (width < 1 || (same && width === this.asked)) return this.draw();
     const busy = setTimeout(() => this.canvas.setAttribute("aria-busy", "true"), BUSY_MS);
     try {
-      this.grid = await grid(filter, width, this.stop.signal);
+      const fine = await grid(filter, width, this.stop.signal);
+      this.grid = coarser(fine, Math.ceil((fine.buckets * TALL) / Math.max(1, this.canvas.clientHeight)));
       this.column = Math.min(this.column, Math.max(0, this.grid.columns - 1));
       this.bucket = Math.min(this.bucket, Math.max(0, this.grid.buckets - 1));
       this.anchor = -1;
@@ -113,9 +144,15 @@ export class Heat {
     }
   }
 
+  /** How many columns there is room for: fewer and wider ones where there is little to show. */
+  wanted() {
+    const room = this.canvas.clientWidth - LEFT;
+    return Math.floor(room / (this.grid && this.grid.exchanges < 20_000 ? 6 : 3));
+  }
+
   /** The canvas has another size. */
   sized() {
-    const width = Math.floor((this.canvas.clientWidth - LEFT) / 3);
+    const width = this.wanted();
     if (this.grid && width !== this.asked && width > 0) void this.show(this.filter, this.start);
     else this.draw();
   }

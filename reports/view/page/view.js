@@ -200,8 +200,11 @@ const heat = new Heat(element("cells", HTMLCanvasElement), element("cell"), { ch
 /** @type {Findings} */
 let findings;
 
-/** What stands beside the list, where something is wanted there. */
-function panels() {
+/**
+ * What stands above and beside the list, where something is wanted there.
+ * @param {boolean} [again] there may be more of it
+ */
+function panels(again = false) {
   for (const [name, button] of /** @type {const} */ ([["counts", "counting"], ["findings", "finding"]])) {
     element(name).hidden = state.beside !== name;
     element(button).setAttribute("aria-pressed", String(state.beside === name));
@@ -209,7 +212,7 @@ function panels() {
   const above = heated();
   element("heat").hidden = !above;
   element("heating").setAttribute("aria-pressed", String(above));
-  if (above) void heat.show(state.filter, info.first_time ?? 0);
+  if (above) void heat.show(state.filter, info.first_time ?? 0, again);
   if (state.beside === "counts") void counts.show(state.filter);
   if (state.beside === "findings") void findings.show().catch(complain);
 }
@@ -543,6 +546,41 @@ async function follow() {
   }
 }
 
+/**
+ * A capture is still being analysed: more comes.
+ * @param {() => void} done
+ */
+function growing(done) {
+  const source = new EventSource("/api/1/events"), box = element("progress");
+  let round = -1;
+  source.onmessage = async (event) => {
+    const told = JSON.parse(event.data);
+    if (told.done) source.close();
+    const share = told.size ? ` ${Math.floor((100 * told.read) / told.size)} %` : "";
+    box.hidden = told.done && !told.error;
+    box.classList.toggle("bad", Boolean(told.error));
+    box.textContent = told.error ? printable(`the analysis ended early: ${told.error.message} — ${told.error.hint}`) : `analysing${share}: the first ${counted(told.exchanges)}`;
+    if (told.round === round) return;
+    round = told.round;
+    try {
+      info = await ask("info");
+      columns = known(info.columns);
+      saved();
+      findings.forget();
+      draw();
+      if (await list.show(list.asked, true)) panels(true);
+    } catch (failure) {
+      complain(failure);
+    }
+    if (told.done) done();
+  };
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) return;
+    source.close();
+    complain(new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" }));
+  };
+}
+
 async function begin() {
   themed();
   splitting();
@@ -554,7 +592,7 @@ async function begin() {
   saved();
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
-  findings = new Findings(element("findings"), info.meaning, (key) => void find(key, true));
+  findings = new Findings(element("findings"), () => info.growing ? "The capture is still being analysed." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, true));
   element("heating").addEventListener("click", heating);
   element("counting").addEventListener("click", () => toggle("counts"));
   element("finding").addEventListener("click", () => toggle("findings"));
@@ -568,6 +606,7 @@ async function begin() {
   become({});
   await follow();
   element("list").focus();
+  if (info.growing) growing(() => void (state.key && messages()));
 }
 
 void begin().catch(complain);

@@ -16,6 +16,7 @@ import pytest
 
 from reports.view import opening
 from reports.view.answers import View, answered
+from reports.view.stage import Stage
 from tests.shared import SAMPLES
 
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
@@ -59,7 +60,7 @@ def txn() -> Iterator[Asking]:
 
 
 @contextlib.contextmanager
-def served(view: View) -> Iterator[tuple[str, str]]:
+def served(view: View | Stage) -> Iterator[tuple[str, str]]:
     """A server in this process: its address, and a token that opens it as often as it is used."""
     import uvicorn
 
@@ -68,7 +69,8 @@ def served(view: View) -> Iterator[tuple[str, str]]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         door = Door("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
-        config = uvicorn.Config(application(view, door), log_level="critical", lifespan="off", ws="none",
+        stage = view if isinstance(view, Stage) else Stage.of(view)
+        config = uvicorn.Config(application(stage, door), log_level="critical", lifespan="off", ws="none",
                                 timeout_graceful_shutdown=1)  # fmt: skip
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)

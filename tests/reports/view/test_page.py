@@ -19,8 +19,10 @@ from typing import Any
 
 import pytest
 
+from reports.view import opening
 from tests.reports.forging import Forged
-from tests.reports.view.conftest import Asking, served, viewed
+from tests.reports.view.conftest import TXN, Asking, served, viewed
+from tests.reports.view.test_stage import Slow, asked
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -331,6 +333,27 @@ CONTRAST = """() => {
   return poor;
 }"""
 """Text with less contrast than 4.5 to 1 (WCAG 2, AA)."""
+
+
+def test_first_exchanges_are_shown_while_the_rest_is_analysed(
+    chromium: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(TXN)], asked(), stack)
+        stack.callback(slow.go_on.set)
+        opened = Opened(chromium, stack.enter_context(served(stage)))
+        opened.page.locator("#progress", has_text="analysing").wait_for()
+        opened.page.locator("#list .row").nth(2).click()
+        chosen = opened.chosen()
+        slow.go_on.set()
+        opened.page.locator("#progress").wait_for(state="hidden")
+        opened.total("188")
+        assert opened.chosen() == chosen
+        opened.page.keyboard.press("n")
+        opened.page.locator("#findings [aria-current=true]").wait_for()
+        assert opened.complaints == []
+        opened.context.close()
 
 
 def test_a_server_that_is_gone_leaves_a_page_that_says_so(chromium: Any, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from reports.view.server import POLICY, Door, application
+from reports.view.stage import Stage
 from tests.reports.view.conftest import Asking
 
 PORT = 4711
@@ -24,7 +25,7 @@ class Client:
 
     def __init__(self, asking: Asking, again: bool = False) -> None:
         self.door = Door("s3cret-of-the-link", again, frozenset([HOST, f"localhost:{PORT}"]), PORT)
-        self._app = application(asking.view, self.door)
+        self._app = application(Stage.of(asking.view), self.door)
         self.cookie = ""
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -1,0 +1,152 @@
+"""The view as it stands: of a dataset at once; of a capture, while it is analysed, of its first exchanges, then of all.
+
+In: rows of tables as they are made, and at last the view of all. Out: a `Stage`, whose `view` is always good to ask.
+Rules: a new view comes when there are several times as many rows, so that making them costs a part of the analysis;
+beyond `SHOWN` rows none comes before all is there, so that memory is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from analyzer.dataset import StoredDataset
+from captures.problems import Problem
+from reports.view import columns
+from reports.view.answers import View
+from reports.view.messages import Captures, Messages
+from reports.view.tables import Tables
+
+SHOWN: Final = 1_000_000
+"""Exchanges that are shown before all are there."""
+
+GROWTH: Final = 4
+"""So many times as many rows make a new view."""
+
+
+class Ended(Exception):
+    """Nobody looks any more."""
+
+
+@dataclass
+class Stage:
+    """`round` counts the views; `read` of `size` bytes are analysed; `failure`: what ended it early."""
+
+    view: View | None = None
+    round: int = 0
+    read: int = 0
+    size: int = 0
+    failure: Problem | None = None
+    ended: bool = False
+    _ready: threading.Event = field(default_factory=threading.Event)
+    _settled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def done(self) -> bool:
+        """Nothing more is to come."""
+        return self._settled.is_set()
+
+    def settled(self) -> None:
+        """Wait until nothing more is to come."""
+        self._settled.wait()
+
+    @classmethod
+    def of(cls, view: View) -> Stage:
+        """All is there."""
+        stage = cls()
+        stage.become(view, done=True)
+        return stage
+
+    def become(self, view: View, done: bool = False) -> None:
+        """Another view takes its place."""
+        self.view = view
+        self.round += 1
+        if done:
+            self._settled.set()
+        self._ready.set()
+
+    def fail(self, failure: Problem) -> None:
+        """It goes no further; what is shown stays."""
+        self.failure = failure
+        self._settled.set()
+        self._ready.set()
+
+    def shown(self) -> View:
+        """The first view, waited for. Raises what went wrong before there was one."""
+        self._ready.wait()
+        if self.view is None:
+            assert self.failure is not None
+            raise self.failure
+        return self.view
+
+    def told(self) -> dict[str, Any]:
+        """How far it is, for the page."""
+        view = self.view
+        failure = None if self.failure is None else {"message": str(self.failure), "hint": self.failure.hint}
+        return {
+            "round": self.round, "done": self.done, "read": self.read, "size": self.size, "error": failure,
+            "exchanges": 0 if view is None else view.tables.columns.n,
+        }  # fmt: skip
+
+
+class Growing:
+    """Rows of a capture that is being analysed become views of a stage. `folder` is for their columns; `named`: what
+    makes a view of tables and messages."""
+
+    def __init__(
+        self, stage: Stage, folder: Path, captures: Captures | None, named: Callable[[Tables, Messages], View]
+    ) -> None:
+        self._stage = stage
+        self._folder = folder
+        self._captures = captures
+        self._named = named
+        self._rows: list[pa.Table] = []
+        self._count = 0
+        self._next = 1
+        self._topics: dict[str, str] = {}
+        self._read: dict[str, int] = {}
+
+    def progress(self, name: str, read: int, size: int) -> None:
+        """Told by the analysis. Raises Ended."""
+        if self._stage.ended:
+            raise Ended
+        self._stage.size = max(self._stage.size, size) if name in self._read else self._stage.size + size
+        self._read[name] = read
+        self._stage.read = sum(self._read.values())
+
+    def seen(self, name: str, table: pa.Table) -> None:
+        """Rows of a table. Raises Ended."""
+        if self._stage.ended:
+            raise Ended
+        if name == "topic_ids":
+            self._topics |= {row["topic_id"]: row["topic"] for row in table.to_pylist() if row["topic"]}
+        if name != "exchanges" or self._next > SHOWN:
+            return
+        self._rows.append(table)
+        self._count += len(table)
+        if self._count >= self._next:
+            self._next = GROWTH * self._count
+            with contextlib.suppress(OSError):  # without room there are no first rows; the dataset will say so
+                self._stage.become(self._made())
+        if self._next > SHOWN:
+            self._rows.clear()
+
+    def _made(self) -> View:
+        place = self._folder / f"first-{self._stage.round}"
+        topics = dict(self._topics)
+        columns.make_of(self._rows, lambda topic: topics.get(topic, topic), place)
+        dataset = StoredDataset(place, {"captures": [], "coverage": {}, "files": []})
+        tables = Tables(dataset, columns.opened(place), topics)
+        shutil.rmtree(place, ignore_errors=True)  # what is mapped stays there
+        messages = Messages(tables, self._captures)
+        if self._captures is not None:
+            tables.bodies = messages.matching
+        view = self._named(tables, messages)
+        return view

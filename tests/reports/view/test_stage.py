@@ -1,0 +1,139 @@
+"""First rows while a capture is still being analysed, then all.
+
+Proves: reports/view/stage, opening
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer.failure import Failure
+from captures.problems import Problem
+from reports.view import opening
+from reports.view.opening import _Asked
+from reports.view.stage import Ended, Growing, Stage
+from tests.reports.view.conftest import TXN, Asking
+
+
+def asked(**options: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{
+        "port": [], "rotated": False, "keylog": [], "threads": None, "window_bytes": None, "frame_limit": None,
+        "cache": False, "filter": None, **options,
+    })  # fmt: skip
+
+
+class Slow:
+    """An analysis that stops after the first rows of exchanges until it is let go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: Exception | None = None) -> None:
+        self.go_on = threading.Event()
+        real = _Asked.analyse
+
+        def analyse(self_: _Asked, progress: Any = None, seen: Callable[[str, Any], None] | None = None) -> None:
+            def slowly(name: str, table: Any) -> None:
+                assert seen is not None
+                seen(name, table)
+                if name == "exchanges" and len(table) and not self.go_on.is_set():
+                    assert self.go_on.wait(60)
+                    if fails is not None:
+                        raise fails
+
+            real(self_, progress, slowly)
+
+        monkeypatch.setattr(_Asked, "analyse", analyse)
+
+
+def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(TXN)], asked(), stack)
+        stack.callback(slow.go_on.set)
+        first = Asking(stage.shown())
+        assert not stage.done
+        assert first("info")["growing"] is True
+        assert first("findings")["findings"] == []
+        keys = first("rows", count=1000)["keys"]
+        assert keys
+        told = first("message", key=keys[0])  # its bytes are in the capture, whatever is analysed of it
+        assert told["bytes"]
+        assert stage.told()["size"] == TXN.stat().st_size
+        slow.go_on.set()
+        stage.settled()
+    assert stage.failure is None
+    assert stage.round > 1
+    assert stage.told()["exchanges"] == 188 >= len(keys)
+
+
+def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch, Failure("the disk is full", "make room"))
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(TXN)], asked(), stack)
+        slow.go_on.set()
+        stage.settled()
+    assert stage.told()["error"] == {"message": "the disk is full", "hint": "make room"}
+    assert stage.shown().tables.columns.n
+
+
+def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
+    nothing = tmp_path / "capture.pcap"
+    nothing.write_bytes(b"no capture at all")
+    with contextlib.ExitStack() as stack, pytest.raises(Problem):
+        opening.begun([str(nothing)], asked(), stack)
+
+
+
+def test_an_analysis_that_nobody_looks_at_ends() -> None:
+    stage = Stage()
+    growing = Growing(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    growing.progress("a", 10, 100)
+    growing.progress("a", 30, 100)
+    growing.progress("b", 5, 50)
+    assert (stage.read, stage.size) == (35, 150)
+    stage.ended = True
+    with pytest.raises(Ended):
+        growing.progress("a", 40, 100)
+    with pytest.raises(Ended):
+        growing.seen("exchanges", None)
+
+
+def test_views_grow_by_multiples_and_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.view.stage.SHOWN", 800)
+    table = analyzer.analyze(TXN).tables["exchanges"]
+    stage = Stage()
+    seen: list[int] = []
+
+    def named(tables: Any, messages: Any) -> Any:
+        seen.append(tables.columns.n)
+        return Asking  # whatever a view is
+
+    growing = Growing(stage, tmp_path, None, named)
+    for _ in range(12):
+        growing.seen("exchanges", table)
+    assert seen == [188, 752]
+    assert not growing._rows
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_is_told_how_far_it_is() -> None:
+    import asyncio
+
+    from reports.view.server import _events
+
+    stage = Stage()
+    stage.fail(Failure("it ends here", ""))
+    stage.read, stage.size = 5, 10
+
+    async def all_of_it() -> list[str]:
+        return [line async for line in _events(stage)]
+
+    (line,) = asyncio.run(all_of_it())
+    assert json.loads(line.removeprefix("data: "))["read"] == 5
