@@ -232,6 +232,13 @@ def _parser() -> argparse.ArgumentParser:
     _fail_on(diff)
     diff.set_defaults(run="replay.commands:diff")
 
+    _scrub_options(commands.add_parser(
+        "scrub", help="a capture that may be shared: the same shape without names, addresses and content",
+        epilog="The clean capture has the same packets with the same sizes and times, and analyses to the same "
+        "exchanges, errors and latencies. It appears only after it was read again and no text of 4 bytes or more "
+        "of the original was found in it.",
+    ))  # fmt: skip
+
     topic = commands.add_parser("help", help="the documentation: of filters, tables, views, findings, a command")
     topic.add_argument("topic", nargs="?", metavar="TOPIC",
                        help="filter, tables, views, findings, or the name of a table, a view or a command")  # fmt: skip
@@ -264,6 +271,21 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
     findings.add_argument("--frame-limit", type=_count, metavar="BYTES", help=argparse.SUPPRESS)
     findings.add_argument("--json", action="store_true", help="one JSON object a line: the columns of table findings")
     findings.set_defaults(run="analyzer.finding_lines:findings")
+
+
+def _scrub_options(scrub: argparse.ArgumentParser) -> None:
+    scrub.add_argument("capture", metavar="CAPTURE")
+    scrub.add_argument("-o", "--out", metavar="CLEAN.pcapng", required=True, help="file to write")
+    scrub.add_argument("--keep", action="append", default=[], metavar="A,B",
+                       help="what stays: names, addresses, ids, keys, values, headers (default: nothing)")
+    scrub.add_argument("--key", metavar="FILE",
+                       help="what pseudonyms come from: the same key makes the same ones in other captures "
+                            "(default: a new one, kept nowhere)")
+    scrub.add_argument("--port", type=_port, action="append", default=[], metavar="N",
+                       help="this server port is Kafka (repeatable); default: recognise it by content on any port")
+    scrub.add_argument("--dry-run", action="store_true", help="do all of it, and write nothing")
+    scrub.add_argument("--json", action="store_true", help="what was done as JSON")
+    scrub.set_defaults(run="analyzer.scrub.command:scrub")
 
 
 def _view_options(view: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ _NARROWEST = 60
 """Columns that a line takes at least; below that nothing of the result would be left."""
 
 
-def _announce_compilation() -> None:
+def announce_compilation() -> None:
     """The first run on a machine compiles the kernels: say so, or it looks like a hang."""
     from captures import kernels
 
@@ -77,7 +77,7 @@ def analyze(options: argparse.Namespace) -> int:
     for name in ("master", "conf", "split_bytes"):
         if getattr(options, name, None):
             raise Failure(f"--{name.replace('_', '-')} goes with --engine spark", "this engine works in this process")
-    _announce_compilation()
+    announce_compilation()
     from analyzer import reading
     from analyzer.options import Reading
     from analyzer.points import Choice
@@ -119,7 +119,7 @@ def dataset_of(
 ) -> None:
     """Analyse the captures that a command was given in place of a dataset; `options`: those of reading; `keep_bytes`:
     with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows."""
-    _announce_compilation()
+    announce_compilation()
     from analyzer import reading
     from analyzer.options import Reading
     from analyzer.points import Choice
@@ -141,7 +141,7 @@ def show(options: argparse.Namespace) -> int:
             raise Failure(f"--{name} goes with --tree and --json", "it is about one message seen whole")
     if options.format is not None and not options.records:
         raise Failure("--format goes with --records", "add --records, or leave out --format")
-    _announce_compilation()
+    announce_compilation()
     from analyzer.dataset import is_dataset
 
     if options.records and not any(is_log(argument) for argument in options.captures):

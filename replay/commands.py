@@ -146,7 +146,7 @@ def _announce(tell: Callable[[str], None] | None, line: str) -> None:
 
 def replay(options: argparse.Namespace) -> int:
     """`kwire replay`."""
-    from analyzer.commands import _announce_compilation, _progress
+    from analyzer.commands import _progress, announce_compilation
 
     if options.audit is not None:
         return _audit(options)
@@ -170,7 +170,7 @@ def replay(options: argparse.Namespace) -> int:
         options.seed_topics,
         options.yes,
     )
-    _announce_compilation()
+    announce_compilation()
     if not options.dry_run:
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try

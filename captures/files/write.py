@@ -1,7 +1,7 @@
 """Captures written: records -> the bytes of a pcap or pcapng file.
 
-In: `Record`s, a packet each. Out: a file's bytes, in any byte order, resolution and kind of block. Rule: what is
-written here `layouts` reads back, and so do others' tools.
+In: `Record`s, a packet each. Out: a file's bytes, in any byte order, resolution and kind of block; or a pcapng file
+that grows. Rule: what is written here `layouts` reads back, and so do others' tools.
 
 Sources: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng.
 """
@@ -12,7 +12,7 @@ import functools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 
 ETHERNET: Final = 1
 
@@ -104,3 +104,36 @@ def pcapng(
         else:
             out.append(whole(3, struct.pack(order + "I", record.wire_length) + padded))
     return b"".join(out)
+
+
+class Growing:
+    """A pcapng file of one section that grows, little-endian, with nanoseconds and no word that nobody asked for.
+    Raises OSError."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._interfaces = 0
+        self._block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+
+    def _block(self, kind: int, body: bytes) -> None:
+        body += bytes(-len(body) % 4)
+        size = struct.pack("<I", len(body) + 12)
+        self._file.write(struct.pack("<I", kind) + size + body + size)
+
+    def interface(self, link: int, snaplen: int) -> int:
+        """Another interface; returns its number. Times are nanoseconds (if_tsresol 9)."""
+        self._block(1, struct.pack("<HHI", link, 0, snaplen) + struct.pack("<HHB3xHH", 9, 1, 9, 0, 0))
+        self._interfaces += 1
+        return self._interfaces - 1
+
+    def packet(self, record: Record) -> None:
+        """An enhanced packet block."""
+        time = record.time_ns & (1 << 64) - 1
+        head = (record.interface, time >> 32, time & 0xFFFFFFFF, len(record.data), record.wire_length)
+        self._block(6, struct.pack("<IIIII", *head) + record.data)
+
+    def dropped(self, interface: int, time_ns: int, count: int) -> None:
+        """Statistics: so many packets were lost by the capture (isb_ifdrop)."""
+        time = time_ns & (1 << 64) - 1
+        body = struct.pack("<III", interface, time >> 32, time & 0xFFFFFFFF) + struct.pack("<HHQHH", 5, 8, count, 0, 0)
+        self._block(5, body)

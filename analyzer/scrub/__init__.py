@@ -1,0 +1,1 @@
+"""A capture of the same shape without its content (`kwire scrub`)."""

@@ -1,0 +1,102 @@
+"""`kwire scrub`: a capture that may be shared.
+
+In: parsed options. Out: the clean capture; what was done, on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Final
+
+from analyzer.escapes import printable
+from analyzer.failure import Failure
+
+_LEAST_KEY: Final = 16
+_MOST_KEY: Final = 1 << 20
+
+
+def scrub(options: argparse.Namespace) -> int:
+    """`kwire scrub`."""
+    from analyzer.commands import announce_compilation
+    from analyzer.scrub import work
+    from analyzer.scrub.content import KEEPABLE
+    from captures.files import capture_points
+    from captures.tls.ciphers import available
+
+    if not available():
+        raise Failure("scrub needs the package cryptography, which is not installed", "pip install 'kwire[tls]'")
+    keep = frozenset(part for text in options.keep for part in text.split(",") if part)
+    for one in sorted(keep - KEEPABLE.keys()):
+        raise Failure(f"--keep: there is no {one!r}", f"there are {', '.join(KEEPABLE)}")
+    key, notes = _key(options.key)
+    announce_compilation()
+    folder = os.path.dirname(os.path.abspath(options.out))
+    if os.path.isdir(options.out):
+        raise Failure(f"-o {options.out}: is a folder", "name a file, as clean.pcapng")
+    with _stored(options.capture, folder) as path:
+        point = capture_points([path])[0]
+        if work.same_file(options.out, [os.path.join(point.folder, one) for one in point.paths]):
+            raise Failure(f"-o {options.out}: is the capture itself", "name another file")
+        bar = (lambda _: None) if not sys.stderr.isatty() else _say
+        report = work.scrub(point, options.out, work.Task(key, keep, tuple(options.port), options.dry_run), bar)
+    for note in [*notes, *report.notes]:
+        sys.stderr.write(f"note: {printable(note)}\n")
+    if options.json:
+        json.dump(report.json(), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        head = "would be" if options.dry_run else "is"
+        sys.stdout.write(f"{printable(options.out)} {head} a clean capture\n")
+        sys.stdout.writelines(f"  {line}\n" for line in report.lines())
+    return 0
+
+
+def _say(stage: str) -> None:
+    sys.stderr.write(f"kwire: {stage} ...\n")
+    sys.stderr.flush()
+
+
+def _key(path: str | None) -> tuple[bytes | None, list[str]]:
+    """What pseudonyms come from, and what the user should know of the file."""
+    if path is None:
+        return None, []
+    try:
+        with open(path, "rb") as file:
+            said = file.read(_MOST_KEY + 1)
+            mode = os.fstat(file.fileno()).st_mode
+    except OSError as failure:
+        raise Failure(
+            f"--key {path}: cannot be read: {failure.strerror}", "a key is any file: head -c 32 /dev/urandom > FILE"
+        ) from None
+    if not _LEAST_KEY <= len(said) <= _MOST_KEY:
+        raise Failure(
+            f"--key {path}: has {len(said):,} bytes",
+            f"a key has {_LEAST_KEY} to 1,048,576: head -c 32 /dev/urandom > FILE",
+        )
+    import hashlib
+
+    notes = []
+    if stat.S_ISREG(mode) and mode & 0o044:
+        notes.append(f"{path}: others may read this key, and undo what it did to short names: chmod 600 it")
+    return hashlib.blake2b(said, digest_size=32).digest(), notes
+
+
+@contextlib.contextmanager
+def _stored(capture: str, folder: str) -> Iterator[str]:
+    """The capture's path: stdin is read to its end first, for it is read twice."""
+    if capture != "-":
+        yield capture
+        return
+    with tempfile.TemporaryDirectory(prefix=".kwire-scrub-", dir=folder) as place:  # mode 0700
+        path = os.path.join(place, "stdin")
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield path

@@ -1,0 +1,311 @@
+"""Record sets of the same shape without their content: keys, values and headers become noise, checksums right.
+
+In: the bytes of a records field, and its topic. Out: as many bytes, the same batches with the same records. Rules
+
+- Keys that were equal stay equal, and of those that were not hardly any become so; values and header values are noise,
+  header names are pseudonyms; nulls and lengths stay. Control records stay, and records of Kafka's internal topics
+  become the same records of other groups, topics and hosts.
+- A checksum that was right is right, one that was wrong is wrong. Of a batch that is cut off nobody can tell.
+- A compressed batch is compressed again and fills its place (`fitting`), with less noise and more zeros where it must;
+  where even that does not fit, its bytes are noise, and it cannot be decompressed any more (`lost`).
+- What is not a batch, or not all of it, keeps its header and no more.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c as crc32c_library
+import numpy as np
+
+from analyzer.protocol import embedded
+from analyzer.protocol.embedded import Embedded
+from analyzer.protocol.schema import TOPICS
+from analyzer.records import batches as b
+from analyzer.records import checksums, codecs
+from analyzer.records import opening as r
+from analyzer.scrub.fitting import fitted
+from analyzer.scrub.pseudonyms import Pseudonyms
+from captures.kernels import NULL
+
+_HEADER_OLD: Final = 18
+_DEPTH: Final = 4
+_MARKERS: Final = (0, 1)
+"""Control records that end transactions: numbers, no more."""
+
+_SHARES: Final = (1.0, 0.96, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What of records stays."""
+
+    keys: bool = False
+    values: bool = False
+    headers: bool = False
+
+    @property
+    def all(self) -> bool:
+        return self.keys and self.values and self.headers
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was met."""
+
+    batches: int = 0
+    records: int = 0
+    compressed: int = 0
+    lost: int = 0
+    broken: int = 0
+
+
+Nested = Callable[[bytes, Embedded | None], bytes]
+"""A key or value with a format of its own -> the same with other names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Bytes of records to be replaced: [start, end), and what by."""
+
+    start: int
+    end: int
+    new: bytes | None
+    """None: noise, as much as there is room for, then zeros."""
+
+
+class Records:
+    """Scrubs record sets. `counts`: of all of them."""
+
+    def __init__(self, pseudonyms: Pseudonyms, nested: Nested, kept: Kept) -> None:
+        self._pseudonyms = pseudonyms
+        self._nested = nested
+        self._kept = kept
+        self._opener = r.Opener()
+        self._limits = b.Limits()
+        self.counts = Counts()
+
+    def scrub(self, data: bytes, topic: str, depth: int = 0) -> bytes:
+        """A record set -> as many bytes."""
+        if self._kept.all:
+            return data
+        heap = np.frombuffer(bytearray(data), np.uint8)
+        found = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+        checksums.check(found.table, heap)
+        out = bytearray(self._pseudonyms.noise(len(data)))
+        for row in found.table.T.tolist():
+            start, end = row[b.B_AT], row[b.B_AT] + row[b.B_LENGTH]
+            out[start:end] = self._entry(data[start:end], row, topic, depth)
+        return bytes(out)
+
+    def _entry(self, data: bytes, row: list[int], topic: str, depth: int) -> bytes:
+        self.counts.batches += 1
+        right = row[b.B_CRC_OK] == 1
+        if row[b.B_STATE] != b.WHOLE:
+            return self._broken(data, row)
+        if row[b.B_MAGIC] == 2:
+            made = bytearray(data[: b.HEADER_V2] + self._inside(data[b.HEADER_V2 :], data[: b.HEADER_V2], row, topic))
+            crc = crc32c_library.crc32c(bytes(made[b.CRC_FROM_V2 :]))
+            struct.pack_into(">I", made, 17, crc if right else crc ^ 1)
+        else:
+            made = bytearray(self._filled(data, list(self._old(data, 0, len(data), topic, depth)), len(data)))
+            self.counts.records += row[b.B_ATTRIBUTES] & b.CODEC_MASK == b.NONE
+            crc = zlib.crc32(made[b.CRC_FROM_OLD :])
+            struct.pack_into(">I", made, 12, crc if right else crc ^ 1)
+        return bytes(made)
+
+    def _broken(self, data: bytes, row: list[int]) -> bytes:
+        """Not a whole batch: what of its header is there, but for the checksum, which would tell of the content."""
+        self.counts.broken += 1
+        kept = min(len(data), b.HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1))
+        if row[b.B_STATE] == b.BROKEN:
+            kept = min(kept, _HEADER_OLD - 1)
+        made = bytearray(data[:kept] + self._pseudonyms.noise(len(data) - kept))
+        at = 17 if row[b.B_MAGIC] == 2 else 12
+        for place in range(at, min(at + 4, kept)):
+            made[place] = 0
+        return bytes(made)
+
+    # -- magic 2 -------------------------------------------------------------------------------------------------------
+
+    def _inside(self, data: bytes, header: bytes, row: list[int], topic: str) -> bytes:
+        """What is behind the header of a batch of magic 2."""
+        codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK
+        plain = data if codec == b.NONE else self._opened(codec, data)
+        if plain is None:
+            self.counts.lost += 1
+            return self._pseudonyms.noise(len(data))
+        places = self._places(header, plain, row, topic)
+        if places is None:
+            self.counts.broken += 1
+            return self._pseudonyms.noise(len(data))
+        if codec == b.NONE:
+            return self._filled(plain, places, len(plain))
+        self.counts.compressed += 1
+        return self._packed(codec, plain, places, data)
+
+    def _opened(self, codec: int, data: bytes) -> bytes | None:
+        scratch = codecs.Scratch()
+        try:
+            size = codecs.decompress(codec, memoryview(data), self._limits.allowed(len(data)), scratch)
+        except (codecs.Broken, codecs.Bomb):
+            return None
+        return scratch.data[:size].tobytes()
+
+    def _places(self, header: bytes, plain: bytes, row: list[int], topic: str) -> list[_Place] | None:
+        """What of decompressed records is content, in order; None where not all of them can be read."""
+        bits = row[b.B_ATTRIBUTES] & ~b.CODEC_MASK
+        alone = bytearray(header + plain)
+        struct.pack_into(">i", alone, 8, len(alone) - b.ENTRY_HEADER)
+        struct.pack_into(">H", alone, 21, bits & 0xFFFF)
+        heap = np.frombuffer(alone, np.uint8)
+        batch = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(alone), np.int64))
+        data = bytes(alone)
+        found: list[_Place] = []
+        for piece in self._opener.open(batch):
+            table = piece.table
+            headers = np.zeros((5, int(table[r.R_HEADERS].sum())), np.int64)
+            r.headers_of(*piece.heaps, table[r.R_HEAP], table[r.R_HEADERS_AT], table[r.R_HEADERS], headers)
+            rows = iter(headers[1:].T.tolist())
+            for record in table.T.tolist():
+                found += self._record(data, record, topic)
+                for _ in range(record[r.R_HEADERS]):
+                    found += self._header(data, *next(rows))
+            self.counts.records += table.shape[1]
+        if len(batch) != 1 or batch.table[b.B_STATE, 0] != b.WHOLE or batch.table[b.B_REASON, 0] != b.REASON_NONE:
+            return None
+        return [_Place(one.start - b.HEADER_V2, one.end - b.HEADER_V2, one.new) for one in found]
+
+    def _record(self, data: bytes, record: list[int], topic: str) -> Iterator[_Place]:
+        key_at, key_length, value_at, value_length = record[r.R_KEY_AT : r.R_VALUE_LENGTH + 1]
+        key = None if key_length == NULL else data[key_at : key_at + key_length]
+        value = None if value_length == NULL else data[value_at : value_at + value_length]
+        if record[r.R_CONTROL] in _MARKERS and len(key or b"") == 4 and len(value or b"") == 6:
+            return
+        known = None
+        if record[r.R_CONTROL] != NULL:
+            known = embedded.read_control(key, value)
+        elif topic in TOPICS:
+            known = embedded.read_record(topic, key, value)
+        if known is not None:
+            for at, content, opened in ((key_at, key, known.key), (value_at, value, known.value)):
+                if content:
+                    yield _Place(at, at + len(content), self._nested(content, opened))
+            return
+        if key and not self._kept.keys:
+            yield _Place(key_at, key_at + len(key), self._pseudonyms.noise(len(key), b"key" + key))
+        if value and not self._kept.values:
+            yield _Place(value_at, value_at + len(value), None)
+
+    def _header(
+        self, data: bytes, name_at: int, name_length: int, value_at: int, value_length: int
+    ) -> Iterator[_Place]:
+        if self._kept.headers:
+            return
+        if name_length > 0:
+            name = data[name_at : name_at + name_length]
+            yield _Place(name_at, name_at + name_length, self._pseudonyms.text(name))
+        if value_length != NULL and value_length > 0:
+            yield _Place(value_at, value_at + value_length, None)
+
+    def _filled(self, plain: bytes, places: list[_Place], budget: int, keyed: bool = True) -> bytes:
+        """The records with their content replaced: noise as long as the budget lasts, zeros then. `keyed` False: keys
+        and names are zeros too."""
+        made = bytearray(plain)
+        for place in places:
+            size = place.end - place.start
+            if place.new is not None:
+                made[place.start : place.end] = place.new if keyed else bytes(size)
+                continue
+            noisy = min(size, budget)
+            budget -= noisy
+            # Depending on where it stands: what repeats would be compressed away, and the budget with it.
+            about = place.start.to_bytes(4, "big") if budget or noisy else b""
+            made[place.start : place.end] = self._pseudonyms.noise(noisy, about) + bytes(size - noisy)
+        return bytes(made)
+
+    def _packed(
+        self, codec: int, plain: bytes, places: list[_Place], data: bytes, finish: Callable[[bytes], bytes] = bytes
+    ) -> bytes:
+        """Compressed again to as many bytes; `finish`: what follows from the content is put right."""
+        size = len(data)
+        for keyed in (True, False):
+            made, left = fitted(codec, finish(self._filled(plain, places, 0, keyed)), size, data)
+            if left < 0:
+                continue
+            # What is left is filled with noise, nearly: as real content would do it.
+            tried = [int(left * share * 1.1) for share in _SHARES] if left > 64 else []
+            for budget in (*tried, *range(min(left, 24), -1, -1)):
+                again, _ = fitted(codec, finish(self._filled(plain, places, budget, keyed)), size, data)
+                if again is not None:
+                    return again
+            if made is not None:
+                return made
+        self.counts.lost += 1
+        return self._pseudonyms.noise(size)
+
+    # -- magic 0 and 1 -------------------------------------------------------------------------------------------------
+
+    def _old(self, data: bytes, start: int, stop: int, topic: str, depth: int) -> Iterator[_Place]:
+        """What of the message of old in data[start:stop] is content."""
+        key_at = start + _HEADER_OLD + 8 * (data[start + 16] == 1) + 4
+        key_end = key_at + max(int.from_bytes(data[key_at - 4 : key_at], "big", signed=True), 0)
+        value_at = key_end + 4
+        value_end = value_at + max(int.from_bytes(data[key_end:value_at], "big", signed=True), 0)
+        if value_end > stop:
+            yield _Place(key_at - 4, stop, None)  # none of it can be read
+            return
+        key, value = data[key_at:key_end], data[value_at:value_end]
+        codec = data[start + 17] & b.CODEC_MASK
+        known = embedded.read_record(topic, key or None, value or None) if topic in TOPICS and codec == b.NONE else None
+        if known is not None:
+            if key:
+                yield _Place(key_at, key_end, self._nested(key, known.key))
+            if value:
+                yield _Place(value_at, value_end, self._nested(value, known.value))
+        else:
+            if key and not self._kept.keys:
+                yield _Place(key_at, key_end, self._pseudonyms.noise(len(key), b"key" + key))
+            if value and codec != b.NONE:
+                yield _Place(value_at, value_end, self._wrapped(codec, value, topic, depth))
+            elif value and not self._kept.values:
+                yield _Place(value_at, value_end, None)
+        if value_end < stop:
+            yield _Place(value_end, stop, None)
+
+    def _wrapped(self, codec: int, value: bytes, topic: str, depth: int) -> bytes:
+        """The message set inside a compressed message."""
+        plain = self._opened(codec, value) if depth < _DEPTH and codec <= b.ZSTD else None
+        if plain is None:
+            self.counts.lost += 1
+            return self._pseudonyms.noise(len(value))
+        places: list[_Place] = []
+        sums: list[tuple[int, int, bool]] = []
+        at = 0
+        while len(plain) - at >= b.ENTRY_HEADER + b.SMALLEST:
+            size = int.from_bytes(plain[at + 8 : at + 12], "big", signed=True)
+            stop = at + b.ENTRY_HEADER + size
+            if size < b.SMALLEST + 8 * (plain[at + 16] == 1) or stop > len(plain) or plain[at + 16] > 1:
+                break
+            right = int.from_bytes(plain[at + 12 : at + 16], "big") == zlib.crc32(plain[at + 16 : stop])
+            sums.append((at, stop, right))
+            places += self._old(plain, at, stop, topic, depth + 1)
+            at = stop
+        if at < len(plain):
+            places.append(_Place(at, len(plain), None))
+        self.counts.records += len(sums)
+        self.counts.compressed += 1
+        return self._packed(codec, plain, places, value, lambda made: _summed(made, sums))
+
+
+def _summed(messages: bytes, sums: list[tuple[int, int, bool]]) -> bytes:
+    """A message set with its checksums: start and end of each message, and whether its checksum was right."""
+    made = bytearray(messages)
+    for start, stop, right in sums:
+        crc = zlib.crc32(made[start + 16 : stop])
+        struct.pack_into(">I", made, start + 12, crc if right else crc ^ 1)
+    return bytes(made)

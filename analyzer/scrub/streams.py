@@ -1,0 +1,329 @@
+"""First pass: what each direction of each connection said, on disk, and which messages lie where in it.
+
+In: a capture point. Out: `Said`: every delivered byte by direction and sequence number, every packet's place, every
+message's. Rules: bytes are those that the analyzer's own streams and framing worked on, so a message found here is one
+that it finds. Nothing is kept in memory but places: 24 bytes a packet and a segment, 64 a message; payload lies in two
+files without a name in the folder of the output, as it was and as it will be (zeros until somebody writes there).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from analyzer.bulk import state as s
+from analyzer.bulk.shard import FRAME_LIMIT, Conversations, layouts
+from captures.files import CapturePoint
+from captures.flows import Assigned, Flows
+from captures.packets import Packets, Reader, no_packets
+from captures.stream_tables import (
+    D_NEXT,
+    D_REF,
+    DATA,
+    FINISH,
+    GAP,
+    SEG_AT,
+    SEG_KEY,
+    SEG_KIND,
+    SEG_LENGTH,
+    SEG_ORDINAL,
+    SEG_SOURCE,
+    SNAPLEN,
+)
+from captures.streams import Segments, Streams
+
+_LARGEST_SHARE: Final = 4  # as the engine: part of the frame limit that one frame may take
+_SOUGHT_BYTES: Final = 1 << 16
+UNPLACED: Final = -1
+
+
+@dataclass(slots=True)
+class Direction:
+    """One side of one connection: its delivered bytes as segments, `pos` in the stream (numbers grow beyond 32 bits),
+    `length`, `at` in the files; and how far messages were found in it."""
+
+    pos: array[int] = field(default_factory=lambda: array("q"))
+    length: array[int] = field(default_factory=lambda: array("q"))
+    at: array[int] = field(default_factory=lambda: array("q"))
+    segment: int = 0
+    offset: int = 0
+    next: int = UNPLACED
+    """Position behind the last segment, gaps included."""
+
+    def add(self, pos: int, length: int, at: int) -> None:
+        if self.pos and self.pos[-1] + self.length[-1] == pos and self.at[-1] + self.length[-1] == at:
+            self.length[-1] += length
+        else:
+            self.pos.append(pos)
+            self.length.append(length)
+            self.at.append(at)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A message: `direction` (2 * number of its connection + side), first segment, offset in it, bytes; what it is."""
+
+    direction: int
+    segment: int
+    offset: int
+    size: int
+    request: bool
+    api_key: int
+    version: int
+
+    @property
+    def connection(self) -> int:
+        return self.direction >> 1
+
+
+class Said:
+    """What was said, and where. `bytes_of` and `write` after `close`, which ends the first pass."""
+
+    def __init__(self, folder: str) -> None:
+        self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(2)]  # noqa: SIM115  (until `end`)
+        self._size = 0
+        self._maps: list[mmap.mmap] = []
+        self.directions: dict[int, Direction] = {}
+        self.messages: list[Place] = []
+        self.unfound = 0
+        self.packet_file, self.packet_number = array("i"), array("q")
+        self.packet_direction, self.packet_pos = array("q"), array("q")
+
+    # -- first pass ----------------------------------------------------------------------------------------------------
+
+    def keep(self, data: bytes) -> int:
+        at = self._size
+        os.pwrite(self._files[0].fileno(), data, at)
+        self._size += len(data)
+        return at
+
+    def original(self, at: int, size: int) -> bytes:
+        return os.pread(self._files[0].fileno(), size, at)
+
+    def close(self) -> None:
+        """All is there."""
+        for file in self._files:
+            os.ftruncate(file.fileno(), max(self._size, 1))
+            self._maps.append(mmap.mmap(file.fileno(), max(self._size, 1)))
+
+    def end(self) -> None:
+        """Give the files back."""
+        for one in self._maps:
+            one.close()
+        for file in self._files:
+            file.close()
+
+    def find(self, direction: int, data: bytes) -> tuple[int, int] | None:
+        """Where a message begins in a direction, behind those that were found before; the search ends behind it."""
+        one = self.directions.get(direction)
+        if one is None:
+            return None
+        wanted = len(data)
+        while True:
+            got, starts = self._ahead(one, wanted)
+            found = got.find(data)
+            if found >= 0:
+                break
+            if len(got) < wanted:
+                return None
+            wanted = max(2 * wanted, _SOUGHT_BYTES)
+        at = bisect_right(starts, found) - 1
+        segment, offset = one.segment + at, found - starts[at] + (one.offset if at == 0 else 0)
+        last = bisect_right(starts, found + len(data) - 1) - 1
+        end = found + len(data) - starts[last] + (one.offset if last == 0 else 0)
+        one.segment, one.offset = one.segment + last, end
+        return segment, offset
+
+    def _ahead(self, one: Direction, wanted: int) -> tuple[bytes, list[int]]:
+        """At least so many bytes, as far as there are, from where the search stands; where each segment begins."""
+        out, starts = bytearray(), []
+        skip = one.offset
+        for i in range(one.segment, len(one.pos)):
+            starts.append(len(out))
+            take = min(one.length[i] - skip, max(wanted - len(out), 0))
+            out += self.original(one.at[i] + skip, take)
+            skip = 0
+            if len(out) >= wanted:
+                break
+        return bytes(out), starts or [0]
+
+    # -- second pass ---------------------------------------------------------------------------------------------------
+
+    def spans(self, place: Place) -> Iterator[tuple[int, int]]:
+        """Where a message lies in the files: (at, size), piece by piece."""
+        one = self.directions[place.direction]
+        segment, offset, left = place.segment, place.offset, place.size
+        while left:
+            take = min(left, one.length[segment] - offset)
+            if take:
+                yield one.at[segment] + offset, take
+            left -= take
+            segment, offset = segment + 1, 0
+
+    def bytes_of(self, place: Place, clean: bool = False) -> bytes:
+        source = self._maps[clean]
+        return b"".join(source[at : at + size] for at, size in self.spans(place))
+
+    def write(self, place: Place, data: bytes) -> None:
+        done = 0
+        for at, size in self.spans(place):
+            self._maps[1][at : at + size] = data[done : done + size]
+            done += size
+
+    def stream(self, direction: int) -> Iterator[tuple[int, bytes, int]]:
+        """A direction's runs of bytes without a hole: position, bytes as they were, where they lie in the files. (A
+        run's segments need not lie together; each is one.)"""
+        one = self.directions[direction]
+        for pos, length, at in zip(one.pos, one.length, one.at, strict=True):
+            yield pos, self._maps[0][at : at + length], at
+
+    def marks(self, at: int, size: int) -> bytes:
+        """What was written there."""
+        return self._maps[1][at : at + size]
+
+    def write_at(self, at: int, data: bytes) -> None:
+        self._maps[1][at : at + len(data)] = data
+
+    def payload(self, direction: int, pos: int, data: bytes) -> bytes:
+        """What a packet's payload becomes, by where it stands: zeros where nothing was delivered. A byte that differs
+        from the one delivered differs afterwards."""
+        out = bytearray(len(data))
+        one = self.directions.get(direction)
+        if one is None or pos == UNPLACED:
+            return bytes(out)
+        end = pos + len(data)
+        i = max(bisect_right(one.pos, pos) - 1, 0)
+        while i < len(one.pos) and one.pos[i] < end:
+            start, stop = max(pos, one.pos[i]), min(end, one.pos[i] + one.length[i])
+            if start < stop:
+                at = one.at[i] + start - one.pos[i]
+                size = stop - start
+                clean = self._maps[1][at : at + size]
+                was, here = self._maps[0][at : at + size], data[start - pos : stop - pos]
+                if was != here:
+                    changed = np.frombuffer(was, np.uint8) != np.frombuffer(here, np.uint8)
+                    clean = (np.frombuffer(clean, np.uint8) ^ changed).tobytes()
+                out[start - pos : stop - pos] = clean
+            i += 1
+        return bytes(out)
+
+
+class FirstPass:
+    """Reads a capture point. `reader` knows files, notes and counts."""
+
+    def __init__(self, point: CapturePoint, folder: str, ports: tuple[int, ...] = ()) -> None:
+        self.reader = Reader(point)
+        self.said = Said(folder)
+        self._flows = Flows()
+        self._streams = Streams()
+        largest = FRAME_LIMIT // _LARGEST_SHARE
+        self._conversations = Conversations(layouts(), ports, True, FRAME_LIMIT // 2, largest)
+        self._base = 0
+        self.addresses: set[tuple[int, int]] = set()
+
+    def run(self) -> Said:
+        """Read it all."""
+        for packets in self.reader:
+            self._window(packets, self._flows.assign(packets))
+            packets.release()
+        self._window(no_packets(), self._flows.all_end(), final=True)
+        self.said.close()
+        return self.said
+
+    def _window(self, packets: Packets, assigned: Assigned, final: bool = False) -> None:
+        slots = self._flows.slots
+        segments = self._streams.advance(packets, assigned, self._base, slots)
+        self._place_packets(packets, assigned)
+        self._take(segments, packets)
+        ended = self._conversations.take(segments, self._streams, assigned, final)
+        self._messages(ended.messages, ended.message_bytes)
+        columns = packets.columns
+        for high, low in ((columns.src_hi, columns.src_lo), (columns.dst_hi, columns.dst_lo)):
+            both = np.unique(np.stack([high, low], axis=1), axis=0)
+            self.addresses.update((int(one[0]), int(one[1])) for one in both)
+        if len(ended.slots):
+            self._flows.recycle(ended.slots)
+        self._base += len(packets)
+
+    def _place_packets(self, packets: Packets, assigned: Assigned) -> None:
+        """Each packet's direction and position, as the numbers that its connection has reached tell."""
+        said, columns = self.said, packets.columns
+        if not len(packets):
+            return
+        slot = assigned.slot.astype(np.int64)
+        known = slot >= 0
+        key = np.where(known, 2 * slot + assigned.side, 0)
+        reference = self._streams.directions[key, D_NEXT]
+        known &= self._streams.directions[key, D_REF] != 0
+        delta = (columns.seq - reference) & 0xFFFFFFFF
+        delta -= (delta >= 1 << 31) * (1 << 32)
+        direction = 2 * self._flows.born(np.where(slot >= 0, slot, 0)) + assigned.side
+        said.packet_file.frombytes(np.ascontiguousarray(columns.file, np.int32).tobytes())
+        said.packet_number.frombytes(columns.number.tobytes())
+        said.packet_direction.frombytes(np.where(slot >= 0, direction, UNPLACED).astype(np.int64).tobytes())
+        said.packet_pos.frombytes(np.where(known, reference + delta, UNPLACED).astype(np.int64).tobytes())
+
+    def _take(self, segments: Segments, packets: Packets) -> None:
+        """Keep what was delivered."""
+        rows = segments.rows
+        if not len(rows):
+            return
+        keys = rows[:, SEG_KEY]
+        born = self._flows.born(keys >> 1)
+        for i in np.flatnonzero(np.isin(rows[:, SEG_KIND], (DATA, GAP, SNAPLEN))).tolist():
+            row = rows[i]
+            number = 2 * int(born[i]) + int(keys[i] & 1)
+            one = self.said.directions.get(number)
+            if one is None:
+                one = self.said.directions[number] = Direction()
+            length = int(row[SEG_LENGTH])
+            if one.next == UNPLACED:
+                one.next = self._begins(segments, i, packets)
+            if row[SEG_KIND] == DATA:
+                at = int(row[SEG_AT])
+                data = segments.sources[int(row[SEG_SOURCE])][at : at + length].tobytes()
+                one.add(one.next, length, self.said.keep(data))
+            one.next += length
+
+    def _begins(self, segments: Segments, i: int, packets: Packets) -> int:
+        """Position of a direction's first row: as the next row whose packet is at hand tells, else by where the
+        direction stands behind all of this window's rows."""
+        rows = segments.rows[i:]
+        mine = rows[rows[:, SEG_KEY] == segments.rows[i, SEG_KEY]]
+        before = 0
+        finished = 0
+        for row in mine.tolist():
+            if row[SEG_KIND] == DATA and row[SEG_SOURCE] == 0:
+                index = row[SEG_ORDINAL] - self._base
+                pos = self.said.packet_pos[row[SEG_ORDINAL]]
+                return int(pos + row[SEG_AT] - packets.columns.payload_at[index] - before)
+            if row[SEG_KIND] in (DATA, GAP, SNAPLEN):
+                before += row[SEG_LENGTH]
+            finished |= row[SEG_KIND] == FINISH
+        return int(self._streams.directions[int(rows[0, SEG_KEY]), D_NEXT]) - before - finished
+
+    def _messages(self, rows: np.ndarray, heap: np.ndarray) -> None:
+        if not len(rows):
+            return
+        born = self._flows.born(rows[:, s.MSG_SLOT])
+        for row, number in zip(rows.tolist(), born.tolist(), strict=True):
+            request = row[s.MSG_DIRECTION] == 0
+            side = row[s.MSG_CLIENT] if request else 1 - row[s.MSG_CLIENT]
+            data = heap[row[s.MSG_AT] : row[s.MSG_AT] + row[s.MSG_LENGTH]].tobytes()
+            found = self.said.find(2 * number + side, data)
+            if found is None:
+                self.said.unfound += 1
+                continue
+            self.said.messages.append(
+                Place(
+                    2 * number + side, *found, len(data), request, row[s.MSG_API_KEY], row[s.MSG_API_VERSION]
+                )
+            )

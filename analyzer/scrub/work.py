@@ -1,0 +1,355 @@
+"""Scrubbing: a capture point -> a clean capture, which is there only once it was found clean.
+
+In: a capture point, a key, what is to stay. Out: a pcapng file and a `Report`. Rules: three passes. The first reads
+what connections said; then messages are made anew, and every packet with what its bytes became, found by connection,
+side and sequence number, so that copies of a byte stay copies; the third reads what was written. What belongs to no
+message is zeros: other protocols, what is encrypted, what was never delivered, names and comments of the file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from analyzer.bulk.state import NULL
+from analyzer.failure import Failure
+from analyzer.scrub.check import leaks
+from analyzer.scrub.content import Content
+from analyzer.scrub.messages import Frame
+from analyzer.scrub.packets import Packets
+from analyzer.scrub.streams import UNPLACED, Direction, FirstPass, Place, Said
+from captures import dissect as d
+from captures.files import CapturePoint
+from captures.files.layouts import LINK, SNAPLEN
+from captures.files.write import Growing, Record
+from captures.links import FRAGMENT, TCP
+from captures.tls.stage import begins_tls
+
+_TLS_HEADER: Final = 5
+_TLS_LARGEST: Final = (1 << 14) + 2048
+_FRAME_LARGEST: Final = 100 << 20
+_APIS: Final = 256
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done. `lines` for people, `json` for programs."""
+
+    packets: int = 0
+    messages: int = 0
+    names: int = 0
+    shared_names: int = 0
+    bent_addresses: int = 0
+    records: int = 0
+    batches: int = 0
+    compressed_batches: int = 0
+    lost_batches: int = 0
+    broken_batches: int = 0
+    secret_bytes: int = 0
+    opaque_bytes: int = 0
+    unread_bytes: int = 0
+    other_bytes: int = 0
+    tls_connections: int = 0
+    not_tcp_packets: int = 0
+    fragments: int = 0
+    skipped_blocks: int = 0
+    secrets_blocks: int = 0
+    texts_checked: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "notes"}
+
+    def lines(self) -> list[str]:
+        """One line a matter."""
+
+        def said(count: int, what: str, plural: str = "") -> str:
+            return f"{count:,} {what if count == 1 else plural or what + 's'}"
+
+        out = [
+            f"{said(self.packets, 'packet')}, {said(self.messages, 'message')}: sizes and times as they were",
+            f"replaced: {said(self.names, 'name')}, addresses, and the content of {said(self.records, 'record')} "
+            f"in {said(self.batches, 'batch', 'batches')} ({self.compressed_batches:,} compressed again)",
+        ]
+        if self.bent_addresses:
+            out.append(
+                f"{said(self.bent_addresses, 'address', 'addresses')} named in messages kept the length as text, "
+                "so not the prefix that they share with others"
+            )
+        if self.shared_names:
+            out.append(f"{said(self.shared_names, 'name')} of a few bytes had to share a pseudonym with others")
+        if self.lost_batches:
+            out.append(
+                f"{said(self.lost_batches, 'compressed batch', 'compressed batches')} became noise: "
+                "they cannot be decompressed, or would not fit"
+            )
+        blanked = {
+            "secrets": self.secret_bytes, "bytes that nobody can read": self.unread_bytes,
+            "bytes of formats of their own": self.opaque_bytes, "bytes that are no message": self.other_bytes,
+        }  # fmt: skip
+        told = ", ".join(f"{count:,} {what}" for what, count in blanked.items() if count)
+        out += [f"blanked: {told}"] if told else []
+        left = {
+            "TLS connections": self.tls_connections, "packets that are not TCP": self.not_tcp_packets,
+            "IP fragments": self.fragments,
+        }  # fmt: skip
+        told = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
+        out += [f"zeros but for their headers: {told}"] if told else []
+        if self.secrets_blocks or self.skipped_blocks:
+            left_out = f"{self.secrets_blocks} blocks of TLS keys, {self.skipped_blocks} broken packet blocks"
+            out.append(f"left out: {left_out}")
+        out.append(f"checked: none of {said(self.texts_checked, 'text')} of 4 bytes or more is in it")
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked for: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE`, `ports` that are
+    Kafka."""
+
+    key: bytes | None = None
+    keep: frozenset[str] = frozenset()
+    ports: tuple[int, ...] = ()
+    dry: bool = False
+
+
+Progress = Callable[[str], None]
+
+
+def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda _: None) -> Report:
+    """Write a clean capture of a capture point to `out`. Raises CaptureError, and Failure where the result is not clean
+    or cannot be written."""
+    folder = os.path.dirname(os.path.abspath(out))
+    content = Content(task.key or secrets.token_bytes(32), task.keep)
+    report = Report()
+    try:
+        progress("reading")
+        first = FirstPass(point, folder, task.ports)
+        try:
+            said = first.run()
+            report.notes = [note for note in first.reader.notes if "comment" not in note]
+            report.secrets_blocks = len(first.reader.secrets)
+            _messages(said, content, report, progress)
+            for high, low in first.addresses:
+                content.addresses.meet(_packed(high, low))
+            _others(said, report)
+            progress("writing")
+            handle, path = tempfile.mkstemp(prefix=".kwire-scrub-", dir=folder)  # mode 0600
+            try:
+                with os.fdopen(handle, "wb", buffering=1 << 20) as file:
+                    _write(point, said, content, Growing(file), report)
+                progress("checking")
+                _check(path, folder, content, task, report)
+                if not task.dry:
+                    os.replace(path, out)
+            finally:
+                if os.path.exists(path):
+                    os.unlink(path)
+        finally:
+            first.said.end()
+    except OSError as failure:
+        if failure.filename is not None and not str(failure.filename).startswith(folder):
+            raise
+        raise Failure(
+            f"{out}: cannot be written: {failure.strerror or failure}",
+            "is the disk full? scrubbing needs about three times the capture's size beside it",
+        ) from None
+    return report
+
+
+def _packed(high: int, low: int) -> bytes:
+    """An address as `captures.packets` has it, as in its packet."""
+    if high == 0 and low >> 32 == 0xFFFF:
+        return (low & 0xFFFFFFFF).to_bytes(4, "big")
+    return (high << 64 | low).to_bytes(16, "big")
+
+
+def _frame(said: Said, place: Place) -> Frame:
+    return Frame(said.bytes_of(place), place.connection, place.request, place.api_key, place.version)
+
+
+def _messages(said: Said, content: Content, report: Report, progress: Progress) -> None:
+    """All messages made anew."""
+    progress("learning names")
+    for place in said.messages:
+        content.learn(_frame(said, place))
+    content.settle()
+    progress("replacing")
+    for place in said.messages:
+        said.write(place, content.clean(_frame(said, place)))
+    report.messages = len(said.messages)
+    counts, blanked = content.records.counts, content.blanked
+    report.records, report.batches, report.compressed_batches = counts.records, counts.batches, counts.compressed
+    report.lost_batches, report.broken_batches = counts.lost, counts.broken
+    report.secret_bytes, report.opaque_bytes, report.unread_bytes = blanked.secrets, blanked.content, blanked.unknown
+    report.names, report.shared_names = content.pseudonyms.names, content.pseudonyms.shared
+
+
+# --- what is no message -----------------------------------------------------------------------------------------------
+
+
+def _others(said: Said, report: Report) -> None:
+    """Lengths, where something is known to have one: of TLS records, and of the message at a direction's end."""
+    last: dict[int, Place] = {}
+    covered: Counter[int] = Counter()
+    for place in said.messages:
+        last[place.direction] = place
+        covered[place.direction] += place.size
+    tls = set()
+    for number, one in said.directions.items():
+        total = sum(one.length)
+        report.other_bytes += total - covered[number]
+        if number in last:
+            _unfinished(said, one, last[number])
+        elif one.pos and begins_tls(said.original(one.at[0], min(one.length[0], 6))):
+            tls.add(number >> 1)
+    for connection in tls:
+        for number in (2 * connection, 2 * connection + 1):
+            if number in said.directions and number not in last:
+                _tls(said, number)
+    report.tls_connections = len(tls)
+
+
+def _unfinished(said: Said, one: Direction, last: Place) -> None:
+    """The first numbers of a message that never came whole: length, what it asks, correlation id."""
+    head, places = bytearray(), []
+    segment, offset, left = last.segment, last.offset, last.size
+    while left > one.length[segment] - offset:
+        left -= one.length[segment] - offset
+        segment, offset = segment + 1, 0
+    offset += left
+    pos = one.pos[segment] + offset
+    while segment < len(one.pos) and len(head) < 12 and one.pos[segment] + offset == pos:
+        size = min(one.length[segment] - offset, 12 - len(head))
+        head += said.original(one.at[segment] + offset, size)
+        places.append((one.at[segment] + offset, size))
+        pos += size
+        offset += size
+        if offset == one.length[segment]:
+            segment, offset = segment + 1, 0
+    if len(head) < 8 or not 4 <= int.from_bytes(head[:4], "big") <= _FRAME_LARGEST or last.api_key == NULL:
+        return
+    kept = 8
+    if last.request:
+        key, version = int.from_bytes(head[4:6], "big"), int.from_bytes(head[6:8], "big")
+        kept = 12 if key < _APIS and version < _APIS // 2 else 4
+    for at, size in places:
+        said.write_at(at, bytes(head[: min(size, max(kept, 0))]))
+        head, kept = head[size:], kept - size
+
+
+def _tls(said: Said, number: int) -> None:
+    """Headers of TLS records stay (type, version, length), and of the first the type of its message: so it is seen
+    what it was. Where a record's header was lost, everything behind it is zeros."""
+    rest: int | None = 0  # bytes of the record at hand that are still to come
+    head = b""
+    expected: int | None = None
+    begun = True
+    for pos, data, at in said.stream(number):
+        if rest is None:
+            return
+        if expected is not None and pos != expected:
+            hole = pos - expected
+            if head or hole > rest:
+                return
+            rest -= hole
+        expected = pos + len(data)
+        place = 0
+        while place < len(data):
+            if rest:
+                step = min(rest, len(data) - place)
+                if begun:
+                    said.write_at(at + place, data[place : place + 1] if data[place] in (1, 2) else b"\0")
+                    begun = False
+                rest -= step
+                place += step
+                continue
+            take = min(_TLS_HEADER - len(head), len(data) - place)
+            head += data[place : place + take]
+            if not (20 <= head[0] <= 24 and head[1:2] in (b"", b"\3") and head[2:3] <= b"\4"):
+                return
+            said.write_at(at + place, data[place : place + take])
+            place += take
+            if len(head) == _TLS_HEADER:
+                rest = int.from_bytes(head[3:], "big")
+                if rest > _TLS_LARGEST:
+                    return
+                head = b""
+
+
+# --- packets ----------------------------------------------------------------------------------------------------------
+
+
+def _write(point: CapturePoint, said: Said, content: Content, file: Growing, report: Report) -> None:
+    """Every packet again."""
+    packets = Packets(content.addresses)
+    dissector = d.Dissector(point)
+    numbers: dict[tuple[int, int], int] = {}
+    at = 0
+    last_ns = 0
+    for batch in dissector:
+        buffer = memoryview(batch.buffer)  # type: ignore[arg-type]  # arrays do have the buffer protocol
+        for row in batch.rows.tolist():
+            key = batch.file, row[d.INTERFACE]
+            if key not in numbers:
+                about = batch.interfaces[row[d.INTERFACE]]
+                numbers[key] = file.interface(int(about[LINK]), int(about[SNAPLEN]))
+            data = bytes(buffer[row[d.AT] : row[d.AT] + row[d.CAPTURED]])
+            while at < len(said.packet_number) and (
+                (said.packet_file[at], said.packet_number[at]) < (batch.file, row[d.ORDINAL])
+            ):
+                at += 1
+            direction, pos = UNPLACED, UNPLACED
+            if at < len(said.packet_number) and (
+                (said.packet_file[at], said.packet_number[at]) == (batch.file, row[d.ORDINAL])
+            ):
+                direction, pos = said.packet_direction[at], said.packet_pos[at]
+            _count(row[d.KIND], report)
+            made = packets.clean(data, row, functools.partial(said.payload, direction, pos))
+            file.packet(Record(row[d.TIME_NS], made, row[d.ORIGINAL], numbers[key]))
+            last_ns = row[d.TIME_NS]
+            report.packets += 1
+    report.skipped_blocks = dissector.skipped
+    report.bent_addresses = content.addresses.bent
+    if dissector.dropped is not None and numbers:
+        file.dropped(0, last_ns, dissector.dropped)
+
+
+def _count(kind: int, report: Report) -> None:
+    if kind == FRAGMENT:
+        report.fragments += 1
+    elif kind != TCP:
+        report.not_tcp_packets += 1
+
+
+def _check(path: str, folder: str, content: Content, task: Task, report: Report) -> None:
+    """Raise Failure where something is left of the original."""
+    texts = content.pseudonyms.known
+    if "addresses" in task.keep:
+        texts = {text for text in texts if content.addresses.literal(text.removeprefix(b"/")) is None}
+    kept = bool(task.keep & {"keys", "values", "headers"})
+    found = list(leaks(CapturePoint("clean", (path,)), folder, texts, task.ports, not kept))
+    report.texts_checked = len(texts)
+    if found:
+        first = found[0]
+        raise Failure(
+            f"the result is not clean: a text of {first.size} bytes of the original stands {first.where}"
+            + (f" ({len(found):,} such places)" if len(found) > 1 else "")
+            + ", so nothing was written",
+            "short texts may stand there by chance: try again, or with another --key; else this is a defect: tell us",
+        )
+
+
+def same_file(first: str, others: Sequence[str]) -> bool:
+    """Whether a path is one of some files."""
+    return any(os.path.exists(one) and os.path.exists(first) and os.path.samefile(first, one) for one in others)
+
+
+__all__ = ["Report", "Task", "same_file", "scrub"]

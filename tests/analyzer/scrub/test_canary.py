@@ -1,0 +1,183 @@
+"""A marker in every string and bytes field of every API in every version, and none afterwards.
+
+proves: analyzer.scrub.messages, analyzer.scrub.content.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from analyzer.bulk.state import NULL
+from analyzer.protocol import schema, tree
+from analyzer.protocol.encoding import encode_data, encode_request, encode_response
+from analyzer.protocol.schema import REQUEST, Field
+from analyzer.protocol.tree import UNKNOWN_TAGS
+from analyzer.scrub.content import Content
+from analyzer.scrub.messages import Frame
+from tests.bench.messages import batch, record
+
+KEY = b"k" * 32
+MARK = b"CaNaRy"
+
+counter = itertools.count(1)
+
+
+def marker() -> str:
+    return f"{MARK.decode()}.{next(counter)}"
+
+
+def records() -> bytes:
+    return batch([record(0, marker().encode(), marker().encode() * 3), record(1, b"", marker().encode())])
+
+
+def value(item: Field, kind: str) -> Any:
+    if kind == "string":
+        return marker()
+    if kind == "bytes":
+        return marker().encode()
+    if kind == "records":
+        return records()
+    if kind == "uuid":
+        return base64.urlsafe_b64encode(MARK + next(counter).to_bytes(10, "big"))[:22].decode()
+    return True if kind == "bool" else 1.5 if kind == "float64" else 3
+
+
+def body(fields: tuple[Field, ...], flexible: bool, tags: bool) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for item in fields:
+        if item.kind == "struct":
+            made[item.name] = body(item.fields, flexible, tags)
+        elif item.kind == "array":
+            one = body(item.fields, flexible, tags) if item.element == "struct" else None
+            made[item.name] = [one if one is not None else value(item, item.element or "") for _ in range(2)]
+        else:
+            made[item.name] = value(item, item.kind)
+    if flexible and tags:
+        made[UNKNOWN_TAGS] = {7_777: marker().encode()}
+    return made
+
+
+def frames(api_key: int) -> Iterator[Frame]:
+    """A request and a response of each layout of an API."""
+    seen: set[int] = set()
+    for key, version, direction, layout in schema.layouts():
+        if key != api_key or id(layout) in seen:
+            continue
+        seen.add(id(layout))
+        said = body(layout.fields, layout.flexible, tags=True)
+        if direction == REQUEST:
+            message = encode_request(key, version, 5, marker(), said, None)
+        else:
+            message = encode_response(key, version, 5, {**said, "errorCode": 0} if key == 18 else said)
+        yield Frame(len(message).to_bytes(4, "big") + message, 9, direction == REQUEST, key, version)
+
+
+def cleaned(all_frames: list[Frame], keep: frozenset[str] = frozenset()) -> list[bytes]:
+    content = Content(KEY, keep)
+    for frame in all_frames:
+        content.learn(frame)
+    content.settle()
+    return [content.clean(frame) for frame in all_frames]
+
+
+def numbers(body: Any) -> Any:
+    """What is neither text nor bytes; lists with their lengths."""
+    if isinstance(body, dict):
+        return {name: numbers(one) for name, one in body.items()}
+    if isinstance(body, list):
+        return [numbers(one) for one in body]
+    return len(body) if isinstance(body, (str, bytes)) else body
+
+
+@pytest.mark.parametrize("api_key", range(95))
+def test_no_marker_is_left_in_any_layout(api_key: int) -> None:
+    every = list(frames(api_key))
+    assert any(MARK in frame.data for frame in every)
+    for frame, clean in zip(every, cleaned(every), strict=True):
+        assert len(clean) == len(frame.data)
+        assert MARK not in clean
+        before, after = (decoded(one, frame) for one in (frame.data, clean))
+        assert before.reason is None
+        assert after.reason is None
+        if frame.api_key != 58:  # what an Envelope holds is noise
+            assert numbers(after.body) == numbers(before.body)
+
+
+def decoded(data: bytes, frame: Frame) -> tree.Decoded:
+    if frame.request:
+        return tree.decode_request(data[4:], exact=True)
+    return tree.decode_response(data[4:], frame.api_key, frame.version, exact=True)
+
+
+@pytest.mark.parametrize("name", ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"])
+def test_formats_inside_bytes_are_understood_and_cleaned(name: str) -> None:
+    """Topics of a subscription become the topics that other messages call by those names."""
+    for version, layout in schema.data_versions(name):
+        said = body(layout.fields, False, tags=False)
+        said["userData"] = marker().encode()
+        topics = said["topics"] if "topics" in said else [one["topic"] for one in said["assignedPartitions"]]
+        inside = version.to_bytes(2, "big") + encode_data(said, name, version)
+        metadata = encode_request(3, 1, 1, "me", {"topics": [{"name": topic} for topic in topics]})
+        joined: dict[str, Any] = {"groupId": "g", "memberId": "m", "protocolType": "consumer"}
+        if name.endswith("Subscription"):
+            message = encode_request(11, 5, 2, "me", {**joined, "protocols": [{"name": "range", "metadata": inside}]})
+        else:
+            message = encode_request(
+                14, 5, 2, "me",
+                {**joined, "protocolName": "range", "assignments": [{"memberId": "m", "assignment": inside}]},
+            )  # fmt: skip
+        both = [
+            Frame(len(one).to_bytes(4, "big") + one, 1, True, key, of)
+            for one, key, of in ((metadata, 3, 1), (message, 11 if name.endswith("Subscription") else 14, 5))
+        ]
+        asked, clean = cleaned(both)
+        assert MARK not in asked + clean
+        renamed = [one["name"] for one in tree.decode_request(asked[4:]).body["topics"]]  # type: ignore[index]
+        for topic in renamed:
+            assert topic.encode() in clean
+        after = tree.decode_request(clean[4:], exact=True).body
+        assert after is not None
+
+
+@pytest.mark.parametrize("keep", ["names", "ids", "values", "keys", "headers"])
+def test_what_is_to_be_kept_is_kept_and_nothing_else(keep: str) -> None:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 16)
+    builder.append(0, 0, b"the-key", b"the-value", [("the-header", b"the-content")])
+    raw = bytes(builder.build())
+    message = encode_request(0, 9, 1, "the-client", {"topicData": [{"name": "the-topic", "partitionData": [
+        {"index": 0, "records": raw}]}]})  # fmt: skip
+    (clean,) = cleaned([Frame(len(message).to_bytes(4, "big") + message, 1, True, 0, 9)], frozenset([keep]))
+    found = {text for text in (b"the-client", b"the-topic", b"the-key", b"the-value", b"the-header") if text in clean}
+    assert found == {
+        "names": {b"the-client", b"the-topic", b"the-header"}, "ids": set(), "values": {b"the-value"},
+        "keys": {b"the-key"}, "headers": {b"the-header"},
+    }[keep]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_side", "api_key", "version", "kept"),
+    [(True, NULL, NULL, 4), (False, NULL, NULL, 8), (True, 3, 99, 12), (True, 300, 1, 12), (True, 3, 30_000, 4)],
+)
+def test_of_what_nobody_can_read_hardly_a_number_stays(
+    request_side: bool, api_key: int, version: int, kept: int
+) -> None:
+    data = (40).to_bytes(4, "big") + MARK * 6 + b"more"
+    (clean,) = cleaned([Frame(data, 1, request_side, api_key, version)])
+    assert clean == data[:kept] + b"\xff" * (len(data) - kept)
+
+
+def test_what_is_cut_off_inside_is_blank_from_there() -> None:
+    message = encode_request(3, 1, 1, "the-client", {"topics": [{"name": MARK.decode() + "x" * 50}]})
+    data = (len(message).to_bytes(4, "big") + message)[:-30]
+    (clean,) = cleaned([Frame(data, 1, True, 3, 1)])
+    assert MARK not in clean
+    assert b"the-client" not in clean
+    assert clean[:12] == data[:12]
+
+

@@ -1,0 +1,142 @@
+"""Record sets without their content, of others' writers: the same batches and records, checksums as right as they were.
+
+proves: analyzer.scrub.records.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from analyzer.records import batches as b
+from analyzer.scrub.content import Content
+from analyzer.scrub.records import Records
+from tests.analyzer.records.recordsets import Opened, old_message, opened
+
+SHAPE = (
+    b.B_AT, b.B_LENGTH, b.B_STATE, b.B_REASON, b.B_REASON_A, b.B_OFFSET, b.B_MAGIC, b.B_ATTRIBUTES, b.B_CRC_OK,
+    b.B_LAST_DELTA, b.B_FIRST_TIMESTAMP, b.B_LAST_TIMESTAMP, b.B_PRODUCER_ID, b.B_PRODUCER_EPOCH, b.B_BASE_SEQUENCE,
+    b.B_COUNT, b.B_UNCOMPRESSED,
+)  # fmt: skip
+MARK = b"CaNaRy"
+
+
+def scrubber(keep: str = "") -> Records:
+    return Content(b"k" * 32, frozenset(keep.split())).records
+
+
+def rows(count: int, seed: int) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]:
+    """Keys that come again, values as applications write them, nulls and headers."""
+    rng = random.Random(seed)
+    words = [MARK + rng.randbytes(3).hex().encode() for _ in range(30)]
+    found: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = []
+    for i in range(count):
+        key = None if i % 7 == 6 else MARK + bytes([i % 5])
+        value = None if i % 11 == 10 else b'{"name": "' + b" ".join(rng.choices(words, k=rng.randint(1, 12))) + b'"}'
+        found.append((key, value, [("canary-Header", MARK), ("n", None)] if i % 3 == 0 else []))
+    return found
+
+
+def written(magic: int, codec: int, count: int) -> bytes:
+    if magic == 2:
+        builder = DefaultRecordBatchBuilder(2, codec, 1, 7, 3, 40, 1 << 24)
+        for i, (key, value, headers) in enumerate(rows(count, codec)):
+            builder.append(i, 1_700_000_000_000 + i, key, value, headers)
+        return bytes(builder.build())
+    old = LegacyRecordBatchBuilder(magic, codec, 1 << 24)
+    for i, (key, value, _) in enumerate(rows(count, codec)):
+        old.append(i, timestamp=1_700_000_000_000 + i, key=key, value=value)
+    return bytes(old.build())
+
+
+def shape(found: Opened) -> list[list[int]]:
+    sizes = [
+        [one.offset, one.timestamp, *(-1 if part is None else len(part) for part in (one.key, one.value)),
+         *(-1 if part is None else len(part) for header in one.headers for part in header)]
+        for one in found.records
+    ]  # fmt: skip
+    return found.table[list(SHAPE)].T.tolist() + sizes  # type: ignore[no-any-return]
+
+
+CASES = [(magic, codec, count) for magic in (0, 1, 2) for codec in range(5) for count in (1, 60)
+         if codec < b.LZ4 or (codec == b.LZ4 and magic > 0) or magic == 2]  # fmt: skip
+
+
+@pytest.mark.parametrize(("magic", "codec", "count"), CASES)
+def test_batches_keep_their_shape_and_lose_their_content(magic: int, codec: int, count: int) -> None:
+    data = written(magic, codec, count)
+    records = scrubber()
+    clean = records.scrub(data, "orders")
+    before, after = opened(data), opened(clean)
+    assert MARK not in clean
+    assert all(MARK not in part for one in after.records for part in (one.key or b"", one.value or b""))
+    assert all(MARK not in (part or b"") for one in after.records for header in one.headers for part in header)
+    assert b"canary" not in b"".join(name for one in after.records for name, _ in one.headers)
+    assert shape(after) == shape(before)
+    assert records.counts.lost == 0
+    assert records.counts.records == len(before.records)
+    if count > 1 and codec not in (b.LZ4,):  # where keys are zeros nothing else fitted
+        pairs = {(one.key, other.key) for one, other in zip(before.records, after.records, strict=True)}
+        assert len(pairs) == len({one for one, _ in pairs}) == len({other for _, other in pairs})
+
+
+def test_wrong_checksums_stay_wrong_and_cut_batches_stay_cut() -> None:
+    good = written(2, b.NONE, 5)
+    bad = bytearray(good)
+    bad[17] ^= 1
+    old = bytearray(old_message(1, 3, b"key", MARK))
+    old[13] ^= 1
+    data = bytes(bad) + bytes(old) + good[:-20]
+    clean = scrubber().scrub(data, "orders")
+    assert shape(opened(clean))[:3] == shape(opened(data))[:3]
+    assert opened(clean).column(b.B_CRC_OK) == [0, 0, None]
+    assert MARK not in clean
+    assert clean[-len(good) + 20 :][17:21] == bytes(4), "the checksum of a cut batch tells of its content"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_damaged_sets_leak_nothing_and_break_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray(written(2, rng.randrange(5), 20) + written(1, rng.randrange(3), 20))
+    for _ in range(rng.randint(1, 4)):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    clean = scrubber().scrub(bytes(data), "orders")
+    assert len(clean) == len(data)
+    assert MARK not in clean
+    assert all(MARK not in part for one in opened(clean).records for part in (one.key or b"", one.value or b""))
+
+
+def test_markers_of_transactions_stay() -> None:
+    from tests.bench.messages import batch, record
+
+    data = bytearray(batch([record(0, bytes.fromhex("00000001"), bytes.fromhex("0000 00000005"))]))
+    data[22] |= b.CONTROL | b.TRANSACTIONAL
+    clean = scrubber().scrub(bytes(data), "orders")
+    assert opened(clean).records == opened(bytes(data)).records
+    assert opened(clean).records[0].control == 1
+
+
+def test_records_of_internal_topics_become_those_of_other_groups() -> None:
+    from tests.bench.messages import batch, record
+
+    key = bytes.fromhex("0001 0005") + b"group" + bytes.fromhex("0006") + b"topics" + bytes.fromhex("00000003")
+    value = bytes.fromhex("0003 0000000000000007 00000001 0004") + b"meta" + bytes.fromhex("0000018000000000")
+    content = Content(b"k" * 32, frozenset())
+    clean = content.records.scrub(batch([record(0, key, value)]), "__consumer_offsets")
+    (one,) = opened(clean).records
+    names = content.pseudonyms
+    assert one.key == key.replace(b"group", names.text(b"group")).replace(b"topics", names.text(b"topics"))
+    assert one.value == value.replace(b"meta", names.text(b"meta"))
+
+
+def test_what_is_kept_is_kept() -> None:
+    data = written(2, b.GZIP, 20)
+    assert scrubber("keys values headers").scrub(data, "orders") == data
+    found = opened(scrubber("keys").scrub(data, "orders")).records
+    assert [one.key for one in found] == [one.key for one in opened(data).records]
+    assert all(MARK not in (one.value or b"") for one in found)
+
+
