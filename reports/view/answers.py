@@ -6,19 +6,23 @@ wrong, a hint and, of a filter, the place); every count is exact; integers that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
 from analyzer.findings.rules import SEVERITIES
 from captures.problems import Problem
-from reports.view import completing, counts, heatmap, trees
+from reports.view import completing, counts, heatmap, others, trees
 from reports.view.counting import GivenUp
 from reports.view.messages import SIDES, Messages
+from reports.view.notes import Notes
 from reports.view.tables import Tables, Wrong, key_read, key_text
 
 Query = Mapping[str, str]
@@ -51,6 +55,7 @@ class View:
     command: tuple[str, ...]
     first: str = ""
     growing: bool = False
+    notes: Notes = field(default_factory=Notes)
 
 
 def answered(view: View, what: str, query: Query) -> Answer:
@@ -68,6 +73,15 @@ def answered(view: View, what: str, query: Query) -> Answer:
     answer = found if isinstance(found, Answer) else Answer(200, _json(found))
     answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"
     return answer
+
+
+def kept(view: View, content: bytes) -> Answer:
+    """The answer to notes that are sent: marks with their notes, and colour rules."""
+    try:
+        view.notes.become(content)
+    except Problem as problem:
+        return _wrong(400, problem)
+    return Answer(200, _json(view.notes.told()))
 
 
 def _wrong(status: int, problem: Problem) -> Answer:
@@ -184,7 +198,46 @@ def rows(view: View, query: Query) -> Any:
         "keys": list(map(key_text, view.tables.keys_of(numbers))),
         "outcome": list(map(lines.outcome, found)), "subject": list(map(lines.subject, found)),
         "columns": {name: [_safe(row[name]) for row in found] for name in names},
+        "rule": _rules(view, numbers),
     }  # fmt: skip
+
+
+def _rules(view: View, numbers: np.ndarray) -> list[int | None]:
+    """Which of the colour rules is the first to choose each row; one that is not right (any more) chooses none."""
+    found = np.full(len(numbers), -1)
+    for rule in range(len(view.notes.rules) - 1, -1, -1):
+        text = view.notes.rules[rule]
+        with contextlib.suppress(Wrong):
+            asked = view.tables.parse(text)
+            if asked is not None and not asked.needs_bodies:  # a list does not wait for messages to be read
+                found[view.tables.among(text, numbers)] = rule
+    return [None if rule < 0 else rule for rule in found.tolist()]
+
+
+def notes(view: View, query: Query) -> Any:
+    """Marks with their notes, and colour rules."""
+    return view.notes.told()
+
+
+def marked(view: View, query: Query) -> Any:
+    """Where the marked exchanges stand under a filter and an order, those that it chooses."""
+    found = []
+    for key, note in list(view.notes.marks.items()):
+        row = view.tables.place_of(query.get("filter", ""), query.get("sort", ""), key_read(key))
+        if row is not None:
+            found.append({"row": row, "key": key, "note": note})
+    return {"marked": sorted(found, key=lambda one: one["row"])}
+
+
+def table(view: View, query: Query) -> Any:
+    """A window of another table of the dataset; `filters`: what chooses the exchanges of a row."""
+    start, count = _number(query, "start", 0), min(_number(query, "count", 100), ROWS_AT_ONCE)
+    return _safe(others.window(view.tables, query.get("name", ""), query.get("sort", ""), start, count))
+
+
+def batch(view: View, query: Query) -> Any:
+    """A filter for all exchanges that carry the first batch of one again; null where it has none."""
+    return {"filter": others.sent_again(view.tables, key_read(query.get("key", "")))}
 
 
 def facets(view: View, query: Query) -> Any:
@@ -297,5 +350,6 @@ def octets(view: View, query: Query) -> Any:
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
-    "message": message, "field": field_at, "bytes": octets,
+    "message": message, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,
+    "marked": marked,
 }  # fmt: skip

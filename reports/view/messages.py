@@ -25,6 +25,7 @@ from captures.files import CapturePoint, capture_points
 from captures.kernels import NULL
 from reports.view import trees
 from reports.view.counting import wanted
+from reports.view.naming import quoted
 from reports.view.tables import Key, Tables, Wrong
 
 KEPT: Final = 8
@@ -204,8 +205,3 @@ def _places(
         )
         if len(found):
             yield side, found[0].as_py()
-
-
-def quoted(value: str) -> str:
-    """A text as the filter language writes it."""
-    return '"' + value.replace('"', '""') + '"'

@@ -36,6 +36,7 @@ from reports.output import name_of
 from reports.view import columns
 from reports.view.answers import View
 from reports.view.messages import Captures, Messages
+from reports.view.notes import Notes
 from reports.view.stage import Ended, Growing, Stage
 from reports.view.tables import Tables
 
@@ -108,7 +109,8 @@ def _of_dataset(source: str, options: argparse.Namespace, stack: contextlib.Exit
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
     tables, messages = _tables(dataset, folder / "columns", _captures_of(dataset))
-    return View(tables, messages, name_of(source), ("kwire", "view", source), options.filter or "")
+    notes = Notes.kept(_notes(options, os.path.realpath(source)))
+    return View(tables, messages, name_of(source), ("kwire", "view", source), options.filter or "", notes=notes)
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class _Asked:
     options: argparse.Namespace
     folder: Path
     captures: Captures | None
+    notes: Notes
 
     @property
     def made(self) -> Path:
@@ -141,7 +144,7 @@ class _Asked:
                    *(word for port in how.ports for word in ("--port", str(port))),
                    *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))))  # fmt: skip
         name = ", ".join(map(name_of, self.sources))
-        return View(tables, messages, name, command, self.options.filter or "", growing)
+        return View(tables, messages, name, command, self.options.filter or "", growing, self.notes)
 
 
 def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> _Asked:
@@ -153,7 +156,17 @@ def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextli
         folder = _folder(options, stack, "captures", *_identity(sources, how))
     else:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
-    return _Asked(sources, options, folder, Captures(tuple(sources), how) if again else None)
+    place = _notes(options, *map(os.path.realpath, sources)) if again else None
+    return _Asked(sources, options, folder, Captures(tuple(sources), how) if again else None, Notes.kept(place))
+
+
+def _notes(options: argparse.Namespace, *sources: str) -> Path | None:
+    """Where the notes about captures or a dataset are kept: in the user's folder for what programs remember."""
+    if not options.cache:
+        return None
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    name = hashlib.sha256("\0".join(sources).encode(errors="surrogateescape")).hexdigest()[:32]
+    return Path(state) / "kwire" / "notes" / f"{name}.json"
 
 
 def _tables(dataset: StoredDataset, folder: Path, captures: Captures | None) -> tuple[Tables, Messages]:

@@ -24,8 +24,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reports.view.answers import Answer, answered
+from reports.view.answers import Answer, answered, kept
 from reports.view.counting import asked
+from reports.view.notes import MOST_BYTES
 from reports.view.stage import Stage
 
 POLICY: Final = (
@@ -127,6 +128,15 @@ def application(stage: Stage, door: Door) -> ASGIApp:
             watching.cancel()
         return Response(found.content, found.status, found.headers, found.type)
 
+    async def keep(request: Request) -> Response:
+        content = b""
+        async for part in request.stream():
+            content += part
+            if len(content) > MOST_BYTES:
+                return PlainTextResponse("kwire: too long\n", 413)
+        found = await run_in_threadpool(kept, stage.shown(), content)
+        return Response(found.content, found.status, found.headers, found.type)
+
     async def events(request: Request) -> Response:
         return StreamingResponse(_events(stage), media_type="text/event-stream")
 
@@ -134,6 +144,7 @@ def application(stage: Stage, door: Door) -> ASGIApp:
         Route("/", page),
         Route("/page/{name}", part),
         Route("/api/1/events", events),
+        Route("/api/1/notes", keep, methods=["PUT"]),
         Route("/api/1/{what}", call),
     ]
     app = Starlette(routes=routes)

@@ -125,6 +125,12 @@ class Tables:
         chosen &= possible
         return chosen
 
+    def among(self, text: str, numbers: np.ndarray) -> np.ndarray:
+        """bool[k]: which of some rows a filter chooses. Raises Wrong."""
+        rows = self.chosen(text).rows
+        at = np.minimum(np.searchsorted(rows, numbers), max(len(rows) - 1, 0))
+        return rows[at] == numbers if len(rows) else np.zeros(len(numbers), np.bool_)
+
     def window(self, text: str, sort: str, start: int, count: int) -> tuple[Selection, np.ndarray]:
         """What a filter chooses, and a part of its rows: largest of a column first (`-` before it: smallest first),
         null last, as `kwire show --sort` does; equal ones in order of the requests."""

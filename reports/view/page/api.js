@@ -15,14 +15,15 @@ export class Refused extends Error {
  * @param {string} what
  * @param {Record<string, string | number>} query
  * @param {AbortSignal} [signal]
+ * @param {string} [body] what is to be kept
  * @returns {Promise<Response>}
  */
-async function answer(what, query, signal) {
+async function answer(what, query, signal, body) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) if (value !== "") words.set(name, String(value));
   let response;
   try {
-    response = await fetch(`/api/1/${what}?${words}`, { signal, cache: "no-store" });
+    response = await fetch(`/api/1/${what}?${words}`, { signal, cache: "no-store", method: body === undefined ? "GET" : "PUT", body });
   } catch (failure) {
     if (failure instanceof DOMException && failure.name === "AbortError") throw failure;
     throw new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" });
@@ -40,6 +41,16 @@ async function answer(what, query, signal) {
  */
 export async function ask(what, query = {}, signal) {
   return (await answer(what, query, signal)).json();
+}
+
+/**
+ * Have something kept.
+ * @param {string} what
+ * @param {unknown} content
+ * @returns {Promise<any>}
+ */
+export async function put(what, content) {
+  return (await answer(what, {}, undefined, JSON.stringify(content))).json();
 }
 
 /**

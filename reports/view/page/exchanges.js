@@ -2,6 +2,7 @@
 
 import { ask, givenUp } from "./api.js";
 import { PARTS } from "./columns.js";
+import { LETTERS } from "./notes.js";
 import { Rows, moved, say } from "./rows.js";
 import { duration, printable } from "./text.js";
 
@@ -33,6 +34,7 @@ export class Exchanges {
    * @param {(total: number, ms: number) => void} to.counted rows are there
    * @param {(failure: unknown) => void} to.failed
    * @param {(running: boolean) => void} to.running
+   * @param {(key: string) => string | undefined} to.note of a marked exchange
    */
   constructor(box, head, to) {
     this.box = box;
@@ -76,7 +78,7 @@ export class Exchanges {
     this.start = start;
     this.cell = Math.min(this.cell, columns.length - 1);
     const widths = columns.map((column) => (column.width ? `${column.width}ch` : "minmax(28ch, 1fr)")).join(" ");
-    for (const element of [this.box, this.head]) element.style.setProperty("--columns", `2ch ${widths}`);
+    for (const element of [this.box, this.head]) element.style.setProperty("--columns", `3ch ${widths}`);
     this.headings();
     this.blocks.clear();
     for (const element of this.rows.pool.splice(0)) element.remove();
@@ -159,7 +161,7 @@ export class Exchanges {
    */
   query(asked, block) {
     const needs = new Set(this.columns.flatMap((column) => column.needs));
-    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection"]) needs.add(name);
+    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection", "client_id", "transactional_id", "api"]) needs.add(name);
     return { ...asked, start: block * BLOCK, count: BLOCK, columns: [...needs].join(",") };
   }
 
@@ -170,7 +172,7 @@ export class Exchanges {
   made(found) {
     return found.keys.map((/** @type {string} */ key, /** @type {number} */ at) => {
       /** @type {Row} */
-      const row = { key, outcome: found.outcome[at], subject: found.subject[at] };
+      const row = { key, outcome: found.outcome[at], subject: found.subject[at], rule: found.rule[at] };
       for (const name in found.columns) row[name] = found.columns[name][at];
       return row;
     });
@@ -245,8 +247,10 @@ export class Exchanges {
     const failed = row.errors.length > 0 || row.status === "unanswered" || row.status === "orphan_response" ||
       row.request_state === "undecoded" || row.response_state === "undecoded";
     const slow = row.latency_us !== null && row.latency_us - (row.hold_us ?? 0) >= SLOW_US;
-    element.className = `row${failed ? " failed" : slow ? " slow" : ""}`;
-    say(/** @type {Element} */ (element.children[0]), failed ? "!" : slow ? "~" : "");
+    const note = this.to.note(row.key), gutter = /** @type {HTMLElement} */ (element.children[0]);
+    element.className = `row${failed ? " failed" : slow ? " slow" : ""}${row.rule === null ? "" : ` rule-${row.rule}`}`;
+    say(gutter, `${note === undefined ? "" : "◆"}${failed ? "!" : slow ? "~" : ""}${LETTERS[row.rule] ?? ""}`);
+    gutter.title = note === undefined ? "" : `marked${note ? `: ${printable(note)}` : ""}`;
     this.columns.forEach((column, at) => {
       const cell = /** @type {HTMLElement} */ (element.children[at + 1]);
       cell.dataset.id = column.id;

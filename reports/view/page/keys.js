@@ -16,6 +16,7 @@
 export function listen(table, dialog, pane) {
   const list = dialog.querySelector("dl");
   for (const key of table) {
+    if (!key.shown) continue; // said with another
     const name = document.createElement("dt"), about = document.createElement("dd");
     name.textContent = key.shown;
     about.textContent = key.about;
@@ -25,7 +26,7 @@ export function listen(table, dialog, pane) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
     const { target } = event;
-    if (target instanceof HTMLInputElement || (target instanceof Element && target.closest("dialog, [role=menu]"))) return;
+    if (target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || (target instanceof Element && target.closest("dialog, [role=menu]"))) return;
     if (pane(event)) return event.preventDefault();
     if (target instanceof HTMLButtonElement && (event.key === "Enter" || event.key === " ")) return;
     const key = known.get(event.key);

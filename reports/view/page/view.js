@@ -6,27 +6,18 @@ import { Counts } from "./counts.js";
 import { Exchanges } from "./exchanges.js";
 import { FilterBar } from "./filter.js";
 import { Findings } from "./findings.js";
+import { element, splitting, themed } from "./frame.js";
 import { Heat } from "./heat.js";
 import { Hex } from "./hex.js";
 import { listen } from "./keys.js";
+import { Lists } from "./lists.js";
 import { Menu } from "./menu.js";
+import { Notes } from "./notes.js";
 import { command, counted, joined, printable, quoted, size } from "./text.js";
 import { Tree } from "./tree.js";
 
 /** @import { Column, Row } from "./columns.js" */
 /** @import { Node } from "./tree.js" */
-
-/**
- * @template {HTMLElement} T
- * @param {string} id
- * @param {new () => T} [kind]
- * @returns {T}
- */
-function element(id, kind) {
-  const found = document.getElementById(id);
-  if (!(found instanceof (kind ?? HTMLElement))) throw new Error(`the page has no ${id}`);
-  return /** @type {T} */ (found);
-}
 
 /**
  * What the address says.
@@ -37,16 +28,17 @@ function element(id, kind) {
  * @property {string} side
  * @property {string} path of the chosen field
  * @property {string} columns
+ * @property {string} list which list: empty for the exchanges, or the name of a table
  * @property {string} above what is shown above the list: `heat`, `none`; empty: what fits
  * @property {string} beside what is shown beside the list: `counts`, `findings`, nothing
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "above", "beside"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "above", "beside"]);
 
 /** @returns {State} */
 function addressed() {
   const words = new URLSearchParams(location.search);
-  const [filter, sort, key, side, path, columns, above, panel] = NAMES.map((name) => words.get(name) ?? "");
-  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, above, beside: panel });
+  const [filter, sort, key, side, path, columns, list, above, panel] = NAMES.map((name) => words.get(name) ?? "");
+  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, list, above, beside: panel });
 }
 
 const state = addressed();
@@ -116,10 +108,11 @@ const list = new Exchanges(element("list"), element("head"), {
     [
       ...column.terms(row).flatMap(([name, value]) => values(name, value)),
       { text: "copy value", does: () => void copy(column.text(row, list.start)) },
-      { text: "filter to this connection", does: () => narrow(`connection == ${quoted(row.connection)}`) },
+        ...following(row),
     ],
     x, y,
   ),
+  note: (key) => notes.of(key),
   headed: (column, x, y) => menu.open(
     [
       ...(column.sort
@@ -149,6 +142,119 @@ const list = new Exchanges(element("list"), element("head"), {
     document.body.classList.toggle("running", running);
   },
 });
+
+const notes = new Notes(() => void list.show(list.asked, true));
+
+const TABS = ["", "connections", "clients", "groups", "rebalances", "transactions"];
+
+const tables = new Lists(element("other"), element("others-head"), {
+  taken: (filter) => {
+    become({ list: "" }, true);
+    tabbed();
+    void show({ filter });
+    element("list").focus();
+  },
+  menu: (filter, text, x, y) => menu.open(
+    [
+      { text: "its exchanges", does: () => tables.to.taken(filter) },
+      { text: "its exchanges among those that are chosen", does: () => tables.to.taken(joined(state.filter, filter)) },
+      { text: "copy value", does: () => void copy(text) },
+    ],
+    x, y,
+  ),
+  counted: (text) => tell(text),
+  failed: complain,
+});
+
+/** The list that is wanted. */
+function tabbed() {
+  element("others").hidden = !state.list;
+  element("scroll").hidden = Boolean(state.list);
+  element("tabs").replaceChildren(...TABS.map((name) => {
+    const tab = document.createElement("button");
+    tab.type = "button";
+    tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-selected", String(state.list === name));
+    tab.tabIndex = state.list === name ? 0 : -1;
+    tab.textContent = name || "exchanges";
+    tab.addEventListener("click", () => turnTo(name));
+    return tab;
+  }));
+  if (state.list && (tables.name !== state.list || info.growing)) void tables.show(state.list);
+}
+
+/** @param {string} name */
+function turnTo(name) {
+  become({ list: name }, true);
+  tabbed();
+  element(name ? "other" : "list").focus();
+}
+
+/** @param {number} step */
+function nextTab(step) {
+  turnTo(/** @type {string} */ (TABS[(Math.max(TABS.indexOf(state.list), 0) + step + TABS.length) % TABS.length]));
+}
+
+/**
+ * What an exchange is a part of: filters that follow it, whatever is filtered now.
+ * @param {Row} row
+ */
+function following(row) {
+  /** @type {[string, string][]} */
+  const found = [["connection", `connection == ${quoted(row.connection)}`]];
+  if (row.client_id) found.push(["client", `client_id == ${quoted(row.client_id)}`]);
+  if (row.group_id) found.push(["group", `group == ${quoted(row.group_id)}`]);
+  if (row.transactional_id) found.push(["transaction", `transactional_id == ${quoted(row.transactional_id)}`]);
+  for (const topic of row.topics.slice(0, 5)) found.push([`topic ${topic}`, `topic == ${quoted(topic)}`]);
+  return [
+    ...found.map(([name, filter]) => ({ text: `follow ${name}`, does: () => void show({ filter, sort: "" }, true) })),
+    ...(row.api === "Produce" ? [{ text: "follow batch", does: () => void followBatch(row.key) }] : []),
+  ];
+}
+
+/** @param {string} key */
+async function followBatch(key) {
+  try {
+    const { filter } = await ask("batch", { key });
+    if (filter) await show({ filter, sort: "" }, true);
+    else tell("no batch with a producer's sequence is in this exchange");
+  } catch (failure) {
+    complain(failure);
+  }
+}
+
+function followed() {
+  const row = list.current, at = document.querySelector('#list .row[aria-selected="true"]')?.getBoundingClientRect();
+  if (row && at) menu.open(following(row), at.left + 60, at.bottom);
+}
+
+async function mark() {
+  if (state.key) await notes.mark(state.key).catch(complain);
+}
+
+/** @param {number} step */
+async function marked(step) {
+  try {
+    const { marked: found } = await ask("marked", { filter: state.filter, sort: state.sort });
+    const rows = step > 0 ? found : found.reverse();
+    const next = rows.find((/** @type {{row: number}} */ one) => (one.row - list.index) * step > 0);
+    if (next) await find(next.key, true);
+    else tell(`no mark ${step > 0 ? "after" : "before"} this exchange`);
+  } catch (failure) {
+    complain(failure);
+  }
+}
+
+function note() {
+  if (!state.key) return tell("choose an exchange to write a note about");
+  element("note-text", HTMLTextAreaElement).value = notes.of(state.key) ?? "";
+  element("note", HTMLDialogElement).showModal();
+}
+
+function colours() {
+  notes.rules(element("rules"), state.filter, complain);
+  element("colours", HTMLDialogElement).showModal();
+}
 
 /**
  * What can be done with a value.
@@ -336,6 +442,10 @@ async function find(key, step = false) {
  */
 async function show(change, step = false) {
   const asked = { filter: change.filter ?? state.filter, sort: change.sort ?? state.sort };
+  if (state.list && change.filter !== undefined) {
+    become({ list: "" });
+    tabbed();
+  }
   bar.value = asked.filter;
   if (!(await list.show(asked))) return;
   become(change, step);
@@ -443,6 +553,11 @@ function pane(event) {
     }
     return list.pressed(event);
   }
+  if (at === tables.box) return tables.pressed(event);
+  if (at instanceof HTMLElement && at.getAttribute("role") === "tab" && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+    nextTab(event.key === "ArrowRight" ? 1 : -1);
+    return true;
+  }
   if (at === heat.canvas) return heat.pressed(event);
   if (at === bytes.box) return bytes.pressed(event);
   const tree = Object.values(trees).find((one) => one.box === at);
@@ -467,39 +582,19 @@ listen(
     { keys: ["i"], shown: "i", about: "findings: what is wrong", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
     { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
+    { keys: ["o"], shown: "o, O", about: "the next list: connections, clients, groups, rebalances, transactions; and back", does: () => nextTab(1) },
+    { keys: ["O"], shown: "", about: "", does: () => nextTab(-1) },
+    { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic or batch", does: followed },
+    { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void mark() },
+    { keys: ["e"], shown: "e", about: "write a note about it", does: note },
+    { keys: ["]"], shown: "] [", about: "the next mark, the one before", does: () => void marked(1) },
+    { keys: ["["], shown: "", about: "", does: () => void marked(-1) },
     { keys: ["c"], shown: "c", about: "copy what is shown as a command", does: copyCommand },
     { keys: ["\\"], shown: "\\", about: "the pane with the focus as large as the page, and back", does: maximise },
     { keys: ["?"], shown: "?", about: "these keys", does: () => element("keys", HTMLDialogElement).showModal() },
   ],
   element("keys", HTMLDialogElement), pane,
 );
-
-/** A border that can be moved, by mouse and keys. */
-function splitting() {
-  const split = element("split"), main = element("main");
-  /** @param {number} share */
-  const set = (share) => {
-    const value = Math.min(Math.max(share, 15), 85);
-    main.style.setProperty("--list", `${value}%`);
-    split.setAttribute("aria-valuenow", String(Math.round(value)));
-  };
-  split.addEventListener("pointerdown", (event) => {
-    event.preventDefault();
-    split.setPointerCapture(event.pointerId);
-    const box = main.getBoundingClientRect();
-    /** @param {PointerEvent} now */
-    const follow = (now) => set(((now.clientY - box.top) / box.height) * 100);
-    split.addEventListener("pointermove", follow);
-    split.addEventListener("lostpointercapture", () => split.removeEventListener("pointermove", follow), { once: true });
-  });
-  split.addEventListener("keydown", (event) => {
-    const step = { ArrowUp: -5, ArrowDown: 5 }[event.key];
-    if (step === undefined) return;
-    event.preventDefault();
-    set(Number(split.getAttribute("aria-valuenow")) + step);
-  });
-  set(50);
-}
 
 /** Filters that many begin with. */
 function saved() {
@@ -520,21 +615,10 @@ function saved() {
   }));
 }
 
-function themed() {
-  const root = document.documentElement;
-  const now = () => root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  const kept = localStorage.getItem("kwire-theme");
-  if (kept === "light" || kept === "dark") root.dataset.theme = kept;
-  element("theme").addEventListener("click", () => {
-    root.dataset.theme = now() === "dark" ? "light" : "dark";
-    localStorage.setItem("kwire-theme", root.dataset.theme);
-    heat.draw();
-  });
-}
-
 /** What the address says, shown. */
 async function follow() {
   Object.assign(state, addressed());
+  tabbed();
   list.key = state.key;
   draw();
   await show({});
@@ -568,6 +652,7 @@ function growing(done) {
       saved();
       findings.forget();
       draw();
+      tabbed();
       if (await list.show(list.asked, true)) panels(true);
     } catch (failure) {
       complain(failure);
@@ -582,7 +667,7 @@ function growing(done) {
 }
 
 async function begin() {
-  themed();
+  themed(() => heat.draw());
   splitting();
   info = await ask("info");
   columns = known(info.columns);
@@ -598,12 +683,15 @@ async function begin() {
   element("finding").addEventListener("click", () => toggle("findings"));
   element("command").addEventListener("click", copyCommand);
   element("help").addEventListener("click", () => element("keys", HTMLDialogElement).showModal());
+  element("colouring").addEventListener("click", colours);
+  element("note").addEventListener("submit", () => void notes.mark(state.key, element("note-text", HTMLTextAreaElement).value).catch(complain));
   element("go").addEventListener("submit", () => void goTo());
   for (const button of document.querySelectorAll("button.side")) {
     if (button instanceof HTMLElement) button.addEventListener("click", () => other(button.dataset.side ?? "request"));
   }
   addEventListener("popstate", () => void follow());
   become({});
+  notes.noted = await ask("notes");
   await follow();
   element("list").focus();
   if (info.growing) growing(() => void (state.key && messages()));

@@ -335,6 +335,56 @@ CONTRAST = """() => {
 """Text with less contrast than 4.5 to 1 (WCAG 2, AA)."""
 
 
+def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_away(
+    chromium: Any, address: tuple[str, str]
+) -> None:
+    with Opened(chromium, address, "above=none") as opened:
+        page = opened.page
+        opened.total("188")
+        page.keyboard.press("o")  # connections
+        page.locator("#other .row").first.wait_for()
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        opened.wait("document.querySelector('#filter').value.startsWith('connection == ')")
+        opened.wait("document.activeElement.id === 'list'")
+        page.go_back()
+        page.locator("#other .row").first.wait_for()
+        page.get_by_role("tab", name="exchanges").click()
+        opened.total("188")
+        # A mark with a note, another, and from one to the other.
+        page.locator("#list").focus()
+        page.keyboard.press("j")
+        page.keyboard.press("e")
+        page.locator("#note-text").fill("odd <b>one</b>")
+        page.get_by_role("button", name="keep").click()
+        page.locator("#list .row > [title='marked: odd <b>one</b>']", has_text="◆").wait_for()
+        page.locator("#list").focus()
+        for _ in range(5):
+            page.keyboard.press("j")
+        page.keyboard.press("m")
+        opened.wait("[...document.querySelectorAll('#list .row > :first-child')]"
+                    ".filter(one => one.textContent.includes('◆')).length === 2")  # fmt: skip
+        page.keyboard.press("[")
+        opened.wait("document.querySelector('#list .row[aria-selected=true]')?.ariaRowIndex === '1'")
+        # What is filtered now gets a colour and a letter, also where it is not filtered any more.
+        page.locator("#filter").fill("api == InitProducerId")
+        page.keyboard.press("Enter")
+        opened.total("4")
+        page.locator("#colouring").click()
+        page.get_by_role("button", name="colour api == InitProducerId").click()
+        page.locator("#rules code", has_text="api == InitProducerId").wait_for()
+        page.keyboard.press("Escape")
+        page.locator("#list .row.rule-0", has_text="a").first.wait_for()
+        # All of a connection.
+        page.locator("#list").focus()
+        page.keyboard.press("j")
+        page.keyboard.press("Shift+F")
+        page.get_by_role("menuitem", name="follow connection").click()
+        opened.wait("document.querySelector('#filter').value.startsWith('connection == ')")
+        assert page.locator("b", has_text="one").count() == 0
+        assert opened.complaints == []
+
+
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(
     chromium: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

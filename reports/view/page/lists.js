@@ -1,0 +1,207 @@
+/** Lists beside that of the exchanges: connections, clients, groups and what they did. A row becomes a filter. */
+
+import { ask, givenUp } from "./api.js";
+import { Rows, moved, say } from "./rows.js";
+import { counted, duration, moment, printable, size } from "./text.js";
+
+const BLOCK = 100;
+const HEIGHT = 22;
+
+/** @typedef {{name: string, kind: string, about: string}} About */
+
+/**
+ * A value as text.
+ * @param {About} column
+ * @param {any} value
+ * @returns {string}
+ */
+export function shown(column, value) {
+  if (value === null || value === undefined) return "";
+  if (column.kind === "time") return moment(value);
+  if (column.kind === "duration") return duration(value);
+  if (column.kind === "size") return size(value);
+  return printable(String(value));
+}
+
+export class Lists {
+  /**
+   * @param {HTMLElement} box
+   * @param {HTMLElement} head
+   * @param {object} to
+   * @param {(filter: string) => void} to.taken the exchanges of a row are wanted
+   * @param {(filter: string, text: string, x: number, y: number) => void} to.menu
+   * @param {(text: string) => void} to.counted
+   * @param {(failure: unknown) => void} to.failed
+   */
+  constructor(box, head, to) {
+    this.box = box;
+    this.head = head;
+    this.to = to;
+    this.name = "";
+    this.sort = "";
+    this.index = -1;
+    /** @type {About[]} */
+    this.about = [];
+    /** @type {Map<number, {columns: Record<string, any[]>, filters: string[]}>} */
+    this.blocks = new Map();
+    this.stop = new AbortController();
+    /** @type {Set<number>} */
+    this.coming = new Set();
+    this.rows = new Rows(box, {
+      height: HEIGHT, role: "row", draw: (element, index) => this.draw(element, index), ready: (first, last) => this.ready(first, last),
+    });
+    box.addEventListener("click", (event) => this.choose(this.rows.at(event)));
+    box.addEventListener("dblclick", (event) => this.take(this.rows.at(event)));
+    box.addEventListener("contextmenu", (event) => {
+      const index = this.rows.at(event);
+      if (index < 0) return;
+      event.preventDefault();
+      this.choose(index);
+      this.menu(event.target, event.clientX, event.clientY);
+    });
+    head.addEventListener("click", (event) => {
+      const name = event.target instanceof HTMLElement ? event.target.dataset.id : undefined;
+      if (name) void this.show(this.name, this.sort === name ? `-${name}` : this.sort === `-${name}` ? "" : name);
+    });
+  }
+
+  /**
+   * @param {string} name of a table
+   * @param {string} [sort]
+   */
+  async show(name, sort = "") {
+    this.stop.abort();
+    this.stop = new AbortController();
+    try {
+      const found = await ask("table", { name, sort, count: BLOCK }, this.stop.signal);
+      this.name = name;
+      this.sort = sort;
+      this.index = -1;
+      this.blocks = new Map([[0, found]]);
+      this.coming.clear();
+      // Columns that say nothing in what is seen first are left out.
+      this.about = found.about.filter((/** @type {About} */ one) => one.name !== "capture" && found.columns[one.name].some((/** @type {any} */ value) => value !== null && value !== 0 && value !== false));
+      const widths = this.about.map((one) => `${{ time: 28, duration: 10, size: 10 }[one.kind] ?? Math.min(44, Math.max(one.name.length + 2, ...found.columns[one.name].map((/** @type {any} */ value) => String(value ?? "").length + 1)))}ch`);
+      for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths.join(" "));
+      for (const element of this.rows.pool.splice(0)) element.remove();
+      this.headings();
+      this.rows.position = 0;
+      this.rows.resize(found.total);
+      this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${name}`);
+    } catch (failure) {
+      if (!givenUp(failure)) this.to.failed(failure);
+    }
+  }
+
+  headings() {
+    this.head.replaceChildren(...this.about.map((one) => {
+      const cell = document.createElement("button");
+      cell.type = "button";
+      cell.tabIndex = -1;
+      cell.setAttribute("role", "columnheader");
+      cell.dataset.id = one.name;
+      cell.title = one.about;
+      const by = this.sort.replace(/^-/, "") === one.name, down = !this.sort.startsWith("-");
+      cell.setAttribute("aria-sort", by ? (down ? "descending" : "ascending") : "none");
+      cell.textContent = one.name.replace(/_(us|bytes)$/, "").replaceAll("_", " ") + (by ? (down ? " ▼" : " ▲") : "");
+      return cell;
+    }));
+  }
+
+  /**
+   * @param {number} first
+   * @param {number} last
+   */
+  ready(first, last) {
+    let there = true;
+    for (let block = Math.floor(first / BLOCK); block <= Math.floor((last - 1) / BLOCK); block++) {
+      if (this.blocks.has(block)) continue;
+      there = false;
+      if (!this.coming.has(block)) void this.load(block);
+    }
+    return there;
+  }
+
+  /** @param {number} block */
+  async load(block) {
+    this.coming.add(block);
+    const { blocks } = this;
+    try {
+      blocks.set(block, await ask("table", { name: this.name, sort: this.sort, start: block * BLOCK, count: BLOCK }, this.stop.signal));
+      this.rows.refresh(true);
+    } catch (failure) {
+      if (!givenUp(failure)) this.to.failed(failure);
+    } finally {
+      this.coming.delete(block);
+    }
+  }
+
+  /**
+   * @param {HTMLElement} element
+   * @param {number} index
+   */
+  draw(element, index) {
+    const block = this.blocks.get(Math.floor(index / BLOCK));
+    if (!block) return;
+    while (element.children.length < this.about.length) {
+      const cell = document.createElement("span");
+      cell.setAttribute("role", "gridcell");
+      element.append(cell);
+    }
+    element.setAttribute("aria-selected", String(index === this.index));
+    if (index === this.index) this.box.setAttribute("aria-activedescendant", element.id);
+    this.about.forEach((one, at) => {
+      const cell = /** @type {HTMLElement} */ (element.children[at]);
+      say(cell, shown(one, block.columns[one.name]?.[index % BLOCK]));
+    });
+  }
+
+  /**
+   * The filter of a row.
+   * @param {number} index
+   */
+  filter(index) {
+    return this.blocks.get(Math.floor(index / BLOCK))?.filters[index % BLOCK] ?? "";
+  }
+
+  /** @param {number} index */
+  choose(index) {
+    if (index < 0) return;
+    this.index = index;
+    this.rows.reveal(index);
+    this.rows.refresh(true);
+  }
+
+  /** @param {number} index */
+  take(index) {
+    const filter = this.filter(index);
+    if (filter) this.to.taken(filter);
+  }
+
+  /**
+   * @param {EventTarget | null} target
+   * @param {number} x
+   * @param {number} y
+   */
+  menu(target, x, y) {
+    const text = target instanceof Element ? target.closest("[role=gridcell]")?.textContent ?? "" : "";
+    this.to.menu(this.filter(this.index), text, x, y);
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   * @returns {boolean}
+   */
+  pressed(event) {
+    const to = moved(event.key, this.index, this.rows.count, this.rows.fitting);
+    if (to !== null) this.choose(to);
+    else if (event.key === "Enter") this.take(this.index);
+    else if (event.key === "v" || event.key === "ContextMenu" || (event.key === "F10" && event.shiftKey)) {
+      const row = this.box.querySelector('[aria-selected="true"]');
+      if (!row) return false;
+      const place = row.getBoundingClientRect();
+      this.menu(row.firstElementChild, place.left + 20, place.bottom);
+    } else return false;
+    return true;
+  }
+}
