@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
 from analyzer.findings.rules import SEVERITIES
 from captures.problems import Problem
-from reports.view import completing, counts, heatmap, others, trees
+from reports.view import completing, counts, drawings, exporting, heatmap, others, trees
 from reports.view.counting import GivenUp
 from reports.view.messages import SIDES, Messages
 from reports.view.notes import Notes
@@ -36,12 +36,13 @@ BYTES_AT_ONCE: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back: a status of HTTP, and bytes of a type."""
+    """What goes back: a status of HTTP, and bytes of a type; `pieces`: bytes that come one after the other instead."""
 
     status: int
     content: bytes
     type: str = "application/json"
     headers: dict[str, str] = field(default_factory=dict)
+    pieces: Iterator[bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,30 @@ def table(view: View, query: Query) -> Any:
     return _safe(others.window(view.tables, query.get("name", ""), query.get("sort", ""), start, count))
 
 
+def ladder(view: View, query: Query) -> Any:
+    """Who asked whom, and when it was answered; who led meanwhile."""
+    start, count = _number(query, "start", 0), _number(query, "count", drawings.ARROWS)
+    return _safe(drawings.ladder(view.tables, query.get("filter", ""), start, count))
+
+
+def timeline(view: View, query: Query) -> Any:
+    """Tracks of exchanges over time, and what groups and transactions did."""
+    first, last = (_number(query, name, -1) if query.get(name) else None for name in ("first", "last"))
+    by, width = query.get("by", "connection"), _number(query, "width", 1000)
+    return _safe(drawings.timeline(view.tables, query.get("filter", ""), by, width, first, last))
+
+
+def export(view: View, query: Query) -> Answer:
+    """What a filter chooses, as a file."""
+    text, sort, form = (query.get(name, "") for name in ("filter", "sort", "format"))
+    if form == "pcapng":
+        kind, pieces = "application/x-pcapng", exporting.packets(view.tables, view.messages.captures, text)
+    else:
+        kind, pieces = exporting.exported(view.tables, text, sort, form)
+    name = {"Content-Disposition": f'attachment; filename="kwire.{"jsonl" if form == "json" else form}"'}
+    return Answer(200, b"", kind, name, pieces)
+
+
 def batch(view: View, query: Query) -> Any:
     """A filter for all exchanges that carry the first batch of one again; null where it has none."""
     return {"filter": others.sent_again(view.tables, key_read(query.get("key", "")))}
@@ -351,5 +376,5 @@ CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
     "message": message, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,
-    "marked": marked,
+    "marked": marked, "ladder": ladder, "timeline": timeline, "export": export,
 }  # fmt: skip

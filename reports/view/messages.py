@@ -97,6 +97,11 @@ class Messages:
         self._lock = threading.Lock()
 
     @property
+    def captures(self) -> Captures | None:
+        """What the messages are read from, if it is there."""
+        return self._captures
+
+    @property
     def at_hand(self) -> bool:
         """Is there anything to find messages in?"""
         return self._stored or self._captures is not None

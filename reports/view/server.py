@@ -126,6 +126,8 @@ def application(stage: Stage, door: Door) -> ASGIApp:
             found = await run_in_threadpool(answer)
         finally:
             watching.cancel()
+        if found.pieces is not None:
+            return StreamingResponse(found.pieces, found.status, found.headers, found.type)
         return Response(found.content, found.status, found.headers, found.type)
 
     async def keep(request: Request) -> Response:

@@ -10,10 +10,12 @@ import { element, splitting, themed } from "./frame.js";
 import { Heat } from "./heat.js";
 import { Hex } from "./hex.js";
 import { listen } from "./keys.js";
+import { Ladder } from "./ladder.js";
 import { Lists } from "./lists.js";
 import { Menu } from "./menu.js";
 import { Notes } from "./notes.js";
 import { command, counted, joined, printable, quoted, size } from "./text.js";
+import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
 
 /** @import { Column, Row } from "./columns.js" */
@@ -29,16 +31,17 @@ import { Tree } from "./tree.js";
  * @property {string} path of the chosen field
  * @property {string} columns
  * @property {string} list which list: empty for the exchanges, or the name of a table
+ * @property {string} tracks what the tracks of the timeline are
  * @property {string} above what is shown above the list: `heat`, `none`; empty: what fits
  * @property {string} beside what is shown beside the list: `counts`, `findings`, nothing
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "above", "beside"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "tracks", "above", "beside"]);
 
 /** @returns {State} */
 function addressed() {
   const words = new URLSearchParams(location.search);
-  const [filter, sort, key, side, path, columns, list, above, panel] = NAMES.map((name) => words.get(name) ?? "");
-  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, list, above, beside: panel });
+  const [filter, sort, key, side, path, columns, list, tracks, above, panel] = NAMES.map((name) => words.get(name) ?? "");
+  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, list, tracks, above, beside: panel });
 }
 
 const state = addressed();
@@ -145,7 +148,43 @@ const list = new Exchanges(element("list"), element("head"), {
 
 const notes = new Notes(() => void list.show(list.asked, true));
 
-const TABS = ["", "connections", "clients", "groups", "rebalances", "transactions"];
+const TABS = ["", "connections", "clients", "groups", "rebalances", "transactions", "ladder", "timeline"];
+const DRAWN = ["ladder", "timeline"];
+const TRACKS = ["connection", "client", "group", "member"];
+
+const drawn = { chosen: (/** @type {string} */ key) => void find(key), failed: complain };
+const ladder = new Ladder(element("ladder", HTMLCanvasElement), element("drawn"), drawn);
+const timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), {
+  ...drawn, taken: (filter) => narrow(filter),
+});
+
+/** The picture that is wanted, of what the filter chooses. */
+function draws() {
+  const begin = info.first_time ?? 0;
+  if (state.list === "ladder") void ladder.show(state.filter, begin, Math.max(0, list.index));
+  if (state.list === "timeline") void timeline.show(state.filter, state.tracks || "connection", begin);
+}
+
+function otherTracks() {
+  become({ tracks: TRACKS[(TRACKS.indexOf(state.tracks || "connection") + 1) % TRACKS.length] });
+  if (state.list === "timeline") draws();
+  else turnTo("timeline");
+}
+
+/** What is chosen, as a file. */
+function exporting() {
+  const place = element("exporting").getBoundingClientRect();
+  const forms = [["csv", "rows as CSV"], ["json", "rows as lines of JSON"], ["parquet", "rows as Parquet"], ...(info.bytes ? [["pcapng", "packets of their connections (pcapng)"]] : [])];
+  menu.open(forms.map(([format, text]) => ({
+    text: /** @type {string} */ (text),
+    does: () => {
+      const link = document.createElement("a");
+      link.href = `/api/1/export?${new URLSearchParams({ filter: state.filter, sort: state.sort, format: /** @type {string} */ (format) })}`;
+      link.download = "";
+      link.click();
+    },
+  })), place.left, place.bottom);
+}
 
 const tables = new Lists(element("other"), element("others-head"), {
   taken: (filter) => {
@@ -168,7 +207,10 @@ const tables = new Lists(element("other"), element("others-head"), {
 
 /** The list that is wanted. */
 function tabbed() {
-  element("others").hidden = !state.list;
+  const picture = DRAWN.includes(state.list);
+  element("others").hidden = !state.list || picture;
+  element("drawing").hidden = !picture;
+  for (const name of DRAWN) element(name).hidden = state.list !== name;
   element("scroll").hidden = Boolean(state.list);
   element("tabs").replaceChildren(...TABS.map((name) => {
     const tab = document.createElement("button");
@@ -180,14 +222,15 @@ function tabbed() {
     tab.addEventListener("click", () => turnTo(name));
     return tab;
   }));
-  if (state.list && (tables.name !== state.list || info.growing)) void tables.show(state.list);
+  if (picture) draws();
+  else if (state.list && (tables.name !== state.list || info.growing)) void tables.show(state.list);
 }
 
 /** @param {string} name */
 function turnTo(name) {
   become({ list: name }, true);
   tabbed();
-  element(name ? "other" : "list").focus();
+  element(DRAWN.includes(name) ? name : name ? "other" : "list").focus();
 }
 
 /** @param {number} step */
@@ -224,8 +267,8 @@ async function followBatch(key) {
 }
 
 function followed() {
-  const row = list.current, at = document.querySelector('#list .row[aria-selected="true"]')?.getBoundingClientRect();
-  if (row && at) menu.open(following(row), at.left + 60, at.bottom);
+  const row = list.current, at = (document.querySelector('#list .row[aria-selected="true"]') ?? list.box).getBoundingClientRect();
+  if (row) menu.open(following(row), at.left + 60, at.top + 24);
 }
 
 async function mark() {
@@ -442,7 +485,7 @@ async function find(key, step = false) {
  */
 async function show(change, step = false) {
   const asked = { filter: change.filter ?? state.filter, sort: change.sort ?? state.sort };
-  if (state.list && change.filter !== undefined) {
+  if (state.list && !DRAWN.includes(state.list) && change.filter !== undefined) {
     become({ list: "" });
     tabbed();
   }
@@ -450,6 +493,7 @@ async function show(change, step = false) {
   if (!(await list.show(asked))) return;
   become(change, step);
   panels();
+  if (DRAWN.includes(state.list)) draws();
   document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
   if (state.key && list.index < 0) tell("the chosen exchange is not among those that the filter lets through");
 }
@@ -553,6 +597,8 @@ function pane(event) {
     }
     return list.pressed(event);
   }
+  if (at === ladder.canvas) return ladder.pressed(event);
+  if (at === timeline.canvas) return timeline.pressed(event);
   if (at === tables.box) return tables.pressed(event);
   if (at instanceof HTMLElement && at.getAttribute("role") === "tab" && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
     nextTab(event.key === "ArrowRight" ? 1 : -1);
@@ -571,7 +617,7 @@ listen(
     { keys: [], shown: "← →", about: "list: the value that is meant; tree: close and open; bytes: move", does: null },
     { keys: [], shown: "v, Shift+F10", about: "what can be done with the value: filter, exclude, add as column, copy", does: null },
     { keys: [], shown: "Enter", about: "list: to the fields; tree: open and close", does: null },
-    { keys: ["Escape"], shown: "Esc", about: "back to the list", does: () => element("list").focus() },
+    { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? turnTo("") : element("list").focus()) },
     { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => void beside("on") },
     { keys: [","], shown: ",", about: "the one before it", does: () => void beside("back") },
     { keys: ["r"], shown: "r", about: "request or response", does: () => other(state.side === "request" ? "response" : "request") },
@@ -584,6 +630,10 @@ listen(
     { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
     { keys: ["o"], shown: "o, O", about: "the next list: connections, clients, groups, rebalances, transactions; and back", does: () => nextTab(1) },
     { keys: ["O"], shown: "", about: "", does: () => nextTab(-1) },
+    { keys: ["l"], shown: "l", about: "ladder: who asked whom; w and s: earlier and later exchanges", does: () => turnTo("ladder") },
+    { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: nearer, farther, earlier, later", does: () => turnTo("timeline") },
+    { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: otherTracks },
+    { keys: ["x"], shown: "x", about: "what is chosen as a file: csv, json, Parquet, pcapng", does: exporting },
     { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic or batch", does: followed },
     { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void mark() },
     { keys: ["e"], shown: "e", about: "write a note about it", does: note },
@@ -667,7 +717,9 @@ function growing(done) {
 }
 
 async function begin() {
-  themed(() => heat.draw());
+  themed(() => {
+    for (const one of [heat, ladder, timeline]) one.draw();
+  });
   splitting();
   info = await ask("info");
   columns = known(info.columns);
@@ -683,6 +735,7 @@ async function begin() {
   element("finding").addEventListener("click", () => toggle("findings"));
   element("command").addEventListener("click", copyCommand);
   element("help").addEventListener("click", () => element("keys", HTMLDialogElement).showModal());
+  element("exporting").addEventListener("click", exporting);
   element("colouring").addEventListener("click", colours);
   element("note").addEventListener("submit", () => void notes.mark(state.key, element("note-text", HTMLTextAreaElement).value).catch(complain));
   element("go").addEventListener("submit", () => void goTo());

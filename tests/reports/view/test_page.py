@@ -385,6 +385,35 @@ def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_a
         assert opened.complaints == []
 
 
+def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_file(
+    chromium: Any, address: tuple[str, str]
+) -> None:
+    with Opened(chromium, address, "above=none&filter=api+%3D%3D+Produce") as opened:
+        page = opened.page
+        page.locator("#count", has_text="of 188").wait_for()
+        page.keyboard.press("l")
+        page.locator("#drawn", has_text="arrows: asked").wait_for()
+        page.keyboard.press("j")
+        page.locator("#drawn", has_text="Produce from client 127.0.0.1 lab-idem to broker 1, answered after").wait_for()
+        opened.wait("document.querySelector('#facts').textContent.startsWith('Produce')")
+        page.keyboard.press("t")
+        page.locator("#drawn", has_text="tracks by connection").wait_for()
+        page.keyboard.press("y")
+        page.locator("#drawn", has_text="tracks by client").wait_for()
+        page.keyboard.press("ArrowRight")
+        page.locator("#drawn", has_text="the longest here").wait_for()
+        page.keyboard.press("Enter")
+        opened.wait("document.querySelector('#filter').value.includes('client_id == ')")
+        page.keyboard.press("Escape")
+        opened.wait("document.activeElement.id === 'list'")
+        page.keyboard.press("x")
+        with page.expect_download() as download:
+            page.get_by_role("menuitem", name="rows as CSV").click()
+        total = page.locator("#count").inner_text().split(" of ")[0]
+        assert len(Path(download.value.path()).read_bytes().splitlines()) == int(total) + 1
+        assert opened.complaints == []
+
+
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(
     chromium: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,292 @@
+/** A ladder: who asked whom and when, on a canvas. Time runs downwards; where nothing happens it is folded. */
+
+import { ask, givenUp } from "./api.js";
+import { moved } from "./rows.js";
+import { counted, duration, printable, since } from "./text.js";
+
+const TOP = 34;
+const LEFT = 96;
+const FOLD_US = 50_000;
+/** A pause that is told as such. */
+
+/**
+ * @typedef {object} Steps
+ * @property {number} total
+ * @property {number} start
+ * @property {string[]} actors
+ * @property {[number, number, number | null, number | null, string, number][]} arrows from, to, asked, answered, API, error
+ * @property {string[]} keys
+ * @property {{time: number, topic: string, partition: number, leader: number | null, epoch: number | null}[]} leaders
+ */
+
+/**
+ * Where each moment is drawn: what lies close is drawn close, and a pause takes a line whatever it lasts.
+ * @param {readonly number[]} times sorted
+ * @returns {{at: Map<number, number>, height: number, folds: [number, number][]}} pixels by time; pauses: [pixel, us]
+ */
+export function folded(times) {
+  /** @type {Map<number, number>} */
+  const at = new Map();
+  /** @type {[number, number][]} */
+  const folds = [];
+  let y = 12, before = times[0] ?? 0;
+  for (const time of times) {
+    const pause = time - before;
+    if (pause > FOLD_US) {
+      folds.push([y + 13, pause]);
+      y += 26;
+    } else if (pause > 0) y += 3 + Math.min(17, Math.log2(1 + pause));
+    else if (at.has(time)) continue;
+    at.set(time, y);
+    before = time;
+  }
+  return { at, height: y + 24, folds };
+}
+
+export class Ladder {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {HTMLElement} told
+   * @param {object} to
+   * @param {(key: string) => void} to.chosen
+   * @param {(failure: unknown) => void} to.failed
+   */
+  constructor(canvas, told, to) {
+    this.canvas = canvas;
+    this.told = told;
+    this.to = to;
+    /** @type {Steps | null} */
+    this.steps = null;
+    this.begin = 0;
+    this.index = -1;
+    this.scroll = 0;
+    this.picture = folded([]);
+    this.filter = "";
+    this.stop = new AbortController();
+    canvas.addEventListener("wheel", (event) => {
+      if (event.ctrlKey) return;
+      event.preventDefault();
+      this.move(this.scroll + event.deltaY * (event.deltaMode ? 40 : 1));
+    }, { passive: false });
+    canvas.addEventListener("click", (event) => this.clicked(event));
+    new ResizeObserver(() => this.draw()).observe(canvas);
+  }
+
+  /**
+   * @param {string} filter
+   * @param {number} begin when the capture began
+   * @param {number} start row to begin with
+   */
+  async show(filter, begin, start) {
+    this.stop.abort();
+    this.stop = new AbortController();
+    this.begin = begin;
+    this.filter = filter;
+    try {
+      const steps = /** @type {Steps} */ (await ask("ladder", { filter, start }, this.stop.signal));
+      const times = steps.arrows.flatMap(([, , asked, answered]) => [asked, answered].filter((one) => one !== null));
+      this.picture = folded(/** @type {number[]} */ (times).sort((a, b) => a - b));
+      this.steps = steps;
+      this.index = -1;
+      this.scroll = 0;
+      this.draw();
+    } catch (failure) {
+      if (!givenUp(failure)) this.to.failed(failure);
+    }
+  }
+
+  /** @param {number} index */
+  x(index) {
+    const room = this.canvas.clientWidth - LEFT - 40, count = Math.max(1, (this.steps?.actors.length ?? 1) - 1);
+    return LEFT + 20 + (room * index) / count;
+  }
+
+  /** @param {number} scroll */
+  move(scroll) {
+    this.scroll = Math.min(Math.max(0, scroll), Math.max(0, this.picture.height + TOP - this.canvas.clientHeight));
+    this.draw();
+  }
+
+  draw() {
+    const { canvas, steps } = this, context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
+    const { clientWidth, clientHeight } = canvas;
+    if (!context || !clientWidth) return;
+    canvas.width = Math.round(clientWidth * ratio);
+    canvas.height = Math.round(clientHeight * ratio);
+    context.scale(ratio, ratio);
+    context.clearRect(0, 0, clientWidth, clientHeight);
+    if (!steps) return;
+    const style = getComputedStyle(canvas);
+    /** @param {string} name */
+    const colour = (name) => style.getPropertyValue(name);
+    context.font = `11px ${style.fontFamily}`;
+    context.textBaseline = "middle";
+    const { at, folds } = this.picture, y = (/** @type {number} */ time) => TOP + (at.get(time) ?? 0) - this.scroll;
+    context.strokeStyle = colour("--line");
+    steps.actors.forEach((_, index) => line(context, this.x(index), TOP - 6, this.x(index), clientHeight));
+    this.band(context, colour);
+    context.textAlign = "right";
+    for (const [place, pause] of folds) {
+      const here = TOP + place - this.scroll;
+      if (here < TOP || here > clientHeight) continue;
+      context.fillStyle = colour("--quiet");
+      context.fillText(`… ${duration(pause)} …`, LEFT - 6, here);
+      context.setLineDash([2, 4]);
+      line(context, LEFT, here, clientWidth, here);
+      context.setLineDash([]);
+    }
+    let above = -Infinity;
+    steps.arrows.forEach(([from, to, asked, answered, api, error], index) => {
+      const first = asked ?? answered, last = answered ?? asked;
+      if (first === null || last === null || y(last) < TOP || y(first) > clientHeight) return;
+      const chosen = index === this.index;
+      context.strokeStyle = context.fillStyle = colour(error ? "--bad" : chosen ? "--mark" : "--broker");
+      context.lineWidth = chosen ? 2.5 : 1;
+      const [left, right] = [this.x(from), this.x(to)];
+      // There it slopes as the time until the answer allows, back it is level where that came.
+      if (asked !== null) arrow(context, left, y(asked), right, y(asked) + Math.min(6, Math.max(0, (y(last) - y(asked)) / 2)));
+      if (answered !== null) {
+        context.setLineDash([5, 3]);
+        arrow(context, right, y(answered) - 3, left, y(answered));
+        context.setLineDash([]);
+      }
+      context.lineWidth = 1;
+      if (y(first) - above >= 12 && y(first) >= TOP) {
+        above = y(first);
+        context.fillStyle = colour("--quiet");
+        context.textAlign = "right";
+        context.fillText(since(first, this.begin), LEFT - 6, y(first));
+        context.fillStyle = colour(error ? "--bad" : "--ink");
+        context.textAlign = right > left ? "left" : "right";
+        context.fillText(api + (error ? ` (${error})` : "") + (answered === null ? " …" : ""), left + (right > left ? 6 : -6), y(first) - 6);
+      }
+    });
+    context.fillStyle = colour("--raised");
+    context.fillRect(0, 0, clientWidth, TOP - 8);
+    context.fillStyle = colour("--ink");
+    context.textAlign = "center";
+    steps.actors.forEach((name, index) => {
+      const room = Math.max(6, Math.floor((clientWidth - LEFT) / steps.actors.length / 7));
+      context.fillText(shortened(printable(name.replace(/^client /, "")), room), this.x(index), 13);
+    });
+    const row = steps.arrows[this.index];
+    this.told.textContent = row
+      ? `${row[4]} from ${printable(steps.actors[row[0]] ?? "")} to ${printable(steps.actors[row[1]] ?? "")}, ` +
+        (row[2] !== null && row[3] !== null ? `answered after ${duration(row[3] - row[2])}` : "not answered") + (row[5] ? `, error ${row[5]}` : "")
+      : `${counted(steps.arrows.length)} of ${counted(steps.total)} exchanges from the ${counted(steps.start + 1)}. on; arrows: asked, dashed: answered`;
+  }
+
+  /**
+   * Who leads the partition that most is said of.
+   * @param {CanvasRenderingContext2D} context
+   * @param {(name: string) => string} colour
+   */
+  band(context, colour) {
+    const { steps } = this;
+    const first = steps?.leaders[0];
+    if (!steps || !first) return;
+    const mine = steps.leaders.filter((one) => one.topic === first.topic && one.partition === first.partition);
+    const times = [...this.picture.at.entries()];
+    mine.forEach((one, index) => {
+      const actor = steps.actors.indexOf(`broker ${one.leader}`);
+      if (actor < 0) return;
+      const from = times.find(([time]) => time >= one.time)?.[1] ?? this.picture.height;
+      const next = mine[index + 1];
+      const to = next ? times.find(([time]) => time >= next.time)?.[1] ?? this.picture.height : this.picture.height;
+      context.fillStyle = colour("--on");
+      context.globalAlpha = 0.5;
+      context.fillRect(this.x(actor) - 7, Math.max(TOP, TOP + from - this.scroll), 14, to - from);
+      context.globalAlpha = 1;
+      context.fillStyle = colour("--quiet");
+      context.textAlign = "left";
+      const y = TOP + from - this.scroll + 8;
+      if (y > TOP) context.fillText(`leads ${printable(one.topic)}-${one.partition}${one.epoch === null ? "" : `, epoch ${one.epoch}`}`, this.x(actor) + 10, y);
+    });
+  }
+
+  /** @param {MouseEvent} event */
+  clicked(event) {
+    const { steps } = this;
+    if (!steps) return;
+    const place = this.canvas.getBoundingClientRect();
+    const wanted = event.clientY - place.top - TOP + this.scroll, x = event.clientX - place.left;
+    let best = -1, nearest = 12;
+    steps.arrows.forEach(([from, to, asked, answered], index) => {
+      if (x < Math.min(this.x(from), this.x(to)) - 8 || x > Math.max(this.x(from), this.x(to)) + 8) return;
+      for (const time of [asked, answered]) {
+        const far = time === null ? Infinity : Math.abs((this.picture.at.get(time) ?? 0) - wanted);
+        if (far < nearest) [nearest, best] = [far, index];
+      }
+    });
+    if (best >= 0) this.choose(best);
+  }
+
+  /** @param {number} index */
+  choose(index) {
+    const row = this.steps?.arrows[index];
+    if (!row) return;
+    this.index = index;
+    const y = this.picture.at.get(row[2] ?? row[3] ?? 0) ?? 0, room = this.canvas.clientHeight - TOP;
+    if (y < this.scroll + 20 || y > this.scroll + room - 30) this.move(y - room / 3);
+    else this.draw();
+    this.to.chosen(this.steps?.keys[index] ?? "");
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   * @returns {boolean}
+   */
+  pressed(event) {
+    const { steps } = this;
+    if (!steps) return false;
+    const page = steps.arrows.length, step = { w: -page, s: page }[event.key];
+    if (step !== undefined) {
+      const start = Math.min(Math.max(0, steps.start + step), Math.max(0, steps.total - 1));
+      if (start !== steps.start) void this.show(this.filter, this.begin, start);
+      return true;
+    }
+    const to = moved(event.key, this.index, steps.arrows.length, 20);
+    if (to === null) return false;
+    this.choose(to);
+    return true;
+  }
+}
+
+/**
+ * @param {string} text
+ * @param {number} room characters
+ */
+function shortened(text, room) {
+  return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} y
+ * @param {number} toX
+ * @param {number} toY
+ */
+function line(context, x, y, toX, toY) {
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(toX, toY);
+  context.stroke();
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} y
+ * @param {number} toX
+ * @param {number} toY
+ */
+function arrow(context, x, y, toX, toY) {
+  line(context, x, y, toX, toY);
+  const way = Math.sign(toX - x);
+  context.beginPath();
+  context.moveTo(toX, toY);
+  context.lineTo(toX - way * 6, toY - 3);
+  context.lineTo(toX - way * 6, toY + 3);
+  context.fill();
+}

@@ -1,0 +1,244 @@
+/** A timeline: a track for each connection, client, group or member; what groups and transactions did is shaded. */
+
+import { ask, givenUp } from "./api.js";
+import { counted, duration, printable, since } from "./text.js";
+
+const LEFT = 250;
+const TOP = 22;
+const TALL = 18;
+
+/**
+ * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[], keys: string[]}} Track
+ * @typedef {{kind: string, name: string, began: number, ended: number | null, text: string, stopped: number}} Band
+ * @typedef {{first: number, step: number, columns: number, tracks: Track[], others: number, bands: Band[]}} Drawn
+ */
+
+/**
+ * A span of time after a key: nearer, farther, earlier, later.
+ * @param {string} key
+ * @param {number} first
+ * @param {number} last
+ * @returns {[number, number] | null}
+ */
+export function zoomed(key, first, last) {
+  const span = last - first, half = Math.max(1, Math.floor(span / 4));
+  if (key === "w") return span < 8 ? null : [first + half, last - half];
+  if (key === "s") return [first - 2 * half, last + 2 * half];
+  if (key === "a") return [first - half, last - half];
+  if (key === "d") return [first + half, last + half];
+  return null;
+}
+
+export class Timeline {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {HTMLElement} told
+   * @param {object} to
+   * @param {(key: string) => void} to.chosen
+   * @param {(filter: string) => void} to.taken a track's exchanges are wanted
+   * @param {(failure: unknown) => void} to.failed
+   */
+  constructor(canvas, told, to) {
+    this.canvas = canvas;
+    this.told = told;
+    this.to = to;
+    /** @type {Drawn | null} */
+    this.drawn = null;
+    this.filter = "";
+    this.by = "connection";
+    this.begin = 0;
+    /** @type {[number, number] | null} */
+    this.span = null;
+    this.track = 0;
+    this.place = -1;
+    this.scroll = 0;
+    this.stop = new AbortController();
+    canvas.addEventListener("click", (event) => this.clicked(event));
+    canvas.addEventListener("wheel", (event) => {
+      if (event.ctrlKey) return;
+      event.preventDefault();
+      this.scroll = Math.min(Math.max(0, this.scroll + event.deltaY), Math.max(0, this.height() - canvas.clientHeight));
+      this.draw();
+    }, { passive: false });
+    new ResizeObserver(() => this.draw()).observe(canvas);
+  }
+
+  /**
+   * @param {string} filter
+   * @param {string} by
+   * @param {number} begin when the capture began
+   */
+  async show(filter, by, begin) {
+    if (filter !== this.filter) this.span = null;
+    this.filter = filter;
+    this.by = by;
+    this.begin = begin;
+    this.stop.abort();
+    this.stop = new AbortController();
+    const width = Math.max(50, this.canvas.clientWidth - LEFT);
+    /** @type {Record<string, string | number>} */
+    const asked = { filter, by, width };
+    if (this.span) Object.assign(asked, { first: this.span[0], last: this.span[1] });
+    try {
+      this.drawn = /** @type {Drawn} */ (await ask("timeline", asked, this.stop.signal));
+      this.track = 0;
+      this.place = -1;
+      this.draw();
+    } catch (failure) {
+      if (!givenUp(failure)) this.to.failed(failure);
+    }
+  }
+
+  /** Tracks of what groups and transactions did come first. */
+  lanes() {
+    const { drawn } = this;
+    return drawn ? [...new Set(drawn.bands.map((one) => `${one.kind === "rebalance" ? "group" : "transaction"} ${one.name}`))] : [];
+  }
+
+  height() {
+    return TOP + (this.lanes().length + (this.drawn?.tracks.length ?? 0)) * TALL + 8;
+  }
+
+  draw() {
+    const { canvas, drawn } = this, context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
+    const { clientWidth, clientHeight } = canvas;
+    if (!context || !clientWidth) return;
+    canvas.width = Math.round(clientWidth * ratio);
+    canvas.height = Math.round(clientHeight * ratio);
+    context.scale(ratio, ratio);
+    context.clearRect(0, 0, clientWidth, clientHeight);
+    if (!drawn) return;
+    if (!drawn.columns) {
+      this.told.textContent = `no chosen exchange has a ${this.by}`;
+      return;
+    }
+    const style = getComputedStyle(canvas);
+    /** @param {string} name */
+    const colour = (name) => style.getPropertyValue(name);
+    const span = drawn.step * drawn.columns, room = clientWidth - LEFT - 8;
+    const x = (/** @type {number} */ time) => LEFT + (room * (time - drawn.first)) / span;
+    context.font = `11px ${style.fontFamily}`;
+    context.textBaseline = "middle";
+    const lanes = this.lanes();
+    context.save();
+    context.beginPath();
+    context.rect(0, TOP, clientWidth, clientHeight - TOP);
+    context.clip();
+    /** @param {number} row */
+    const y = (row) => TOP + row * TALL - this.scroll;
+    for (const band of drawn.bands) {
+      const rebalance = band.kind === "rebalance", row = lanes.indexOf(`${rebalance ? "group" : "transaction"} ${band.name}`);
+      const left = Math.max(LEFT, x(band.began)), right = Math.max(left + 2, Math.min(clientWidth - 8, x(band.ended ?? drawn.first + span)));
+      context.fillStyle = colour(rebalance ? "--bad" : "--good");
+      if (rebalance) { // the world stands still: shaded over all tracks, hatched in its own
+        context.globalAlpha = 0.12;
+        context.fillRect(left, TOP, right - left, clientHeight);
+        context.globalAlpha = 1;
+        for (let at = left; at < right; at += 4) context.fillRect(at, y(row) + 3, 2, TALL - 6);
+      } else context.fillRect(left, y(row) + 4, right - left, TALL - 8);
+      if (right - left > 7 * band.text.length || rebalance) {
+        context.fillStyle = colour(rebalance ? "--ink" : "--ground");
+        context.textAlign = "left";
+        context.fillText(printable(band.text), rebalance ? right + 4 : left + 4, y(row) + TALL / 2);
+      }
+    }
+    lanes.forEach((name, row) => this.label(context, colour, name, y(row), false));
+    drawn.tracks.forEach((track, index) => {
+      const row = y(lanes.length + index);
+      if (row < TOP - TALL || row > clientHeight) return;
+      this.label(context, colour, `${track.name} (${counted(track.exchanges)})`, row, index === this.track);
+      track.column.forEach((column, at) => {
+        const left = LEFT + (room * column) / drawn.columns, wide = Math.max(1.5, (room * (track.lasting[at] ?? 0)) / span);
+        context.fillStyle = colour(track.error[at] ? "--bad" : "--broker");
+        context.fillRect(left, row + (track.error[at] ? 2 : 4), Math.min(wide, clientWidth - 8 - left), TALL - (track.error[at] ? 4 : 8));
+        if (index === this.track && at === this.place) {
+          context.strokeStyle = colour("--ink");
+          context.strokeRect(left - 1.5, row + 1.5, Math.max(wide, 2) + 3, TALL - 3);
+        }
+      });
+    });
+    context.restore();
+    context.fillStyle = colour("--quiet");
+    for (let tick = 0; tick <= 5; tick++) {
+      context.textAlign = tick === 5 ? "right" : "left";
+      context.fillText(`${since(Math.round(drawn.first + (span * tick) / 5), this.begin)} s`, LEFT + (room * tick) / 5, 10);
+    }
+    this.say();
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {(name: string) => string} colour
+   * @param {string} text
+   * @param {number} y
+   * @param {boolean} chosen
+   */
+  label(context, colour, text, y, chosen) {
+    if (chosen) {
+      context.fillStyle = colour("--chosen");
+      context.fillRect(0, y, LEFT - 4, TALL);
+    }
+    context.fillStyle = colour("--ink");
+    context.textAlign = "left";
+    const shown = printable(text), most = Math.floor((LEFT - 16) / 6.7);
+    context.fillText(shown.length > most ? `${shown.slice(0, most - 1)}…` : shown, 6, y + TALL / 2);
+  }
+
+  say() {
+    const { drawn } = this, track = drawn?.tracks[this.track];
+    if (!drawn || !track) return;
+    const at = this.place;
+    this.told.textContent = at >= 0
+      ? `${printable(track.name)}: ${since(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)} s, the longest here ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
+      : `${counted(drawn.tracks.length)} tracks by ${this.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: nearer, farther, earlier, later; y: tracks by something else`;
+  }
+
+  /** @param {MouseEvent} event */
+  clicked(event) {
+    const { drawn } = this;
+    if (!drawn) return;
+    const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left - LEFT;
+    const row = Math.floor((event.clientY - box.top - TOP + this.scroll) / TALL) - this.lanes().length;
+    const track = drawn.tracks[row];
+    if (!track) return;
+    this.track = row;
+    if (x < 0) return this.to.taken(track.filter);
+    const column = (x / (this.canvas.clientWidth - LEFT - 8)) * drawn.columns;
+    let best = -1;
+    track.column.forEach((one, at) => { if (one <= column + 3) best = at; });
+    this.choose(best);
+  }
+
+  /** @param {number} place */
+  choose(place) {
+    const track = this.drawn?.tracks[this.track];
+    if (!track || place < 0) return;
+    this.place = Math.min(place, track.column.length - 1);
+    this.draw();
+    this.to.chosen(track.keys[this.place] ?? "");
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   * @returns {boolean}
+   */
+  pressed(event) {
+    const { drawn } = this;
+    if (!drawn) return false;
+    const span = zoomed(event.key, drawn.first, drawn.first + drawn.step * drawn.columns);
+    if (span) {
+      this.span = span;
+      void this.show(this.filter, this.by, this.begin);
+    } else if (event.key === "ArrowDown" || event.key === "ArrowUp" || event.key === "j" || event.key === "k") {
+      const step = event.key === "ArrowDown" || event.key === "j" ? 1 : -1;
+      this.track = Math.min(Math.max(0, this.track + step), drawn.tracks.length - 1);
+      this.place = -1;
+      const y = (this.lanes().length + this.track) * TALL;
+      if (y < this.scroll || y + TALL > this.scroll + this.canvas.clientHeight - TOP) this.scroll = Math.max(0, y - 60);
+      this.draw();
+    } else if (event.key === "ArrowRight" || event.key === "ArrowLeft") this.choose(Math.max(0, this.place + (event.key === "ArrowRight" ? 1 : -1)));
+    else if (event.key === "Enter") this.to.taken(drawn.tracks[this.track]?.filter ?? "");
+    else return false;
+    return true;
+  }
+}

@@ -1,0 +1,32 @@
+// Time on a ladder and a timeline. Run by tests/reports/view/test_scripts.py.
+import assert from "node:assert/strict";
+import test from "node:test";
+import { folded } from "../../../../reports/view/page/ladder.js";
+import { shown } from "../../../../reports/view/page/lists.js";
+import { zoomed } from "../../../../reports/view/page/timeline.js";
+
+test("what lies close is drawn close, a long pause takes a line", () => {
+  const { at, height, folds } = folded([0, 0, 10, 1000, 90_000_000, 90_000_010]);
+  const places = [0, 10, 1000, 90_000_000, 90_000_010].map((time) => at.get(time));
+  assert.deepEqual(places, [...places].sort((a, b) => a - b));
+  assert.deepEqual(folds.map(([, pause]) => pause), [89_999_000]);
+  assert.ok(height < 200);
+  assert.equal(folded([]).at.size, 0);
+});
+
+test("a timeline goes nearer and farther, earlier and later", () => {
+  assert.deepEqual(zoomed("w", 0, 400), [100, 300]);
+  assert.deepEqual(zoomed("s", 100, 500), [-100, 700]);
+  assert.deepEqual(zoomed("a", 100, 500), [0, 400]);
+  assert.deepEqual(zoomed("d", 100, 500), [200, 600]);
+  assert.equal(zoomed("w", 0, 4), null);
+  assert.equal(zoomed("x", 0, 4), null);
+});
+
+test("values of other tables are text", () => {
+  const about = (kind) => ({ name: "", kind, about: "" });
+  assert.equal(shown(about("duration"), 1500), "1.5 ms");
+  assert.equal(shown(about("size"), 1500), "1.5 kB");
+  assert.equal(shown(about("text"), "a\u202eb"), "a\\u202eb");
+  assert.equal(shown(about("text"), null), "");
+});

@@ -1,0 +1,155 @@
+"""Ladders, timelines, and files of what is chosen.
+
+Proves: reports/view/drawings, exporting, packets
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dpkt
+import pyarrow.parquet
+import pytest
+
+import analyzer
+from captures import forge
+from captures.files import write
+from reports.view.answers import answered
+from reports.view.tables import key_read
+from tests.reports.forging import Forged, at
+from tests.reports.view.conftest import TXN, Asking, viewed
+
+
+def test_a_ladder_has_every_exchange_with_its_ends_and_times(txn: Asking) -> None:
+    rows = txn("rows", filter="api == Produce", count=1000)
+    told = txn("ladder", filter="api == Produce")
+    assert told["keys"] == rows["keys"]
+    assert told["total"] == rows["total"]
+    columns = rows["columns"]
+    for place, (asking, asked, sent, answered_at, api, code) in enumerate(told["arrows"]):
+        assert told["actors"][asking] == f"client {columns['client_ip'][place]} {columns['client_id'][place]}"
+        assert told["actors"][asked] == "broker 1"  # the sample has one broker, and Metadata tells its id
+        assert (sent, answered_at) == (columns["request_time"][place], columns["response_time"][place])
+        assert (api, code) == ("Produce", columns["error_code"][place])
+    part = txn("ladder", filter="api == Produce", start=5, count=3)
+    assert part["keys"] == rows["keys"][5:8]
+
+
+def test_a_ladder_knows_brokers_by_their_ids_and_who_led(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    for second, broker in ((1, 2), (3, 3)):
+        forged.exchange("Produce", second=second, broker_ip=f"10.0.0.{broker}", topics=["orders"])
+    for node in (2, 3):
+        forged.add("brokers", node_id=node, host=f"10.0.0.{node}", port=9092)
+    for second, leader, epoch in ((0, 1, 4), (0.5, 2, 5), (2, 3, 6), (9, 1, 7)):
+        forged.add("leaders", time=at(second), topic="orders", partition=0, leader=leader, leader_epoch=epoch)
+    forged.add("leaders", time=at(1), topic="others", partition=0, leader=1, leader_epoch=1)
+    with contextlib.ExitStack() as stack:
+        told = Asking(viewed(stack, forged.write()))("ladder")
+    assert told["actors"][1:] == ["broker 2", "broker 3"]
+    # The one before the first exchange, and those up to the last answer.
+    assert [(one["leader"], one["epoch"]) for one in told["leaders"]] == [(2, 5), (3, 6)]
+
+
+@pytest.mark.parametrize("by", ["connection", "client", "group", "member"])
+def test_tracks_have_the_longest_exchange_of_each_interval(txn: Asking, by: str) -> None:
+    told = txn("timeline", by=by, width=50)
+    rows = txn("rows", count=1000)["columns"]
+    name = {"client": "client_id", "group": "group_id", "member": "member_id"}.get(by, by)
+    counts = Counter(one for one in rows[name] if one is not None)  # a member that joins has an empty id
+    assert {track["name"]: track["exchanges"] for track in told["tracks"]} == counts
+    for track in told["tracks"]:
+        expected: dict[int, int] = {}
+        for mine, time, lasting in zip(rows[name], rows["request_time"], rows["total_us"], strict=True):
+            if mine == track["name"]:
+                column = (time - told["first"]) // told["step"]
+                expected[column] = max(expected.get(column, 0), lasting or 0)
+        assert dict(zip(track["column"], track["lasting"], strict=True)) == expected
+        assert txn("rows", filter=track["filter"], count=0)["total"] == track["exchanges"]
+        for column, key in zip(track["column"], track["keys"], strict=True):
+            row = txn("exchange", key=key)["row"]
+            assert (row["request_time"] - told["first"]) // told["step"] == column
+    assert len(told["tracks"]) + told["others"] == len(counts)
+
+
+def test_a_timeline_has_what_groups_and_transactions_did(txn: Asking) -> None:
+    dataset = analyzer.analyze(TXN)
+    bands = Counter(one["kind"] for one in txn("timeline")["bands"])
+    assert bands["transaction"] == len(dataset.transactions) > 0
+    assert bands["rebalance"] == len(dataset.rebalances) > 0
+    first = txn("info")["first_time"]
+    part = txn("timeline", first=first, last=first + 10)
+    assert sum(track["exchanges"] for track in part["tracks"]) == 1
+    assert part["bands"] == []
+    assert txn("timeline", filter="latency > 60m")["tracks"] == []
+    assert "member" in txn.refused("timeline", by="nothing")["hint"]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def exported(asking: Asking, **query: str) -> bytes:
+    answer = answered(asking.view, "export", query)
+    assert answer.status == 200, answer.content
+    assert answer.pieces is not None
+    return b"".join(answer.pieces)
+
+
+def test_rows_are_exported_as_they_are_listed(txn: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.view.exporting.AT_ONCE", 10)
+    query = {"filter": "api == Produce", "sort": "latency"}
+    keys = [key_read(key) for key in txn("rows", **query, count=1000)["keys"]]
+    table = pyarrow.parquet.read_table(io.BytesIO(exported(txn, **query, format="parquet")))
+    assert [(row["capture"], row["connection"], row["exchange"], row["reply"]) for row in table.to_pylist()] == keys
+    expected = {(one.row["connection"], one.row["exchange"]): one.row for one in analyzer.exchanges(TXN, bodies=False)}
+    for row in table.to_pylist():
+        known = expected[row["connection"], row["exchange"]]
+        assert {name: value for name, value in row.items() if known[name] != value} == {}
+    lines = exported(txn, **query, format="json").splitlines()
+    assert [json.loads(line)["exchange"] for line in lines] == [key[2] for key in keys]
+    listed = list(csv.DictReader(io.StringIO(exported(txn, **query, format="csv").decode())))
+    assert [row["connection"] for row in listed] == [key[1] for key in keys]
+    assert exported(txn, filter="latency > 60m", format="csv").count(b"\n") == 1
+    assert "parquet" in txn.refused("export", format="xls")["hint"]
+
+
+@pytest.mark.parametrize("kind", ["pcap", "pcapng", "other order"])
+def test_packets_of_chosen_connections_are_all_that_is_in_their_file(tmp_path: Path, kind: str) -> None:
+    link, records = forge.loaded(TXN)
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(
+        write.pcap(records, link, nanoseconds=True, big_endian=True) if kind == "other order"
+        else write.pcapng(records, [link], comment="kept") if kind == "pcapng" else TXN.read_bytes()
+    )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, capture))
+        text = "transactional_id == lab-tx or group is not null"
+        links = {key_read(key)[1] for key in asking("rows", filter=text, count=1000)["keys"]}
+        content = exported(asking, filter=text, format="pcapng")
+        whole = asking("rows", count=1000)
+    # Read by others' code: packets of these connections, each as it was captured, none of others.
+    found = [bytes(data) for _, data in dpkt.pcapng.Reader(io.BytesIO(content))]
+    assert 0 < len(found) < len(records)
+    kept = set(found)
+    assert [record.data for record in records if record.data in kept] == found
+    # And by our own: the same exchanges, at the same times.
+    again = tmp_path / "again.pcapng"
+    again.write_bytes(content)
+    read = [(one.row["connection"], one.row["exchange"], one.row["latency_us"]) for one in analyzer.exchanges(again)]
+    columns: dict[str, list[Any]] = whole["columns"]
+    every = zip(columns["connection"], columns["exchange"], columns["latency_us"], strict=True)
+    assert sorted(read) == sorted(one for one in every if one[0] in links)
+
+
+def test_without_the_capture_there_are_no_packets(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    forged.exchange("Fetch")
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, forged.write()))
+        assert "not at hand" in asking.refused("export", format="pcapng")["message"]
