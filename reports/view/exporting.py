@@ -53,8 +53,8 @@ def packets(tables: Tables, captures: Captures | None, text: str) -> Iterator[by
     lasting: dict[str, list[Wanted]] = {}
     for row in tables.other("connections"):
         if row["connection"] in chosen and row["first_time"] is not None and row["last_time"] is not None:
-            ends = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "broker")]
-            one = Wanted(*ends, row["first_time"] * 1000, row["last_time"] * 1000 + 999)
+            client, broker = ((row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "broker"))
+            one = Wanted(client, broker, row["first_time"] * 1000, row["last_time"] * 1000 + 999)
             lasting.setdefault(row["capture"], []).append(one)
     return _packets(captures, lasting)
 

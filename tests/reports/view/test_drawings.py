@@ -43,8 +43,8 @@ def test_a_ladder_has_every_exchange_with_its_ends_and_times(txn: Asking) -> Non
 
 def test_a_ladder_knows_brokers_by_their_ids_and_who_led(tmp_path: Path) -> None:
     forged = Forged(tmp_path / "forged")
-    for second, broker in ((1, 2), (3, 3)):
-        forged.exchange("Produce", second=second, broker_ip=f"10.0.0.{broker}", topics=["orders"])
+    for asked, broker in ((1, 2), (3, 3)):
+        forged.exchange("Produce", second=asked, broker_ip=f"10.0.0.{broker}", topics=["orders"])
     for node in (2, 3):
         forged.add("brokers", node_id=node, host=f"10.0.0.{node}", port=9092)
     for second, leader, epoch in ((0, 1, 4), (0.5, 2, 5), (2, 3, 6), (9, 1, 7)):
