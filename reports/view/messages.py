@@ -6,25 +6,35 @@ bytes that leave this module have their secrets overwritten, whatever the datase
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow.parquet
 
+from analyzer import reading
 from analyzer.bulk.rows import Message
 from analyzer.dataset import readable
 from analyzer.exchange import Exchange
+from analyzer.filter import evaluation
+from analyzer.filter.values import micros
 from analyzer.messages import masked
 from analyzer.options import Reading
 from analyzer.protocol import embedded
 from analyzer.protocol.tree import Node
+from analyzer.times import moment
 from captures.files import CapturePoint, capture_points
 from captures.kernels import NULL
+from captures.problems import Problem
 from reports.view import trees
 from reports.view.counting import wanted
+from reports.view.excerpts import excerpt
 from reports.view.naming import quoted
 from reports.view.tables import Key, Tables, Wrong
 
@@ -169,15 +179,49 @@ class Messages:
         if row["api_key"] in embedded.GROUP_APIS and row["group_id"] is not None:
             text = f"({text}) or (api in (JoinGroup, SyncGroup) and group == {quoted(row['group_id'])})"
         arguments = self._captures.point(capture)
+        names = ", ".join(dict.fromkeys(filter(None, (row["request_file"], row["response_file"]))))
+        near = self._near(arguments, row)
+        if near is not None:
+            made = Exchange(row, near.request_message, near.response_message, None, self._name)
+            return Found(made, f"{names}, read again")
         for one in self._exchanges(arguments, text, bodies=True):
             if (one.row["connection"], one.row["exchange"], one.row["reply"]) == (connection, exchange, reply):
-                names = ", ".join(dict.fromkeys(filter(None, (row["request_file"], row["response_file"]))))
                 made = Exchange(row, one.request_message, one.response_message, None, self._name, _group=one._group)
                 return Found(made, f"{names or 'the capture'}, read again")
         raise Wrong("the capture does not hold this exchange any more", "was the file changed? analyse it again")
 
-    def matching(self, text: str) -> Iterator[Key]:
-        """The exchanges that a filter chooses by what their bodies say. Raises Wrong."""
+    def _near(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
+        """The exchange from the part of the capture where its packets are; None: all of it is to be read. What is said
+        of groups and keys may lie before that part."""
+        assert self._captures is not None
+        how, names = self._captures.how, {row["request_file"], row["response_file"]} - {None}
+        if row["api_key"] in embedded.GROUP_APIS or how.keylogs or len(names) != 1:
+            return None
+        (name,) = names
+        paths = [path for point in capture_points(list(arguments), how.rotated) for path in point.paths]
+        places = [path for path in paths if os.path.basename(path) == name]
+        if len(places) != 1:
+            return None
+        with tempfile.TemporaryDirectory(prefix="kwire-view-") as folder:
+            part = Path(folder) / "part.pcap"
+            if not excerpt(places[0], row, part):
+                return None
+            ends = row["connection"].rpartition("#")[0]
+            text = f"connection == {quoted(ends + '#1')}"
+            if row["correlation_id"] is not None:
+                text += f" and correlation_id == {row['correlation_id']}"
+            try:
+                found = reading.decoded([str(part)], replace(how, rotated=False), filter=text, ordered=False)
+                return next((one for one in found if _same(one.row, row)), None)
+            except Problem:  # it begins in the middle of something
+                return None
+
+    def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
+        """The exchanges that a filter chooses by what their bodies say; `rows`: those that it may choose. Raises
+        Wrong."""
+        if self._stored:
+            yield from self._matching_stored(evaluation.parse(text), rows)
+            return
         if self._captures is None:
             raise Wrong(
                 "this filter asks for fields of messages, and the capture is not at hand",
@@ -187,13 +231,60 @@ class Messages:
             for one in self._exchanges(self._captures.point(point.name), text, bodies=False):
                 yield point.name, one.row["connection"], one.row["exchange"], one.row["reply"]
 
-    def _exchanges(self, arguments: Sequence[str], text: str, bodies: bool) -> Iterator[Exchange]:
-        from analyzer import reading
+    def _matching_stored(self, asked: evaluation.Filter, rows: np.ndarray) -> Iterator[Key]:
+        """The same by the table `messages`."""
+        waiting: dict[tuple[str, str, str, int], tuple[Key, dict[str, Message]]] = {}
+        for start in range(0, len(rows), _AT_ONCE):
+            wanted()
+            for key in self._tables.keys_of(rows[start : start + _AT_ONCE]):
+                here: tuple[Key, dict[str, Message]] = (key, {})
+                for side, number in zip(SIDES, key[2:], strict=True):
+                    if number is not None:
+                        waiting[key[0], key[1], side, number] = here
+        for file in self._files():
+            for batch in file.iter_batches(_AT_ONCE, columns=_STORED):
+                wanted()
+                for one in batch.to_pylist():
+                    side = one["direction"]
+                    number = one["exchange" if side == "request" else "reply"]
+                    found = waiting.pop((one["capture"], one["connection"], side, number), None)
+                    if found is None:
+                        continue
+                    key, messages = found
+                    messages[side] = Message(one["bytes"], one["complete"], request=side == "request")
+                    if len(messages) == sum(number is not None for number in key[2:]) and self._chooses(asked, *found):
+                        yield key
 
+    def _chooses(self, asked: evaluation.Filter, key: Key, messages: dict[str, Message]) -> bool:
+        number = self._tables.row_of(key)
+        assert number is not None
+        row = self._tables.row(number)
+        for name in _TIMES:
+            row[name] = None if row[name] is None else moment(row[name])
+        made = Exchange(row, messages.get("request"), messages.get("response"), None, self._name)
+        return asked.matches(row, made.request, made.response)
+
+    def _exchanges(self, arguments: Sequence[str], text: str, bodies: bool) -> Iterator[Exchange]:
         assert self._captures is not None
         return reading.decoded(
             arguments, self._captures.how, filter=text, bodies=bodies, ordered=False, progress=lambda *_: wanted()
         )
+
+
+_AT_ONCE: Final = 4_096
+_STORED: Final = ["capture", "connection", "exchange", "reply", "direction", "complete", "bytes"]
+_TIMES: Final = ("request_time", "request_end", "response_time", "response_end")
+_TELLING: Final = (
+    "api_key", "api_version", "correlation_id", "request_bytes", "response_bytes", "request_state", "response_state",
+)  # fmt: skip
+
+
+def _same(read: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Is what was read of a part the exchange of a row? Its numbers count from the part's beginning."""
+    times = all(
+        (None if read[name] is None else micros(read[name])) == row[name] for name in ("request_time", "response_time")
+    )
+    return times and all(read[name] == row[name] for name in _TELLING)
 
 
 def _places(

@@ -173,7 +173,7 @@ def _tables(dataset: StoredDataset, folder: Path, captures: Captures | None) -> 
     topics = {row["topic_id"]: row["topic"] for row in dataset.topic_ids.to_table().to_pylist() if row["topic"]}
     tables = Tables(dataset, _columns(dataset, folder, topics), topics)
     messages = Messages(tables, captures)
-    if captures is not None:
+    if messages.at_hand:
         tables.bodies = messages.matching
     return tables, messages
 

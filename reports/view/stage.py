@@ -146,7 +146,7 @@ class Growing:
         tables = Tables(dataset, columns.opened(place), topics)
         shutil.rmtree(place, ignore_errors=True)  # what is mapped stays there
         messages = Messages(tables, self._captures)
-        if self._captures is not None:
+        if messages.at_hand:
             tables.bodies = messages.matching
         view = self._named(tables, messages)
         return view

@@ -62,13 +62,13 @@ class Selection:
 
 @dataclass
 class Tables:
-    """A dataset as the page sees it. `bodies`: keys of the exchanges that match a filter, for filters that ask for
-    what only bodies say; None where there are none at hand."""
+    """A dataset as the page sees it. `bodies`: keys of the exchanges that match a filter, of those that may,
+    for filters that ask for what only bodies say; None where there are none at hand."""
 
     dataset: StoredDataset
     columns: Columns
     topic_names: Mapping[str, str]
-    bodies: Callable[[str], Iterable[Key]] | None = None
+    bodies: Callable[[str, np.ndarray], Iterable[Key]] | None = None
     _kept: Kept = field(default_factory=lambda: Kept(KEPT_BYTES))
     _places: dict[str, dict[str, int]] = field(default_factory=dict)
     _sorting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sorting"))
@@ -117,7 +117,7 @@ class Tables:
                 "analyse with --keep-bytes, or keep the capture where the dataset is",
             )
         chosen = np.zeros(self.columns.n, np.bool_)
-        for key in self.bodies(text):
+        for key in self.bodies(text, np.flatnonzero(possible)):
             wanted()
             row = self.row_of(key)
             if row is not None:

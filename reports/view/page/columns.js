@@ -133,3 +133,18 @@ export function known(table) {
   }
   return found;
 }
+
+/**
+ * What an exchange is a part of, each with the filter that chooses all of it.
+ * @param {Row} row
+ * @returns {[string, string][]}
+ */
+export function parts(row) {
+  /** @type {[string, string][]} */
+  const found = [["connection", `connection == ${quoted(row.connection)}`]];
+  if (row.client_id) found.push(["client", `client_id == ${quoted(row.client_id)}`]);
+  if (row.group_id) found.push(["group", `group == ${quoted(row.group_id)}`]);
+  if (row.transactional_id) found.push(["transaction", `transactional_id == ${quoted(row.transactional_id)}`]);
+  for (const topic of row.topics.slice(0, 5)) found.push([`topic ${topic}`, `topic == ${quoted(topic)}`]);
+  return found;
+}

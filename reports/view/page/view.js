@@ -1,7 +1,7 @@
 /** The page: panes wired to each other, and to the address, which is the state. */
 
 import { Refused, ask, givenUp } from "./api.js";
-import { FIRST, NARROW, known } from "./columns.js";
+import { FIRST, NARROW, known, parts } from "./columns.js";
 import { Counts } from "./counts.js";
 import { Exchanges } from "./exchanges.js";
 import { FilterBar } from "./filter.js";
@@ -10,12 +10,10 @@ import { element, splitting, themed } from "./frame.js";
 import { Heat } from "./heat.js";
 import { Hex } from "./hex.js";
 import { listen } from "./keys.js";
-import { Ladder } from "./ladder.js";
-import { Lists } from "./lists.js";
 import { Menu } from "./menu.js";
 import { Notes } from "./notes.js";
 import { command, counted, joined, printable, quoted, size } from "./text.js";
-import { Timeline } from "./timeline.js";
+import { Tabs } from "./tabs.js";
 import { Tree } from "./tree.js";
 
 /** @import { Column, Row } from "./columns.js" */
@@ -148,28 +146,11 @@ const list = new Exchanges(element("list"), element("head"), {
 
 const notes = new Notes(() => void list.show(list.asked, true));
 
-const TABS = ["", "connections", "clients", "groups", "rebalances", "transactions", "ladder", "timeline"];
-const DRAWN = ["ladder", "timeline"];
-const TRACKS = ["connection", "client", "group", "member"];
-
-const drawn = { chosen: (/** @type {string} */ key) => void find(key), failed: complain };
-const ladder = new Ladder(element("ladder", HTMLCanvasElement), element("drawn"), drawn);
-const timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), {
-  ...drawn, taken: (filter) => narrow(filter),
+const tabs = new Tabs(state, {
+  become, chosen: (key) => void find(key), narrow, tell, failed: complain,
+  show: (filter) => void show({ filter }), copy: (text) => void copy(text), menu: (items, x, y) => menu.open(items, x, y),
+  now: () => ({ begin: info.first_time ?? 0, growing: info.growing, row: list.index }),
 });
-
-/** The picture that is wanted, of what the filter chooses. */
-function draws() {
-  const begin = info.first_time ?? 0;
-  if (state.list === "ladder") void ladder.show(state.filter, begin, Math.max(0, list.index));
-  if (state.list === "timeline") void timeline.show(state.filter, state.tracks || "connection", begin);
-}
-
-function otherTracks() {
-  become({ tracks: TRACKS[(TRACKS.indexOf(state.tracks || "connection") + 1) % TRACKS.length] });
-  if (state.list === "timeline") draws();
-  else turnTo("timeline");
-}
 
 /** What is chosen, as a file. */
 function exporting() {
@@ -186,71 +167,13 @@ function exporting() {
   })), place.left, place.bottom);
 }
 
-const tables = new Lists(element("other"), element("others-head"), {
-  taken: (filter) => {
-    become({ list: "" }, true);
-    tabbed();
-    void show({ filter });
-    element("list").focus();
-  },
-  menu: (filter, text, x, y) => menu.open(
-    [
-      { text: "its exchanges", does: () => tables.to.taken(filter) },
-      { text: "its exchanges among those that are chosen", does: () => tables.to.taken(joined(state.filter, filter)) },
-      { text: "copy value", does: () => void copy(text) },
-    ],
-    x, y,
-  ),
-  counted: (text) => tell(text),
-  failed: complain,
-});
-
-/** The list that is wanted. */
-function tabbed() {
-  const picture = DRAWN.includes(state.list);
-  element("others").hidden = !state.list || picture;
-  element("drawing").hidden = !picture;
-  for (const name of DRAWN) element(name).hidden = state.list !== name;
-  element("scroll").hidden = Boolean(state.list);
-  element("tabs").replaceChildren(...TABS.map((name) => {
-    const tab = document.createElement("button");
-    tab.type = "button";
-    tab.setAttribute("role", "tab");
-    tab.setAttribute("aria-selected", String(state.list === name));
-    tab.tabIndex = state.list === name ? 0 : -1;
-    tab.textContent = name || "exchanges";
-    tab.addEventListener("click", () => turnTo(name));
-    return tab;
-  }));
-  if (picture) draws();
-  else if (state.list && (tables.name !== state.list || info.growing)) void tables.show(state.list);
-}
-
-/** @param {string} name */
-function turnTo(name) {
-  become({ list: name }, true);
-  tabbed();
-  element(DRAWN.includes(name) ? name : name ? "other" : "list").focus();
-}
-
-/** @param {number} step */
-function nextTab(step) {
-  turnTo(/** @type {string} */ (TABS[(Math.max(TABS.indexOf(state.list), 0) + step + TABS.length) % TABS.length]));
-}
-
 /**
  * What an exchange is a part of: filters that follow it, whatever is filtered now.
  * @param {Row} row
  */
 function following(row) {
-  /** @type {[string, string][]} */
-  const found = [["connection", `connection == ${quoted(row.connection)}`]];
-  if (row.client_id) found.push(["client", `client_id == ${quoted(row.client_id)}`]);
-  if (row.group_id) found.push(["group", `group == ${quoted(row.group_id)}`]);
-  if (row.transactional_id) found.push(["transaction", `transactional_id == ${quoted(row.transactional_id)}`]);
-  for (const topic of row.topics.slice(0, 5)) found.push([`topic ${topic}`, `topic == ${quoted(topic)}`]);
   return [
-    ...found.map(([name, filter]) => ({ text: `follow ${name}`, does: () => void show({ filter, sort: "" }, true) })),
+    ...parts(row).map(([name, filter]) => ({ text: `follow ${name}`, does: () => void show({ filter, sort: "" }, true) })),
     ...(row.api === "Produce" ? [{ text: "follow batch", does: () => void followBatch(row.key) }] : []),
   ];
 }
@@ -485,15 +408,15 @@ async function find(key, step = false) {
  */
 async function show(change, step = false) {
   const asked = { filter: change.filter ?? state.filter, sort: change.sort ?? state.sort };
-  if (state.list && !DRAWN.includes(state.list) && change.filter !== undefined) {
+  if (state.list && !tabs.picture && change.filter !== undefined) {
     become({ list: "" });
-    tabbed();
+    tabs.draw();
   }
   bar.value = asked.filter;
   if (!(await list.show(asked))) return;
   become(change, step);
   panels();
-  if (DRAWN.includes(state.list)) draws();
+  if (tabs.picture) tabs.redraw();
   document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
   if (state.key && list.index < 0) tell("the chosen exchange is not among those that the filter lets through");
 }
@@ -597,13 +520,7 @@ function pane(event) {
     }
     return list.pressed(event);
   }
-  if (at === ladder.canvas) return ladder.pressed(event);
-  if (at === timeline.canvas) return timeline.pressed(event);
-  if (at === tables.box) return tables.pressed(event);
-  if (at instanceof HTMLElement && at.getAttribute("role") === "tab" && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
-    nextTab(event.key === "ArrowRight" ? 1 : -1);
-    return true;
-  }
+  if (tabs.pressed(at, event)) return true;
   if (at === heat.canvas) return heat.pressed(event);
   if (at === bytes.box) return bytes.pressed(event);
   const tree = Object.values(trees).find((one) => one.box === at);
@@ -617,7 +534,7 @@ listen(
     { keys: [], shown: "← →", about: "list: the value that is meant; tree: close and open; bytes: move", does: null },
     { keys: [], shown: "v, Shift+F10", about: "what can be done with the value: filter, exclude, add as column, copy", does: null },
     { keys: [], shown: "Enter", about: "list: to the fields; tree: open and close", does: null },
-    { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? turnTo("") : element("list").focus()) },
+    { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? tabs.turn("") : element("list").focus()) },
     { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => void beside("on") },
     { keys: [","], shown: ",", about: "the one before it", does: () => void beside("back") },
     { keys: ["r"], shown: "r", about: "request or response", does: () => other(state.side === "request" ? "response" : "request") },
@@ -628,11 +545,11 @@ listen(
     { keys: ["i"], shown: "i", about: "findings: what is wrong", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
     { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
-    { keys: ["o"], shown: "o, O", about: "the next list: connections, clients, groups, rebalances, transactions; and back", does: () => nextTab(1) },
-    { keys: ["O"], shown: "", about: "", does: () => nextTab(-1) },
-    { keys: ["l"], shown: "l", about: "ladder: who asked whom; w and s: earlier and later exchanges", does: () => turnTo("ladder") },
-    { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: nearer, farther, earlier, later", does: () => turnTo("timeline") },
-    { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: otherTracks },
+    { keys: ["o"], shown: "o, O", about: "the next list: connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
+    { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
+    { keys: ["l"], shown: "l", about: "ladder: who asked whom; w and s: earlier and later exchanges", does: () => tabs.turn("ladder") },
+    { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: nearer, farther, earlier, later", does: () => tabs.turn("timeline") },
+    { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: () => tabs.otherTracks() },
     { keys: ["x"], shown: "x", about: "what is chosen as a file: csv, json, Parquet, pcapng", does: exporting },
     { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic or batch", does: followed },
     { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void mark() },
@@ -668,7 +585,7 @@ function saved() {
 /** What the address says, shown. */
 async function follow() {
   Object.assign(state, addressed());
-  tabbed();
+  tabs.draw();
   list.key = state.key;
   draw();
   await show({});
@@ -702,7 +619,7 @@ function growing(done) {
       saved();
       findings.forget();
       draw();
-      tabbed();
+      tabs.draw();
       if (await list.show(list.asked, true)) panels(true);
     } catch (failure) {
       complain(failure);
@@ -718,7 +635,7 @@ function growing(done) {
 
 async function begin() {
   themed(() => {
-    for (const one of [heat, ladder, timeline]) one.draw();
+    for (const one of [heat, tabs.ladder, tabs.timeline]) one.draw();
   });
   splitting();
   info = await ask("info");

@@ -1,6 +1,6 @@
 """The API without a network, held against `kwire show`'s own door on the same captures.
 
-Proves: reports/view/answers, counts, heatmap, tables, source, columns, messages, trees
+Proves: reports/view/answers, counts, heatmap, tables, source, columns, messages, excerpts, trees
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import pytest
 
 import analyzer
 from analyzer.protocol.tree import Node
+from captures import forge
+from captures.files import write
 from reports.view import trees
 from reports.view.tables import key_read
 from tests.reports.forging import Forged, at
@@ -226,6 +228,47 @@ def test_trees_and_bytes_are_those_of_show(txn: Asking, kept: bool, tmp_path: Pa
                 assert found == [("length", 0, 4), *expected]
                 assert asking.raw("bytes", key=key, side=side) == message.data
         assert len(seen) > 12
+
+
+@pytest.mark.parametrize("kind", ["pcap", "pcapng"])
+def test_a_message_is_read_from_its_place_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """What is read of a part of the capture against what is read of all of it, for every exchange."""
+    link, records = forge.loaded(TXN)
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(write.pcapng(records, [link], comment="some") if kind == "pcapng" else TXN.read_bytes())
+    every = {(one.row["connection"], one.row["exchange"], one.row["reply"]): one for one in analyzer.exchanges(capture)}
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, capture))
+        messages, tables = asking.view.messages, asking.view.tables
+        arguments, near = (str(capture),), 0
+        for number in range(0, tables.columns.n, 3):
+            row = tables.row(number)
+            found = messages._near(arguments, row)
+            if found is None:
+                continue
+            near += 1
+            one = every[row["connection"], row["exchange"], row["reply"]]
+            for side in ("request_message", "response_message"):
+                read, known = getattr(found, side), getattr(one, side)
+                assert (None if read is None else read.data) == (None if known is None else known.data)
+        assert near > tables.columns.n / 3 * 0.7  # of groups all is read
+        # Of no use where it begins before the messages, or is not this capture any more.
+        row = tables.row(100)
+        assert messages._near(arguments, {**row, "request_bytes": row["request_bytes"] + 1}) is None
+        assert messages._near(arguments, {**row, "request_offset": None}) is None
+        assert messages._near(arguments, {**row, "request_file": "another.pcap"}) is None
+
+
+def test_filters_by_fields_of_messages_need_no_capture_where_messages_are_kept(tmp_path: Path, txn: Asking) -> None:
+    analyzer.analyze(TXN, tmp_path / "dataset", keep_bytes=True)
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, tmp_path / "dataset"))
+        asked = [text for _, text in examples() if txn("check", filter=text)["bodies"]]
+        assert {text: asking("rows", filter=text, count=1000)["keys"] for text in asked} == {
+            text: txn("rows", filter=text, count=1000)["keys"] for text in asked
+        }
 
 
 def test_a_field_and_its_bytes_lead_to_each_other(txn: Asking) -> None:

@@ -1,7 +1,7 @@
 // Where keys lead in a list, and what columns offer as filters. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { known } from "../../../../reports/view/page/columns.js";
+import { known, parts } from "../../../../reports/view/page/columns.js";
 import { moved } from "../../../../reports/view/page/rows.js";
 
 test("keys move within the list", () => {
@@ -37,4 +37,12 @@ test("a value is offered as a filter that means only itself", () => {
   assert.deepEqual(terms("api"), [["api_key", "900"]]);
   assert.equal(columns.get("api").text(row, 0), "API 900 v1");
   assert.equal(columns.get("time").text(row, 500_000), "1.500000");
+});
+
+test("what an exchange is a part of is followed by filters that mean only it", () => {
+  const one = { connection: 'a"b', client_id: "c", group_id: null, transactional_id: "t", topics: ['x" or api == Fetch'] };
+  assert.deepEqual(parts(one), [
+    ["connection", 'connection == "a""b"'], ["client", 'client_id == "c"'], ["transaction", 'transactional_id == "t"'],
+    ['topic x" or api == Fetch', 'topic == "x"" or api == Fetch"'],
+  ]);
 });
