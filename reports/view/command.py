@@ -15,6 +15,7 @@ import signal
 import socket
 import stat
 import sys
+import threading
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -56,6 +57,8 @@ def view(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         count, more = stage.shown().tables.columns.n, "" if stage.done else " (the first; more are being read)"
         sys.stderr.write(f"kwire: {count:,} exchanges{more} at the address above; Ctrl-C ends\n")
+        # The first filter would wait for the grammar.
+        threading.Thread(target=stage.shown().tables.parse, args=("api == Fetch",), daemon=True).start()
         if not local:
             sys.stderr.write("note: the page is not encrypted on its way; a tunnel (ssh -L) is\n")
         if options.open and token is None:

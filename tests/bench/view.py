@@ -145,6 +145,7 @@ def calls(view: View) -> dict[str, float]:
         print(f"  {found[name]:8.1f} ms  {name}", flush=True)
         return json.loads(answer.content) if answer.type == "application/json" else None
 
+    view.tables.parse("api == Fetch")  # the server does so when it starts
     call("info", "info")
     call("first rows", "rows", count=100)
     key = call("rows of the middle", "rows", start=view.tables.columns.n // 2, count=100)["keys"][0]

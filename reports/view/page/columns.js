@@ -148,3 +148,17 @@ export function parts(row) {
   for (const topic of row.topics.slice(0, 5)) found.push([`topic ${topic}`, `topic == ${quoted(topic)}`]);
   return found;
 }
+
+/**
+ * Where the time of an exchange went, in words.
+ * @param {Row} row
+ * @returns {string}
+ */
+export function spent(row) {
+  const said = PARTS.filter((part) => row[part]).map((part) => `${/** @type {Record<string, string>} */ (SAID)[part]} ${duration(row[part])}`);
+  if (!said.length || row.total_us === null) return "";
+  const known = PARTS.every((part) => row[part] !== null);
+  return `${duration(row.total_us)}: ${said.join(" + ")}${known ? "" : ", the rest cannot be told"}`;
+}
+
+const SAID = { queue_us: "queue", muted_us: "throttled", network_us: "network", hold_us: "held on purpose", broker_us: "broker" };

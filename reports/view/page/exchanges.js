@@ -161,7 +161,7 @@ export class Exchanges {
    */
   query(asked, block) {
     const needs = new Set(this.columns.flatMap((column) => column.needs));
-    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection", "client_id", "transactional_id", "api"]) needs.add(name);
+    for (const name of ["status", "errors", "latency_us", "hold_us", "request_state", "response_state", "reason", "topics", "group_id", "connection", "client_id", "transactional_id", "api", "total_us", ...PARTS]) needs.add(name);
     return { ...asked, start: block * BLOCK, count: BLOCK, columns: [...needs].join(",") };
   }
 

@@ -1,7 +1,7 @@
 /** The page: panes wired to each other, and to the address, which is the state. */
 
 import { Refused, ask, givenUp } from "./api.js";
-import { FIRST, NARROW, known, parts } from "./columns.js";
+import { FIRST, NARROW, known, parts, spent } from "./columns.js";
 import { Counts } from "./counts.js";
 import { Exchanges } from "./exchanges.js";
 import { FilterBar } from "./filter.js";
@@ -337,7 +337,7 @@ function facts(row) {
   const line = element("facts");
   const said = [
     columns.get("api")?.text(row, 0), row.connection, row.key && `exchange ${JSON.parse(row.key)[2] ?? "–"}`,
-    columns.get("latency_us")?.text(row, 0), row.outcome, row.subject,
+    columns.get("latency_us")?.text(row, 0), row.outcome, row.subject, spent(row),
   ];
   line.textContent = printable(said.filter(Boolean).join(" · "));
 }

@@ -20,10 +20,14 @@ from typing import Any
 import pytest
 
 from reports.view import opening
+from tests.bench.view import view_of
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, served, viewed
 from tests.reports.view.test_stage import Slow, asked
+from tests.shared import ROOT
 
+PAGE = ROOT / "reports" / "view" / "page"
+KEPT = Path(__file__).parent / "page"
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TURNED = "user\u202egnp.exe\x00\x1b[31m"
@@ -267,29 +271,89 @@ def test_hostile_names_stay_text_and_large_numbers_whole(chromium: Any, hostile:
         opened.wait("new URLSearchParams(location.search).get('filter') === 'latency == 7ms'")
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """More rows than an element's height could hold."""
+    folder = tmp_path_factory.mktemp("large")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KWIRE_CACHE_DIR", str(folder / "cache"))
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        with view_of(ROWS, folder) as view, served(view) as one:
+            yield one
+
+
+ROWS = 700_000
+
+
 def test_a_notch_of_the_wheel_moves_the_same_rows_anywhere_and_none_is_blank(
-    chromium: Any, hostile: tuple[str, str]
+    chromium: Any, large: tuple[str, str]
 ) -> None:
-    with Opened(chromium, hostile) as opened:
+    with Opened(chromium, large, "above=none&columns=time,exchange") as opened:
         page = opened.page
-        opened.total("3,000")
+        opened.total(f"{ROWS:,}")
         rows = """() => [...document.querySelectorAll('#list .row:not([hidden])')]
-            .map(row => [Number(row.ariaRowIndex), row.children[1].textContent]).sort((a, b) => a[0] - b[0])"""
-        page.locator("#list").hover()
-        for key, top in (("Home", 1), ("End", None)):
-            page.keyboard.press(key)
-            opened.wait("document.querySelector('#list .row[aria-selected=true]')")
-            first = page.evaluate(rows)[0][0]
-            assert top is None or first == top
-            page.mouse.wheel(0, 132 if key == "Home" else -132)  # six rows of 22 pixels
-            opened.wait(f"Math.min(...[...document.querySelectorAll('#list .row:not([hidden])')].map(row => "
-                        f"Number(row.ariaRowIndex))) === {first + (6 if key == 'Home' else -6)}")  # fmt: skip
-        seen = page.evaluate(rows)
-        assert [index for index, _ in seen] == list(range(seen[0][0], seen[0][0] + len(seen)))
-        assert all(text == f"{(index - 1) / 10:.6f}" for index, text in seen)
-        page.keyboard.press("End")
-        opened.wait("document.querySelector('#list .row[aria-selected=true]')?.ariaRowIndex === '3000'")
+            .map(row => [Number(row.ariaRowIndex), row.children[2].textContent]).sort((a, b) => a[0] - b[0])"""
+        first = "Math.min(...[...document.querySelectorAll('#list .row:not([hidden])')].map(row => " \
+                "Number(row.ariaRowIndex)))"  # fmt: skip
+        for place in ("top", "middle", "end"):
+            if place == "middle":
+                bar = page.locator("#list .bar").bounding_box()
+                assert bar is not None
+                page.mouse.click(bar["x"] + 5, bar["y"] + bar["height"] / 2)
+                opened.wait(f"Math.abs({first} - {ROWS // 2}) < {ROWS // 10}")
+            else:
+                page.locator("#list").focus()
+                page.keyboard.press("Home" if place == "top" else "End")
+                last = 1 if place == "top" else ROWS
+                opened.wait(f"document.querySelector('#list .row[aria-selected=true]')?.ariaRowIndex === '{last}'")
+            page.locator("#list").hover()
+            before, step = page.evaluate(first), -6 if place == "end" else 6
+            page.mouse.wheel(0, 22 * step)  # rows of 22 pixels
+            opened.wait(f"{first} === {before + step}")
+            seen = page.evaluate(rows)
+            assert [index for index, _ in seen] == list(range(seen[0][0], seen[0][0] + len(seen)))
+            assert all(text == str(index - 1) for index, text in seen)
+        # The largest of a column at once, whatever is sorted behind it; the last filter counts.
+        page.locator("#head button", has_text="exchange").click()
+        opened.wait(f"document.querySelector('#head [data-id=exchange]').ariaSort === 'descending' && {first} === 1")
+        page.evaluate("""() => { const box = document.querySelector('#filter');
+            for (const text of ['client_id ~ "1"', 'api == Produce', 'exchange < 7']) {
+                box.value = text; box.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'})); } }""")
+        opened.total("7")
         assert opened.complaints == []
+
+
+def test_two_tabs_look_at_one_server(chromium: Any, address: tuple[str, str]) -> None:
+    with Opened(chromium, address, "filter=api+%3D%3D+Fetch") as opened:
+        opened.total("11")
+        other = opened.context.new_page()
+        other.goto(f"{address[0]}?filter=api+%3D%3D+InitProducerId")  # the cookie is enough
+        other.locator("#count", has_text=re.compile("^4 of ")).wait_for()
+        opened.page.reload()
+        opened.total("11")
+
+
+def test_every_key_is_listed_and_every_region_has_a_name(chromium: Any, address: tuple[str, str]) -> None:
+    """What a reader of the page without sight gets, kept as text."""
+    with Opened(chromium, address, "filter=api+%3D%3D+Heartbeat+or+api+%3D%3D+FindCoordinator&above=none") as opened:
+        page = opened.page
+        page.locator("#list .row").first.click()
+        page.locator("#request .row", has_text="clientId").wait_for()
+        source = (PAGE / "view.js").read_text(encoding="utf-8")
+        bound = {key for keys in re.findall(r"\{ keys: \[([^]]*)\]", source) for key in re.findall(r'"([^"]+)"', keys)}
+        page.keyboard.press("?")
+        listed = set(" ".join(page.locator("#keys dt").all_inner_texts()).replace(",", " , ").split())
+        assert {key for key in bound if key not in listed} == {"Escape", "\\\\"}  # shown as Esc and as one stroke
+        assert {"Esc", "\\"} <= listed
+        page.keyboard.press("Escape")
+        for region in ("#tabs", "#head", "#saved"):
+            kept = KEPT / f"{region[1:]}.aria"
+            assert page.locator(region).aria_snapshot() == kept.read_text(encoding="utf-8").strip(), kept.name
+        unnamed = page.evaluate("""() =>
+            [...document.querySelectorAll('button, input, canvas, [role=grid], [role=tree]')]
+            .filter(one => one.checkVisibility() && !(one.ariaLabel || one.textContent.trim()))
+            .map(one => one.outerHTML)""")
+        assert unnamed == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1500, "dark"), (390, "light")])

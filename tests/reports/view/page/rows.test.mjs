@@ -1,7 +1,7 @@
 // Where keys lead in a list, and what columns offer as filters. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { known, parts } from "../../../../reports/view/page/columns.js";
+import { known, parts, spent } from "../../../../reports/view/page/columns.js";
 import { moved } from "../../../../reports/view/page/rows.js";
 
 test("keys move within the list", () => {
@@ -45,4 +45,11 @@ test("what an exchange is a part of is followed by filters that mean only it", (
     ["connection", 'connection == "a""b"'], ["client", 'client_id == "c"'], ["transaction", 'transactional_id == "t"'],
     ['topic x" or api == Fetch', 'topic == "x"" or api == Fetch"'],
   ]);
+});
+
+test("the time of an exchange is told by its parts, and what cannot be told is", () => {
+  const whole = { total_us: 510_000, queue_us: 30, muted_us: 0, network_us: 70, hold_us: 500_000, broker_us: 9_900 };
+  assert.equal(spent(whole), "510.0 ms: queue 30 us + network 70 us + held on purpose 500.0 ms + broker 9.9 ms");
+  assert.equal(spent({ ...whole, hold_us: null, broker_us: null }), "510.0 ms: queue 30 us + network 70 us, the rest cannot be told");
+  assert.equal(spent({ ...whole, total_us: null }), "");
 });
