@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from analyzer.escapes import printable
-from analyzer.live.options import add_record
+from analyzer.live.options import LIVE, add_live, add_record, add_watch
 from captures.problems import Problem
 
 EXIT_USAGE = 2
@@ -114,7 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     analyze = commands.add_parser("analyze", help="decode captures to a dataset of Parquet tables, print a summary")
-    analyze.add_argument("captures", nargs="+", metavar="CAPTURE")
+    analyze.add_argument("captures", nargs="*", metavar="CAPTURE")
+    add_live(analyze)
     analyze.add_argument("-o", "--out", metavar="DATASET", required=True, help="folder to write; a dataset is replaced")
     _reading_options(analyze)
     analyze.add_argument(
@@ -223,6 +224,9 @@ def _parser() -> argparse.ArgumentParser:
     story.set_defaults(run="analyzer.story.command:story")
 
     add_record(commands.add_parser("record", help="capture an interface to files, and say what was lost"))
+    watch = commands.add_parser("watch", help="what happens now: on an interface, in a folder that grows, on stdin")
+    add_watch(watch)
+    _reading_options(watch)
     _view_options(commands.add_parser("view", help="look into it in a browser: exchanges, fields, bytes"))
     _replay_options(commands.add_parser("replay", help="send captured sessions to another broker"))
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
@@ -318,8 +322,19 @@ def _spark_options(parser: argparse.ArgumentParser) -> None:
 
 def _entry(options: argparse.Namespace) -> str:
     """MODULE:FUNCTION of the command."""
-    if options.command == "analyze" and options.engine == "spark":
-        return "reports.commands:analyze"
+    if options.command == "analyze":
+        if options.interface is None and not options.captures:
+            fail("the following arguments are required: CAPTURE, or -i IFACE", "kwire analyze --help")
+        if options.interface is not None and options.engine == "spark":
+            fail("-i is captured and decoded in this process", "leave out --engine spark, or kwire record first")
+        if options.interface is not None:
+            return "analyzer.live.listening:analyze"
+        for name in LIVE:
+            if getattr(options, name) is not None:
+                said = {"bpf": "-f", "duration": "--for"}.get(name, f"--{name}")
+                fail(f"{said} goes with -i", "it is about capturing; add -i IFACE")
+        if options.engine == "spark":
+            return "reports.commands:analyze"
     run: str = options.run
     return run
 

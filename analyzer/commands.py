@@ -70,13 +70,18 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
         yield report
 
 
-def analyze(options: argparse.Namespace) -> int:
-    """`kwire analyze`."""
+def check_analysis(options: argparse.Namespace) -> None:
+    """Raise Failure for options that do nothing together."""
     if options.keep_secrets and not options.keep_bytes:
         raise Failure("--keep-secrets goes with --keep-bytes", "without it no message is kept")
     for name in ("master", "conf", "split_bytes"):
         if getattr(options, name, None):
             raise Failure(f"--{name.replace('_', '-')} goes with --engine spark", "this engine works in this process")
+
+
+def analyze(options: argparse.Namespace) -> int:
+    """`kwire analyze`."""
+    check_analysis(options)
     announce_compilation()
     from analyzer import reading
     from analyzer.options import Reading

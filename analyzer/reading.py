@@ -107,7 +107,7 @@ def analyze(
 
 
 def decode(
-    captures: Captures,
+    captures: Captures | CapturePoint,
     out: str | os.PathLike[str] | None,
     how: Reading,
     choice: Choice,
@@ -118,10 +118,14 @@ def decode(
     stdin: BinaryIO | None = None,
     seen: Callable[[str, pa.Table], None] | None = None,
 ) -> Dataset:
-    """`analyze`, with how to read and what is wanted as objects. `seen` gets the rows of tables, but for findings, as
-    they are written to `out`."""
-    logs, rest = log_points(_arguments(captures))
-    points: list[CapturePoint | LogPoint] = [*(capture_points(rest, how.rotated) if rest else ()), *logs]
+    """`analyze`, with how to read and what is wanted as objects; one capture point may be given as it is.
+    `seen` gets the rows of tables, but for findings, as they are written to `out`."""
+    points: list[CapturePoint | LogPoint]
+    if isinstance(captures, CapturePoint):
+        points = [captures]
+    else:
+        logs, rest = log_points(_arguments(captures))
+        points = [*(capture_points(rest, how.rotated) if rest else ()), *logs]
     settings = how.settings(choice.keep)
     without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
     kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}

@@ -39,10 +39,10 @@ class Wire:
     def __init__(self) -> None:
         import fcntl
 
-        self._descriptor = os.open("/dev/net/tun", os.O_RDWR)
+        self.descriptor = os.open("/dev/net/tun", os.O_RDWR)
         try:
             asked = struct.pack("16sH22x", b"kwiretest%d", _IFF_TAP | _IFF_NO_PI)
-            given = fcntl.ioctl(self._descriptor, _TUNSETIFF, asked)
+            given = fcntl.ioctl(self.descriptor, _TUNSETIFF, asked)
             self.name = given[:16].rstrip(b"\0").decode()
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
                 named = self.name.encode()
@@ -50,7 +50,7 @@ class Wire:
                 (flags,) = struct.unpack_from("h", fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("40s", named)), 16)
                 fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh22x", named, flags | _IFF_UP))
         except OSError:
-            os.close(self._descriptor)
+            os.close(self.descriptor)
             raise
         # With one such socket Linux stamps packets when they come, and all who capture see the same time.
         self._stamping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -59,16 +59,16 @@ class Wire:
     def send(self, frames: Iterable[bytes]) -> None:
         """Each is received on the interface before this returns."""
         for frame in frames:
-            os.write(self._descriptor, frame)
+            os.write(self.descriptor, frame)
 
     def remove(self) -> None:
         """The interface goes away."""
-        os.close(self._descriptor)
-        self._descriptor = -1
+        os.close(self.descriptor)
+        self.descriptor = -1
 
     def close(self) -> None:
         self._stamping.close()
-        if self._descriptor >= 0:
+        if self.descriptor >= 0:
             self.remove()
 
     def __enter__(self) -> Wire:

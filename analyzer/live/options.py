@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from captures.live.opening import Asked
 
+LIVE = ("bpf", "snaplen", "duration", "via", "spool")
+"""Options that mean nothing without an interface."""
+
 WAYS = ("libpcap", "ring", "tcpdump", "dumpcap", "scapy")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -66,7 +69,21 @@ def add_record(record: argparse.ArgumentParser) -> None:
     record.add_argument("--rotate-bytes", type=size, metavar="N", help="begin another file before one is so large")
     record.add_argument("--rotate-seconds", type=duration, metavar="S", help="begin another file after so long")
     record.add_argument("--keep", type=count, metavar="N", help="keep the last N files of the row, delete older ones")
-    record.set_defaults(run="analyzer.live.record:record")
+    record.set_defaults(run="analyzer.live.listening:record")
+
+
+def add_watch(watch: argparse.ArgumentParser) -> None:
+    """`kwire watch`, but for the options of reading."""
+    watch.add_argument("source", nargs="?", metavar="FOLDER|CAPTURE|-",
+                       help="in place of -i: a folder where captures rotate (the oldest file first), a capture, or - "
+                            "for stdin")
+    add_live(watch)
+    watch.add_argument("--json", action="store_true",
+                       help="one JSON object a line: each second, and each finding (the default where stdout is no "
+                            "terminal)")
+    watch.add_argument("--once", action="store_true",
+                       help="one line or screen, of the last 10 s: at the end of a capture, or after --for")
+    watch.set_defaults(run="analyzer.live.listening:watch")
 
 
 def asked(options: argparse.Namespace) -> Asked:

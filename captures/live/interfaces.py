@@ -7,6 +7,7 @@ else's name stands behind them (sudo).
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -85,18 +86,32 @@ def default_filter(session: Session | None) -> str:
     return f"tcp and not (host {client} and port {client_port} and host {server} and port {server_port})"
 
 
+def caller() -> tuple[int, int] | None:
+    """User and group of who called sudo; None where nobody did."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return None
+    asked = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    if not all(one.isascii() and one.isdigit() for one in asked) or asked[0] == "0":
+        return None
+    return int(asked[0]), int(asked[1])
+
+
 def give_up_rights() -> str:
     """Become the user who called sudo, for good; returns a note, empty where there was nothing to give up.
 
-    Call it once the interface is open. Files are written as that user from then on.
+    Call it once the interface is open, and before anything looks for its cache: what is kept from run to run (compiled
+    kernels) is that user's. Files are written as that user from then on.
     """
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+    who = caller()
+    if who is None:
         return ""
-    asked = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
-    if not all(one.isascii() and one.isdigit() for one in asked) or asked[0] == "0":
-        return ""
-    user, group = map(int, asked)
+    import pwd
+
+    user, group = who
     os.setgroups([group])
     os.setgid(group)
     os.setuid(user)
+    with contextlib.suppress(KeyError):
+        os.environ["HOME"] = pwd.getpwuid(user).pw_dir
+        os.environ.pop("XDG_CACHE_HOME", None)
     return f"the interface is open: from here on as user {user} (SUDO_UID)"

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.live import interfaces, records
+from captures.live import interfaces
 from captures.live.interfaces import Session
 from captures.live.taps import BUFFER_BYTES, NOTHING, WAIT_SECONDS, Chunk, Counts, Ending, file_header, no_rights
 from captures.problems import CaptureError
@@ -136,8 +136,6 @@ class Ring:
         self._status = self._bytes.view(np.uint32)
         self._block, self._blocks = 0, count
         self._out = np.empty(2 * _BLOCK, np.uint8)
-        empty = np.zeros(64, np.uint8)
-        records.from_ring(empty, 0, 64, self._out, self._snaplen, 0)  # compiled before the first packet comes
         # Not by Python's `bind`, which knows no address of all interfaces.
         address = struct.pack("=H", socket.AF_PACKET) + struct.pack(">H", _EVERY_PROTOCOL)
         address += struct.pack("=iHBB8s", index, 0, 0, 0, b"")
@@ -164,6 +162,8 @@ class Ring:
                 self.problem = {errno.ENETDOWN: "the interface went down"}.get(code, errno.errorcode.get(code, ""))
                 return None if self.problem else NOTHING
             return NOTHING
+        from captures.live import records  # kernels, which are kept for the user whom we are by now
+
         filled, packets = records.from_ring(self._bytes, at, _BLOCK, self._out, self._snaplen, int(self._cooked))
         data = self._out[:filled].tobytes()
         self._status[status] = 0

@@ -20,8 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.files.layouts import LARGEST_RECORD_BYTES
-from captures.live import interfaces, records
+from captures.live import interfaces
 from captures.live.taps import (
     BUFFER_BYTES,
     HEADER,
@@ -133,7 +132,11 @@ class Tool:
             if self._until is None:
                 said = self._words()
                 self.problem = f"{self.how} ended" + (f": {said[0]}" if said else "")
+            self._count()  # before it is over: whoever takes the last packet asks what was lost
             return None
+        from captures.files.layouts import LARGEST_RECORD_BYTES
+        from captures.live import records  # kernels, which are kept for the user whom we are by now
+
         data = self._rest + more
         end, packets, _ = records.fit(
             np.frombuffer(data, np.uint8), 0, len(data), len(data), records.RECORD_HEADER, LARGEST_RECORD_BYTES
@@ -152,19 +155,22 @@ class Tool:
             self._until = monotonic() + _QUIET_SECONDS
 
     def close(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._finish()
-        self._said.seek(0)
-        lost: dict[str, int] = {}
-        for pattern in _LOST:
-            for count, who in pattern.findall(self._said.read(1 << 16).decode("utf-8", "replace")):
-                lost[who] = lost.get(who, 0) + int(count)
-            self._said.seek(0)
-        if lost:
-            self._counts = Counts(lost.get("kernel", lost.get("pcap", 0)), lost.get("interface"))
+        if self._said.closed:
+            return
+        self._count()
         self._said.close()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    def _count(self) -> None:
+        """Wait for its end, and take in what it says then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._finish()
+        self._said.seek(0)
+        said = self._said.read(1 << 16).decode("utf-8", "replace")
+        lost = {who: int(count) for pattern in _LOST for count, who in pattern.findall(said)}
+        if lost:
+            self._counts = Counts(lost.get("kernel", lost.get("pcap", 0)), lost.get("interface"))
 
     def _finish(self) -> None:
         self._close_input()

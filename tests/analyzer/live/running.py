@@ -62,8 +62,10 @@ def running(
 
 
 @contextmanager
-def capturing(*arguments: object, folder: Path | None = None) -> Iterator[Running]:
+def capturing(
+    *arguments: object, folder: Path | None = None, stdout: int | None = subprocess.DEVNULL
+) -> Iterator[Running]:
     """The same, once it listens."""
-    with running(*arguments, folder=folder) as begun:
+    with running(*arguments, folder=folder, stdout=stdout) as begun:
         begun.wait_for("capturing on")
         yield begun

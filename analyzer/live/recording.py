@@ -12,35 +12,16 @@ import os
 import sys
 from time import monotonic
 
-from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.live.ending import ended_by
-from analyzer.live.options import asked
-from captures.live import interfaces
+from analyzer.live.listening import begun, say
 from captures.live.belt import Belt, Drops
-from captures.live.opening import opened
 from captures.live.recording import STDOUT, Recording, Target
 from captures.live.taps import Tap
 from captures.problems import CaptureError
 
 _TICK_SECONDS = 1.0
 _CLEAR = "\r\x1b[K"
-
-
-def say(line: str) -> None:
-    """A line for people; nobody need listen."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(printable(line) + "\n")
-        sys.stderr.flush()
-
-
-def listening(options: argparse.Namespace) -> Tap:
-    """The interface, opened; rights that sudo lent are given up. Raises CaptureError."""
-    tap = opened(asked(options))
-    said = interfaces.give_up_rights()
-    if said:
-        say(f"note: {said}")
-    return tap
 
 
 def target(options: argparse.Namespace) -> Target:
@@ -55,23 +36,21 @@ def target(options: argparse.Namespace) -> Target:
     return found
 
 
-def record(options: argparse.Namespace) -> int:
+def record(options: argparse.Namespace, tap: Tap) -> int:
     """`kwire record`."""
     to = target(options)
-    tap = listening(options)
     belt = Belt(tap, options.spool)
-    begun = monotonic()
+    since = monotonic()
     try:
         recording = Recording(tap, to)
     except BaseException:
         belt.close()
         raise
-    what = f"filter: {tap.expression}" if tap.expression else "everything"
     with ended_by(belt.stop, options.duration):
-        say(f"kwire: capturing on {tap.interface} to {recording.path or 'stdout'} ({tap.how}; {what}); Ctrl-C ends it")
+        begun(tap, f"capturing on {tap.interface} to {recording.path or 'stdout'}")
         try:
             with belt:
-                _write(belt, recording, begun)
+                _write(belt, recording, since)
             recording.close(belt.drops())
         except BrokenPipeError:
             belt.close()
@@ -86,7 +65,7 @@ def record(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(belt: Belt, recording: Recording, begun: float) -> None:
+def _write(belt: Belt, recording: Recording, since: float) -> None:
     """Until it is over."""
     due = monotonic() + _TICK_SECONDS
     while not belt.over:
@@ -97,7 +76,7 @@ def _write(belt: Belt, recording: Recording, begun: float) -> None:
             due = now + _TICK_SECONDS
             drops = belt.drops()
             recording.tick(drops)
-            _tell(now - begun, recording, drops)
+            _tell(now - since, recording, drops)
 
 
 def _tell(seconds: float, recording: Recording, drops: Drops) -> None:

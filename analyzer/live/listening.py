@@ -1,0 +1,123 @@
+"""Where commands that capture begin: the interface opened, rights given up, and only then the rest imported.
+
+In: parsed options. Out: a `Tap` for the command's own module; how to read live. Rules: rights that sudo lent are given
+up as soon as the interface is open; on a machine's first run kernels are
+compiled before, or the first minute would not be seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from analyzer.escapes import printable
+from analyzer.failure import Failure
+from analyzer.live.options import asked
+from analyzer.options import Reading
+from captures.live import interfaces
+from captures.live.opening import opened
+from captures.live.taps import Tap
+
+WINDOW_BYTES = 1 << 20
+"""Bytes of a live window: it is handed on 50 ms after its first byte in any case."""
+
+_SAMPLE = Path(__file__).resolve().parents[2] / "captures" / "samples" / "codecs-franzgo-4.3" / "capture.pcap"
+
+
+def say(line: str) -> None:
+    """A line for people on stderr; nobody need listen."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(printable(line) + "\n")
+        sys.stderr.flush()
+
+
+def listening(options: argparse.Namespace) -> Tap:
+    """The interface, opened; rights are given up. Raises CaptureError."""
+    tap = opened(asked(options))
+    said = interfaces.give_up_rights()
+    if said:
+        say(f"note: {said}")
+    return tap
+
+
+def begun(tap: Tap, what: str) -> None:
+    """Say that it listens."""
+    how = f"filter: {tap.expression}" if tap.expression else "everything"
+    say(f"kwire: {what} ({tap.how}; {how}); Ctrl-C ends it")
+
+
+def reading(options: argparse.Namespace) -> Reading:
+    """How to read what comes live."""
+    how = Reading.asked(options)
+    return how if how.window_bytes else dataclasses.replace(how, window_bytes=WINDOW_BYTES)
+
+
+def warm_up() -> None:
+    """Compile what a machine has not compiled yet, by reading a sample."""
+    from captures import kernels
+
+    if kernels.warm() or not _SAMPLE.exists():
+        return
+    say("kwire: compiling kernels, once on this machine (about half a minute) ...")
+    from analyzer.reading import analyze as analyse
+
+    analyse(_SAMPLE)
+
+
+def record(options: argparse.Namespace) -> int:
+    """`kwire record`."""
+    tap = listening(options)
+    try:
+        from analyzer.live import recording
+
+        return recording.record(options, tap)
+    finally:
+        tap.close()
+
+
+def analyze(options: argparse.Namespace) -> int:
+    """`kwire analyze -i`."""
+    if options.captures:
+        raise Failure("-i captures itself: a CAPTURE beside it is one too many", "leave out one of them")
+    if options.rotated:
+        raise Failure("--rotated goes with several captures", "leave it out")
+    return with_kernels(options, "analyzing", "analyze")
+
+
+def watch(options: argparse.Namespace) -> int:
+    """`kwire watch`."""
+    if (options.interface is None) == (options.source is None):
+        raise Failure(
+            "what is to be watched: -i IFACE, or one of FOLDER, CAPTURE, -",
+            "as kwire watch -i eth0, or ... | kwire watch -",
+        )
+    if options.interface is not None:
+        return with_kernels(options, "watching", "watch_interface")
+    for name in ("bpf", "snaplen", "via", "spool"):
+        if getattr(options, name) is not None:
+            said = "-f" if name == "bpf" else f"--{name}"
+            raise Failure(f"{said} goes with -i", "it is about capturing; add -i IFACE")
+    warm_up()
+    from analyzer.live import watching
+
+    return watching.watch_source(options)
+
+
+def with_kernels(options: argparse.Namespace, module: str, function: str) -> int:
+    """Listen, then call a function that decodes. Kernels are ready before the first packet comes; where sudo was
+    called, only from the second run on: they are the caller's, who we are once the interface is open."""
+    if interfaces.caller() is None:
+        warm_up()
+    tap = listening(options)
+    try:
+        run: Callable[[argparse.Namespace, Tap], int] = getattr(
+            importlib.import_module(f"analyzer.live.{module}"), function
+        )
+        return run(options, tap)
+    finally:
+        tap.close()

@@ -1,0 +1,239 @@
+"""`kwire watch`: what happens now, on a screen or as lines of JSON.
+
+In: parsed options, and an interface where one was opened. Out: a screen twice a second; or a line a second of packets'
+time, and a line a finding. Rules: the thread that captures never waits for the one that decodes, nor that one for the
+screen; what is lost on the way is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import time_ns
+from typing import Any, BinaryIO, cast
+
+from analyzer.findings.words import moment as clock
+from analyzer.live.counts import SECONDS, Moment
+from analyzer.live.ending import ended_by
+from analyzer.live.listening import begun, reading, say, warm_up
+from analyzer.live.session import Session
+from analyzer.points import parsed
+from analyzer.text import json_text
+from analyzer.times import rfc3339
+from captures.files import CapturePoint, capture_points
+from captures.live.belt import Belt
+from captures.live.follow import Follower
+from captures.live.stream import LiveStream
+from captures.live.taps import Tap
+
+_UPDATE_SECONDS = 0.5
+_LATE_NS = 2 * 10**9
+"""A second of an interface is over so long after it began, whether or not anything comes after it."""
+
+
+@dataclass(slots=True)
+class Source:
+    """What is watched: its name, where packets come from, how many were lost, how it is ended. `live`: packets come as
+    they are captured, so their time is the clock's."""
+
+    point: CapturePoint
+    stdin: BinaryIO | None
+    drops: Callable[[], int | None]
+    stop: Callable[[], None]
+    live: bool = False
+    renewed: Callable[[], BinaryIO] | None = None
+
+
+class Streams:
+    """A belt as several streams, one after the other, each with a header of its own; `next` ends the one before."""
+
+    def __init__(self, belt: Belt) -> None:
+        self._belt = belt
+        self._last: _Stretch | None = None
+
+    def next(self) -> BinaryIO:
+        if self._last is not None:
+            self._last.over = True
+        self._last = _Stretch(self._belt)
+        return cast(BinaryIO, self._last)
+
+
+class _Stretch:
+    """One of them. What an earlier one has begun of a chunk is lost."""
+
+    def __init__(self, belt: Belt) -> None:
+        self._belt, self._stream = belt, LiveStream(belt)
+        self.over = False
+
+    def readinto1(self, into: memoryview) -> int:
+        while not self.over:
+            if self._stream.waits(_UPDATE_SECONDS):
+                return self._stream.readinto1(into)
+            if self._belt.over:
+                break
+        return 0
+
+    def waits(self, seconds: float) -> bool:
+        return not self.over and self._stream.waits(seconds)
+
+    @property
+    def dropped(self) -> int:
+        return self._stream.dropped
+
+
+def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
+    """`kwire watch -i`."""
+    with Belt(tap, options.spool) as belt:
+        begun(tap, f"capturing on {tap.interface}")
+        warm_up()  # where that was not possible before
+        streams = Streams(belt)
+        point = CapturePoint(tap.interface, ("-",))
+        source = Source(point, streams.next(), lambda: belt.drops().total, belt.stop, live=True, renewed=streams.next)
+        code = _watch(options, source)
+    if tap.problem:
+        say(f"note: {tap.interface}: the capture ended: {tap.problem}")
+    return code
+
+
+def watch_source(options: argparse.Namespace) -> int:
+    """`kwire watch FOLDER`, a capture, or stdin."""
+    if options.source != "-" and os.path.isdir(options.source):
+        follower = Follower(options.source)
+        there = follower.listed()
+        if there:
+            say(f"note: {options.source}: begins at the oldest of {len(there)} files, {there[0]}")
+        name = os.path.basename(os.path.realpath(options.source)) or options.source
+        point = CapturePoint(name, cast(tuple[str, ...], follower))
+        return _watch(options, Source(point, cast(BinaryIO, follower), lambda: None, follower.stop))
+    (point,) = capture_points([options.source])
+    return _watch(options, Source(point, sys.stdin.buffer, lambda: None, lambda: None))
+
+
+def _watch(options: argparse.Namespace, source: Source) -> int:
+    screen = not options.json and sys.stdout.isatty()
+    wanted = parsed(options.filter)
+    keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
+    settings = reading(options).settings(keep_messages=keeps)
+    session = Session(source.point, settings, source.stdin, wanted, telling=not screen and not options.once,
+                      renewed=source.renewed)  # fmt: skip
+    stop = threading.Event()
+
+    def end() -> None:
+        stop.set()
+        source.stop()
+
+    seconds = options.duration or (float(SECONDS) if options.once and source.live else None)
+    with ended_by(end, seconds):
+        if options.once:
+            _once(session, source, screen, stop)
+        elif screen:
+            from analyzer.live.screen import Screen
+
+            Screen(session, source.point.name, lambda: _lost(session, source)).run(stop)
+            end()
+        else:
+            _lines(session, source, stop)
+    if session.failure is not None:
+        raise session.failure
+    if "-" in source.point.paths and source.stdin is sys.stdin.buffer and not session.ended.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # a thread waits for stdin, and nobody need send anything ever
+    for note in session.engine.reader.notes:
+        say(f"note: {note}")
+    return 0
+
+
+def _lost(session: Session, source: Source) -> int:
+    """Packets that were lost, as far as anybody says."""
+    lost = source.drops()
+    return (session.drops() or 0) if lost is None else lost
+
+
+def _over(session: Session, source: Source, stop: threading.Event, seconds: float) -> bool:
+    """Wait so long; whether all is read. A source that was told to stop is read to its end; stdin and a capture, which
+    cannot be told, are left where they are."""
+    if session.ended.wait(seconds):
+        return True
+    return stop.is_set() and not source.live and not isinstance(source.stdin, Follower)
+
+
+def _once(session: Session, source: Source, screen: bool, stop: threading.Event) -> None:
+    session.start()
+    while not _over(session, source, stop, _UPDATE_SECONDS):
+        pass
+    with session.lock:
+        now = session.counts.moment()
+        lost = _lost(session, source)
+    if screen:
+        from analyzer.live.screen import printed
+
+        printed(now, list(session.findings), source.point.name, lost)
+        return
+    _write(second_of(now, lost))
+    for found in session.findings:
+        _write(finding_of(found))
+
+
+def _lines(session: Session, source: Source, stop: threading.Event) -> None:
+    """JSON lines as seconds pass."""
+    came = threading.Event()
+    session.after = came.set
+    session.start()
+    over = False
+    while not over:
+        over = _over(session, source, stop, 0 if came.wait(_UPDATE_SECONDS) else 0.01)
+        came.clear()
+        with session.lock:
+            if source.live and session.counts.time_ns:
+                session.counts.advance(time_ns() - _LATE_NS)
+            told, found = list(session.counts.told), list(session.fresh)
+            session.counts.told.clear()
+            session.fresh.clear()
+            lost = _lost(session, source)
+        for moment in told:
+            _write(second_of(moment, lost))
+        for one in found:
+            _write(finding_of(one))
+
+
+def _write(said: dict[str, Any]) -> None:
+    sys.stdout.write(json_text(said) + "\n")
+    sys.stdout.flush()
+
+
+def second_of(now: Moment, dropped: int) -> dict[str, Any]:
+    """One second (or the last ten) as JSON."""
+    return {
+        "time": rfc3339(now.time_ns // 1000),
+        "exchanges": round(now.exchanges, 3),
+        "errors": round(now.errors, 3),
+        "bytes": round(now.bytes, 3),
+        "dropped": dropped,
+        "clients": now.client_count,
+        "apis": [
+            {
+                "api": line.api, "broker": line.broker, "exchanges": round(line.rate, 3),
+                "errors": round(line.error_rate, 3), "p50_us": line.p50_us, "p99_us": line.p99_us,
+                "held_p50_us": line.held_p50_us,
+            }
+            for line in now.lines
+        ],
+        "rebalancing": [{"group": group, "since": rfc3339(since // 1000)} for group, since in now.rebalancing],
+    }  # fmt: skip
+
+
+def finding_of(row: dict[str, Any]) -> dict[str, Any]:
+    """A finding as JSON: what `kwire findings --json` says, under `finding`."""
+    times = {name: None if row[name] is None else rfc3339(row[name]) for name in ("since", "until")}
+    return {"finding": {**row, **times}}
+
+
+def said_of(row: dict[str, Any]) -> str:
+    """A finding in a line."""
+    when = clock(row["since"]) + "  " if row["since"] is not None else ""
+    return f"{when}{row['severity'].upper()} {row['code']}: {row['text']}"

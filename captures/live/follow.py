@@ -1,0 +1,153 @@
+"""A folder in which another tool rotates captures, read as they are written: file after file, the newest as it grows.
+
+In: a folder. Out: what `captures.packets.Reader` takes for stdin: the bytes of one file until it has ended, then those
+of the next; as `paths`, a `-` for each. Rules: the oldest comes first; a file has ended when all of it was read and a
+newer one is there, or when it was cut short to be used again; a file is known by its place on the disk and its first
+packet, so that one that is renamed is not read twice, and one that is used again is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from time import monotonic
+from typing import BinaryIO, NamedTuple
+
+from captures.files import layouts
+from captures.files.points import PEEK_BYTES
+from captures.files.sources import Source, unreadable
+from captures.problems import CaptureError
+
+_STDIN = "-"
+_LOOK_SECONDS = 0.1
+
+
+class _Found(NamedTuple):
+    """A capture in the folder that holds a packet, in order of reading."""
+
+    first_ns: int
+    name: str
+    identity: tuple[int, int]
+
+
+class Follower:
+    """See above; for one thread but for `stop`. `names`: of the files begun so far. Raises CaptureError where the
+    folder cannot be listed."""
+
+    dropped = None
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.names: list[str] = []
+        self._read: set[tuple[tuple[int, int], int]] = set()
+        self._stopped = threading.Event()
+        self._file: BinaryIO | None = None
+        self.listed()
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+    def listed(self) -> list[str]:
+        """The folder's captures that were not read yet, in order of reading."""
+        try:
+            names = os.listdir(self.folder)
+        except OSError as failure:
+            raise unreadable(self.folder, failure) from failure
+        found = sorted(one for one in map(self._look, names) if one is not None)
+        return [one.name for one in found if (one.identity, one.first_ns) not in self._read]
+
+    def _look(self, name: str) -> _Found | None:
+        """What a file is; None for what is no capture, or is gone."""
+        try:
+            status = os.stat(os.path.join(self.folder, name))
+            if not stat.S_ISREG(status.st_mode) or not status.st_size:
+                return None
+            first_ns = self._first_ns(name)
+        except (OSError, CaptureError):
+            return None
+        # One without a packet may not be the next, and what comes before may still grow.
+        return None if first_ns is None else _Found(first_ns, name, (status.st_dev, status.st_ino))
+
+    def _first_ns(self, name: str) -> int | None:
+        """The time of a file's first packet; None where it has none yet, or is no capture."""
+        with Source(os.path.join(self.folder, name)) as source:
+            head = bytearray(PEEK_BYTES)
+            filled = 0
+            for wanted in (4096, PEEK_BYTES):
+                filled += source.readinto(memoryview(head)[filled:wanted])
+                found = bytes(head[:filled])
+                if not layouts.is_capture(found):
+                    return None
+                first_ns = layouts.first_time_ns(found)
+                if first_ns is not None or filled < wanted:
+                    return first_ns
+        return None
+
+    def __iter__(self) -> Iterator[str]:
+        """A `-` for each file, once it is there; until `stop`."""
+        while not self._stopped.is_set():
+            fresh = self.listed()
+            if not fresh or not self._begin(fresh[0]):
+                self._stopped.wait(_LOOK_SECONDS)
+                continue
+            yield _STDIN
+        self.close()
+
+    def __contains__(self, path: object) -> bool:
+        """As of a tuple of paths: what comes is live."""
+        return path == _STDIN
+
+    def _begin(self, name: str) -> bool:
+        path = os.path.join(self.folder, name)
+        try:
+            first_ns = self._first_ns(name)
+            file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed when the next is begun)
+        except (OSError, CaptureError):
+            return False
+        if first_ns is None:
+            file.close()
+            return False
+        self.close()
+        self._file = file
+        status = os.fstat(file.fileno())
+        self._read.add(((status.st_dev, status.st_ino), first_ns))
+        self.names.append(name)
+        return True
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+    def readinto1(self, into: memoryview) -> int:
+        """Some bytes of the file that is read; 0 where it has ended. Waits for more where it may grow."""
+        assert self._file is not None
+        while True:
+            count = self._file.readinto(into) or 0  # type: ignore[attr-defined]
+            if count or self._stopped.is_set():
+                return count
+            if self._cut() or self.listed():
+                # What was written before the newer one was begun is there by now.
+                return self._file.readinto(into) or 0  # type: ignore[attr-defined]
+            self._stopped.wait(_LOOK_SECONDS)
+
+    def _cut(self) -> bool:
+        """Whether the file is shorter than what was read of it."""
+        assert self._file is not None
+        return os.fstat(self._file.fileno()).st_size < self._file.tell()
+
+    def waits(self, seconds: float) -> bool:
+        """Whether the file has more, or will within so many seconds."""
+        assert self._file is not None
+        until = monotonic() + seconds
+        while True:
+            if os.fstat(self._file.fileno()).st_size > self._file.tell():
+                return True
+            left = until - monotonic()
+            if left <= 0 or self._stopped.wait(min(left, _LOOK_SECONDS / 10)):
+                return False
+
+    def stop(self) -> None:
+        """Nothing that comes from now on is wanted."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,194 @@
+"""`kwire watch` as a user runs it: on an interface, a folder that grows, a pipe; lines of JSON, and the screen.
+
+(proves: analyzer/live/watching.py, analyzer/live/screen.py, analyzer/live/laps.py)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from captures.files.write import pcap
+from tests.analyzer.live.running import Running, capturing, running
+from tests.live import SAMPLE, Wire, sample_records
+from tests.reports.terminal import terminal
+from tests.shared import KWIRE, ROOT
+
+RECORDS = sample_records()
+HEAD = pcap([], nanoseconds=True)
+ALL = 188
+
+
+def packed(begin: int, end: int) -> bytes:
+    return pcap(RECORDS[begin:end], nanoseconds=True)[24:]
+
+
+def exchanges_in(said: list[dict[str, Any]]) -> float:
+    return float(sum(line["exchanges"] for line in said if "exchanges" in line))
+
+
+def lines_until(watching: Running, count: int) -> list[dict[str, Any]]:
+    """Lines of JSON until so many exchanges were told."""
+    assert watching.process.stdout is not None
+    said: list[dict[str, Any]] = []
+    while exchanges_in(said) < count:
+        line = watching.process.stdout.readline()
+        assert line, "it ended"
+        said.append(json.loads(line))
+    return said
+
+
+def test_a_pipe_as_lines_of_json() -> None:
+    with open(SAMPLE, "rb") as file:
+        done = subprocess.run([*KWIRE, "watch", "-"], cwd=ROOT, stdin=file, capture_output=True, text=True, check=True)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert exchanges_in(said) == ALL
+    seconds = [line for line in said if "time" in line]
+    assert set(seconds[0]) == {
+        "time", "exchanges", "errors", "bytes", "dropped", "clients", "apis", "rebalancing",
+    }  # fmt: skip
+    assert seconds[0]["time"] == "2026-11-21T01:49:14.000000Z"
+    assert [line["finding"]["code"] for line in said if "finding" in line]
+
+
+def test_a_capture_once() -> None:
+    done = subprocess.run(
+        [*KWIRE, "watch", str(SAMPLE), "--once", "--filter", "api == EndTxn"], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    first = json.loads(done.stdout.splitlines()[0])
+    assert {line["api"] for line in first["apis"]} == {"EndTxn"}
+
+
+def test_an_interface_until_it_is_ended(wire: Wire) -> None:
+    with capturing("watch", "-i", wire.name, stdout=subprocess.PIPE) as watching:
+        wire.send(record.data for record in RECORDS)
+        said = lines_until(watching, ALL - 3)  # some are answered by the end alone
+        watching.process.send_signal(signal.SIGINT)
+        assert watching.process.stdout is not None
+        said += [json.loads(line) for line in watching.process.stdout]
+        assert watching.wait() == 0
+    assert exchanges_in(said) == ALL
+    assert all(line["dropped"] == 0 for line in said if "dropped" in line)
+
+
+def test_a_folder_that_grows_from_its_oldest_file(tmp_path: Path) -> None:
+    (tmp_path / "b.pcap").write_bytes(HEAD + packed(0, 100))
+    (tmp_path / "a.pcap").write_bytes(HEAD + packed(100, 300))
+    with running("watch", tmp_path, stdout=subprocess.PIPE) as watching:
+        watching.wait_for("begins at the oldest of 2 files, b.pcap")
+        said = lines_until(watching, 20)
+        with open(tmp_path / "c.pcap", "wb", buffering=0) as file:
+            file.write(HEAD + packed(300, 500))
+            said += lines_until(watching, 20)
+            file.write(packed(500, len(RECORDS)))
+        said += lines_until(watching, 10)
+        watching.process.send_signal(signal.SIGTERM)
+        assert watching.process.stdout is not None
+        said += [json.loads(line) for line in watching.process.stdout]
+        assert watching.wait() == 0
+    assert exchanges_in(said) <= ALL
+    assert exchanges_in(said) > 100
+
+
+def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day of clients with ids of their own must not fill the memory."""
+    from analyzer.live import session as module
+    from analyzer.live.watching import Streams
+    from analyzer.options import Reading
+    from captures.files import CapturePoint
+    from captures.live.belt import Belt
+    from tests.captures.live.scripted import ScriptedTap, chunks_of
+
+    monkeypatch.setattr(module, "MOST_NAMES", 12)
+    with Belt(ScriptedTap(chunks_of(RECORDS, 20))) as belt:
+        streams = Streams(belt)
+        watched = module.Session(
+            CapturePoint("eth7", ("-",)), Reading(window_bytes=4096).settings(), streams.next(), None, telling=True,
+            renewed=streams.next,
+        )  # fmt: skip
+        watched.run()
+    told = sum(moment.exchanges for moment in watched.counts.told)
+    assert watched.renewals >= 1
+    assert told == watched.exchanges > 0
+    assert belt.over
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "what is to be watched: -i IFACE, or one of FOLDER, CAPTURE, -"),
+        (["-i", "lo", "{tmp}"], "what is to be watched: -i IFACE, or one of FOLDER, CAPTURE, -"),
+        (["{tmp}", "-f", "tcp"], "-f goes with -i"),
+        (["{tmp}/none.pcap"], "{tmp}/none.pcap: no such file"),
+        (["{tmp}", "--filter", "api = ("], "filter"),
+        (["-i", "nosuch0"], "-i nosuch0: no such interface"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_a_hint(arguments: list[str], message: str, tmp_path: Path) -> None:
+    command = [*KWIRE, "watch", *(word.format(tmp=tmp_path) for word in arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if "compiling" not in line]
+    assert done.returncode == 2
+    assert lines[0].startswith("kwire: ")
+    assert message.format(tmp=tmp_path) in lines[0]
+    assert lines[1].startswith("hint: ")
+    assert len(lines) == 2
+
+
+def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
+    command = [*KWIRE, "watch", str(SAMPLE)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        watching.stdout.close()
+        assert b"Traceback" not in watching.stderr.read()
+        assert watching.wait() == 0
+
+
+# -- the screen ------------------------------------------------------------------------------------------------------
+def test_the_screen_and_its_keys(tmp_path: Path) -> None:
+    """The capture comes through a pipe, as by `tcpdump -w - |`; keys come from the terminal."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = shutil.which("sh")
+    assert program
+    command = f'exec "$0" -c "import sys; from analyzer.cli import main; sys.exit(main())" watch - < {pipe}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "LINES": "40"}
+    words = ["/usr/bin/env", "TERM=xterm", program, "-c", command, sys.executable]
+    with terminal(words, environment) as screen, open(pipe, "wb", buffering=0) as feed:
+        feed.write(HEAD + packed(0, 400))
+        screen.wait_for(r"exchanges/s")
+        screen.wait_for(r"by rate.*q quit")
+        screen.wait_for(r"Produce +127\.0\.0\.1:9092")
+        screen.type("s")
+        screen.wait_for(r"by errors")
+        screen.type("/")
+        screen.wait_for(r"filter: _")
+        screen.type("api == (\r")
+        screen.wait_for(r"filter: api == \(_ +\S")
+        screen.type("\x1b")
+        screen.wait_for(r"by errors")
+        screen.type("/")
+        screen.wait_for(r"filter: _")
+        screen.type("api == EndTxn\r")
+        screen.wait_for(r"filter: api == EndTxn ")
+        screen.type(" ")
+        screen.wait_for(r"FROZEN")
+        feed.write(packed(400, len(RECORDS)))
+        screen.type(" ")
+        screen.wait_for(r"by errors, filter")
+        screen.type("\r")
+        screen.wait_for(r"request[\s\S]*esc back")
+        screen.type("\x1b")
+        screen.wait_for(r"q quit")
+        screen.type("q")
+        assert screen.process.wait(60) == 0, "though the pipe is open still"
