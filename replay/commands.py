@@ -253,9 +253,7 @@ def _audit(options: argparse.Namespace) -> int:
         raise Failure("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = _address(options.to)
     access = _access(options)
-    found = asyncio.run(
-        audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port))
-    )
+    found = asyncio.run(audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
     for reason in found.unread:
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
@@ -357,6 +355,7 @@ def summary(result: run.Result, out: str) -> str:
     slower = result.pace.text()
     lines = [
         *([slower] if slower else []),
+        *_apart(counts.apart),
         f"{counts.total} captured exchanges: "
         + ", ".join(f"{counts.actions[name]} {name.replace('_', ' ')}" for name in _ACTIONS if counts.actions[name]),
         f"{'of them':<10} "
@@ -380,6 +379,19 @@ def summary(result: run.Result, out: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _apart(groups: Counter[str]) -> list[str]:
+    """A line that says which groups fell apart, and why."""
+    named = [printable(group) for group, count in groups.most_common() if count]
+    if not named:
+        return []
+    more = f" and {len(named) - _GROUPS} more" if len(named) > _GROUPS else ""
+    return [
+        f"groups fell apart: {', '.join(named[:_GROUPS])}{more}: the target lost their members again and again "
+        "(a lower --speed, or a target that answers in time, keeps them together)"
+    ]
+
+
+_GROUPS: Final = 5
 _UNREAD: Final = 5
 """Partitions that an audit could not read, and that are listed with the reason."""
 _ACTIONS: Final = ("sent", "converted", "skipped", "not_sent", "unknown")

@@ -78,7 +78,8 @@ def moment(nanoseconds: int | None) -> datetime.datetime | None:
 class Counts:
     """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`. `skipped`,
     `not_sent`: by rule; `unanswered`: why the first that wanted an answer got none; `excess_us`: by API, how much
-    longer answers took than the captured ones, from the first time that a request was sent."""
+    longer answers took than the captured ones, from the first time that a request was sent; `apart`: by group, requests
+    of members that the target lost too often (`rejoins_spent`)."""
 
     actions: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -92,6 +93,7 @@ class Counts:
     queues_us: list[int] = field(default_factory=list)
     latencies_us: list[int] = field(default_factory=list)
     excess_us: Counter[str] = field(default_factory=Counter)
+    apart: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -102,6 +104,7 @@ class Counts:
         for mine, theirs in (
             (self.actions, other.actions), (self.verdicts, other.verdicts), (self.skipped, other.skipped),
             (self.not_sent, other.not_sent), (self.retries, other.retries), (self.excess_us, other.excess_us),
+            (self.apart, other.apart),
         ):  # fmt: skip
             mine.update(theirs)
         self.unanswered = self.unanswered or other.unanswered
@@ -120,6 +123,7 @@ class Counts:
             "skipped": dict(sorted(self.skipped.items())),
             "not_sent": dict(sorted(self.not_sent.items())),
             "retries": dict(sorted(self.retries.items())),
+            "groups_apart": dict(sorted(self.apart.items())),
             "duplicates": self.duplicates,
             "tool_errors": self.tool_errors,
             "lag_us": quantiles(self.lags_us),
@@ -196,6 +200,8 @@ class Recorder:
         elif outcome.verdict == "unanswered":
             counts.unanswered = counts.unanswered or outcome.reason or ""
         counts.retries.update(outcome.retries)
+        if "rejoins_spent" in outcome.retries:
+            counts.apart[outcome.row["group_id"] or ""] += 1
         counts.tool_errors += outcome.rule == "tool_error"
         row = outcome.row
         replayed = self._replayed(outcome) if outcome.sent_ns is not None else None

@@ -56,6 +56,7 @@ RULES: Final[dict[str, str]] = {
     "member_id_given": "joined again with the id that the target gave (79)",
     "rebalance_awaited": "sent again until the group rebalances, as it did in the capture",
     "rejoined": "a member that the target fenced or forgot joined again, as its client would (22, 25, 27, 110)",
+    "rejoins_spent": "not joined again: the target lost its member again and again, and with it its group",
     "member_epoch_moved": "sent again with the epoch that the member has by now (113)",
     "long_poll_scaled": "a fetch that found nothing waits shorter, as the speed demands",
     "sessionless": "a fetch session became full fetches, because its partitions have several leaders",

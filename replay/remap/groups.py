@@ -7,6 +7,7 @@ what the captured leader did. A member that the target lost joins again with all
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +26,18 @@ _SUBSCRIPTION: Final = (
 )  # fmt: skip
 """What a member says of itself when it joins, and later only where it changes (KIP-848)."""
 
+MOST_REJOINS: Final = 8
+"""How often a member joins again because the target lost it, since it last joined as in the capture. A member that is
+lost more often is being expired again and again: joining for it makes all others of its group join too."""
+
+_SESSION_TIMEOUT_MS: Final = 45_000
+"""What brokers and clients take where a join does not say it (KIP-735); of KIP-848 and share groups, which do not say
+it to their members, the brokers' default."""
+
+_CLASSIC_HEARTBEAT: Final = 3
+_GROUP_HEARTBEAT: Final = 1
+"""Versions of the replayer's own heartbeats: the first that know static members (KIP-345), and the newest form."""
+
 Who = tuple[str, str]
 """A group, and a member of it by its captured id."""
 
@@ -32,12 +45,15 @@ Who = tuple[str, str]
 @dataclass(slots=True)
 class Member:
     """A member of a KIP-848 or share group on the target. `assignment` is the target's last one, `owned` what the
-    member has confirmed, `subscription` what it has said of itself, as it was sent."""
+    member has confirmed, `subscription` what it has said of itself, as it was sent; `api_key`: how it heartbeats.
+    `apart`: the assignment came in answer to a heartbeat of the replayer's own."""
 
+    api_key: int = names.CONSUMER_GROUP_HEARTBEAT
     epoch: int = 0
     subscription: Body = field(default_factory=dict)
     assignment: list[Body] | None = None
     owned: list[Body] | None = None
+    apart: bool = False
 
     def take(self, sent: Body, answer: Body) -> None:
         """Its heartbeat was answered."""
@@ -63,6 +79,7 @@ class Groups:
         self._current: dict[Who, int] = {}  # ... and the generation that it brought
         self._rejoins: dict[str, int] = {}  # how often members of a group had to join again ...
         self._settled: dict[Who, int] = {}  # ... and how often when this one joined last
+        self._lost: Counter[Who] = Counter()  # how often the target lost this one, since it joined as captured
         self._members: dict[Who, Member] = {}
         self._refused: set[str] = set()  # groups of a kind that the target does not serve
 
@@ -133,6 +150,8 @@ class Groups:
         who = _speaker(step, captured)
         if step.request.api_key == names.JOIN_GROUP:
             return bool(step.body["memberId"])
+        if self.is_lost(step, captured):
+            return False
         if step.request.api_key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] < 0:
             return False
         if self.subscription(*who):
@@ -152,6 +171,34 @@ class Groups:
             return False
         self._generations[group, member, step.body[name]] = now
         return True
+
+    def session_timeout(self, who: Who) -> float | None:
+        """For how many seconds the target lets a member be silent; None: it is not in its group."""
+        if not self._is_member(who):
+            return None
+        join = self._joins.get(who) or {}
+        return float(join.get("sessionTimeoutMs") or _SESSION_TIMEOUT_MS) / 1000
+
+    def heartbeat(self, who: Who) -> tuple[int, int, Body]:
+        """A heartbeat of a member that says nothing new: API, version, body."""
+        group, member = who
+        state = self._members.get(who)
+        if state is not None:
+            return state.api_key, _GROUP_HEARTBEAT, {
+                "groupId": group, "memberId": self.member(group, member), "memberEpoch": state.epoch,
+            }  # fmt: skip
+        return names.HEARTBEAT, _CLASSIC_HEARTBEAT, {
+            "groupId": group, "memberId": self.member(group, member), "generationId": self._current[who],
+            "groupInstanceId": self._joins[who].get("groupInstanceId"),
+        }  # fmt: skip
+
+    def heard(self, who: Who, sent: Body, answer: Body) -> None:
+        """What the target said to such a heartbeat."""
+        state = self._members.get(who)
+        if state is None or answer["errorCode"] or sent["memberEpoch"] != state.epoch:
+            return  # its own next request hears of it, or has been there before
+        state.take(sent, answer)
+        state.apart |= answer.get("assignment") is not None
 
     def members(self) -> Iterator[tuple[str, str, str]]:
         """(group, captured id, id on the target)."""
@@ -186,6 +233,11 @@ class Groups:
         """A member joins again, not because of another that did: the others will have to."""
         if not self._behind((group, member)):
             self._rejoins[group] = self._rejoins.get(group, 0) + 1
+            self._lost[group, member] += 1
+
+    def is_lost(self, step: Step, captured: Body | None) -> bool:
+        """Has the target lost the member that a request speaks for too often (`MOST_REJOINS`)?"""
+        return self._lost[_speaker(step, captured)] >= MOST_REJOINS
 
     def _behind(self, who: Who) -> bool:
         """Did another member have to join again after this one did?"""
@@ -221,7 +273,7 @@ class Groups:
                 self._group_heartbeat(body)
             case names.SHARE_GROUP_HEARTBEAT:
                 self._subscribe(body)
-                state = self._members.setdefault((body["groupId"], body["memberId"]), Member())
+                state = self._members.setdefault((body["groupId"], body["memberId"]), Member(step.request.api_key))
                 if body["memberEpoch"] > 0:
                     body["memberEpoch"] = state.epoch
 
@@ -230,7 +282,8 @@ class Groups:
             self._learn_join(step, sent, captured, replayed)
         elif step.request.api_key in apis.GROUP_HEARTBEATS:
             who = _speaker(step, captured)
-            self._take_heartbeat(who, self._members.setdefault(who, Member()), sent, replayed)
+            state = self._members.setdefault(who, Member(step.request.api_key))
+            self._take_heartbeat(who, state, sent, replayed)
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
         if rule == "member_id_given" and replayed is not None:
@@ -298,11 +351,16 @@ class Groups:
         joins = body["memberEpoch"] <= 0
         if joins:
             state.assignment = state.owned = None
+            del self._lost[group, member]
         else:
             body["memberEpoch"] = state.epoch
         body["memberId"] = self.member(group, member)
         if joins and body["memberEpoch"] == 0:
             body["topicPartitions"] = []
+        elif not joins and state.apart:
+            # Its assignment came apart: who says everything is told it again (KIP-848).
+            body.update(copy.deepcopy(state.subscription), topicPartitions=copy.deepcopy(state.assignment or []))
+            state.owned, state.apart = state.assignment, False
         elif not joins and (body.get("topicPartitions") is not None or state.assignment != state.owned):
             body["topicPartitions"] = copy.deepcopy(state.assignment or [])
             state.owned = state.assignment
@@ -316,6 +374,7 @@ class Groups:
         if rejoins:
             body.update(copy.deepcopy(state.subscription))
             state.epoch, state.assignment, state.owned, owned = 0, None, None, []
+            self._lost[who] += 1
         elif state.assignment != state.owned:
             owned, state.owned = copy.deepcopy(state.assignment or []), state.assignment
         body["memberEpoch"] = state.epoch
@@ -338,6 +397,7 @@ class Groups:
         elif not captured["errorCode"]:
             self._take_generation((group, was, captured["generationId"]), replayed)
             self._settle((group, was), sent, replayed)
+            del self._lost[group, was]
 
     def _take_heartbeat(self, who: Who, state: Member, sent: Body, replayed: Body) -> None:
         state.take(sent, replayed)

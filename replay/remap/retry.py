@@ -181,6 +181,8 @@ class Retries:
         """What follows from the answer to what was sent; None: its connection ended without one."""
         also: tuple[str, ...] = ()
         rule = self._after_closing() if replayed is None else self._after_answer(sent, replayed)
+        if replayed is not None and rule is None and self._is_lost(replayed):
+            also = ("rejoins_spent",)
         if replayed is not None and rule == "topic_appears" and self._is_absent(self._not_there(sent, replayed)):
             rule, also = self._after_answer(sent, replayed, NO_TOPIC), ("topic_absent",)
         if rule is None or now - self._started > self._bound(rule):
@@ -219,6 +221,12 @@ class Retries:
         if rule == "rejoined" and not self._remap.groups.can_rejoin(step, self.captured, codes(replayed)):
             return None
         return rule
+
+    def _is_lost(self, replayed: Body) -> bool:
+        """Would the member have to join again, after it did so too often?"""
+        key = self._step.request.api_key
+        again = (codes(replayed) - codes(self.captured)) & set(_REJOINS.get(key, ()))
+        return bool(again) and key != names.JOIN_GROUP and self._remap.groups.is_lost(self._step, self.captured)
 
     def _bound(self, rule: str) -> float:
         limits = self._limits

@@ -70,6 +70,10 @@ class Waiting:
         """Has the step its outcome?"""
         return bool(self._done[number])
 
+    def is_sent(self, number: int) -> bool:
+        """Was the step sent, or will it never be?"""
+        return bool(self._sent[number])
+
     def sent_count(self) -> int:
         """How many steps were sent, or never will be."""
         return sum(self._sent)

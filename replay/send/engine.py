@@ -33,6 +33,7 @@ from replay.remap.topology import Topology
 from replay.send import produce_in_place
 from replay.send.channel import Channel, ChannelClosed
 from replay.send.dependencies import Waiting
+from replay.send.keeping import Keeping
 from replay.send.link import Dial, LinkError
 from replay.send.own_requests import Asker
 from replay.send.preparing import Job, Preparation, Skipped
@@ -105,6 +106,9 @@ class Engine:
         self._router = Router(brokers, topology, remap, self._asker, settings, self.notes)
         self._preparation = Preparation(cluster, remap, topology, self._asker, settings, self.notes)
         self._waiting = Waiting(planned.steps)
+        self._keeping = Keeping(
+            planned.steps, self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes
+        )
         self._record = record
         self._loop = asyncio.get_running_loop()
         self._states = [_SessionState(session.broker) for session in sessions]
@@ -136,7 +140,7 @@ class Engine:
         ]
         sending = asyncio.gather(*runners)
         watch = self._loop.create_task(self._watch())
-        telling = self._loop.create_task(self._tell())
+        besides = [self._loop.create_task(self._tell()), self._loop.create_task(self._keeping.run())]
         try:
             done, _ = await asyncio.wait((sending, watch), return_when=asyncio.FIRST_COMPLETED)
             for one in done:
@@ -152,9 +156,9 @@ class Engine:
             for state in self._states:
                 owed += state.quick.values()
                 state.quick.clear()
-            for task in (watch, telling, *runners, *joins, *following):
+            for task in (watch, *besides, *runners, *joins, *following):
                 task.cancel()
-            await asyncio.gather(sending, watch, telling, *runners, *joins, *following, return_exceptions=True)
+            await asyncio.gather(sending, watch, *besides, *runners, *joins, *following, return_exceptions=True)
             for step, outcome in owed:
                 if not self._waiting.is_done(step.number):
                     _abort(step, outcome)

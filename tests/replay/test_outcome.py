@@ -62,3 +62,14 @@ def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level:
     (row,) = open_dataset(tmp_path / "run").exchanges.to_table().to_pylist()
     assert row["capture"].startswith("replay:")
     assert (row["isolation_level"], row["min_bytes"], row["max_wait_ms"]) == (level, 7, 500)
+
+
+def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) -> None:
+    (request,) = Captured().said(0, names.HEARTBEAT, 3, {"groupId": "g", "memberId": "m", "generationId": 1}).requests
+    request.row.update(group_id="g")
+    with Writer(tmp_path / "run") as writer:
+        recorder = Recorder(writer)
+        for number, retries in enumerate((["rejoined", "rejoins_spent"], ["rejoined"], [])):
+            recorder.add(Outcome(request.row, number, "sent", "unanswered", retries=retries))
+        recorder.finish([], [], {})
+    assert recorder.counts.as_dict()["groups_apart"] == {"g": 1}

@@ -100,6 +100,12 @@ def test_the_first_line_of_the_summary_says_it(tmp_path: Path) -> None:
     assert commands.summary(result(False, False), "run").startswith("1 captured exchanges: ")
 
 
+def test_groups_that_fell_apart_are_named_first() -> None:
+    apart = result(False, False)
+    apart.counts.apart.update({"billing": 2, "audit\n": 5})
+    assert commands.summary(apart, "run").startswith("groups fell apart: audit\\n, billing: the target lost ")
+
+
 def test_a_run_that_is_not_valid_stays_that_whatever_fails_it() -> None:
     late = dataclasses.replace(result(True, True), valid=False)
     late.counts.lags_us.append(10**6)
