@@ -15,6 +15,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parent.parent
 FREE = {"MIT", "MIT-0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "0BSD", "Apache-2.0", "PSF-2.0", "Zlib", "CC0-1.0",
         "LLVM-exception", "ISC", "Unlicense"}  # fmt: skip
@@ -74,20 +76,24 @@ def licence(name: str) -> str:
 
 
 def _needs(requirements: list[str]) -> set[str]:
-    """Everything that requirements lead to, as far as it is installed."""
-    found: set[str] = set()
-    waiting = [(canonical(re.split(r"[\[<>=!~ ;(]", one)[0]), one) for one in requirements]
+    """Everything that requirements lead to, as far as it is installed; with the extras that they name."""
+    found: set[tuple[str, str]] = set()
+    waiting = [(Requirement(one), "") for one in requirements]
     while waiting:
-        name, _ = waiting.pop()
-        if name in found:
+        wanted, extra = waiting.pop()
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
             continue
-        try:
-            further = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found.add(name)
-        waiting += [(canonical(re.split(r"[\[<>=!~ ;(]", one)[0]), one) for one in further if "extra ==" not in one]
-    return found
+        name = canonical(wanted.name)
+        for asked in {"", *wanted.extras}:
+            if (name, asked) in found:
+                continue
+            try:
+                further = importlib.metadata.requires(name) or []
+            except importlib.metadata.PackageNotFoundError:
+                break
+            found.add((name, asked))
+            waiting += [(Requirement(one), asked) for one in further]
+    return {name for name, _ in found}
 
 
 def parts(project: Path) -> dict[str, str]:

@@ -15,14 +15,16 @@ Rules
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import re
 from collections.abc import Callable, Container
-from typing import Any, ClassVar
+from typing import Any
 
-from sqlglot import errors, exp, parse
+from sqlglot import errors, exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.dialects.spark import Spark
+from sqlglot.tokens import TokenType
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
 
@@ -31,14 +33,14 @@ class Untaken(Exception):
     """Why the embedded engine does not take a query."""
 
 
-class _Dialect(Spark):  # type: ignore[misc]
-    """Spark's, with the functions kept as they are written whose arguments sqlglot does not keep all."""
+_SPARK = Spark()
 
-    class Parser(Spark.Parser):  # type: ignore[misc]
-        FUNCTIONS: ClassVar = {name: build for name, build in Spark.Parser.FUNCTIONS.items() if name != "ROUND"}
-        FUNCTION_PARSERS: ClassVar = {
-            name: build for name, build in Spark.Parser.FUNCTION_PARSERS.items() if name != "PERCENTILE"
-        }
+_AS_WRITTEN = {"round", "percentile"}
+"""Functions that are kept as they are written: sqlglot's own nodes do not keep all of their arguments."""
+
+_MARK = " as written"
+"""Behind such a function's name while sqlglot parses: no query can hold a name like that. (A dialect of our own would
+say it better, but classes of the compiled sqlglot have no children.)"""
 
 
 _PLAIN = (
@@ -66,9 +68,15 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, 
 
 def parsed(text: str) -> Any:
     """The query as a tree. Raises sqlglot's ParseError where it is none, Untaken where it is another statement."""
-    statements = [one for one in parse(text, read=_Dialect) if one is not None]
+    tokens = _SPARK.tokenize(text)
+    for token, behind in itertools.pairwise(tokens):
+        if token.token_type is TokenType.VAR and behind.token_type is TokenType.L_PAREN:
+            token.text += _MARK if token.text.lower() in _AS_WRITTEN else ""
+    statements = [one for one in _SPARK.parser().parse(tokens, text) if one is not None]
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise Untaken("not one query")
+    for function in statements[0].find_all(exp.Anonymous):
+        function.set("this", function.this.removesuffix(_MARK) if isinstance(function.this, str) else function.this)
     return statements[0]
 
 
@@ -106,7 +114,7 @@ def written(tree: Any, relations: Container[str]) -> str:
 
 def _shown(node: Any) -> str:
     """A piece of a query, short, as its writer would know it."""
-    text = " ".join(str(node.sql(dialect=_Dialect, comments=False)).split())
+    text = " ".join(str(node.sql(dialect=_SPARK, comments=False)).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

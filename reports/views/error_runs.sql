@@ -40,46 +40,53 @@ WITH broken AS (
     WHERE x.error_code <> 0
   )
 ), things AS (
-  SELECT DISTINCT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition FROM failures
+  -- A number each, for sorting and counting by eight texts takes long.
+  SELECT *, row_number() OVER (
+      ORDER BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition) AS thing
+  FROM (
+    SELECT DISTINCT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition FROM failures
+  )
 ), successes AS (
   -- Only of the same things: there are few of them.
-  SELECT x.capture, x.connection, x.exchange, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id, t.topic,
-    t.partition, x.response_time AS time
+  SELECT x.capture, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id, t.topic, t.partition,
+    x.response_time AS time
   FROM partitions AS p LEFT JOIN named_topics AS n ON n.topic_id = p.topic_id
     JOIN (SELECT DISTINCT capture, topic, partition FROM things WHERE partition IS NOT NULL) AS t
       ON t.capture = p.capture AND t.partition = p.partition AND t.topic = coalesce(p.topic, n.topic, p.topic_id)
     JOIN exchanges AS x ON x.capture = p.capture AND x.connection = p.connection AND x.exchange = p.exchange
   WHERE p.error_code = 0
   UNION ALL
-  SELECT capture, connection, exchange, client_id, client_ip, api, group_id, transactional_id,
+  SELECT capture, client_id, client_ip, api, group_id, transactional_id,
     nullif(array_join(slice(topics, 1, 1), ''), '') AS topic, CAST(NULL AS INT) AS partition, response_time AS time
   FROM exchanges
   WHERE error_code = 0 AND response_time IS NOT NULL
 ), answers AS (
-  SELECT capture, connection, exchange, client_id, client_ip, api, group_id, transactional_id, topic, partition, time,
-    error_code, error
-  FROM failures
+  SELECT t.thing, f.time, f.error_code, f.error
+  FROM failures AS f JOIN things AS t
+    ON t.capture = f.capture AND t.client_id <=> f.client_id AND t.client_ip = f.client_ip AND t.api = f.api
+      AND t.group_id <=> f.group_id AND t.transactional_id <=> f.transactional_id AND t.topic <=> f.topic
+      AND t.partition <=> f.partition
   UNION ALL
-  SELECT s.capture, s.connection, s.exchange, s.client_id, s.client_ip, s.api, s.group_id, s.transactional_id, s.topic,
-    s.partition, s.time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error
-  FROM successes AS s LEFT SEMI JOIN things AS t
+  SELECT t.thing, s.time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error
+  FROM successes AS s JOIN things AS t
     ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
       AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
       AND t.partition <=> s.partition
 ), numbered AS (
   SELECT *, sum(if(error_code = 0, 1, 0)) OVER (
-    PARTITION BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition
-    ORDER BY time, connection, exchange ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS run,
-    max(if(error_code = 0, time, NULL)) OVER (
-      PARTITION BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition) AS good_time
+    PARTITION BY thing ORDER BY time, error_code ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS run
   FROM answers
-), runs AS (
-  SELECT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, error_code, error,
-    count(*) AS answers, min(time) AS first_time, max(time) AS last_time,
-    coalesce(max(good_time) > max(time), false) AS cleared
+), good AS (
+  SELECT thing, max(time) AS time FROM answers WHERE error_code = 0 GROUP BY thing
+), counted AS (
+  SELECT thing, error_code, error, count(*) AS answers, min(time) AS first_time, max(time) AS last_time
   FROM numbered
   WHERE error_code <> 0
-  GROUP BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, error_code, error, run
+  GROUP BY thing, error_code, error, run
+), runs AS (
+  SELECT t.capture, t.client_id, t.client_ip, t.api, t.group_id, t.transactional_id, t.topic, t.partition, c.error_code,
+    c.error, c.answers, c.first_time, c.last_time, coalesce(g.time > c.last_time, false) AS cleared
+  FROM counted AS c JOIN things AS t ON t.thing = c.thing LEFT JOIN good AS g ON g.thing = c.thing
 ), judged AS (
   SELECT r.*, coalesce(own.judgement, usual.judgement, 'bad') AS judgement,
     if(own.error_code IS NULL, usual.grace_us, own.grace_us) AS grace_us, coalesce(usual.why, 'Kafka has no such error.') AS why,

@@ -29,29 +29,31 @@ WITH asked AS (
   FROM exchange_topics AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
   WHERE x.api_key = 0
 ), asks AS (
-  SELECT topic, client_id, client_ip, software_name, software_version, count(*) AS requests,
-    count_if(error_code <> 0) AS errors, collect_set(if(acks = -1, 'all', CAST(acks AS STRING))) AS acks,
-    array_join(slice(array_sort(collect_set(transactional_id)), 1, 5), ', ') AS transactional_id
-  FROM asked
-  GROUP BY topic, client_id, client_ip, software_name, software_version
+  -- A number each, for sorting latencies by five texts takes long.
+  SELECT *, row_number() OVER (ORDER BY topic, client_id, client_ip, software_name, software_version) AS producer
+  FROM (
+    SELECT topic, client_id, client_ip, software_name, software_version, count(*) AS requests,
+      count_if(error_code <> 0) AS errors, collect_set(if(acks = -1, 'all', CAST(acks AS STRING))) AS acks,
+      array_join(slice(array_sort(collect_set(transactional_id)), 1, 5), ', ') AS transactional_id
+    FROM asked
+    GROUP BY topic, client_id, client_ip, software_name, software_version
+  )
 ), timed AS (
-  SELECT topic, client_id, client_ip, software_name, software_version, bucketed(latency_us) AS bucket,
-    count(*) AS exchanges, max(latency_us) AS max_us
-  FROM asked
-  WHERE latency_us IS NOT NULL
+  SELECT a.producer, bucketed(x.latency_us) AS bucket, count(*) AS exchanges, max(x.latency_us) AS max_us
+  FROM asked AS x JOIN asks AS a
+    ON a.topic <=> x.topic AND a.client_id <=> x.client_id AND a.client_ip <=> x.client_ip
+      AND a.software_name <=> x.software_name AND a.software_version <=> x.software_version
+  WHERE x.latency_us IS NOT NULL
   GROUP BY ALL
 ), placed AS (
-  SELECT *, sum(exchanges) OVER (
-      PARTITION BY topic, client_id, client_ip, software_name, software_version ORDER BY bucket
-    ) AS upto,
-    sum(exchanges) OVER (PARTITION BY topic, client_id, client_ip, software_name, software_version) AS total
+  SELECT *, sum(exchanges) OVER (PARTITION BY producer ORDER BY bucket) AS upto,
+    sum(exchanges) OVER (PARTITION BY producer) AS total
   FROM timed
 ), waits AS (
-  SELECT topic, client_id, client_ip, software_name, software_version,
-    min(if(100 * upto >= 50 * total, bucket, NULL)) AS p50_us,
+  SELECT producer, min(if(100 * upto >= 50 * total, bucket, NULL)) AS p50_us,
     min(if(100 * upto >= 99 * total, bucket, NULL)) AS p99_us, max(max_us) AS max_us
   FROM placed
-  GROUP BY topic, client_id, client_ip, software_name, software_version
+  GROUP BY producer
 ), owners AS (
   -- Of a connection's owners only those matter that asked for the topic: the last join sees to it.
   SELECT x.capture, x.connection, x.client_id, x.client_ip, c.software_name, c.software_version
@@ -79,8 +81,7 @@ SELECT a.topic, a.client_id, a.client_ip, a.software_name, a.software_version, a
   s.records - s.refused_records - s.unknown_records AS delivered_records, s.refused_bytes, s.refused_records,
   s.unknown_bytes, s.unknown_records, p.codecs, p.idempotent, w.p50_us, w.p99_us, w.max_us
 FROM asks AS a
-  LEFT JOIN waits AS w ON w.topic = a.topic AND w.client_id <=> a.client_id AND w.client_ip <=> a.client_ip
-    AND w.software_name <=> a.software_name AND w.software_version <=> a.software_version
+  LEFT JOIN waits AS w ON w.producer = a.producer
   LEFT JOIN sent AS s ON s.topic = a.topic AND s.client_id <=> a.client_id AND s.client_ip <=> a.client_ip
     AND s.software_name <=> a.software_name AND s.software_version <=> a.software_version
   LEFT JOIN packed AS p ON p.topic = a.topic AND p.client_id <=> a.client_id AND p.client_ip <=> a.client_ip
