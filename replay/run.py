@@ -95,6 +95,8 @@ def read(
     named = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
     told: list[str] = []
     if len(named) == 1 and dataset.is_dataset(named[0]):
+        if how is not None and how.keylogs:
+            raise Problem("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
         found = sessions.from_dataset(named[0])
     else:
         found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)

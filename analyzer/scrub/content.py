@@ -65,10 +65,13 @@ class Content:
         """Take in what a message names."""
         for part in self._messages.parts(frame):
             if part.kind == TEXT and part.name != CUT:
-                text = frame.data[part.start : part.end]
-                if text not in self._texts and not is_public(text, part.name):
-                    self._texts.add(text)
-                    self.addresses.name(text.removeprefix(b"/"))
+                self.learn_text(frame.data[part.start : part.end], part.name)
+
+    def learn_text(self, text: bytes, field: str = "") -> None:
+        """Take in a name."""
+        if text not in self._texts and not is_public(text, field):
+            self._texts.add(text)
+            self.addresses.name(text.removeprefix(b"/"))
 
     def settle(self) -> None:
         """All was said: only now is it known what no pseudonym may be."""

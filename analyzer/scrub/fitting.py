@@ -106,14 +106,21 @@ def _lz4(content: bytes, size: int, before: bytes) -> tuple[bytes | None, int]:
     least = size - _LZ4_FRAME - sum(4 + len(block) for block in blocks)
     for sized, summed in ((0, 0), (8, 0), (0, 4), (8, 4)):
         left = least - sized - summed
-        if left < 0 or not blocks or (summed and len(content) > _LZ4_SUMMED):
+        if not blocks or (summed and len(content) > _LZ4_SUMMED):
             continue
-        first = blocks[0] if not left else _lz4_grown(pieces[0], blocks[0], len(blocks[0]) + left)
+        stored = left + len(blocks[0]) == len(pieces[0])
+        if stored:
+            first: bytes | None = pieces[0]
+        elif left < 0:
+            continue
+        else:
+            first = blocks[0] if not left else _lz4_grown(pieces[0], blocks[0], len(blocks[0]) + left)
         if first is None or len(first) > _LZ4_BLOCK:
             continue
         flags = bytes([0x60 | sized | summed, 0x70]) + (len(content).to_bytes(8, "little") if sized else b"")
         head = LZ4_MAGIC + flags + bytes([xxh32(flags) >> 8 & 255])
-        body = b"".join(len(block).to_bytes(4, "little") + block for block in (first, *blocks[1:]))
+        head += (len(first) | stored << 31).to_bytes(4, "little")  # the highest bit: as it is
+        body = first + b"".join(len(block).to_bytes(4, "little") + block for block in blocks[1:])
         return head + body + bytes(4) + (xxh32(content).to_bytes(4, "little") if summed else b""), least
     return None, least
 

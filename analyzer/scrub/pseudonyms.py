@@ -6,7 +6,8 @@ In: a key, then every text there is (`know`), then texts, ids and sizes. Out: as
   of a few bytes: those must give way to others that are there.
 - Two texts become two pseudonyms, as long as there are enough of their length (`shared` counts where not).
 - No pseudonym has a text of the capture in it (of `LEAST` bytes or more), and noise has none, for it is no ASCII.
-- What everybody's Kafka says stays: internal topics, assignors, mechanisms, states, features.
+- What everybody's Kafka says stays: internal topics, assignors, mechanisms, states, features; numbers of up to three
+  digits too, and longer ones become numbers: brokers' client ids are their numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from analyzer.scrub.addresses import Addresses
 LEAST: Final = 4
 """Bytes of a text from which on it is looked for in what is written."""
 
+_DIGITS: Final = b"0123456789"
 _LETTERS: Final = b"bcdfghjklmnpqrstvwxz"
 _OTHERS: Final = b"bcdfghjklmnpqrstvwxz0123456789yu"  # 32: five bits of a byte choose one
 _FOLDED: Final = bytes(_OTHERS[byte & 31] for byte in range(256))
@@ -55,7 +57,9 @@ _MEMBER: Final = re.compile(
 
 def is_public(text: bytes, field: str = "") -> bool:
     """Whether a text of this field stays as it is."""
-    return not text or text in PUBLIC or (field == "clientSoftwareVersion" and _RELEASE.fullmatch(text) is not None)
+    if not text or text in PUBLIC or (text.isdigit() and len(text) < LEAST):  # a broker's id is its client id
+        return True
+    return field == "clientSoftwareVersion" and _RELEASE.fullmatch(text) is not None
 
 
 class Pseudonyms:
@@ -139,6 +143,8 @@ class Pseudonyms:
 
     def _drawn(self, text: bytes, attempt: int) -> bytes:
         drawn = hashlib.shake_128(self._key + attempt.to_bytes(2, "big") + text).digest(len(text))
+        if text.isdigit():
+            return bytes([_DIGITS[1 + drawn[0] % 9]]) + bytes(_DIGITS[byte % 10] for byte in drawn[1:])
         return bytes([_LETTERS[drawn[0] % len(_LETTERS)]]) + drawn[1:].translate(_FOLDED)
 
     def _tells(self, made: bytes) -> bool:

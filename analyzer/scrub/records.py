@@ -236,6 +236,8 @@ class Records:
         for keyed in (True, False):
             made, left = fitted(codec, finish(self._filled(plain, places, 0, keyed)), size, data)
             if left < 0:
+                if made is not None:
+                    return made
                 continue
             # What is left is filled with noise, nearly: as real content would do it.
             tried = [int(left * share * 1.1) for share in _SHARES] if left > 64 else []

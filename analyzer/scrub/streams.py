@@ -173,10 +173,30 @@ class Said:
         return b"".join(source[at : at + size] for at, size in self.spans(place))
 
     def write(self, place: Place, data: bytes) -> None:
+        self.write_run(list(self.spans(place)), data)
+
+    def write_run(self, spans: list[tuple[int, int]], data: bytes) -> None:
         done = 0
-        for at, size in self.spans(place):
-            self._maps[1][at : at + size] = data[done : done + size]
+        for at, size in spans:
+            piece = data[done : done + size]
+            self._maps[1][at : at + len(piece)] = piece
             done += size
+
+    def begins(self, place: Place) -> int:
+        """A message's position in its direction."""
+        return self.directions[place.direction].pos[place.segment] + place.offset
+
+    def run(self, direction: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where the bytes from position `start` on lie, up to `stop` or the first hole: (at, size), piece by piece."""
+        one = self.directions[direction]
+        found = []
+        i = max(bisect_right(one.pos, start) - 1, 0)
+        while i < len(one.pos) and start < stop and one.pos[i] <= start < one.pos[i] + one.length[i]:
+            size = min(stop, one.pos[i] + one.length[i]) - start
+            found.append((one.at[i] + start - one.pos[i], size))
+            start += size
+            i += 1
+        return found
 
     def stream(self, direction: int) -> Iterator[tuple[int, bytes, int]]:
         """A direction's runs of bytes without a hole: position, bytes as they were, where they lie in the files. (A

@@ -12,18 +12,18 @@ import functools
 import os
 import secrets
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from analyzer.bulk.state import NULL
 from analyzer.failure import Failure
+from analyzer.scrub import prefixes
 from analyzer.scrub.check import leaks
 from analyzer.scrub.content import Content
 from analyzer.scrub.messages import Frame
 from analyzer.scrub.packets import Packets
-from analyzer.scrub.streams import UNPLACED, Direction, FirstPass, Place, Said
+from analyzer.scrub.streams import UNPLACED, FirstPass, Place, Said
 from captures import dissect as d
 from captures.files import CapturePoint
 from captures.files.layouts import LINK, SNAPLEN
@@ -33,6 +33,7 @@ from captures.tls.stage import begins_tls
 
 _TLS_HEADER: Final = 5
 _TLS_LARGEST: Final = (1 << 14) + 2048
+_PREFIX_LARGEST: Final = 20 << 10
 _FRAME_LARGEST: Final = 100 << 20
 _APIS: Final = 256
 
@@ -139,7 +140,7 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
             _messages(said, content, report, progress)
             for high, low in first.addresses:
                 content.addresses.meet(_packed(high, low))
-            _others(said, report)
+            _others(said, content, report)
             progress("writing")
             handle, path = tempfile.mkstemp(prefix=".kwire-scrub-", dir=folder)  # mode 0600
             try:
@@ -180,6 +181,9 @@ def _messages(said: Said, content: Content, report: Report, progress: Progress) 
     progress("learning names")
     for place in said.messages:
         content.learn(_frame(said, place))
+    for number, places in _placed(said).items():
+        for text in prefixes.named(b"".join(said.original(*span) for span in _prefix(said, number, places))):
+            content.learn_text(text)
     content.settle()
     progress("replacing")
     for place in said.messages:
@@ -195,54 +199,107 @@ def _messages(said: Said, content: Content, report: Report, progress: Progress) 
 # --- what is no message -----------------------------------------------------------------------------------------------
 
 
-def _others(said: Said, report: Report) -> None:
-    """Lengths, where something is known to have one: of TLS records, and of the message at a direction's end."""
-    last: dict[int, Place] = {}
-    covered: Counter[int] = Counter()
+def _placed(said: Said) -> dict[int, list[Place]]:
+    """The messages of each direction, in order."""
+    found: dict[int, list[Place]] = {}
     for place in said.messages:
-        last[place.direction] = place
-        covered[place.direction] += place.size
+        found.setdefault(place.direction, []).append(place)
+    return found
+
+
+def _prefix(said: Said, number: int, places: list[Place]) -> list[tuple[int, int]]:
+    """Where the bytes before a direction's first message lie, as far as a prefix may have them."""
+    start = said.directions[number].pos[0]
+    return said.run(number, start, min(said.begins(places[0]), start + _PREFIX_LARGEST))
+
+
+def _others(said: Said, content: Content, report: Report) -> None:
+    """What is kept of bytes that are no messages: what stands before the first, without names; lengths, where something
+    is known to have one: of frames that are no messages (tokens of SASL), of the one at a direction's end, of TLS."""
+    placed = _placed(said)
+    kinds: dict[int, int] = {}
+    for number in sorted(placed, key=lambda number: not placed[number][0].request):
+        places = placed[number]
+        begun = said.directions[number].pos[0]
+        spans = _prefix(said, number, places)
+        data = b"".join(said.original(*span) for span in spans)
+        if places[0].request:
+            kinds[number >> 1], made = prefixes.client(data, content.pseudonyms, content.addresses)
+        else:
+            made = prefixes.broker(data, kinds.get(number >> 1, 0))
+        said.write_run(spans, made)
+        cursor = begun + len(made)
+        for place in places:
+            _frames(said, number, cursor, said.begins(place), places[0])
+            cursor = said.begins(place) + place.size
+        _frames(said, number, cursor, said.directions[number].next, places[-1])
     tls = set()
     for number, one in said.directions.items():
-        total = sum(one.length)
-        report.other_bytes += total - covered[number]
-        if number in last:
-            _unfinished(said, one, last[number])
-        elif one.pos and begins_tls(said.original(one.at[0], min(one.length[0], 6))):
+        report.other_bytes += sum(one.length) - sum(place.size for place in placed.get(number, ()))
+        if number not in placed and one.pos and begins_tls(said.original(one.at[0], min(one.length[0], 6))):
             tls.add(number >> 1)
     for connection in tls:
         for number in (2 * connection, 2 * connection + 1):
-            if number in said.directions and number not in last:
+            if number in said.directions and number not in placed:
                 _tls(said, number)
     report.tls_connections = len(tls)
 
 
-def _unfinished(said: Said, one: Direction, last: Place) -> None:
-    """The first numbers of a message that never came whole: length, what it asks, correlation id."""
-    head, places = bytearray(), []
-    segment, offset, left = last.segment, last.offset, last.size
-    while left > one.length[segment] - offset:
-        left -= one.length[segment] - offset
-        segment, offset = segment + 1, 0
-    offset += left
-    pos = one.pos[segment] + offset
-    while segment < len(one.pos) and len(head) < 12 and one.pos[segment] + offset == pos:
-        size = min(one.length[segment] - offset, 12 - len(head))
-        head += said.original(one.at[segment] + offset, size)
-        places.append((one.at[segment] + offset, size))
-        pos += size
-        offset += size
-        if offset == one.length[segment]:
-            segment, offset = segment + 1, 0
-    if len(head) < 8 or not 4 <= int.from_bytes(head[:4], "big") <= _FRAME_LARGEST or last.api_key == NULL:
+def _frames(said: Said, number: int, start: int, stop: int, near: Place) -> None:
+    """Frames that are no messages, one behind the other from `start` on: they keep their lengths if the last one ends
+    at `stop`, where a message begins, or reaches beyond what is there. `near`: a message of this direction."""
+    spans = said.run(number, start, stop)
+    have = sum(size for _, size in spans)
+    lengths: list[tuple[int, int]] = []
+    at = 0
+    while have - at >= 4:
+        size = int.from_bytes(_bytes_at(said, spans, at, 4), "big")
+        if size > _FRAME_LARGEST:
+            return
+        lengths.append((at, 4 + size))
+        at += 4 + size
+    if at != have and not (at > have and (start + have == said.directions[number].next or start + have < stop)):
         return
-    kept = 8
-    if last.request:
-        key, version = int.from_bytes(head[4:6], "big"), int.from_bytes(head[6:8], "big")
-        kept = 12 if key < _APIS and version < _APIS // 2 else 4
-    for at, size in places:
-        said.write_at(at, bytes(head[: min(size, max(kept, 0))]))
-        head, kept = head[size:], kept - size
+    for at, size in lengths:
+        kept = 4
+        if at + size > have and near.api_key != NULL:  # never whole: what it would have been is known
+            kept = _head(_bytes_at(said, spans, at, 12), near.request)
+        made = _bytes_at(said, spans, at, kept) + b"\xff" * (min(size, have - at) - kept)
+        _write_in(said, spans, at, made)
+
+
+def _head(head: bytes, request: bool) -> int:
+    """Bytes of a message's beginning that are numbers: length, what it asks, correlation id."""
+    if len(head) < 8:
+        return min(4, len(head))
+    if not request:
+        return 8
+    key, version = int.from_bytes(head[4:6], "big"), int.from_bytes(head[6:8], "big")
+    return min(12, len(head)) if key < _APIS and version < _APIS // 2 else 4
+
+
+def _bytes_at(said: Said, spans: list[tuple[int, int]], at: int, size: int) -> bytes:
+    """Bytes of a run, as far as there are any."""
+    out = b""
+    for place, length in spans:
+        if at < length and size > 0:
+            piece = said.original(place + at, min(size, length - at))
+            out += piece
+            size -= len(piece)
+            at = 0
+        else:
+            at = max(at - length, 0)
+    return out
+
+
+def _write_in(said: Said, spans: list[tuple[int, int]], at: int, data: bytes) -> None:
+    """Write into a run."""
+    for place, length in spans:
+        if at < length and data:
+            said.write_at(place + at, data[: length - at])
+            data, at = data[length - at :], 0
+        else:
+            at = max(at - length, 0)
 
 
 def _tls(said: Said, number: int) -> None:

@@ -152,6 +152,12 @@ def test_a_dataset_without_messages_cannot_be_replayed(tmp_path: Path) -> None:
     assert "has no messages to send" in refused(result)
 
 
+def test_a_key_log_says_nothing_of_a_dataset(tmp_path: Path) -> None:
+    analyzer.analyze(CAPTURE, tmp_path / "data", keep_bytes=True)
+    result = kwire("replay", tmp_path / "data", "--to", "localhost:1", "-o", tmp_path / "run", "--keylog", "keys.log")
+    assert refused(result) == "kwire: --keylog goes with a CAPTURE"
+
+
 def test_a_capture_without_a_request_is_told_and_no_success(tmp_path: Path) -> None:
     tls = shared_folder("tls13-aiokafka-4.3") / "capture.pcap"
     said = refused(kwire("replay", tls, "--to", "localhost:1", "-o", tmp_path / "run"))

@@ -66,6 +66,15 @@ def test_what_is_everybodys_stays() -> None:
     assert one.text(b"my-build-4.3.0", "clientSoftwareVersion") != b"my-build-4.3.0"
 
 
+def test_numbers_become_numbers_and_short_ones_stay() -> None:
+    """A broker's client id is its number (KafkaConfig.brokerId, as text)."""
+    one = names()
+    assert [one.text(text) for text in (b"0", b"12", b"101")] == [b"0", b"12", b"101"]
+    made = [one.text(str(number).encode()) for number in range(1000, 1100)]
+    assert all(text.isdigit() and len(text) == 4 and text[:1] != b"0" for text in made)
+    assert len(set(made)) == 100
+
+
 def test_ids() -> None:
     one = names()
     raw = bytes(range(16))

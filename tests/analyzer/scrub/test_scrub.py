@@ -1,7 +1,7 @@
 """`kwire scrub` from file to file: what it writes analyses to the same tables, and nothing of the original is in it.
 
-proves: analyzer.scrub.work, analyzer.scrub.streams, analyzer.scrub.packets, analyzer.scrub.check,
-analyzer.scrub.command, captures.dissect.
+proves: analyzer.scrub.work, analyzer.scrub.prefixes, analyzer.scrub.streams, analyzer.scrub.packets,
+analyzer.scrub.check, analyzer.scrub.command, captures.dissect.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from captures.files.write import Record, pcap, pcapng
 from captures.forge import Segment, converse, cut, internet_checksum, loaded, overlapped, rendered, retransmitted
 from captures.packets import Reader
 from tests.analyzer import forging
+from tests.analyzer.bulk.test_in_the_wild import BEFORE, behind
 from tests.analyzer.scrub import sameness
 from tests.shared import KWIRE, ROOT, SAMPLES, capture_files, shared_folder
 
@@ -183,6 +184,40 @@ def _with_options(frame: bytes, text: bytes) -> bytes:
     tcp[12] = (20 + len(signature)) // 4 << 4
     ip[2:4] = (20 + len(route) + 20 + len(signature)).to_bytes(2, "big")
     return frame[:14] + bytes(ip) + route + bytes(tcp) + signature
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_stands_before_the_first_message_names_somebody_else(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(pcap(rendered(converse(behind(name), mss=23)), nanoseconds=True))
+    out, _ = cleaned(path, tmp_path)
+    before, after = (sameness.tables(one) for one in (path, out))
+    assert not sameness.differences(before, after)
+    (one,), (other,) = (some["connections"] for some in (before, after))
+    for end in ("proxied_from", "proxied_to"):
+        assert (one[end] is None) == (other[end] is None)
+        assert one[end] is None or (one[end] != other[end] and one[end].split(":")[-1] == other[end].split(":")[-1])
+    written = out.read_bytes()
+    for text in (b"10.1.2.3", b"kafka.test", b"secret", b"Basic", b"vpce", b"10.9.9.9", b"2001:db8"):
+        assert text not in written
+
+
+def test_raw_tokens_of_sasl_keep_their_lengths_and_nothing_else(tmp_path: Path) -> None:
+    """SaslHandshake v0: what follows has no header (KIP-43)."""
+    token = forging.framed(b"\0alice\0" + MARK)
+    writes = [
+        forging.asking(forging.request(forging.SASL_HANDSHAKE, 0, 1, {"mechanism": "PLAIN"})),
+        forging.answering(forging.response(forging.SASL_HANDSHAKE, 0, 1, {"mechanisms": ["PLAIN"]})),
+        forging.asking(token), forging.answering(forging.framed(b"")),
+        forging.asking(forging.heartbeat(2)), forging.answering(forging.heartbeat_answer(2)),
+    ]  # fmt: skip
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(pcap(rendered(converse(writes)), nanoseconds=True))
+    check_same(path, tmp_path)
+    written = (tmp_path / "clean.pcapng").read_bytes()
+    assert MARK not in written
+    assert b"alice" not in written
+    assert token[:4] + b"\xff" * (len(token) - 4) in written
 
 
 def test_checksums_are_as_right_as_they_were(tmp_path: Path) -> None:
