@@ -181,3 +181,27 @@ export class FilterBar {
     }
   }
 }
+
+/**
+ * Filters that many begin with.
+ * @param {HTMLElement} box
+ * @param {readonly {name: string, empty: boolean}[]} columns
+ * @param {(filter: string) => void} chosen
+ */
+export function saved(box, columns, chosen) {
+  const parts = columns.some((one) => one.name === "cause" && !one.empty);
+  const filters = [
+    ["errors", "error is not null"],
+    ["slow, not held", parts ? "latency > 100ms and cause != hold" : "latency > 100ms"],
+    ["no answer", "status in (unanswered, in_flight)"],
+    ["no heartbeats", "api not in (Heartbeat, ConsumerGroupHeartbeat)"],
+  ];
+  box.replaceChildren(...filters.map(([name, filter]) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = name ?? "";
+    button.title = filter ?? "";
+    button.addEventListener("click", () => chosen(filter ?? ""));
+    return button;
+  }));
+}

@@ -1,12 +1,15 @@
 /** The page: panes wired to each other, and to the address, which is the state. */
 
 import { Refused, ask, givenUp } from "./api.js";
+import { chooser } from "./chooser.js";
 import { FIRST, NARROW, known, parts, spent } from "./columns.js";
 import { Counts } from "./counts.js";
 import { Exchanges } from "./exchanges.js";
-import { FilterBar } from "./filter.js";
+import { forms } from "./export.js";
+import { FilterBar, saved } from "./filter.js";
 import { Findings } from "./findings.js";
 import { element, splitting, themed } from "./frame.js";
+import { growing } from "./growing.js";
 import { Heat } from "./heat.js";
 import { Hex } from "./hex.js";
 import { listen } from "./keys.js";
@@ -154,17 +157,8 @@ const tabs = new Tabs(state, {
 
 /** What is chosen, as a file. */
 function exporting() {
-  const place = element("exporting").getBoundingClientRect();
-  const forms = [["csv", "rows as CSV"], ["json", "rows as lines of JSON"], ["parquet", "rows as Parquet"], ...(info.bytes ? [["pcapng", "packets of their connections (pcapng)"]] : [])];
-  menu.open(forms.map(([format, text]) => ({
-    text: /** @type {string} */ (text),
-    does: () => {
-      const link = document.createElement("a");
-      link.href = `/api/1/export?${new URLSearchParams({ filter: state.filter, sort: state.sort, format: /** @type {string} */ (format) })}`;
-      link.download = "";
-      link.click();
-    },
-  })), place.left, place.bottom);
+  const { left, bottom } = element("exporting").getBoundingClientRect();
+  menu.open(forms(state.filter, state.sort, info.bytes), left, bottom);
 }
 
 /**
@@ -192,10 +186,6 @@ async function followBatch(key) {
 function followed() {
   const row = list.current, at = (document.querySelector('#list .row[aria-selected="true"]') ?? list.box).getBoundingClientRect();
   if (row) menu.open(following(row), at.left + 60, at.top + 24);
-}
-
-async function mark() {
-  if (state.key) await notes.mark(state.key).catch(complain);
 }
 
 /** @param {number} step */
@@ -452,22 +442,7 @@ function draw() {
 }
 
 function choose() {
-  const box = element("choices");
-  box.replaceChildren(...[...columns.values()].map((column) => {
-    const label = document.createElement("label"), tick = document.createElement("input"), about = document.createElement("span");
-    tick.type = "checkbox";
-    tick.checked = list.columns.includes(column);
-    const table = info.columns.find((/** @type {{name: string}} */ one) => one.name === column.id);
-    about.textContent = table?.empty ? `${column.about} (nothing in this dataset)` : column.about;
-    label.append(tick, document.createElement("b"), about);
-    /** @type {HTMLElement} */ (label.children[1]).textContent = column.title;
-    tick.addEventListener("change", () => {
-      const ids = list.columns.map((one) => one.id).filter((id) => id !== column.id);
-      if (tick.checked) ids.push(column.id);
-      if (ids.length) pick(ids);
-    });
-    return label;
-  }));
+  chooser(element("choices"), info.columns, columns, list.columns, pick);
   element("choose", HTMLDialogElement).showModal();
 }
 
@@ -552,7 +527,7 @@ listen(
     { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: () => tabs.otherTracks() },
     { keys: ["x"], shown: "x", about: "what is chosen as a file: csv, json, Parquet, pcapng", does: exporting },
     { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic or batch", does: followed },
-    { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void mark() },
+    { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void (state.key && notes.mark(state.key).catch(complain)) },
     { keys: ["e"], shown: "e", about: "write a note about it", does: note },
     { keys: ["]"], shown: "] [", about: "the next mark, the one before", does: () => void marked(1) },
     { keys: ["["], shown: "", about: "", does: () => void marked(-1) },
@@ -562,25 +537,6 @@ listen(
   ],
   element("keys", HTMLDialogElement), pane,
 );
-
-/** Filters that many begin with. */
-function saved() {
-  const parts = info.columns.some((/** @type {{name: string, empty: boolean}} */ one) => one.name === "cause" && !one.empty);
-  const filters = [
-    ["errors", "error is not null"],
-    ["slow, not held", parts ? "latency > 100ms and cause != hold" : "latency > 100ms"],
-    ["no answer", "status in (unanswered, in_flight)"],
-    ["no heartbeats", "api not in (Heartbeat, ConsumerGroupHeartbeat)"],
-  ];
-  element("saved").replaceChildren(...filters.map(([name, filter]) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = /** @type {string} */ (name);
-    button.title = /** @type {string} */ (filter);
-    button.addEventListener("click", () => narrow(/** @type {string} */ (filter)));
-    return button;
-  }));
-}
 
 /** What the address says, shown. */
 async function follow() {
@@ -597,40 +553,15 @@ async function follow() {
   }
 }
 
-/**
- * A capture is still being analysed: more comes.
- * @param {() => void} done
- */
-function growing(done) {
-  const source = new EventSource("/api/1/events"), box = element("progress");
-  let round = -1;
-  source.onmessage = async (event) => {
-    const told = JSON.parse(event.data);
-    if (told.done) source.close();
-    const share = told.size ? ` ${Math.floor((100 * told.read) / told.size)} %` : "";
-    box.hidden = told.done && !told.error;
-    box.classList.toggle("bad", Boolean(told.error));
-    box.textContent = told.error ? printable(`the analysis ended early: ${told.error.message} — ${told.error.hint}`) : `analysing${share}: the first ${counted(told.exchanges)}`;
-    if (told.round === round) return;
-    round = told.round;
-    try {
-      info = await ask("info");
-      columns = known(info.columns);
-      saved();
-      findings.forget();
-      draw();
-      tabs.draw();
-      if (await list.show(list.asked, true)) panels(true);
-    } catch (failure) {
-      complain(failure);
-    }
-    if (told.done) done();
-  };
-  source.onerror = () => {
-    if (source.readyState === EventSource.CLOSED) return;
-    source.close();
-    complain(new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" }));
-  };
+/** There is more of the capture, or all of it. */
+async function grown() {
+  info = await ask("info");
+  columns = known(info.columns);
+  saved(element("saved"), info.columns, narrow);
+  findings.forget();
+  draw();
+  tabs.draw();
+  if (await list.show(list.asked, true)) panels(true);
 }
 
 async function begin() {
@@ -643,7 +574,7 @@ async function begin() {
   element("name").textContent = printable(info.name);
   element("name").title = `kwire ${info.version}: ${printable(info.captures.join(", "))}`;
   if (!location.search && info.filter) state.filter = info.filter;
-  saved();
+  saved(element("saved"), info.columns, narrow);
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
   findings = new Findings(element("findings"), () => info.growing ? "The capture is still being analysed." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, true));
@@ -664,7 +595,7 @@ async function begin() {
   notes.noted = await ask("notes");
   await follow();
   element("list").focus();
-  if (info.growing) growing(() => void (state.key && messages()));
+  if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && messages()), failed: complain });
 }
 
 void begin().catch(complain);

@@ -236,7 +236,7 @@ def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30, steps=3)
         page.mouse.up()
-        opened.wait("document.querySelector('#filter').value.startsWith('request_time >= ')")
+        opened.wait("new URLSearchParams(location.search).get('filter')?.startsWith('request_time >= ')")
         assert "latency" not in page.locator("#filter").input_value()
         opened.wait("!document.querySelector('#count').textContent.startsWith('188 ')")
         # It goes, and comes back.
@@ -409,7 +409,7 @@ def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_a
         page.locator("#other .row").first.wait_for()
         page.keyboard.press("j")
         page.keyboard.press("Enter")
-        opened.wait("document.querySelector('#filter').value.startsWith('connection == ')")
+        opened.wait("new URLSearchParams(location.search).get('filter')?.startsWith('connection == ')")
         opened.wait("document.activeElement.id === 'list'")
         page.go_back()
         page.locator("#other .row").first.wait_for()
@@ -444,7 +444,7 @@ def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_a
         page.keyboard.press("j")
         page.keyboard.press("Shift+F")
         page.get_by_role("menuitem", name="follow connection").click()
-        opened.wait("document.querySelector('#filter').value.startsWith('connection == ')")
+        opened.wait("new URLSearchParams(location.search).get('filter')?.startsWith('connection == ')")
         assert page.locator("b", has_text="one").count() == 0
         assert opened.complaints == []
 
@@ -467,7 +467,7 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
         page.keyboard.press("ArrowRight")
         page.locator("#drawn", has_text="the longest here").wait_for()
         page.keyboard.press("Enter")
-        opened.wait("document.querySelector('#filter').value.includes('client_id == ')")
+        opened.wait("new URLSearchParams(location.search).get('filter')?.includes('client_id == ')")
         page.keyboard.press("Escape")
         opened.wait("document.activeElement.id === 'list'")
         page.keyboard.press("x")

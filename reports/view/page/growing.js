@@ -1,0 +1,39 @@
+/** How far the analysis of a capture is, told by the server until it is done. */
+
+import { Refused } from "./api.js";
+import { counted, printable } from "./text.js";
+
+/**
+ * @param {HTMLElement} box where it is said
+ * @param {object} to
+ * @param {() => Promise<void>} to.grown there is more
+ * @param {() => void} to.done there is all
+ * @param {(failure: unknown) => void} to.failed
+ */
+export function growing(box, to) {
+  const source = new EventSource("/api/1/events");
+  let round = -1;
+  source.onmessage = async (event) => {
+    const told = JSON.parse(event.data);
+    if (told.done) source.close();
+    const share = told.size ? ` ${Math.floor((100 * told.read) / told.size)} %` : "";
+    box.hidden = told.done && !told.error;
+    box.classList.toggle("bad", Boolean(told.error));
+    box.textContent = told.error
+      ? printable(`the analysis ended early: ${told.error.message} — ${told.error.hint}`)
+      : `analysing${share}: the first ${counted(told.exchanges)}`;
+    if (told.round === round) return;
+    round = told.round;
+    try {
+      await to.grown();
+    } catch (failure) {
+      to.failed(failure);
+    }
+    if (told.done) to.done();
+  };
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) return;
+    source.close();
+    to.failed(new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" }));
+  };
+}
