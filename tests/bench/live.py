@@ -29,6 +29,7 @@ from tests.live import Wire
 from tests.shared import KWIRE, ROOT
 
 _BATCH_SECONDS = 0.002
+_BROKER_PORT = (9092).to_bytes(2, "big")
 
 
 def frames_of(path: Path) -> list[bytes]:
@@ -41,8 +42,19 @@ def frames_of(path: Path) -> list[bytes]:
     return found
 
 
+def again(frame: bytes, turn: int) -> bytes:
+    """A packet of the capture's next turn: from another port, so that connections are new; the urgent pointer, which
+    nobody reads, takes what keeps the checksum right."""
+    at = 36 if frame[34:36] == _BROKER_PORT else 34
+    port = int.from_bytes(frame[at : at + 2], "big")
+    other = (port + 977 * turn) % 65_536
+    urgent = (port - other) % 65_535
+    changed = frame[:at] + other.to_bytes(2, "big") + frame[at + 2 : 52] + urgent.to_bytes(2, "big")
+    return changed + frame[54:]
+
+
 def send(descriptor: int, path: Path, rate: int, seconds: float) -> None:
-    """In the generator: packets at a rate, the capture again and again; prints how many, and in how long."""
+    """In the generator: packets at a rate, the capture turn after turn; prints how many, and in how long."""
     if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {1})
     frames, write = frames_of(path), os.write
@@ -51,7 +63,8 @@ def send(descriptor: int, path: Path, rate: int, seconds: float) -> None:
     while (now := time.monotonic() - begun) < seconds:
         due = int(now * rate)
         while sent < due:
-            write(descriptor, frames[sent % len(frames)])
+            turn, at = divmod(sent, len(frames))
+            write(descriptor, again(frames[at], turn) if turn else frames[at])
             sent += 1
         time.sleep(_BATCH_SECONDS)
     print(json.dumps({"sent": sent, "seconds": time.monotonic() - begun}), flush=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from analyzer import cli
 from tests.shared import KWIRE, ROOT
 
 SECONDS = 600
@@ -69,3 +72,17 @@ def capturing(
     with running(*arguments, folder=folder, stdout=stdout) as begun:
         begun.wait_for("capturing on")
         yield begun
+
+
+def refused(arguments: Sequence[object], said: pytest.CaptureFixture[str]) -> list[str]:
+    """What a command says on stderr that cannot be done: exit code 2, one line and a hint. (In this process,
+    which is quick.)"""
+    with pytest.raises(SystemExit) as raised:
+        cli.main([str(word) for word in arguments])
+    assert raised.value.code == 2
+    printed = said.readouterr()
+    lines = [line for line in printed.err.splitlines() if "compiling" not in line]
+    assert printed.out == ""
+    assert lines[1].startswith("hint: ")
+    assert len(lines) == 2
+    return lines
