@@ -143,6 +143,9 @@ def partitions(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
         "batch_count": arrow.integers(p[s.P_BATCHES], pa.int64()),
         "record_count": arrow.integers(p[s.P_RECORDS], pa.int64()),
         "lag": arrow.integers(lag, pa.int64()),
+        "diverging_offset": arrow.integers(p[s.P_DIVERGES], pa.int64()),
+        "redelivered": arrow.integers(p[s.P_REDELIVERED], pa.int64()),
+        "delivery_count": arrow.integers(p[s.P_DELIVERIES], pa.int16()),
     }
     wanted = [column.name for column in tables.PARTITIONS]
     return pa.Table.from_arrays([arrays[name] for name in wanted], names=wanted)

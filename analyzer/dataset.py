@@ -179,8 +179,19 @@ def _is_capture(entry: Any) -> bool:
         and isinstance(entry.get("link_types", []), list)
         and all(isinstance(link, str) for link in entry.get("link_types", []))
         and isinstance(entry.get("meaning", False), bool)
+        and isinstance(entry.get("attempts", []), list)
+        and all(_is_attempt(one) for one in entry.get("attempts", []))
         and isinstance(entry.get("packets", {}), dict)
         and all(count is None or _is_count(count) for count in entry.get("packets", {}).values())
+    )
+
+
+def _is_attempt(one: Any) -> bool:
+    """Of a capture point: connections of a client to an end point that never were."""
+    return (
+        isinstance(one, dict)
+        and all(isinstance(one.get(name), str) for name in ("client", "server", "first_time", "last_time"))
+        and all(_is_count(one.get(name)) for name in ("refused", "unanswered", "most_in_a_minute"))
     )
 
 

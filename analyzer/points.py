@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -20,7 +20,7 @@ import analyzer
 from analyzer import columns, tables
 from analyzer.arrow import plain
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.bulk.rows import Exchanges, Names, Window
+from analyzer.bulk.rows import Exchanges, Names, Window, end_point, ip_text
 from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer, concatenated
 from analyzer.exchange import Exchange
 from analyzer.meaning import Watcher, hearing
@@ -41,6 +41,7 @@ from analyzer.records.log_names import LogError, LogPoint
 from analyzer.records.log_reading import read_log
 from analyzer.records.tables import BATCHES, FULL, META, NO_RECORDS, WITHOUT, empty_table
 from analyzer.times import rfc3339
+from captures.attempts import Attempt
 from captures.files import CaptureError, CapturePoint, stored_bytes
 
 __all__ = [
@@ -231,7 +232,7 @@ def point_tables(
     yield from made.flush()
     yield from made.rest()
     yield from made.meant()
-    return made.finish(point, engine.reader)
+    return made.finish(point, engine.reader, engine.attempts())
 
 
 class NamesAhead:
@@ -367,16 +368,39 @@ class PointTables:
         """All has been taken: the summary has the counts of record batches too."""
         self.summary.records.join(self._opened.counts)
 
-    def finish(self, point: CapturePoint, told: Told) -> PointRead:
-        """What is known besides the rows; `told`: what the reader knows."""
+    def finish(self, point: CapturePoint, told: Told, attempts: Sequence[Attempt]) -> PointRead:
+        """What is known besides the rows; `told`: what the reader knows; `attempts`: connections that never were."""
         self.join_counts()
         self.summary.finish(point.name, told, self._ended, self.topics)
         ends = frozenset(self._ended.from_before), frozenset(self._ended.left_open)
         passed = (self._matched, self._seen) if self._choice.filter is not None else None
         entry = {**_entry(point, told), "meaning": self._choice.means}
+        if missed := list(_missed(attempts, self._ended.ports)):
+            entry["attempts"] = missed[:MOST_ATTEMPTS]
         if self._ended.decrypted:
             entry["decrypted"] = True
         return PointRead(entry, list(told.notes), self.summary, *ends, passed)
+
+
+MOST_ATTEMPTS = 1000
+"""Pairs of client and server of which `_kwire.json` says that they did not meet."""
+USUAL_PORT = 9092
+"""Where brokers listen unless told otherwise: asked for in vain where no Kafka was heard at all."""
+
+
+def _missed(attempts: Sequence[Attempt], ports: Collection[int]) -> Iterator[dict[str, Any]]:
+    """Connections that were asked for in vain, of ports at which Kafka was heard or is usual."""
+    for one in attempts:
+        if one.port in ports or one.port == USUAL_PORT:
+            times = {"first_time": one.first_ns, "last_time": one.last_ns}
+            yield {
+                "client": ip_text(one.client),
+                "server": end_point(ip_text(one.server), one.port),
+                "refused": one.refused,
+                "unanswered": one.unanswered,
+                "most_in_a_minute": one.most,
+                **{name: rfc3339(time // 1000) for name, time in times.items()},
+            }
 
 
 def _listeners() -> tuple[Listener, ...]:

@@ -46,6 +46,7 @@ from analyzer.meaning.hearing import Listener
 from analyzer.meaning.latency import is_across
 from analyzer.meaning.summary import Summary
 from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
+from captures.attempts import Attempt
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
 
@@ -71,8 +72,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What came of one share. `files`, `counts` and `notes`: what the reader says of the capture point; all shares say
-    the same. `ranges`: how many there are."""
+    """What came of one share. `files`, `counts`, `notes` and `attempts`: what the reader says of the capture point; all
+    shares say the same. `ranges`: how many there are."""
 
     pieces: list[Piece]
     ranges: int
@@ -81,6 +82,7 @@ class Shared:
     notes: list[str]
     summary: Summary
     listeners: tuple[Listener, ...]
+    attempts: list[Attempt]
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def share(
     reader = engine.reader
     return Shared(
         pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary,
-        made.listeners,
+        made.listeners, engine.attempts(),
     )  # fmt: skip
 
 
@@ -341,4 +343,4 @@ def take_facts(
     for name, table in made.meant():
         if len(table):
             parts.write(name, table)
-    return made.finish(point, first), tuple(names), parts.close(), decided
+    return made.finish(point, first, first.attempts), tuple(names), parts.close(), decided

@@ -250,6 +250,11 @@ PARTITIONS = (
         ("batch_count", pa.int64(), "Whole record batches, or outermost messages of the older formats, in it."),
         ("record_count", pa.int64(), "Records that their headers say; null where only compressed content would say."),
         ("lag", pa.int64(), "Fetch: high watermark minus the offset after the data returned."),
+        ("diverging_offset", pa.int64(),
+         "Fetch 12 and later: end of the log for the epoch last read, where what was read beyond is not there "
+         "(`divergingEpoch`, KIP-595)."),
+        ("redelivered", pa.int64(), "ShareFetch: records given out a second time or more; null where none is given."),
+        ("delivery_count", pa.int16(), "ShareFetch: how often the most frequent of its records has been given out."),
     ),
 )  # fmt: skip
 
@@ -448,6 +453,10 @@ GROUPS = (
         ("client_id", pa.string(), "Its client id."),
         ("client_ip", pa.string(), "Its address."),
         ("generation", pa.int32(), "Generation of the group, or epoch of the member."),
+        ("session_timeout_ms", pa.int64(), "JoinGroup: how long the member may be silent."),
+        ("rebalance_timeout_ms", pa.int64(),
+         "JoinGroup 1 and later, and the newer heartbeats where they say it: how long it may take to join, which "
+         "clients set to their longest time between polls (`max.poll.interval.ms`)."),
         ("error", pa.string(), "Error of the answer; null on success."),
     ),
     *_EXCHANGE,
@@ -510,6 +519,7 @@ TRANSACTIONS = (
         ("outcome", pa.string(),
          "`committed`, `aborted`, `fenced`, `open` (the capture ended first), `unknown` (its end was not seen)."),
         ("duration_us", pa.int64(), "`ended - began`."),
+        ("timeout_ms", pa.int64(), "When the coordinator aborts it, as InitProducerId said; null: not seen."),
         ("partitions", PLACES, "Partitions that it wrote or added."),
         ("records", pa.int64(), "Records in its batches; null where that is not known."),
         ("offsets", COMMITS, "Offsets committed in it."),

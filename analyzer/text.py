@@ -173,9 +173,9 @@ def _findings_text(found: dict[str, Any] | None) -> str:
     if not found or not found["worst"]:
         return ""
     rows = [[one["severity"], one["code"], one["text"]] for one in found["worst"] if one["severity"] != "note"]
-    total = sum(found[severity] for severity in ("error", "warning", "note"))
-    rest = total - len(rows)
-    more = f"  {rest:,} more, notes among them: kwire findings\n" if rest else ""
+    notes, severe = found["note"], found["error"] + found["warning"] - len(rows)
+    hidden = [f"{severe:,} more"] * bool(severe) + [f"{notes:,} note{'s' * (notes > 1)}"] * bool(notes)
+    more = f"  and {' and '.join(hidden)}: kwire findings tells\n" if hidden else ""
     return "\nfindings\n" + (aligned(rows, set()) if rows else "") + more
 
 

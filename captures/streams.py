@@ -28,6 +28,7 @@ import numpy as np
 
 from captures.copies import differs, duplicate, header_sum, payload_sum, remember, same_packet
 from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
+from captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
 from captures.flows import (
     ACK,
     FIN,
@@ -35,11 +36,9 @@ from captures.flows import (
     SYN,
     WOKEN_INDEX,
     WOKEN_MARK,
-    WOKEN_NO_WINDOW,
     WOKEN_NS,
     WOKEN_NUMBERS,
     WOKEN_SHAPE,
-    WOKEN_SIDE,
     WOKEN_SLOT,
     Assigned,
 )

@@ -22,6 +22,7 @@ from analyzer.bulk.ended import Ended
 from analyzer.bulk.framing import converse
 from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
+from captures.attempts import Attempt, attempts
 from captures.files import CapturePoint
 from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
 from captures.kernels import compile_apart
@@ -174,6 +175,10 @@ class Engine:
         ]
         self._share = share
         self._recycled: list[np.ndarray] = []
+
+    def attempts(self) -> list[Attempt]:
+        """All has been read: connections that were asked for in vain. Every share of a capture point sees all."""
+        return attempts(self.flows)
 
     def windows(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[Window]:
         """Read it all. `progress` gets the bytes read so far, after each window."""

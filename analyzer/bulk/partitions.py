@@ -38,6 +38,7 @@ _COLUMN[role.LAST_STABLE] = s.P_LAST_STABLE
 _COLUMN[role.LOG_START] = s.P_LOG_START
 _COLUMN[role.PART_EPOCH] = s.P_EPOCH
 _COLUMN[role.SENT_ON] = s.P_SENT_ON
+_COLUMN[role.DIVERGES] = s.P_DIVERGES
 
 _SCAN: Final = 8
 _BASE64URL: Final = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8).copy()
@@ -252,6 +253,7 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
     first = expected
     mask = np.int64(-1)
     nodes = np.int64(-1)
+    acquired = np.int64(0)
     for i in range(used):
         kind = np.int64(lay.role[tape[i, 1]])
         if kind < role.TOPIC or role.TOPIC_ID < kind < role.FIRST_OF_PARTITIONS:
@@ -365,6 +367,15 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
             elif kind == role.PART_OFFSET:
                 if value >= 0 and parts.rows[part, s.P_OFFSET] == s.NULL:
                     parts.rows[part, s.P_OFFSET] = value
+            elif kind == role.ACQUIRED_FROM:
+                acquired = -value
+            elif kind == role.ACQUIRED_TO:
+                acquired += value + 1
+            elif kind == role.DELIVERED:
+                # Offsets are 64 bits of whoever wrote them; 2**32 records are more than a message holds.
+                again = min(max(acquired, 0), np.int64(1) << 32) if value > 1 else np.int64(0)
+                parts.rows[part, s.P_REDELIVERED] = max(parts.rows[part, s.P_REDELIVERED], np.int64(0)) + again
+                parts.rows[part, s.P_DELIVERIES] = max(parts.rows[part, s.P_DELIVERIES], value)
             elif _COLUMN[kind] >= 0 and value >= 0:
                 parts.rows[part, _COLUMN[kind]] = value
     if nodes >= 0:

@@ -52,6 +52,10 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     LOG_START,
     PART_EPOCH,
     SENT_ON,  # what makes an answer come at once: another replica to read, another log
+    DIVERGES,  # Fetch: where the log that is there ends for the reader's epoch
+    ACQUIRED_FROM,  # ShareFetch: first and last of some records, and how often they have been given out
+    ACQUIRED_TO,
+    DELIVERED,
     FORGOTTEN,  # the index of one that leaves the session
     GROUP_SECTION,  # one of several groups of a request
     TRANSACTION_SECTION,  # one of several transactional ids
@@ -68,7 +72,7 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     NODE_PORT,
     NODE_RACK,
     ROLES,
-) = range(51)
+) = range(55)
 FIRST_OF_PARTITIONS: Final = PARTITION
 
 NAMES: Final = np.zeros(ROLES, np.uint8)
@@ -152,6 +156,9 @@ _PART_FIELDS: Final = {
     (names.TXN_OFFSET_COMMIT, REQUEST, "committedOffset"): PART_OFFSET,
     (names.TXN_OFFSET_COMMIT, REQUEST, "committedLeaderEpoch"): PART_EPOCH,
     (names.SHARE_FETCH, RESPONSE, "records"): RECORDS,
+    (names.SHARE_FETCH, RESPONSE, "firstOffset"): ACQUIRED_FROM,
+    (names.SHARE_FETCH, RESPONSE, "lastOffset"): ACQUIRED_TO,
+    (names.SHARE_FETCH, RESPONSE, "deliveryCount"): DELIVERED,
     (names.DESCRIBE_SHARE_GROUP_OFFSETS, RESPONSE, "startOffset"): PART_OFFSET,
     (names.DESCRIBE_SHARE_GROUP_OFFSETS, RESPONSE, "leaderEpoch"): PART_EPOCH,
     (names.ALTER_SHARE_GROUP_OFFSETS, REQUEST, "startOffset"): PART_OFFSET,
@@ -203,6 +210,8 @@ def _role(info: FieldInfo) -> int:
             return LEADER_ID
         if parent.endswith("currentLeader") and last == "leaderEpoch":
             return LEADER_EPOCH
+        if parent.endswith("divergingEpoch") and last == "endOffset":
+            return DIVERGES
         if (info.api_key, info.direction, last) in _PART_FIELDS:
             return _PART_FIELDS[info.api_key, info.direction, last]
         if last in ("errorCode", "partitionErrorCode") and info.direction == RESPONSE and "artition" in parent:

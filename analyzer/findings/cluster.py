@@ -11,7 +11,7 @@ from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, Seen, busiest, grouped
 from analyzer.findings.source import NULL
-from analyzer.findings.words import client
+from analyzer.findings.words import client, count, name, some
 from analyzer.protocol import names
 
 _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODUCE), (5,))
@@ -61,3 +61,28 @@ def leader_missing(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _NO_LEADER):
         text = f"There is no leader{about(trouble)}, {client(seen.who(trouble.client))} is told: {trouble.error}, "
         yield found(seen, trouble, f"{text}{times(trouble)}.")
+
+
+@rule(
+    "cluster", "advertised-address-unreachable", "error",
+    "Metadata sends clients to 10.1.0.5:9092; none of 3 clients (10.0.0.4, 10.0.0.5, 10.0.0.6) got a connection there "
+    "in 14 tries: 14 unanswered.",
+    why="Two tries: a client waits 10 s for each, and one may be an accident.",
+    unless="Somebody got a connection there (connect-failed then); the address is a name, which a capture cannot "
+    "resolve; the broker went away (broker-lost).",
+    advice="advertised.listeners: an address that clients reach, for each listener.",
+    judge="forged: an advertised address that refuses two SYNs, and one to which another client is connected",
+    tries=2,
+)  # fmt: skip
+def unreachable(seen: Seen, at: Limits) -> Iterator[Found]:
+    for server, mine in roots.unreachable(seen).items():
+        tries, clients = sum(one.times for one in mine), sorted({one.client for one in mine})
+        if tries < at.tries:
+            continue
+        named = f"none of {count(len(clients), 'client')}" if len(clients) > 1 else "no client"
+        text = f"Metadata sends clients to {name(server)}; {named} ({some(clients)}) got a connection there in "
+        since, until = min(one.since for one in mine), max(one.until for one in mine)
+        yield Found(f"{text}{count(tries, 'try', 'tries')}: {roots.outcome(mine)}.", tries, since, until,
+                    {"client_ip": clients[0], "broker": server}, {},
+                    cause="the address that the broker advertises cannot be reached from there",
+                    proven=False)  # fmt: skip

@@ -203,7 +203,8 @@ def _committed(seen: Seen, client_: int, where: int, offset: int) -> bool:
     unless="The topic was made anew (it begins at 0, its leader epoch does not rise); the same batch was sent again to "
     "the next leader, which knows it.",
     advice="unclean.leader.election.enable (off by default), and writers with acks=1.",
-    judge="forged: two brokers that give the same offset, and to a batch that is sent again",
+    judge="forged: two brokers that give the same offset, and to a batch that is sent again; a log that ends before "
+    "where its reader stands, as Fetch or OffsetForLeaderEpoch says, and one that ends there",
 )  # fmt: skip
 def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
     table, parts = seen.table("partitions"), seen.partitions
@@ -233,6 +234,36 @@ def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
                         {"topic": topic, "partition": str(partition)}, (one, two, two),
                         cause="a leader that had not all records", proven=True)  # fmt: skip
     yield from _fallen(seen, epoch)
+    yield from _diverged(seen)
+
+
+def _diverged(seen: Seen) -> Iterator[Found]:
+    """Readers that were told that the log ends before where they stood: by Fetch (`divergingEpoch`), or by
+    OffsetForLeaderEpoch (KIP-320). Replicas are told so in the course of things."""
+    table, parts, read = seen.table("partitions"), seen.partitions, reads(seen)
+    offset, diverging = table.numbers("offset"), table.numbers("diverging_offset")
+    owned = np.maximum(parts.owner, 0)
+    ends = (seen.exchanges.api[owned] == names.OFFSET_FOR_LEADER_EPOCH) & (parts.error == 0) & (offset >= 0)
+    ends = np.where(ends, offset, diverging)
+    rows = np.flatnonzero((parts.owner >= 0) & (ends != NULL))
+    rows = rows[~seen.between_brokers[seen.client[parts.owner[rows]]]] if len(rows) else rows
+    position = read.position() if len(rows) else read.at
+    worst: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for row in rows.tolist():
+        owner, where = int(parts.owner[row]), int(parts.place[row])
+        client_, time = int(seen.client[owner]), int(seen.exchanges.answered[owner])
+        mine = np.flatnonzero((read.place == where) & (seen.client[read.owner] == client_) & (read.time < time))
+        mine = mine[position[mine] != NULL]
+        stood = int(position[mine[-1]]) if len(mine) else int(offset[row]) if diverging[row] != NULL else NULL
+        if stood != NULL and stood - int(ends[row]) > worst.get((client_, where), (0, 0, 0))[0]:
+            worst[client_, where] = stood - int(ends[row]), stood, owner
+    for (client_, where), (gone, stood, owner) in worst.items():
+        topic, partition = seen.places[where]
+        who, time = seen.who(client_, int(seen.broker[owner])), int(seen.exchanges.answered[owner])
+        text = f"{place((topic, partition))} was cut: {client(who)} had read to {stood:,}, and {count(gone, 'record')} "
+        yield Found(f"{text}of that no longer exist.", gone, time, time, who,
+                    {"topic": topic, "partition": str(partition)}, (owner,),
+                    cause="a leader that had not all records", proven=True)  # fmt: skip
 
 
 def _fallen(seen: Seen, epoch: np.ndarray) -> Iterator[Found]:
@@ -299,7 +330,7 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     why="60 s are 120 long polls of 500 ms.",
     unless="The client reads nothing else meanwhile (then it is the client); the log did not grow; the last stable "
     "offset holds it (hanging-transaction); the partition is no part of its fetch session any more (another member may "
-    "have it).",
+    "have it). Time counts from the end of the last rebalance of its group.",
     advice="Paused by the application, a record that it cannot process, or an assignment that was lost.",
     judge="forged: a partition that is asked for at one offset for 61 s, and for 59 s",
     stuck_s=60,
@@ -307,12 +338,11 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
 def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     read = reads(seen)
     position = read.position()
-    ends, followed = _last_ends(seen), _followed(seen)
+    ends, followed, rebalanced = _last_ends(seen), _followed(seen), _rebalanced(seen)
     order, starts, stops = grouped(seen.client[read.owner], read.place)
-    latest: dict[int, int] = {}
+    latest = np.full(len(seen.clients), NULL)
     moved = np.flatnonzero(read.size > 0)
-    for client_, time in zip(seen.client[read.owner[moved]].tolist(), read.time[moved].tolist(), strict=True):
-        latest[client_] = max(latest.get(client_, time), time)
+    np.maximum.at(latest, seen.client[read.owner[moved]], read.time[moved])
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         mine = order[start:stop]
         mine = mine[position[mine] != NULL]
@@ -320,10 +350,11 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
             continue
         who_ = int(seen.client[read.owner[mine[0]]])
         here = int(position[mine[-1]])
-        since = int(read.time[mine[np.flatnonzero(position[mine] == here)[0]]])
+        same = mine[position[mine] == here]
+        since = max(int(read.time[same[0]]), rebalanced.get(seen.clients[who_], NULL))
         where = seen.places[read.place[mine[0]]]
         # As long as the partition is part of the client's session: then somebody else may have it.
-        until = min(latest.get(who_, since), max(int(read.time[mine[-1]]), followed.get((who_, where), 0)))
+        until = min(max(int(latest[who_]), since), max(int(read.time[mine[-1]]), followed.get((who_, where), 0)))
         end = ends.get(where, here)
         held = int(read.stable[mine[-1]])
         if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here:
@@ -331,9 +362,30 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(who_)
         text = f"{client(who)} stands at {here:,} in {place(where)} for {lasting(until - since)}, while its end moved "
         text += "on to "
+        again = int(((read.size[same] > 0) & (read.at[same] == read.at[same[-1]])).sum())
+        cause = f"it got the same records {again:,} times and asks for them again" if again >= _AGAIN else None
         yield Found(f"{text}{end:,} and other partitions advance.", end - here, since, until, who,
                     {"topic": where[0], "partition": str(where[1])},
-                    (int(read.owner[mine[0]]), int(read.owner[mine[-1]])))  # fmt: skip
+                    (int(read.owner[same[0]]), int(read.owner[mine[-1]])), cause=cause,
+                    proven=True if cause else None)  # fmt: skip
+
+
+_AGAIN = 3
+
+
+def _rebalanced(seen: Seen) -> dict[tuple[str, str | None], int]:
+    """By client (address and id) when the last rebalance of one of its groups ended."""
+    table = seen.table("rebalances")
+    last: dict[str, int] = {}
+    for row in table.every(["group_id", "began", "ended"]) if len(table) else ():
+        last[row["group_id"]] = max(last.get(row["group_id"], NULL), row["ended"] or row["began"] or NULL)
+    if not last:
+        return {}
+    rows = seen.table("clients").every(["client_ip", "client_id", "group_ids"])
+    return {
+        (row["client_ip"], row["client_id"]): max([NULL, *(last.get(group, NULL) for group in row["group_ids"] or ())])
+        for row in rows
+    }
 
 
 def _followed(seen: Seen) -> dict[tuple[int, tuple[str, int]], int]:

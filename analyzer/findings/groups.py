@@ -12,12 +12,11 @@ from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped
+from analyzer.findings.seen import SECOND, Seen, busiest, grouped
 from analyzer.findings.source import NULL
-from analyzer.findings.words import client, count, lasting, moment, name, place
+from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 
-_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 29, 30, 82, 110))
 _JOIN = taken(
     (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
     (23, 24, 26, 81, 82, 112, 128),
@@ -45,15 +44,7 @@ def _row_of(seen: Seen, event: dict[str, Any] | None) -> int | None:
     """The exchange that an event or a piece of evidence names."""
     if not event or event.get("connection") is None or event.get("exchange") is None:
         return None
-    if "row_of" not in seen.memo:
-        seen.memo["row_of"] = {link: number for number, link in enumerate(seen.links)}
-    link = seen.memo["row_of"].get(event["connection"])
-    at = np.flatnonzero((seen.exchanges.link == link) & (seen.exchanges.exchange == event["exchange"]))
-    return int(at[0]) if len(at) else None
-
-
-def _groups(seen: Seen) -> tuple[np.ndarray, list[str]]:
-    return seen.table("exchanges").codes("group_id")
+    return seen.row_of(event["connection"], event["exchange"])
 
 
 def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
@@ -153,10 +144,11 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     "groups", "poll-interval-exceeded", "warning",
     "svc-a (10.0.0.4) read nothing and committed nothing for 301.0 s, left group g, and joined again: it took too long "
     "between polls.",
-    why="max.poll.interval.ms is 5 min in Java and librdkafka; the client itself enforces it, and leaves.",
+    why="The client itself enforces max.poll.interval.ms, and leaves. Its JoinGroup says it, as the rebalance timeout; "
+    "where none was seen, 5 min, as Java and librdkafka have it.",
     unless="It did not join again within a minute; it went on reading; its heartbeats had stopped too.",
     advice="max.poll.records, and what is slow in processing.",
-    judge="forged: heartbeats alone for 301 s, a leave and a join; and 200 s",
+    judge="forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where JoinGroup says 30, and 29",
     poll_s=300, back_s=60,
 )  # fmt: skip
 def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -166,24 +158,48 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     works = _by_client(seen, seen.of_api(names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT), leavers)
     joins = _by_client(seen, seen.of_api(names.JOIN_GROUP), leavers)
     heart = _by_client(seen, seen.of_api(names.HEARTBEAT), leavers)
-    groups, named = _groups(seen)
+    groups, named = seen.groups
+    said = _Timeouts(seen)
     for leave in leaves.tolist():
         who_, left = int(seen.client[leave]), int(rows.asked[leave])
         before = _between(seen, works.get(who_), 0, left)
         after = _between(seen, joins.get(who_), left + 1, left + int(at.back_s * SECOND) + 1)
-        if not len(before) or not len(after) or left - int(rows.asked[before[-1]]) < at.poll_s * SECOND:
+        group = named[groups[leave]] if groups[leave] >= 0 else None
+        poll = said.rebalance(seen.clients[who_], group, left)
+        least = at.poll_s * SECOND if poll is None else poll
+        if not len(before) or not len(after) or left - int(rows.asked[before[-1]]) < least:
             continue
         since = int(rows.asked[before[-1]])
         beats = _between(seen, heart.get(who_), since + 1, left)
         if not len(beats):
             continue
-        group = named[groups[leave]] if groups[leave] >= 0 else None
         who = seen.who(int(seen.client[leave]))
         text = f"{client(who)} read nothing and committed nothing for {lasting(left - since)}, left group "
         text += f"{name(group)}, "
         yield Found(f"{text}and joined again: it took too long between polls.", 1, since, left, who,
                     {"group_id": group}, (int(beats[0]), leave, leave), cause="max.poll.interval.ms",
                     proven=False)  # fmt: skip
+
+
+class _Timeouts:
+    """What members said when they joined. `sessions`: by member how long it may be silent, us."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.sessions: dict[str, int] = {}
+        self._rebalances: dict[tuple[tuple[str, str | None], str | None], list[tuple[int, int]]] = defaultdict(list)
+        table = seen.table("groups")
+        wanted = ["time", "group_id", "member_id", "client_ip", "client_id", "session_timeout_ms"]
+        for row in table.every([*wanted, "rebalance_timeout_ms"]) if len(table) else ():
+            if row["session_timeout_ms"] and row["member_id"]:
+                self.sessions[row["member_id"]] = row["session_timeout_ms"] * 1000
+            if row["rebalance_timeout_ms"]:
+                who = (row["client_ip"], row["client_id"]), row["group_id"]
+                self._rebalances[who].append((row["time"], row["rebalance_timeout_ms"] * 1000))
+
+    def rebalance(self, client_: tuple[str, str | None], group: str | None, time: int) -> int | None:
+        """The rebalance timeout that a client had at a time, us."""
+        said = [timeout for when, timeout in self._rebalances.get((client_, group), ()) if when <= time]
+        return said[-1] if said else None
 
 
 def _by_client(seen: Seen, rows: np.ndarray, clients: np.ndarray) -> dict[int, np.ndarray]:
@@ -205,20 +221,20 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
 
 @rule(
     "groups", "heartbeat-late", "note",
-    "svc-a (10.0.0.4) let 36.0 s pass between signs of life in group g, 3 times; sessions end after 45 s unless set.",
+    "svc-a (10.0.0.4) let 36.0 s pass between signs of life in group g, 3 times; its session ends after 45.0 s.",
     why="A healthy member beats every third of its session timeout or more often (3 s of 45 s): at 70 % fewer than "
-    "five of fifteen beats are left. What the session is set to is not in the dataset: 45 s, Java's and librdkafka's "
-    "default.",
+    "five of fifteen beats are left. What the session is set to JoinGroup says; where none was seen, 45 s, Java's and "
+    "librdkafka's default.",
     unless="The member waited in a JoinGroup, or had left; packets of the connection are missing; it never sent a "
     "heartbeat (a reader that only commits). A warning from three times on.",
     advice="Garbage collection, CPU, the network.",
-    judge="forged: beats 32 s apart, and 30 s",
+    judge="forged: beats 32 s apart, and 30 s; 8 s apart of a session of 10 s, and 6 s",
     session_s=45, share=0.7, often=3,
 )  # fmt: skip
 def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = np.flatnonzero(arrow.among(seen.exchanges.api, _BEATS) & (seen.exchanges.asked != NULL))
     member, members = seen.table("exchanges").codes("member_id")
-    groups, named = _groups(seen)
+    groups, named = seen.groups
     # Commits without a member are no beats, and who never sent a heartbeat owes none.
     beats = arrow.among(seen.exchanges.api, _HEARTBEATS)
     alive = arrow.distinct(member[beats & (member >= 0)])
@@ -227,18 +243,20 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
     order, starts, ends = grouped(groups[rows], member[rows])
+    said = _Timeouts(seen)
     for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
         mine = rows[order[start:stop]]
         asked = seen.exchanges.asked[mine]
         gap = asked[1:] - np.maximum(asked[:-1], seen.exchanges.answered[mine[:-1]])
-        late = np.flatnonzero((gap >= at.share * at.session_s * SECOND) & (gap < at.session_s * SECOND))
+        session = said.sessions.get(members[member[mine[0]]], int(at.session_s * SECOND))
+        late = np.flatnonzero((gap >= at.share * session) & (gap < session))
         late = late[seen.exchanges.error[mine[late]] == 0]
         if not len(late):
             continue
         who, group = seen.who(int(seen.client[mine[0]])), named[groups[mine[0]]]
         worst = int(late[gap[late].argmax()])
         text = f"{client(who)} let {lasting(int(gap[worst]))} pass between signs of life in group {name(group)}, "
-        text += f"{count(len(late), 'time')}; sessions end after {at.session_s:.0f} s unless set."
+        text += f"{count(len(late), 'time')}; its session ends after {lasting(session)}."
         places = int(mine[late[0] + 1]), int(mine[worst + 1]), int(mine[late[-1] + 1])
         yield Found(text, len(late), int(seen.exchanges.asked[places[0]]), int(seen.exchanges.asked[places[2]]), who,
                     {"group_id": group, "member_id": members[member[mine[0]]]}, places,
@@ -257,7 +275,7 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.JOIN_GROUP)
-    groups, named = _groups(seen)
+    groups, named = seen.groups
     generation = seen.column("generation")
     rows = rows[(seen.exchanges.error[rows] == 0) & (groups[rows] >= 0) & (seen.exchanges.answered[rows] != NULL)]
     order, starts, ends = grouped(groups[rows], generation[rows])
@@ -290,7 +308,7 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, leaves = seen.of_api(names.SYNC_GROUP), seen.of_api(names.LEAVE_GROUP)
-    groups, named = _groups(seen)
+    groups, named = seen.groups
     generation, latency = seen.column("generation"), seen.column("latency_us")
     rows = rows[groups[rows] >= 0]
     order, starts, ends = grouped(groups[rows], generation[rows])
@@ -385,132 +403,52 @@ def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
                         {"group_id": group}, (rows[0], rows[0], rows[-1]))  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------------------ commits
-
-
 @rule(
-    "fetch", "commit-storm", "note",
-    "svc-a (10.0.0.4) commits 900 times a second at 10.0.0.1:9092 in group g.",
-    why="Ten a second are fifty times the default (one in 5 s); a member that commits every record of a test made 5. "
-    "From 100 a second at one broker on a warning.",
-    unless="Offsets of transactions; fewer over ten seconds.",
-    advice="Commit once a poll, or on time.",
-    judge="forged: 100 commits in 10 s, and 99",
-    rate=10, much=100, window_s=10,
+    "groups", "share-redelivery", "warning",
+    "12.0 % of the records of topic t that share group s1 got came a second time or more (120 of 1,000), some for the "
+    "5th time: the broker gives none out more often than group.share.delivery.count.limit, 5 unless set.",
+    why="Ours: one record in twenty, of a hundred at least. One that comes for the fifth time is archived when it "
+    "fails again: it is lost to the group.",
+    unless="Within a minute after a member of the group left or expired: what it held is given to others.",
+    advice="Handlers that are slow (record.lock.duration.ms, 30 s) or crash, and records that nobody can process.",
+    judge="forged: five of a hundred again, and four; one for the fifth time; the same after a member left",
+    share=0.05, records=100, deliveries=5, left_s=60,
 )  # fmt: skip
-def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = seen.of_api(names.OFFSET_COMMIT)
-    groups, named = _groups(seen)
-    order, starts, ends = grouped(seen.client[rows], seen.broker[rows], groups[rows])
-    for number in np.flatnonzero(ends - starts >= at.rate * at.window_s).tolist():
-        mine = rows[order[starts[number] : ends[number]]]
-        mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
-        most, first, past = busiest(seen.exchanges.asked[mine], int(at.window_s * SECOND) - 1)
-        if most < at.rate * at.window_s:
+def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
+    table, parts = seen.table("partitions"), seen.partitions
+    most = table.numbers("delivery_count")
+    rows = np.flatnonzero((parts.owner >= 0) & (most > 0))
+    if not len(rows):
+        return
+    groups, named = seen.groups
+    gone = _pairs("group_id", [row for row in seen.table("groups").every(["time", "group_id", "event"])
+                               if row["event"] in ("leave", "expired")])  # fmt: skip
+    again, given = table.numbers("redelivered"), table.numbers("record_count")
+    topics: dict[str, int] = {}
+    topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
+    order, starts, ends = grouped(groups[parts.owner[rows]], topic_of[parts.place[rows]])
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+        mine = rows[order[start:stop]]
+        group = named[groups[parts.owner[mine[0]]]] if groups[parts.owner[mine[0]]] >= 0 else None
+        for event in gone.get(group, ()):
+            after = seen.exchanges.answered[parts.owner[mine]] - event["time"]
+            mine = mine[(after < 0) | (after > at.left_s * SECOND)]
+        twice = mine[again[mine] > 0]
+        whole, many = int(np.maximum(given[mine], 0).sum()), int(again[twice].sum())
+        often = int(most[mine].max(initial=0))
+        if not len(twice) or not (often >= at.deliveries or (whole >= at.records and many >= at.share * whole)):
             continue
-        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
-        group = named[groups[mine[0]]] if groups[mine[0]] >= 0 else None
-        rate = most / at.window_s
-        text = f"{client(who)} commits {rate:,.0f} times a second at {who['broker']} in group {name(group)}."
-        asked = seen.exchanges.asked[mine]
-        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {"group_id": group},
-                    (int(mine[first]), int(mine[first]), int(mine[past - 1])),
-                    severity="warning" if rate >= at.much else None)  # fmt: skip
+        owner = parts.owner[twice]
+        topic = seen.places[parts.place[twice[0]]][0]
+        text = f"{share(many, whole)} of the records of topic {name(topic)} that share group {name(group)} got came a "
+        text += f"second time or more ({many:,} of {whole:,}), some for the {_ordinal(often)} time"
+        if often >= at.deliveries:
+            text += ": the broker gives none out more often than group.share.delivery.count.limit, 5 unless set"
+        when = seen.exchanges.answered[owner]
+        rows_ = int(owner[0]), int(owner[most[twice].argmax()]), int(owner[-1])
+        yield Found(f"{text}.", many, int(when.min()), int(when.max()), seen.who(int(seen.client[owner[0]])),
+                    {"group_id": group, "topic": topic}, rows_)  # fmt: skip
 
 
-@rule(
-    "fetch", "commit-failed", "warning",
-    "11 commits of svc-a (10.0.0.4) for group g were refused (UNKNOWN_MEMBER_ID (25)): those records will be read "
-    "again.",
-    why="Each lost commit is work done twice; ten seconds cover a member that joins again.",
-    unless="The same partitions were committed within ten seconds after.",
-    advice="As for rebalances: see what evicted the member.",
-    judge="forged: refused and never committed, and committed five seconds later",
-    mended_s=10,
-)  # fmt: skip
-def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _COMMIT, lasting=False):
-        lost = [run for run in trouble.runs if not _mended(seen, run.rows, int(at.mended_s * SECOND))]
-        rows = arrow.distinct(np.concatenate([run.rows for run in lost])) if lost else np.zeros(0, np.int64)
-        # What the capture's end cuts off may yet be committed.
-        if not len(rows) or seen.exchanges.answered[rows].max() > seen.span[1] - at.mended_s * SECOND:
-            continue
-        many = "was" if len(rows) == 1 else "were"
-        text = f"{count(len(rows), 'commit')} of {client(seen.who(trouble.client))}{about(trouble)} {many} refused "
-        yield found(seen, trouble, f"{text}({trouble.error}): those records will be read again.")
-
-
-def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:
-    """A good commit of the same partitions of the group followed."""
-    groups, _ = _groups(seen)
-    bad, good = _commits(seen)
-    last = int(rows[-1])
-    time = int(seen.exchanges.answered[last])
-    places = {place for row in rows.tolist() for place in bad.get(row, ())}
-    for where in places:
-        times = good.get((int(groups[last]), where))
-        at = np.searchsorted(times, time, side="right") if times is not None else 0
-        if times is None or at == len(times) or int(times[at]) > time + within:
-            return False
-    return bool(places)
-
-
-def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
-    """The places that each commit was refused for; by group and place when commits were taken, sorted."""
-    if "commits" not in seen.memo:
-        parts, (groups, _) = seen.partitions, _groups(seen)
-        of_commits = np.flatnonzero((parts.owner >= 0) & (parts.error != NO_CODE))
-        of_commits = of_commits[seen.exchanges.api[parts.owner[of_commits]] == names.OFFSET_COMMIT]
-        bad: dict[int, list[int]] = defaultdict(list)
-        for part in of_commits[parts.error[of_commits] != 0].tolist():
-            bad[int(parts.owner[part])].append(int(parts.place[part]))
-        taken_ = of_commits[parts.error[of_commits] == 0]
-        owner = parts.owner[taken_]
-        order, starts, ends = grouped(groups[owner], parts.place[taken_])
-        good = {}
-        for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-            mine = taken_[order[start:stop]]
-            key = int(groups[parts.owner[mine[0]]]), int(parts.place[mine[0]])
-            good[key] = np.sort(seen.exchanges.answered[parts.owner[mine]])
-        seen.memo["commits"] = bad, good
-    kept: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = seen.memo["commits"]
-    return kept
-
-
-@rule(
-    "fetch", "commit-goes-back", "warning",
-    "The committed offset of group g for t-1 fell from 900 to 840 (svc-a (10.0.0.4)), 2 times.",
-    why="Offsets only grow without intent.",
-    unless="The commit names no member: a tool resets the group.",
-    advice="Records processed out of order, or two groups of one name.",
-    judge="forged: a lower commit of a member, and one without a member",
-)  # fmt: skip
-def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
-    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
-    rows = np.flatnonzero((parts.owner >= 0) & (parts.error == 0) & (offset >= 0))
-    rows = rows[seen.exchanges.api[parts.owner[rows]] == names.OFFSET_COMMIT]
-    groups, named = _groups(seen)
-    member, members = seen.table("exchanges").codes("member_id")
-    nobody = members.index("") if "" in members else -1
-    owner = parts.owner[rows]
-    rows = rows[(groups[owner] >= 0)]
-    order, _, _ = grouped(groups[parts.owner[rows]], parts.place[rows], seen.exchanges.asked[parts.owner[rows]])
-    rows = rows[order]
-    owner = parts.owner[rows]
-    same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])
-    fell = np.flatnonzero(same & (offset[rows[1:]] < offset[rows[:-1]]) & (member[owner[1:]] > -1)
-                          & (member[owner[1:]] != nobody))  # fmt: skip
-    found_: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number in fell.tolist():
-        found_[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
-    for (group, where), some in found_.items():
-        worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
-        last = int(owner[some[-1] + 1])
-        who = seen.who(int(seen.client[last]))
-        topic, partition = seen.places[where]
-        text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
-        text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
-        asked, fallen = seen.exchanges.asked, int(owner[some[0] + 1])
-        yield Found(f"{text}{count(len(some), 'time')}.", len(some), int(asked[fallen]), int(asked[last]), who,
-                    {"group_id": named[group], "topic": topic, "partition": str(partition)},
-                    (fallen, int(owner[worst + 1]), last))  # fmt: skip
+def _ordinal(number: int) -> str:
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number if number < 20 else number % 10, 'th')}"

@@ -15,6 +15,7 @@ from analyzer import tables
 from analyzer.findings import (  # noqa: F401  (each brings its rules)
     answers,
     cluster,
+    commits,
     fetch,
     groups,
     latency,
@@ -63,7 +64,8 @@ def judged(source: Source, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
 
 def of_point(seen: Seen) -> list[Finding]:
     """Findings of one capture point, worst first, then by time."""
-    if not len(seen.table("connections")) and not len(seen.table("exchanges")) and not seen.sealed:
+    rows = len(seen.table("connections")) + len(seen.table("exchanges")) + len(seen.sealed) + len(seen.attempts)
+    if not rows:
         return []  # log segments, or no Kafka: notes of the analysis say so
     made: list[Finding] = []
     for rule in _in_order():

@@ -11,7 +11,7 @@ from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Seen, api_name, busiest, grouped
 from analyzer.findings.source import NULL
-from analyzer.findings.words import client, count, lasting, moment, share
+from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 
 _IDLE = (
@@ -356,3 +356,32 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         some = links[at_:past]
         yield Found(text, most, since, int(first[some[-1]]), seen.who(broker=broker), {},
                     links=(int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
+
+
+@rule(
+    "network", "connect-failed", "warning",
+    "10.0.0.4 asked 10.0.0.1:9092 for a connection 12 times in vain, 10:01:03 to 10:01:40: 12 refused.",
+    why="A client waits 10 s (Java) or 30 s (librdkafka) for a connection and tries again after 0.05 to 10 s: three in "
+    "a minute are no accident of one packet.",
+    unless="Fewer than three in a minute; nobody heard Kafka at that port, and it is not 9092; the broker went away "
+    "within the minute before (broker-lost); metadata sends clients there and nobody gets in "
+    "(advertised-address-unreachable).",
+    advice="Refused: nothing listens there. Unanswered: a firewall, a route, or a full backlog "
+    "(socket.listen.backlog.size).",
+    judge="forged: three SYNs refused in a minute, and two",
+    tries=3, lost_s=60,
+)  # fmt: skip
+def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+    told = {one.server for several in roots.unreachable(seen).values() for one in several}
+    for one in seen.attempts:
+        lost = any(
+            seen.brokers[loss.broker] == one.server and 0 <= one.since - loss.time <= at.lost_s * SECOND
+            for loss in roots.losses(seen)
+        )
+        if one.most < at.tries or one.server in told or lost:
+            continue
+        text = f"{name(one.client)} asked {name(one.server)} for a connection {count(one.times, 'time')} in vain, "
+        yield Found(f"{text}{moment(one.since)} to {moment(one.until)}: {roots.outcome([one])}.", one.times, one.since,
+                    one.until, {"client_ip": one.client, "broker": one.server}, {},
+                    cause="nothing listens there" if not one.unanswered else "nobody answers there",
+                    proven=not one.unanswered)  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, UNANSWERED, Seen
+from analyzer.findings.seen import SECOND, UNANSWERED, Attempt, Seen
 from analyzer.findings.source import NULL
 from analyzer.findings.words import count, moment, place, some
 from analyzer.protocol import names
@@ -146,6 +146,27 @@ def explained(seen: Seen, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: the exchange's connection broke off with its broker."""
     marked: np.ndarray = explained_links(seen)[seen.exchanges.link[rows]]
     return marked
+
+
+def unreachable(seen: Seen) -> dict[str, list[Attempt]]:
+    """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
+    found: dict[str, list[Attempt]] = defaultdict(list)
+    if seen.attempts:
+        told = {_end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
+        for one in seen.attempts:
+            if one.server in told - set(seen.brokers):
+                found[one.server].append(one)
+    return found
+
+
+def _end_point(host: str | None, port: int | None) -> str:
+    return f"[{host}]:{port}" if ":" in (host or "") else f"{host}:{port}"
+
+
+def outcome(some: list[Attempt]) -> str:
+    """`12 refused, 2 unanswered`."""
+    counts = {"refused": sum(one.refused for one in some), "unanswered": sum(one.unanswered for one in some)}
+    return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number)
 
 
 def refused_versions(seen: Seen) -> np.ndarray:

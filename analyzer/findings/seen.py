@@ -7,6 +7,7 @@ exchange takes 40 bytes.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import re
 from collections.abc import Mapping
@@ -68,6 +69,24 @@ class Partitions:
     error: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What an address asked of an end point in vain: how often it was refused, and how often nobody answered; the most
+    within a minute; us."""
+
+    client: str
+    server: str
+    refused: int
+    unanswered: int
+    most: int
+    since: int
+    until: int
+
+    @property
+    def times(self) -> int:
+        return self.refused + self.unanswered
+
+
 class Seen:
     """One capture point."""
 
@@ -97,6 +116,17 @@ class Seen:
         return [
             one for one in self.source.unrecognised
             if one["capture"] == self.name and one["looks_like"] == "TLS"
+        ]  # fmt: skip
+
+    @functools.cached_property
+    def attempts(self) -> list[Attempt]:
+        """Connections that were asked for and never were."""
+        return [
+            Attempt(
+                one["client"], one["server"], one["refused"], one["unanswered"], one["most_in_a_minute"],
+                _micros(one["first_time"]), _micros(one["last_time"]),
+            )
+            for one in self.entry.get("attempts", ())
         ]  # fmt: skip
 
     # ------------------------------------------------------------------------------------- connections and clients
@@ -209,6 +239,11 @@ class Seen:
         """int64[exchanges]: a column of `exchanges`, NULL where null."""
         return self.table("exchanges").numbers(name)
 
+    @property
+    def groups(self) -> tuple[np.ndarray, list[str]]:
+        """int32[exchanges], -1 where none: the group of each; groups by name."""
+        return self.table("exchanges").codes("group_id")
+
     def of_api(self, *keys: int) -> np.ndarray:
         """Rows of exchanges of these APIs."""
         api = self.exchanges.api
@@ -306,6 +341,20 @@ class Seen:
         return index, base
 
     @functools.cached_property
+    def _requests(self) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
+        """Connections by name, and `_index` of requests."""
+        return {name: number for number, name in enumerate(self.links)}, *self._index(self.exchanges.exchange)
+
+    def row_of(self, connection: str, exchange: int) -> int | None:
+        """The exchange of that key."""
+        links, index, base = self._requests
+        link = links.get(connection)
+        if link is None or not 0 <= exchange < base[link + 1] - base[link]:
+            return None
+        row = int(index[base[link] + exchange])
+        return row if row >= 0 else None
+
+    @functools.cached_property
     def places_known(self) -> set[tuple[str, int]]:
         """(topic, partition) that some answer says to be there."""
         leaders, names = self.placed(self.table("leaders"))
@@ -343,6 +392,17 @@ def api_name(key: int) -> str:
 
 
 _API_NAMES = {api.api_key: api.name for api in schema.apis()}
+
+
+def _micros(time: str) -> int:
+    """A time of `_kwire.json` in us, NULL where it is none."""
+    try:
+        return (datetime.datetime.fromisoformat(time) - _EPOCH) // datetime.timedelta(microseconds=1)
+    except (ValueError, TypeError):
+        return NULL
+
+
+_EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 def _end(address: str, port: int) -> str:

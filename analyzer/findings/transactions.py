@@ -82,30 +82,46 @@ def sequence_gap(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _behind(seen: Seen, row: int, places: list[tuple[str, int]]) -> bool:
     """It was asked before an earlier request of the same connection to those partitions was answered, and failed."""
-    rows, parts = seen.exchanges, seen.partitions
-    numbers = [number for number, where in enumerate(seen.places) if where in places]
-    mine = arrow.among(parts.place, numbers) & (parts.owner >= 0) & (parts.error > 0)
-    owner = parts.owner[mine]
-    earlier = (rows.link[owner] == rows.link[row]) & (rows.exchange[owner] < rows.exchange[row])
+    rows, failed = seen.exchanges, _failed(seen)
     # Whatever failed while this one was on its way, or just before, leaves a hole before it.
-    recent = rows.answered[owner] >= rows.asked[row] - SECOND
-    return bool((earlier & recent).any())
+    recent = rows.asked[row] - SECOND
+    return any(
+        exchange < rows.exchange[row] and answered >= recent
+        for where in places
+        for exchange, answered in failed.get((int(rows.link[row]), where), ())
+    )
+
+
+def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
+    """(ordinal, time of the answer) of what failed, by connection and topic-partition. Worked out once."""
+    if "failed" not in seen.memo:
+        rows, parts = seen.exchanges, seen.partitions
+        found_ = defaultdict(list)
+        for part in np.flatnonzero((parts.owner >= 0) & (parts.error > 0)).tolist():
+            owner = int(parts.owner[part])
+            key = int(rows.link[owner]), seen.places[parts.place[part]]
+            found_[key].append((int(rows.exchange[owner]), int(rows.answered[owner])))
+        seen.memo["failed"] = found_
+    kept: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = seen.memo["failed"]
+    return kept
 
 
 @rule(
     "transactions", "hanging-transaction", "error",
     "The last stable offset of t-0 stands at 4,410 since 22 min, while its end moved to 91,000: readers of committed "
     "data are stuck.",
-    why="The coordinator must abort at the transaction's timeout, 60 s by default and 15 min at most: beyond it "
-    "nothing will.",
-    unless="The log did not grow; the offset moved within 15 min.",
+    why="The coordinator must abort at the transaction's timeout, and looks for such every 10 s: beyond it nothing "
+    "will. The timeout is what InitProducerId said of the transactions of that partition; 15 min, the most that "
+    "brokers allow unless told otherwise, where none was seen.",
+    unless="The log did not grow; the offset moved within that time.",
     advice="Find the producer (DescribeProducers), abort it (kafka-transactions.sh, KIP-664); 4.0 prevents it "
     "(KIP-890).",
-    judge="forged: a stable offset that stands for 16 min, and for 14",
-    timeout_s=900,
+    judge="forged: a stable offset that stands for 16 min, and for 14; for 80 s where transactions may last 60, and "
+    "for 70",
+    timeout_s=900, slack_s=15,
 )  # fmt: skip
 def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
-    read = reads(seen)
+    read, timeouts = reads(seen), _timeouts(seen)
     known = np.flatnonzero((read.stable >= 0) & (read.end >= 0))
     order, starts, ends = grouped(read.place[known])
     for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
@@ -114,9 +130,11 @@ def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
         same = mine[read.stable[mine] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])
         end = int(read.end[mine].max())
-        if until - since < at.timeout_s * SECOND or end <= last or int(read.end[same[0]]) >= end:
-            continue
         topic, partition = seen.places[read.place[mine[0]]]
+        said = timeouts.get((topic, partition))
+        least = at.timeout_s * SECOND if said is None else said + at.slack_s * SECOND
+        if until - since < least or end <= last or int(read.end[same[0]]) >= end:
+            continue
         text = f"The last stable offset of {place((topic, partition))} stands at {last:,} since "
         text += f"{lasting(until - since)}, "
         text += f"while its end moved to {end:,}: readers of committed data are stuck."
@@ -124,6 +142,22 @@ def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
                     {"topic": topic, "partition": str(partition)},
                     (int(read.owner[same[0]]), int(read.owner[same[-1]]), int(read.owner[same[-1]])),
                     cause="a transaction that nobody ends", proven=True)  # fmt: skip
+
+
+def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
+    """By topic-partition the longest that a transaction which wrote there may last, us, where InitProducerId said it;
+    not where the limit of one is not known."""
+    table = seen.table("transactions")
+    longest: dict[tuple[str, int], int] = {}
+    unknown = set()
+    for row in table.every(["partitions", "timeout_ms"]) if len(table) else ():
+        for one in row["partitions"] or ():
+            where = one["topic"], one["partition"]
+            if row["timeout_ms"] is None:
+                unknown.add(where)
+            else:
+                longest[where] = max(longest.get(where, 0), row["timeout_ms"] * 1000)
+    return {where: limit for where, limit in longest.items() if where not in unknown}
 
 
 @rule(

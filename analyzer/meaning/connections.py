@@ -120,6 +120,7 @@ class EndedConnections:
     from_before, left_open   ends (`ip:port-ip:port`) of connections that began before the capture, and of those that
                     it left open
     decrypted       something was read that was encrypted
+    ports           of brokers
     """
 
     coverage: Coverage = field(default_factory=Coverage)
@@ -129,6 +130,7 @@ class EndedConnections:
     from_before: set[str] = field(default_factory=set)
     left_open: set[str] = field(default_factory=set)
     decrypted: bool = False
+    ports: set[int] = field(default_factory=set)
     _ended: list[pa.Table] = field(default_factory=list)
 
     def take(self, window: Window) -> None:
@@ -151,6 +153,7 @@ class EndedConnections:
         self.from_before |= other.from_before
         self.left_open |= other.left_open
         self.decrypted |= other.decrypted
+        self.ports |= other.ports
         self._ended += other._ended
 
     def _not_kafka(self, ended: Connections, names: Names) -> None:
@@ -174,6 +177,7 @@ class EndedConnections:
         )
         connections = [names.connections[number] for number in ended.number.tolist()]
         self.decrypted |= bool(ended["decrypted"].any())
+        self.ports.update(names.ends[number][3] for number in ended.number.tolist())
         opened, closed = ended["opened"], ended["closed"]
         self.from_before.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(~opened).tolist())
         self.left_open.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(closed == 0).tolist())

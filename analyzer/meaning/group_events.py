@@ -76,6 +76,7 @@ class Event:
     members: tuple[str, ...] | None = None
     subscribed: tuple[str, ...] | None = None
     session_ms: int | None = None
+    rebalance_ms: int | None = None
     assigned: Assigned | None = None
     by_leader: bool = False
     revoked: Assigned | None = None
@@ -213,6 +214,7 @@ def _join(row: Row, group: str, exchange: Exchange) -> Event:
     event.protocol = _protocol(request["protocolType"])
     event.instance = request.get("groupInstanceId")
     event.session_ms = request["sessionTimeoutMs"]
+    event.rebalance_ms = request.get("rebalanceTimeoutMs")
     event.generation = None
     inside = _inside(exchange)
     topics = {
@@ -293,6 +295,8 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
     event.instance = request.get("instanceId")
     event.said_epoch = epoch
     event.generation = epoch if kind in (TOLD, HEARTBEAT_FAILED) else None
+    said = request.get("rebalanceTimeoutMs", -1)
+    event.rebalance_ms = said if said >= 0 else None
     names = request.get("subscribedTopicNames")
     event.subscribed = tuple(sorted(names)) if names is not None else None
     event.owned = _owned(request)

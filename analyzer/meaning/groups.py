@@ -155,6 +155,8 @@ def _row(capture: str, event: Event) -> dict[str, Any]:
         "client_id": event.client,
         "client_ip": event.ip,
         "generation": event.generation,
+        "session_timeout_ms": event.session_ms,
+        "rebalance_timeout_ms": event.rebalance_ms if event.kind != g.EXPIRED else None,
         "error": event.error,
         "connection": event.connection,
         "exchange": event.exchange,

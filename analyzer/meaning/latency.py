@@ -78,23 +78,28 @@ class Latency:
     def take(self, window: Window) -> Window:
         """One window with all parts; before anything is filtered out of it."""
         x = window.every.columns.copy()
-        self._measure(window, x)
-        self._decide(window, x)
+        latency, queue = self._measure(window, x)
+        self._decide(window, x, latency, queue)
+        _put_rest(x, latency, queue)
         return _with(window, x)
 
     def measure(self, window: Window) -> Window:
         """One window of a share of the connections: all but what is across connections."""
         x = window.every.columns.copy()
-        self._measure(window, x)
+        _put_rest(x, *self._measure(window, x))
         return _with(window, x)
 
     def decide(self, window: Window) -> Window:
         """One window of facts of all shares: what is across connections, of exchanges that were measured."""
         x = window.every.columns.copy()
-        self._decide(window, x)
+        latency, _ = latency_us(x)
+        queue = queue_us(x, latency)
+        self._decide(window, x, latency, queue)
+        _put_rest(x, latency, queue)
         return _with(window, x)
 
-    def _measure(self, window: Window, x: np.ndarray) -> None:
+    def _measure(self, window: Window, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All that follows from each connection alone, but for what is left for the broker; latencies and queues."""
         latency, _ = latency_us(x)
         queue = queue_us(x, latency)
         known = latency != s.NULL
@@ -109,16 +114,13 @@ class Latency:
         x[s.X_NETWORK_US] = np.where(whole, transfers + x[s.X_WAY_NS] // 1000, s.NULL)
         served = _served(x, latency, queue)
         x[s.X_HOLD_US] = np.where(known & (x[s.X_STATUS] == s.ANSWERED), _held_alone(x, served), s.NULL)
-        _put_rest(x, latency, queue)
+        return latency, queue
 
-    def _decide(self, window: Window, x: np.ndarray) -> None:
+    def _decide(self, window: Window, x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> None:
         rows = np.flatnonzero(is_across(x))
-        latency, _ = latency_us(x)
-        queue = queue_us(x, latency)
         before = np.where(latency == s.NULL, 0, queue + x[s.X_MUTED_US])
         held = self.sessions.take(window, rows, _served(x, latency, queue), x[s.X_REQUEST_LAST_NS] + 1000 * before)
         x[s.X_HOLD_US, rows] = np.where(latency[rows] == s.NULL, s.NULL, held)
-        _put_rest(x, latency, queue)
 
 
 def is_across(x: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from analyzer import arrow, tables
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
+from analyzer.meaning.combos import combinations
 from analyzer.meaning.hearing import Heard
 from analyzer.meaning.noted import Columns, Noted, places
 from analyzer.meaning.positions import LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
@@ -189,7 +190,7 @@ class Offsets:
 
     def _resets(self, topic_name: Callable[[str], str]) -> Iterator[tuple[tuple[int, int], Row]]:
         """(place, row) of each reset."""
-        moves, text = self._moves.inside(), self._moves.text
+        moves, text = _of_interest(self._moves.inside()), self._moves.text
         groups: dict[tuple[str | None, str], set[str]] = {}
         for client, ip, its_group in self._members:
             groups.setdefault((client, ip), set()).add(its_group)
@@ -222,6 +223,17 @@ class Offsets:
                         **fields,
                     },
                 )
+
+
+def _of_interest(moves: Columns) -> Columns:
+    """Moves of those clients and partitions that were refused, or told an offset: of all others nothing is said."""
+    told = (moves["what"] == REFUSED) | (moves["what"] == LISTED)
+    if not told.any():
+        return {name: column[:0] for name, column in moves.items()}
+    _, which = combinations(*(moves[name] for name in ("client", "ip", "partition")))
+    some = np.zeros(int(which.max()) + 1, bool)
+    some[which[told]] = True
+    return {name: column[some[which]] for name, column in moves.items()}
 
 
 _READER: Final = ("client", "ip", "topic", "topic_id", "partition")

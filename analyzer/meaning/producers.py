@@ -74,6 +74,7 @@ class Transaction:
     offsets: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     fenced_by: str | None = None
     ending: bool = False
+    timeout_ms: int | None = None
 
     def seen(self, event: Asked) -> None:
         """Another exchange of it."""
@@ -101,10 +102,12 @@ class Producer:
         self._takeovers = 0
         self._known = False
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
+        self._timeout_ms: int | None = None
         self._fenced: set[tuple[str | None, str, int | None]] = set()
 
-    def took(self, event: Asked, asked_id: int) -> None:
-        """InitProducerId; `asked_id`: the producer id that the request says, -1 of a new producer (KIP-360)."""
+    def took(self, event: Asked, asked_id: int, timeout_ms: int | None = None) -> None:
+        """InitProducerId; `asked_id`: the producer id that the request says, -1 of a new producer (KIP-360);
+        `timeout_ms`: of its transactions."""
         if event.error not in (0, errors.CONCURRENT_TRANSACTIONS):
             return
         if self._current is not None and asked_id == -1:
@@ -113,6 +116,7 @@ class Producer:
             self._close(event, UNKNOWN if self._current.ending else ABORTED)
         if event.error == 0:
             self._owner = event
+            self._timeout_ms = timeout_ms
             self._takeovers += asked_id == -1
             self._given = event.producer_id, event.epoch
             self._tried, self._known = None, True
@@ -168,7 +172,9 @@ class Producer:
             self._current = None
 
     def _new(self, event: Asked, began: int | None) -> Transaction:
-        return Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
+        made = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
+        made.timeout_ms = self._timeout_ms
+        return made
 
     def _at(self, event: Asked) -> Transaction:
         """The transaction that an event is part of; a new one where none is open."""

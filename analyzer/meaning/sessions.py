@@ -18,7 +18,6 @@ from analyzer import arrow, tables
 from analyzer.bulk import holding as h
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Names, Window
-from captures.kernels import doubled
 
 MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
@@ -128,8 +127,12 @@ class Sessions:
             h.chain_again(self._know)
 
     def _grow(self, name: str, rows: int) -> None:
-        while len(getattr(self._know, name)) < rows:
-            self._know = self._know._replace(**{name: doubled(getattr(self._know, name))})
+        before = getattr(self._know, name)
+        if len(before) < rows:
+            # In one step, and not touched before it is used: most of what is made sure of never is.
+            after = np.zeros((1 << (rows - 1).bit_length(), *before.shape[1:]), before.dtype)
+            after[: len(before)] = before
+            self._know = self._know._replace(**{name: after})
 
     def _take_over(self, names: Names) -> None:
         """The readers that are over, with names, for the numbers of connections will be others'."""

@@ -52,6 +52,7 @@ class _Said:
     asked_id: int = -1
     committed: bool = False
     given: tuple[int | None, int | None] = (None, None)
+    timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class Transactions:
 def _teller(one: _Said) -> Callable[[Producer], None]:
     def tell(producer: Producer) -> None:
         if one.api == apis.INIT_PRODUCER_ID:
-            producer.took(one.event, one.asked_id)
+            producer.took(one.event, one.asked_id, one.timeout_ms)
         elif one.api == apis.END_TXN:
             producer.ended(one.event, one.committed, one.given)
         else:
@@ -264,7 +265,8 @@ def _said(one: Heard, every: Exchanges, request: Body, response: Body | None) ->
         producer_id, epoch = given
     event = _event(one, every, error, producer_id, epoch)
     committed = bool(request.get("committed", False))
-    yield _Said(api, request["transactionalId"], event, (), asked_id, committed, given)
+    timeout_ms = request.get("transactionTimeoutMs")
+    yield _Said(api, request["transactionalId"], event, (), asked_id, committed, given, timeout_ms)
 
 
 def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[_Said]:
@@ -360,6 +362,7 @@ def _row(capture: str, one: Transaction) -> dict[str, Any]:
         "ended": one.ended,
         "outcome": one.outcome,
         "duration_us": duration,
+        "timeout_ms": one.timeout_ms,
         "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(one.partitions)],
         "records": one.records,
         "offsets": [

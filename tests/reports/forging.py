@@ -31,6 +31,7 @@ class Forged:
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     unrecognised: list[dict[str, Any]] = field(default_factory=list)
     meaning: bool = False
+    attempts: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, table: str, **columns: Any) -> None:
         """A row of a table. ValueError: it has no such column."""
@@ -75,6 +76,7 @@ class Forged:
             "first_time": "2026-01-02T03:04:05.000000Z", "last_time": "2026-01-02T03:05:05.000000Z",
             "link_types": ["ETHERNET"], "packets": {"packets": 10, "tcp": 10, "dropped_by_capture": 0},
             "files": [{"name": self.capture, "size": 1000}], "meaning": self.meaning,
+            **({"attempts": self.attempts} if self.attempts else {}),
         }  # fmt: skip
         with dataset.Writer(self.path) as writer:
             for name, rows in self.rows.items():

@@ -10,14 +10,16 @@ from tests.analyzer.findings.judging import Traffic
 Case = Callable[[Traffic, bool], None]
 
 CASES: dict[str, Case] = {}
+"""By code, or `code: what else raises it`."""
 
 
-def case(code: str) -> Callable[[Case], Case]:
-    """The function is the case of this code."""
+def case(code: str, way: str = "") -> Callable[[Case], Case]:
+    """The function is the case of this code, or of another way to it."""
 
     def take(make: Case) -> Case:
-        assert code not in CASES
-        CASES[code] = make
+        key = f"{code}: {way}" if way else code
+        assert key not in CASES
+        CASES[key] = make
         return make
 
     return take

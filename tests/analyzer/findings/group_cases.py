@@ -35,6 +35,47 @@ def poll(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("JoinGroup", left + 1, group_id="g", member_id="m2")
 
 
+@case("poll-interval-exceeded", "as JoinGroup says it")
+def own_poll(traffic: Traffic, wrong: bool) -> None:
+    left = 31 if wrong else 29
+    who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "event": "join"}
+    traffic.add("groups", time=at(0), member_id="m", rebalance_timeout_ms=30_000, **who)
+    traffic.add("groups", time=at(left + 1), member_id="m2", rebalance_timeout_ms=5000, **who)
+    traffic.ask("Fetch", 0)
+    traffic.ask("Heartbeat", 20, group_id="g", member_id="m")
+    traffic.ask("LeaveGroup", left, group_id="g", member_id="m")
+    traffic.ask("JoinGroup", left + 1, group_id="g", member_id="m2")
+
+
+@case("heartbeat-late", "as JoinGroup says it")
+def own_late(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("groups", time=at(0), group_id="g", member_id="m", event="join", session_timeout_ms=10_000)
+    for second in (0, 3, 11 if wrong else 9):
+        traffic.ask("Heartbeat", second, group_id="g", member_id="m")
+
+
+@case("share-redelivery")
+def redelivered(traffic: Traffic, wrong: bool) -> None:
+    for again in (0, 5 if wrong else 4):
+        _shared(traffic, 100, 50, again)
+
+
+@case("share-redelivery", "the last time that it is given out")
+def last_time(traffic: Traffic, wrong: bool) -> None:
+    _shared(traffic, 100, 10, 1, 5 if wrong else 4)
+
+
+@case("share-redelivery", "not after a member left")
+def given_to_others(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("groups", time=at(100 if wrong else 150), group_id="s1", event="expired")
+    _shared(traffic, 170, 100, 50)
+
+
+def _shared(traffic: Traffic, second: float, records: int, again: int, often: int = 2) -> None:
+    part = {"record_count": records, "redelivered": again, "delivery_count": often if again else 1}
+    traffic.ask("ShareFetch", second, group_id="s1", place=("t", 0), part=part)
+
+
 @case("heartbeat-late")
 def late(traffic: Traffic, wrong: bool) -> None:
     for second in (0, 3, 35 if wrong else 33):

@@ -10,7 +10,7 @@ from analyzer.dataset import Dataset, StoredDataset, open_dataset
 from analyzer.findings import judging
 from analyzer.findings.rules import Asked, Finding
 from analyzer.findings.source import Source
-from tests.reports.forging import Forged
+from tests.reports.forging import Forged, at
 
 SEVERE = ("warning", "error")
 
@@ -65,6 +65,12 @@ class Traffic(Forged):
                     "timestamp_type": "CreateTime", "record_count": 1, "batch_bytes": 100, "crc_ok": True,
                     "partial": False, "base_offset": 0, **batch,
                 })  # fmt: skip
+
+    def missed(self, client: str, server: str, refused: int, second: float = 0) -> None:
+        """A client that asked for connections in vain, all within a minute."""
+        times = {name: at(second + after).isoformat() for name, after in (("first_time", 0), ("last_time", 10))}
+        counts = {"refused": refused, "unanswered": 0, "most_in_a_minute": refused}
+        self.attempts.append({"client": client, "server": server, **counts, **times})
 
     def link(self, number: int, **columns: Any) -> None:
         """A connection."""

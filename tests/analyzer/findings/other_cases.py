@@ -29,6 +29,16 @@ def hanging(traffic: Traffic, wrong: bool) -> None:
         fetch(traffic, second, 4410, end, last_stable_offset=4410)
 
 
+@case("hanging-transaction", "as InitProducerId says it")
+def own_timeout(traffic: Traffic, wrong: bool) -> None:
+    traffic.add(
+        "transactions", transactional_id="tx-1", outcome="open", timeout_ms=60_000,
+        partitions=[{"topic": "t", "partition": 0}],
+    )  # fmt: skip
+    for second, end in ((0, 4500), (80 if wrong else 70, 91_000)):
+        fetch(traffic, second, 4410, end, last_stable_offset=4410)
+
+
 @case("transaction-retries")
 def retries(traffic: Traffic, wrong: bool) -> None:
     for number in range(10 if wrong else 9):
@@ -52,6 +62,16 @@ def storm(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Metadata", number / 10)
     for number in range(50 if wrong else 49):
         traffic.ask("Metadata", 10 + number / 5)
+
+
+@case("advertised-address-unreachable")
+def unreachable(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("brokers", node_id=1, host="10.1.0.5", port=9092)
+    traffic.missed("10.0.0.4", "10.1.0.5:9092", 1)
+    traffic.missed("10.0.0.5", "10.1.0.5:9092", 1)
+    traffic.missed("10.0.0.5", "10.1.0.6:9092", 2)  # nobody is sent there
+    if not wrong:
+        traffic.link(0, broker_ip="10.1.0.5", connection="10.0.0.9:5000-10.1.0.5:9092#1")
 
 
 @case("leader-missing")

@@ -49,6 +49,21 @@ def truncated(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", 1, on=1, place=("t", 0), part=written | {"offset": 445} if wrong else written, **other)
 
 
+@case("log-truncated", "the reader is told where its epoch ends")
+def ended_before(traffic: Traffic, wrong: bool) -> None:
+    fetch(traffic, 0, 400, 440, lag=0, got=1000)
+    told = {"offset": 430 if wrong else 440, "offset_kind": "end"}
+    traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=told)
+    traffic.ask("OffsetForLeaderEpoch", 2, on=1, place=("t", 0), part=told, client_id="broker-1-fetcher-0")
+
+
+@case("log-truncated", "Fetch says that the epochs diverge")
+def diverging(traffic: Traffic, wrong: bool) -> None:
+    who = "app" if wrong else "broker-1-fetcher-0"  # replicas are told so in the course of things
+    part = {"offset": 440, "offset_kind": "fetch", "diverging_offset": 430}
+    traffic.ask("Fetch", 1, place=("t", 0), part=part, client_id=who)
+
+
 @case("lag-grows")
 def lag(traffic: Traffic, wrong: bool) -> None:
     for window in range(11 if wrong else 10):
@@ -64,6 +79,16 @@ def stuck(traffic: Traffic, wrong: bool) -> None:
         fetch(traffic, second, 900, 40_000, ("t", 4))
     for second in (0, 30, 100):  # asked for no more after 59 s, somebody else may have it
         fetch(traffic, second, second, 1000, ("t", 5), got=100)
+
+
+@case("partition-stuck", "since the last rebalance")
+def stuck_since(traffic: Traffic, wrong: bool) -> None:
+    for second in (0, 61):
+        fetch(traffic, second, 900, 40_000, ("t", 4), got=100, lag=39_100)
+    for second in (0, 30, 100):
+        fetch(traffic, second, second, 1000, ("t", 5), got=100)
+    traffic.add("clients", client_ip="10.0.0.1", client_id="app", group_ids=["g"])
+    traffic.add("rebalances", group_id="other" if wrong else "g", began=at(10), ended=at(12))
 
 
 @case("fetch-session-churn")
@@ -102,6 +127,15 @@ def commit_failed(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("OffsetCommit", 0, error="UNKNOWN_MEMBER_ID", place=("t", 0), group_id="g")
     if not wrong:
         traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g", on=1)
+
+
+@case("commit-failed", "what was refused is read again")
+def read_again(traffic: Traffic, wrong: bool) -> None:
+    refused = {"offset": 900, "offset_kind": "committed"}
+    traffic.ask("OffsetCommit", 0, error="UNKNOWN_MEMBER_ID", place=("t", 0), part=refused, group_id="g")
+    traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g", on=1)
+    fetch(traffic, 20, 840 if wrong else 900, 1000)
+    fetch(traffic, 90, 800, 1000)  # much later: for another reason
 
 
 @case("commit-goes-back")

@@ -19,13 +19,14 @@ MODULES = (reading_cases, group_cases, other_cases)
 """Each brings its cases."""
 
 
-@pytest.mark.parametrize("code", sorted(RULES))
-def test_a_rule_raises_what_it_should_and_nothing_near_it(code: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
+    code = name.partition(":")[0]
     to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
     asked = to_4 if code == "version-removed-in-target" else Asked()
     for wrong in (True, False):
         traffic = Traffic(tmp_path / str(wrong))
-        CASES[code](traffic, wrong)
+        CASES[name](traffic, wrong)
         if not traffic.rows["connections"]:
             traffic.link(0)
         found = judged(traffic, asked)
@@ -34,7 +35,7 @@ def test_a_rule_raises_what_it_should_and_nothing_near_it(code: str, tmp_path: P
 
 
 def test_every_case_is_of_a_rule() -> None:
-    assert set(CASES) == set(RULES)
+    assert {name.partition(":")[0] for name in CASES} == set(RULES)
 
 
 # ------------------------------------------------------------------------------------------------------------ quality
@@ -114,6 +115,11 @@ def reset(traffic: Traffic, wrong: bool) -> None:
     for number in range(3 if wrong else 2):
         traffic.ask("Produce", number * 10, None, on=number, status="unanswered")
         traffic.rows["connections"][number] |= {"closed": "rst", "last_time": at(number * 10 + 5)}
+
+
+@case("connect-failed")
+def in_vain(traffic: Traffic, wrong: bool) -> None:
+    traffic.missed("10.0.0.4", "10.0.0.9:9092", 3 if wrong else 2)
 
 
 @case("idle-close")

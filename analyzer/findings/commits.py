@@ -1,0 +1,176 @@
+"""Commits of groups: too many, refused, going back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer import arrow
+from analyzer.findings.answers import about, found, of, taken
+from analyzer.findings.fetch import reads
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.runs import Run
+from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped
+from analyzer.findings.words import client, count, name, place
+from analyzer.protocol import names
+
+_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 29, 30, 82, 110, 113))
+REBALANCE_IN_PROGRESS = 27
+
+
+@rule(
+    "fetch", "commit-storm", "note",
+    "svc-a (10.0.0.4) commits 900 times a second at 10.0.0.1:9092 in group g.",
+    why="Ten a second are fifty times the default (one in 5 s); a member that commits every record of a test made 5. "
+    "From 100 a second at one broker on a warning.",
+    unless="Offsets of transactions; fewer over ten seconds.",
+    advice="Commit once a poll, or on time.",
+    judge="forged: 100 commits in 10 s, and 99",
+    rate=10, much=100, window_s=10,
+)  # fmt: skip
+def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.of_api(names.OFFSET_COMMIT)
+    groups, named = seen.groups
+    order, starts, ends = grouped(seen.client[rows], seen.broker[rows], groups[rows])
+    for number in np.flatnonzero(ends - starts >= at.rate * at.window_s).tolist():
+        mine = rows[order[starts[number] : ends[number]]]
+        mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
+        most, first, past = busiest(seen.exchanges.asked[mine], int(at.window_s * SECOND) - 1)
+        if most < at.rate * at.window_s:
+            continue
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        group = named[groups[mine[0]]] if groups[mine[0]] >= 0 else None
+        rate = most / at.window_s
+        text = f"{client(who)} commits {rate:,.0f} times a second at {who['broker']} in group {name(group)}."
+        asked = seen.exchanges.asked[mine]
+        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {"group_id": group},
+                    (int(mine[first]), int(mine[first]), int(mine[past - 1])),
+                    severity="warning" if rate >= at.much else None)  # fmt: skip
+
+
+@rule(
+    "fetch", "commit-failed", "warning",
+    "11 commits of svc-a (10.0.0.4) for group g were refused (UNKNOWN_MEMBER_ID (25)): those records will be read "
+    "again.",
+    why="Each lost commit is work done twice; ten seconds cover a member that joins again.",
+    unless="The same partitions were committed within ten seconds after, and nobody of the group read from before what "
+    "was refused within a minute. REBALANCE_IN_PROGRESS that is committed after is the protocol's course.",
+    advice="As for rebalances: see what evicted the member.",
+    judge="forged: refused and never committed, and committed five seconds later; committed, and read again, and not",
+    mended_s=10, again_s=60,
+)  # fmt: skip
+def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _COMMIT, lasting=False):
+        again = {number: _read_again(seen, run, int(at.again_s * SECOND)) for number, run in enumerate(trouble.runs)}
+        lost = [
+            run for number, run in enumerate(trouble.runs)
+            if again[number] or not _mended(seen, run.rows, int(at.mended_s * SECOND))
+        ]  # fmt: skip
+        rows = arrow.distinct(np.concatenate([run.rows for run in lost])) if lost else np.zeros(0, np.int64)
+        # What the capture's end cuts off may yet be committed.
+        if not len(rows) or seen.exchanges.answered[rows].max() > seen.span[1] - at.mended_s * SECOND:
+            continue
+        many = "was" if len(rows) == 1 else "were"
+        text = f"{count(len(rows), 'commit')} of {client(seen.who(trouble.client))}{about(trouble)} {many} refused "
+        twice = sum(again.values())
+        if twice:
+            text += f"({trouble.error}): {count(twice, 'record')} {'was' if twice == 1 else 'were'} read again."
+            yield found(seen, trouble, text, None, "fetches from before what was to be committed", True)
+        else:
+            yield found(seen, trouble, f"{text}({trouble.error}): those records will be read again.")
+
+
+def _read_again(seen: Seen, run: Run, within: int) -> int:
+    """How many records before the offset of a refused commit the group fetched again, after it."""
+    groups, _ = seen.groups
+    bad, _ = _commits(seen)
+    last = int(run.rows[-1])
+    if run.code == REBALANCE_IN_PROGRESS or groups[last] < 0:
+        return 0
+    clients = arrow.distinct(seen.client[groups == groups[last]])
+    time, read = int(seen.exchanges.answered[last]), reads(seen)
+    offset, parts, found_ = seen.table("partitions").numbers("offset"), seen.partitions, 0
+    ours = arrow.among(seen.client[read.owner], clients) & (read.time > time) & (read.time <= time + within)
+    for part in np.flatnonzero(parts.owner == last).tolist():
+        if int(parts.place[part]) in bad.get(last, ()) and offset[part] >= 0:
+            asked = read.at[ours & (read.place == parts.place[part]) & (read.at >= 0)]
+            found_ += max(0, int(offset[part]) - int(asked.min())) if len(asked) else 0
+    return found_
+
+
+def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:
+    """A good commit of the same partitions of the group followed."""
+    groups, _ = seen.groups
+    bad, good = _commits(seen)
+    last = int(rows[-1])
+    time = int(seen.exchanges.answered[last])
+    places = {place for row in rows.tolist() for place in bad.get(row, ())}
+    for where in places:
+        times = good.get((int(groups[last]), where))
+        at = np.searchsorted(times, time, side="right") if times is not None else 0
+        if times is None or at == len(times) or int(times[at]) > time + within:
+            return False
+    return bool(places)
+
+
+def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
+    """The places that each commit was refused for; by group and place when commits were taken, sorted."""
+    if "commits" not in seen.memo:
+        parts, (groups, _) = seen.partitions, seen.groups
+        of_commits = np.flatnonzero((parts.owner >= 0) & (parts.error != NO_CODE))
+        of_commits = of_commits[seen.exchanges.api[parts.owner[of_commits]] == names.OFFSET_COMMIT]
+        bad: dict[int, list[int]] = defaultdict(list)
+        for part in of_commits[parts.error[of_commits] != 0].tolist():
+            bad[int(parts.owner[part])].append(int(parts.place[part]))
+        taken_ = of_commits[parts.error[of_commits] == 0]
+        owner = parts.owner[taken_]
+        order, starts, ends = grouped(groups[owner], parts.place[taken_])
+        good = {}
+        for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
+            mine = taken_[order[start:stop]]
+            key = int(groups[parts.owner[mine[0]]]), int(parts.place[mine[0]])
+            good[key] = np.sort(seen.exchanges.answered[parts.owner[mine]])
+        seen.memo["commits"] = bad, good
+    kept: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = seen.memo["commits"]
+    return kept
+
+
+@rule(
+    "fetch", "commit-goes-back", "warning",
+    "The committed offset of group g for t-1 fell from 900 to 840 (svc-a (10.0.0.4)), 2 times.",
+    why="Offsets only grow without intent.",
+    unless="The commit names no member: a tool resets the group.",
+    advice="Records processed out of order, or two groups of one name.",
+    judge="forged: a lower commit of a member, and one without a member",
+)  # fmt: skip
+def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
+    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    rows = np.flatnonzero((parts.owner >= 0) & (parts.error == 0) & (offset >= 0))
+    rows = rows[seen.exchanges.api[parts.owner[rows]] == names.OFFSET_COMMIT]
+    groups, named = seen.groups
+    member, members = seen.table("exchanges").codes("member_id")
+    nobody = members.index("") if "" in members else -1
+    owner = parts.owner[rows]
+    rows = rows[(groups[owner] >= 0)]
+    order, _, _ = grouped(groups[parts.owner[rows]], parts.place[rows], seen.exchanges.asked[parts.owner[rows]])
+    rows = rows[order]
+    owner = parts.owner[rows]
+    same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])
+    fell = np.flatnonzero(same & (offset[rows[1:]] < offset[rows[:-1]]) & (member[owner[1:]] > -1)
+                          & (member[owner[1:]] != nobody))  # fmt: skip
+    found_: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number in fell.tolist():
+        found_[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
+    for (group, where), some in found_.items():
+        worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
+        last = int(owner[some[-1] + 1])
+        who = seen.who(int(seen.client[last]))
+        topic, partition = seen.places[where]
+        text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
+        text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
+        asked, fallen = seen.exchanges.asked, int(owner[some[0] + 1])
+        yield Found(f"{text}{count(len(some), 'time')}.", len(some), int(asked[fallen]), int(asked[last]), who,
+                    {"group_id": named[group], "topic": topic, "partition": str(partition)},
+                    (fallen, int(owner[worst + 1]), last))  # fmt: skip

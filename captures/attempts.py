@@ -1,0 +1,97 @@
+"""Attempts to connect that came to nothing: SYNs that were refused, or that nobody answered, by who asked whom.
+
+In: `Flows` at the end of a capture point. Out: `Attempt`s, most frequent first. Rules: a four-tuple counts once, for a
+client that tries again takes a port of its own each time; what happened once between two hosts is left out, and of the
+rest `MOST` are kept; so a scan of a million ports adds numbers for a moment and no rows.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from captures.flow_tables import (
+    FLOW_BORN,
+    FLOW_SYN_NS,
+    FLOW_SYN_SHAPE,
+    S_CLOCK,
+    S_FLOWS,
+    SYN_ANSWERED,
+    SYN_REFUSED,
+    WOKEN_SIDE,
+    FlowTables,
+)
+from captures.flows import Flows
+
+WAITED_NS = 3_000_000_000
+"""A SYN that has no answer for so long will hardly get one: TCP sends it again after 1 and 3 s, and a path that is
+longer than the second of these is none."""
+MOST: Final = 10_000
+"""Pairs of client and server that are kept: 200 bytes each."""
+MINUTE_NS: Final = 60_000_000_000
+
+
+class Attempt(NamedTuple):
+    """What one client asked of one end point in vain. client, server: addresses as 128-bit integers, IPv4 as
+    ::ffff:a.b.c.d; refused and unanswered: how often; most: how often within a minute; times of SYNs, in ns."""
+
+    client: int
+    server: int
+    port: int
+    refused: int
+    unanswered: int
+    most: int
+    first_ns: int
+    last_ns: int
+
+
+def attempts(flows: Flows) -> list[Attempt]:
+    """All of a capture point that has been read, most frequent first."""
+    keys, swapped, times, refused = _unmet(flows.tables)
+    if len(times) < 2:
+        return []
+    side = swapped[:, None]
+    client = np.where(side, keys[:, 2:4], keys[:, 0:2])
+    server = np.where(side, keys[:, 0:2], keys[:, 2:4])
+    port = np.where(swapped, keys[:, 4] >> np.uint64(16), keys[:, 4] & np.uint64(0xFFFF))
+    columns = (port, server[:, 1], server[:, 0], client[:, 1], client[:, 0])
+    order = np.lexsort((times, *columns))
+    change = np.zeros(len(order), np.bool_)
+    change[0] = True
+    for column in columns:
+        ordered = column[order]
+        change[1:] |= ordered[1:] != ordered[:-1]
+    starts = np.flatnonzero(change)
+    counts = np.diff(np.append(starts, len(order)))
+    several = np.flatnonzero(counts > 1)
+    several = several[np.argsort(-counts[several], kind="stable")][:MOST]
+    found = []
+    for start, count in zip(starts[several].tolist(), counts[several].tolist(), strict=True):
+        rows = order[start : start + count]
+        when, one = times[rows], rows[0]
+        most = int((np.searchsorted(when, when + MINUTE_NS, side="left") - np.arange(count)).max())
+        no = int(refused[rows].sum())
+        found.append(
+            Attempt(
+                _address(client[one]), _address(server[one]), int(port[one]), no, count - no, most, int(when[0]),
+                int(when[-1]),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _address(halves: np.ndarray) -> int:
+    return int(halves[0]) << 64 | int(halves[1])
+
+
+def _unmet(tables: FlowTables) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """SYNs that became no connection, the last of each four-tuple that is known: (uint64[n, 5], the two ends, as in
+    `FlowTables.keys`; bool[n], side 1 sent it; int64[n], when; bool[n], the other side refused it). Of those that
+    nobody answered only such as waited for `WAITED_NS`."""
+    flows = tables.flows[: int(tables.state[S_FLOWS])]
+    shape = flows[:, FLOW_SYN_SHAPE]
+    refused = shape & SYN_REFUSED != 0
+    waited = tables.state[S_CLOCK] - flows[:, FLOW_SYN_NS] >= WAITED_NS
+    rows = np.flatnonzero((flows[:, FLOW_BORN] >= 0) & (shape & SYN_ANSWERED == 0) & (refused | waited))
+    return tables.keys[rows], shape[rows] & WOKEN_SIDE != 0, flows[rows, FLOW_SYN_NS], refused[rows]
