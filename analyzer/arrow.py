@@ -35,21 +35,28 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def numbers(values: pa.Array, null: int) -> np.ndarray:
-    """Integers, times (as they are stored) or truths as int64[n], `null` where there is none. (PyArrow's own casts load
-    its functions, which takes longer than a small capture.)"""
+    """Integers, times (as they are stored) or truths as int64[n], `null` where there is none."""
+    found = np.empty(len(values), np.int64)
+    put_numbers(values, null, found)
+    return found
+
+
+def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
+    """The same into an array of integers of that length. (PyArrow's own casts load its functions, which takes longer
+    than a small capture.)"""
     length, offset = len(values), values.offset
+    if values.null_count == length:
+        out[:] = null
+        return
     absent, data = values.buffers()
-    if pa.types.is_null(values.type):
-        return np.full(length, null)
     if pa.types.is_boolean(values.type):
-        found = _bits(data, offset, length).astype(np.int64)
+        out[:] = _bits(data, offset, length)
     else:
         sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
-        stored = np.frombuffer(data or b"", f"{sign}{values.type.bit_width // 8}")
-        found = stored[offset : offset + length].astype(np.int64)
+        stored = np.frombuffer(data, f"{sign}{values.type.bit_width // 8}")
+        out[:] = stored[offset : offset + length]
     if values.null_count:
-        found[~_bits(absent, offset, length)] = null
-    return found
+        out[~_bits(absent, offset, length)] = null
 
 
 def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:
@@ -59,9 +66,12 @@ def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:
 
 def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
     """bool[n]: which integers are one of `few`. (`np.isin` loads NumPy's masked arrays.)"""
+    if len(few) <= 8:
+        within = np.zeros(len(values), np.bool_)
+        for one in few:
+            within |= values == one
+        return within
     ordered = np.sort(np.asarray(few, np.int64))
-    if not len(ordered):
-        return np.zeros(len(values), np.bool_)
     found: np.ndarray = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
     return found
 

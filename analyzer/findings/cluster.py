@@ -9,7 +9,7 @@ import numpy as np
 from analyzer.findings import roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen, busiest, grouped
+from analyzer.findings.seen import SECOND, Seen, busiest, grouped, highest
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, name, some
 from analyzer.protocol import names
@@ -29,9 +29,8 @@ _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODU
 )  # fmt: skip
 def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.METADATA)
-    first = np.full(len(seen.clients), np.iinfo(np.int64).max)
     known = seen.exchanges.asked != NULL
-    np.minimum.at(first, seen.client[known], seen.exchanges.asked[known])
+    first = -highest(seen.client[known], -seen.exchanges.asked[known], len(seen.clients), -np.iinfo(np.int64).max)
     order, starts, ends = grouped(seen.client[rows])
     for number in np.flatnonzero(ends - starts >= at.rate * at.window_s).tolist():
         mine = rows[order[starts[number] : ends[number]]]

@@ -12,7 +12,7 @@ from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen, api_name, busiest, grouped
+from analyzer.findings.seen import SECOND, Seen, api_name, busiest, grouped, highest
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, name, place, size
 from analyzer.protocol import names
@@ -212,6 +212,7 @@ def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
     valid = (parts.owner >= 0) & (parts.error == 0) & (offset != NULL)
     rows = np.flatnonzero(valid)
     rows = rows[seen.exchanges.api[parts.owner[rows]] == names.PRODUCE]
+    rows = rows[_several(parts.place[rows], seen.broker[parts.owner[rows]], len(seen.places))]
     order, starts, ends = grouped(parts.place[rows], seen.exchanges.answered[parts.owner[rows]])
     del starts, ends
     rows = rows[order]
@@ -235,6 +236,15 @@ def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
                         cause="a leader that had not all records", proven=True)  # fmt: skip
     yield from _fallen(seen, epoch)
     yield from _diverged(seen)
+
+
+def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
+    """bool[n]: rows of those topic-partitions that have more than one value."""
+    one, more = np.zeros(places, values.dtype), np.zeros(places, np.bool_)
+    one[place_] = values  # of what is written twice one stays
+    more[place_[values != one[place_]]] = True
+    found_: np.ndarray = more[place_]
+    return found_
 
 
 def _diverged(seen: Seen) -> Iterator[Found]:
@@ -270,6 +280,7 @@ def _fallen(seen: Seen, epoch: np.ndarray) -> Iterator[Found]:
     """High watermarks that one broker told, and that fell with a higher leader epoch."""
     read = reads(seen)
     known = np.flatnonzero((read.end >= 0) & (epoch[read.part] >= 0))
+    known = known[_several(read.place[known], epoch[read.part[known]], len(seen.places))]
     broker = seen.broker[read.owner[known]]
     order, _, _ = grouped(read.place[known], broker, read.time[known])
     rows, servers = known[order], broker[order]
@@ -342,7 +353,7 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     order, starts, stops = grouped(seen.client[read.owner], read.place)
     latest = np.full(len(seen.clients), NULL)
     moved = np.flatnonzero(read.size > 0)
-    np.maximum.at(latest, seen.client[read.owner[moved]], read.time[moved])
+    latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         mine = order[start:stop]
         mine = mine[position[mine] != NULL]
@@ -409,8 +420,7 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
     good = parts.owner >= 0
     written[good] = (seen.exchanges.api[parts.owner[good]] == names.PRODUCE) & (parts.error[good] == 0)
     known = np.where(written & (offset >= 0), offset + np.maximum(records, 0), end)
-    last = np.full(len(seen.places), -1, np.int64)
-    np.maximum.at(last, parts.place, known)
+    last = highest(parts.place, known, len(seen.places), -1)
     return {seen.places[number]: int(value) for number, value in enumerate(last.tolist()) if value >= 0}
 
 

@@ -41,6 +41,8 @@ def _quantile(values: np.ndarray, percent: int) -> int:
 )  # fmt: skip
 def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     spent = seen.column("broker_us")
+    if spent.max(initial=0) < at.note_ms * 1000:
+        return
     rows = np.flatnonzero((spent != NULL) & (seen.exchanges.answered != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(seen.between_brokers[seen.client[rows]] & arrow.among(seen.exchanges.api[rows], HELD))]
@@ -82,7 +84,7 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
 def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     pause = int(at.pause_ms * 1000)
-    asked = np.sort(rows.asked[rows.asked != NULL])
+    asked: np.ndarray | None = None
     for broker in range(len(seen.brokers)):
         mine = np.flatnonzero((seen.broker == broker) & (rows.answered != NULL))
         mine = mine[np.argsort(rows.answered[mine], kind="stable")]
@@ -94,6 +96,8 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
             # Asked before the middle of the pause: whoever asks at its end waits for nobody.
             waited = some[~arrow.among(rows.api[some], HELD) & (end - rows.asked[some] >= pause // 2)]
             clients = len(arrow.distinct(seen.client[waited]))
+            if asked is None:
+                asked = np.sort(rows.asked[rows.asked != NULL])
             inside = np.searchsorted(asked, [begin + pause // 10, end - pause // 10])
             if len(some) < at.answers or clients < at.clients or inside[1] <= inside[0]:
                 continue
@@ -115,6 +119,8 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, acks = seen.exchanges, seen.column("acks")
+    if seen.column("latency_us").max(initial=0) < at.slow_ms * 1000:
+        return
     taken = _own(seen)
     good = (rows.error == 0) & (taken != NULL)
     every = np.flatnonzero(good & (rows.api == names.PRODUCE) & (acks == -1))
@@ -222,6 +228,8 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     queue, latency = seen.column("queue_us"), seen.column("latency_us")
+    if queue.max(initial=0) < at.queue_ms * 1000:
+        return
     rows = np.flatnonzero((queue != NULL) & (latency != NULL))
     order, starts, ends = grouped(seen.client[rows], seen.broker[rows], seen.exchanges.api[rows])
     for number in np.flatnonzero(ends - starts >= at.answers).tolist():

@@ -9,7 +9,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Seen, api_name, busiest, grouped
+from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Seen, api_name, busiest, grouped, highest
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
@@ -26,8 +26,7 @@ _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
 def _next_answered(seen: Seen, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: on the same connection a later request was answered."""
     answered = np.flatnonzero(seen.exchanges.status == 0)
-    last = np.full(len(seen.links), -1, np.int64)
-    np.maximum.at(last, seen.exchanges.link[answered], seen.exchanges.exchange[answered].astype(np.int64))
+    last = highest(seen.exchanges.link[answered], seen.exchanges.exchange[answered], len(seen.links), -1)
     later: np.ndarray = last[seen.exchanges.link[rows]] > seen.exchanges.exchange[rows]
     return later
 
@@ -109,6 +108,8 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
 )  # fmt: skip
 def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
+    if seen.span[1] - seen.span[0] < (30 - at.around_s) * SECOND:
+        return
     gone = seen.link_times("last_time")[rows.link]
     waited = np.where(rows.answered != NULL, rows.answered, gone) - rows.asked
     old = (rows.asked != NULL) & (waited >= (30 - at.around_s) * SECOND) & ~arrow.among(rows.api, HELD)
@@ -262,8 +263,7 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    last = np.full(len(seen.links), NULL, np.int64)
-    np.maximum.at(last, rows.link, rows.answered)
+    last = highest(rows.link, rows.answered, len(seen.links), NULL)
     open_ = np.zeros(len(seen.links), bool)
     open_[rows.link[rows.status == UNANSWERED]] = True
     ended = seen.link_times("last_time")

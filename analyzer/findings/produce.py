@@ -52,6 +52,9 @@ def batches(seen: Seen) -> Batches:
 
 def _batches(seen: Seen) -> Batches:
     table = seen.table("batches")
+    if not len(table):
+        none = np.zeros(0, np.int64)
+        return Batches(none, none, none, [], *[none] * 9)
     side, sides = table.codes("side")
     chosen = np.flatnonzero(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
     places, known = seen.placed(table)
@@ -73,7 +76,7 @@ def _answers(seen: Seen, owner: np.ndarray, where: list[tuple[str, int]]) -> tup
     numbers = {name: number for number, name in enumerate(seen.places)}
     mine = (owner.astype(np.int64) << 32) | np.array([numbers.get(one, 0xFFFFFFFF) for one in where], np.int64)
     theirs = (parts.owner.astype(np.int64) << 32) | parts.place
-    order = np.argsort(theirs, kind="stable")
+    order = np.argsort(theirs, kind="stable") if len(mine) else theirs[:0]
     if not len(order):
         return np.full(len(mine), NO_CODE, np.int16), np.full(len(mine), NULL, np.int64)
     spot = order[np.minimum(np.searchsorted(theirs[order], mine), len(order) - 1)]
@@ -234,6 +237,8 @@ def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
     by_client: dict[int, list[_Repeat]] = defaultdict(list)
     for repeat in _repeats(made):
         by_client[int(seen.client[made.owner[repeat.first]])].append(repeat)
+    if not by_client:
+        return
     whole = np.bincount(seen.client[made.owner[made.owner >= 0]], minlength=len(seen.clients))
     for client_, repeats in by_client.items():
         stored = sum(int(made.error[repeat.first] == 0) for repeat in repeats)
@@ -359,6 +364,8 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
 )  # fmt: skip
 def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
+    if not len(made.row):
+        return
     rows = np.flatnonzero((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
     order, starts, ends = grouped(seen.client[rows], seen.broker[rows])
     many = np.flatnonzero(ends - starts >= at.rate * at.window_s)

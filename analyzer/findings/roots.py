@@ -51,7 +51,7 @@ def _losses(seen: Seen) -> Iterator[Loss]:
         links = np.flatnonzero(closed & (seen.broker_of == broker) & (ended != NULL))
         if len({int(seen.client_of[link]) for link in links.tolist()}) < 2:
             continue
-        heard = np.sort(rows.answered[(seen.broker == broker) & (rows.answered != NULL)])
+        heard: np.ndarray | None = None
         links = links[np.argsort(ended[links], kind="stable")]
         at = 0
         while at < len(links):
@@ -60,11 +60,16 @@ def _losses(seen: Seen) -> Iterator[Loss]:
             group = links[at:past]
             last = int(ended[group[-1]])
             clients = {int(seen.client_of[link]) for link in group.tolist()}
+            if len(clients) < 2 or not _unready(seen, group):
+                at += 1
+                continue
+            if heard is None:
+                heard = np.sort(rows.answered[(seen.broker == broker) & (rows.answered != NULL)])
             after = int(np.searchsorted(heard, last, side="right"))
             quiet = after == len(heard) or heard[after] > last + SECOND
             # Connections that stayed open, and talk on, are those of a broker that lives.
             missed = _came_back(seen, broker, group, last) or _led_elsewhere(seen, time)
-            if len(clients) >= 2 and quiet and missed and _unready(seen, group):
+            if quiet and missed:
                 yield Loss(broker, time, group)
                 at = past
             else:
@@ -91,7 +96,9 @@ def _led_elsewhere(seen: Seen, time: int) -> bool:
 
 def _unready(seen: Seen, links: np.ndarray) -> bool:
     """Some connection broke off with a request open, or by a reset."""
-    open_ = arrow.among(links, seen.exchanges.link[seen.exchanges.status == UNANSWERED])
+    if "unready" not in seen.memo:
+        seen.memo["unready"] = arrow.distinct(seen.exchanges.link[seen.exchanges.status == UNANSWERED])
+    open_ = arrow.among(links, seen.memo["unready"])
     return bool(open_.any()) or any(seen.closed[link] == "rst" for link in links.tolist())
 
 

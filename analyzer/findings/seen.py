@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,18 @@ _OF_BROKERS = re.compile(
     r"|to-controller|directory-assignments"
 )
 """Client ids of brokers and controllers."""
+
+
+_OFTEN: Final = (
+    "latency_us", "queue_us", "muted_us", "network_us", "hold_us", "broker_us", "throttle_us", "acks", "max_wait_ms",
+    "min_bytes", "response_time", "response_bytes",
+)  # fmt: skip
+_OFTEN_TEXT: Final = ("group_id", "member_id", "reason", "request_state")
+_OFTEN_OF_PARTITIONS: Final = (
+    "offset", "high_watermark", "last_stable_offset", "lag", "record_bytes", "record_count", "leader_epoch",
+    "diverging_offset", "delivery_count",
+)  # fmt: skip
+"""Columns that rules ask for whatever was captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +239,21 @@ class Seen:
     def exchanges(self) -> Exchanges:
         """Of every exchange what nearly all rules need."""
         rows = self.table("exchanges")
-        link, names = rows.codes("connection", {name: number for number, name in enumerate(self.links)})
+        numbers: dict[str, Any] = {
+            **dict.fromkeys(("api_key", "api_version", "error_code"), np.int16),
+            **dict.fromkeys(("request_time", "response_end"), np.int64),
+            **dict.fromkeys(("exchange", "reply"), np.int32),
+        }
+        known = {
+            "connection": {name: number for number, name in enumerate(self.links)},
+            "status": {name: number for number, name in enumerate(STATUSES)},
+        }
+        read = rows.gather(numbers, known)
+        (link, names), (codes, statuses) = read["connection"], read["status"]
         self.links.extend(names[len(self.links) :])
-        codes, statuses = rows.codes("status", {name: number for number, name in enumerate(STATUSES)})
         assert len(statuses) == len(STATUSES), statuses
-        api, version, error = (rows.numbers(name, np.int16) for name in ("api_key", "api_version", "error_code"))
-        asked, answered = (rows.numbers(name) for name in ("request_time", "response_end"))
-        exchange, reply = (rows.numbers(name, np.int32) for name in ("exchange", "reply"))
+        api, version, error, asked, answered, exchange, reply = (read[name] for name in numbers)
+        rows.load(_OFTEN, _OFTEN_TEXT)
         return Exchanges(link, api, version, error, codes.astype(np.int8), asked, answered, exchange, reply)
 
     def column(self, name: str) -> np.ndarray:
@@ -282,6 +303,7 @@ class Seen:
     def partitions(self) -> Partitions:
         """Topic-partitions of exchanges."""
         rows = self.table("partitions")
+        rows.load(_OFTEN_OF_PARTITIONS)
         place, self.places = self.placed(rows)
         return Partitions(self.owners(rows), place, rows.numbers("error_code", np.int16))
 
@@ -300,12 +322,11 @@ class Seen:
         names = list(numbers)
         topic = np.where(topics >= 0, topics, of_id[ids]).astype(np.int64)
         partition = rows.numbers("partition", np.int32).astype(np.int64)
-        known, inverse = _dense(((topic + 1) << 32) | (partition & 0xFFFFFFFF))
-        places = [
-            (names[(one >> 32) - 1] if one >> 32 else "", int(np.int32(np.uint32(one & 0xFFFFFFFF))))
-            for one in known.tolist()
-        ]
-        return inverse.astype(np.int32), places
+        low = int(partition.min(initial=0))
+        span = int(partition.max(initial=0)) - low + 1
+        known, inverse = _dense((topic + 1) * span + partition - low)
+        places = [(names[one // span - 1] if one >= span else "", one % span + low) for one in known.tolist()]
+        return inverse, places
 
     def owners(self, rows: Table) -> np.ndarray:
         """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none."""
@@ -314,30 +335,33 @@ class Seen:
         at = [rows.numbers(name, np.int32) for name in ("exchange", "reply")]
         out = np.full(len(link), -1, np.int32)
         null = np.iinfo(np.int32).min
-        for mine, theirs, rest in (
-            (self.exchanges.exchange, at[0], slice(None)),
-            (np.where(self.exchanges.exchange == null, self.exchanges.reply, null), at[1], None),
-        ):
-            index, base = self._index(mine)
-            wanted = (theirs != null) & (link < len(base) - 1)
-            if rest is None:
-                wanted &= at[0] == null
-            chosen = np.flatnonzero(wanted)
-            place = base[link[chosen]] + theirs[chosen]
-            inside = place < base[link[chosen] + 1]
-            out[chosen[inside]] = index[place[inside]]
+        orphan = at[0] == null
+        self._put_owners(out, self._requests[1:], link, at[0], ~orphan)
+        if orphan.any():
+            alone = np.where(self.exchanges.exchange == null, self.exchanges.reply, null)
+            self._put_owners(out, self._index(alone), link, at[1], orphan & (at[1] != null))
         return out
+
+    @staticmethod
+    def _put_owners(
+        out: np.ndarray, known: tuple[np.ndarray, np.ndarray], link: np.ndarray, ordinal: np.ndarray, wanted: np.ndarray
+    ) -> None:
+        """Of rows that are `wanted` the exchange; `known`: as `_index` gives it."""
+        index, base = known
+        chosen = np.flatnonzero(wanted & (link >= 0) & (link < len(base) - 1))
+        place = base[link[chosen]] + ordinal[chosen]
+        inside = place < base[link[chosen] + 1]
+        out[chosen[inside]] = index[place[inside]]
 
     def _index(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Exchanges by connection and ordinal: row = index[base[link] + ordinal]. Ordinals count frames, so that they
         leave few places free."""
         null = np.iinfo(np.int32).min
         rows = np.flatnonzero(ordinals != null)
-        most = np.zeros(len(self.links), np.int64)
-        np.maximum.at(most, self.exchanges.link[rows], ordinals[rows].astype(np.int64) + 1)
-        base = np.concatenate([[0], np.cumsum(most)])
+        link, ordinal = self.exchanges.link[rows], ordinals[rows]
+        base = np.concatenate([[0], np.cumsum(highest(link, ordinal, len(self.links), -1) + 1)])
         index = np.full(int(base[-1]), -1, np.int32)
-        index[base[self.exchanges.link[rows]] + ordinals[rows]] = rows
+        index[base[link] + ordinal] = rows
         return index, base
 
     @functools.cached_property
@@ -415,15 +439,21 @@ def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def _dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different values, and for each key its number among them. Keys come in long runs of few values."""
-    if not len(keys):
-        return keys, keys
-    known = arrow.distinct(keys[:: max(1, len(keys) // 100_000)])
-    at = np.searchsorted(known, keys)
-    at[at == len(known)] = 0
-    if not (known[at] == keys).all():
+    """Different values of keys that are not negative, and for each key its number among them, int32."""
+    top = int(keys.max(initial=-1)) + 1
+    if top > 4 * len(keys) + (1 << 16):
         known, at = np.unique(keys, return_inverse=True)
-    return known, at
+        return known, at.astype(np.int32)
+    there = np.zeros(top, np.bool_)
+    there[keys] = True
+    return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[keys]
+
+
+def highest(place: np.ndarray, values: np.ndarray, count: int, none: int) -> np.ndarray:
+    """int64[count]: the highest value at each place, `none` where there is none higher."""
+    out = np.full(count, none, np.int64)
+    np.maximum.at(out, place.astype(np.intp), values.astype(np.int64))  # of other types it takes ten times as long
+    return out
 
 
 def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -432,14 +462,33 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if not len(keys[0]):
         none = np.zeros(0, np.int64)
         return none, none, none
-    order = np.lexsort(tuple(reversed(keys)))
+    one = _as_one(keys)
+    order = np.lexsort(tuple(reversed(keys))) if one is None else np.argsort(one, kind="stable")
     change = np.zeros(len(order), bool)
     change[0] = True
-    for key in keys:
+    for key in keys if one is None else (one,):
         sorted_key = key[order]
         change[1:] |= sorted_key[1:] != sorted_key[:-1]
     starts = np.flatnonzero(change)
     return order, starts, np.append(starts[1:], len(order))
+
+
+def _as_one(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
+    """Keys as one that orders as they do, as narrow as can be (16 bits are sorted without comparing); None where their
+    spans are too wide."""
+    spans, lows = [], []
+    for key in keys:
+        lows.append(int(key.min()))
+        spans.append(int(key.max()) - lows[-1] + 1)
+    whole = math.prod(spans)
+    if whole >= 1 << 62:
+        return None
+    one = np.zeros(len(keys[0]), np.uint16 if whole <= 1 << 16 else np.int64)
+    for key, low, span in zip(keys, lows, spans, strict=True):
+        if span > 1:
+            one *= one.dtype.type(span)
+            one += (key - low).astype(one.dtype)
+    return one
 
 
 def busiest(times: np.ndarray, width_us: int) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -153,17 +154,11 @@ class Table:
 
     def numbers(self, column: str, dtype: Any = np.int64) -> np.ndarray:
         """A column of integers, times (us) or truths: dtype[rows], the least value of the type where null."""
-        key = f"{column}:{np.dtype(dtype)}"
+        key = _key(column, dtype)
         if key in self._kept:
             kept: np.ndarray = self._kept[key]
             return kept
-        null = np.iinfo(dtype).min
-        out = np.empty(self.length, dtype)
-        at = 0
-        for part in self.read([column]):
-            for chunk in part.column(0).chunks:
-                out[at : at + len(chunk)] = arrow.numbers(chunk, int(null))
-                at += len(chunk)
+        out: np.ndarray = self.gather({column: dtype})[column]
         self._keep(key, out)
         return out
 
@@ -172,23 +167,35 @@ class Table:
         if known is None and column in self._kept:
             found: tuple[np.ndarray, list[str]] = self._kept[column]
             return found
-        numbers = dict(known or {})
-        out = np.empty(self.length, np.int32)
-        at = 0
-        for part in self.read([column]):
-            for chunk in part.column(0).chunks:
-                if pa.types.is_null(chunk.type):
-                    chunk = pa.nulls(len(chunk), pa.string())
-                coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-                mapped = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
-                indices = arrow.numbers(coded.indices, -1)
-                table = np.array([*mapped, -1], np.int32)  # -1 takes the last
-                out[at : at + len(indices)] = table[indices]
-                at += len(indices)
-        result = out, list(numbers)
+        result: tuple[np.ndarray, list[str]] = self.gather({}, {column: known or {}})[column]
         if known is None:
             self._keep(column, result)
         return result
+
+    def load(self, numbers: Sequence[str], codes: Sequence[str] = ()) -> None:
+        """Read columns that are going to be asked for, where they can be kept."""
+        if 0 < self.length <= KEPT_ROWS:
+            for column, values in self.gather(dict.fromkeys(numbers, np.int64), {name: {} for name in codes}).items():
+                self._kept[column if column in codes else _key(column, np.int64)] = values
+
+    def gather(
+        self, numbers: Mapping[str, Any], codes: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """Columns as `numbers` (each with its type) and as `codes` (each with the numbers that are known) give them,
+        in one pass: every start of a reader costs, and columns that are read together are read by several threads."""
+        out = {name: np.empty(self.length, dtype) for name, dtype in numbers.items()}
+        coded = {name: (np.empty(self.length, np.int32), dict(known)) for name, known in codes.items()}
+        starts = dict.fromkeys((*out, *coded), 0)
+        for part in self.read(tuple(starts)):
+            for name, column in zip(starts, part.columns, strict=True):
+                for chunk in column.chunks:
+                    at = starts[name]
+                    starts[name] = end = at + len(chunk)
+                    if name in out:
+                        arrow.put_numbers(chunk, int(np.iinfo(out[name].dtype).min), out[name][at:end])
+                    else:
+                        coded[name][0][at:end] = _coded(chunk, coded[name][1])
+        return {**out, **{name: (values, list(known)) for name, (values, known) in coded.items()}}
 
     def _keep(self, key: str, value: Any) -> None:
         if self.length <= KEPT_ROWS:
@@ -211,6 +218,20 @@ class Table:
         """All rows, of a table that is small; times as us."""
         wanted = list(columns or (column.name for column in tables.TABLES[self.name]))
         return [row for part in self.read(wanted) for row in _plain(part).to_pylist()]
+
+
+def _key(column: str, dtype: Any) -> str:
+    return f"{column}:{np.dtype(dtype)}"
+
+
+def _coded(chunk: pa.Array, numbers: dict[str, int]) -> np.ndarray:
+    """Strings by their numbers, -1 where null; new ones get the next."""
+    if pa.types.is_null(chunk.type):
+        chunk = pa.nulls(len(chunk), pa.string())
+    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+    mapped = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
+    found: np.ndarray = np.array([*mapped, -1], np.int32)[arrow.numbers(coded.indices, -1)]  # -1 takes the last
+    return found
 
 
 def _plain(table: pa.Table) -> pa.Table:
