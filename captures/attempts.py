@@ -30,11 +30,16 @@ longer than the second of these is none."""
 MOST: Final = 10_000
 """Pairs of client and server that are kept: 200 bytes each."""
 MINUTE_NS: Final = 60_000_000_000
+PAUSE_NS: Final = 45_000_000_000
+"""Who goes on trying does so sooner: librdkafka waits 30 s for a connection and at most 10 s before the next try,
+others less. What comes later has another reason."""
 
 
 class Attempt(NamedTuple):
-    """What one client asked of one end point in vain. client, server: addresses as 128-bit integers, IPv4 as
-    ::ffff:a.b.c.d; refused and unanswered: how often; most: how often within a minute; times of SYNs, in ns."""
+    """What one client asked of one end point in vain, time after time without a pause.
+
+    client, server: addresses as 128-bit integers, IPv4 as ::ffff:a.b.c.d; refused and unanswered: how often; most:
+    how often within a minute; times of SYNs, in ns."""
 
     client: int
     server: int
@@ -69,16 +74,13 @@ def attempts(flows: Flows) -> list[Attempt]:
     found = []
     for start, count in zip(starts[several].tolist(), counts[several].tolist(), strict=True):
         rows = order[start : start + count]
-        when, one = times[rows], rows[0]
-        most = int((np.searchsorted(when, when + MINUTE_NS, side="left") - np.arange(count)).max())
-        no = int(refused[rows].sum())
-        found.append(
-            Attempt(
-                _address(client[one]), _address(server[one]), int(port[one]), no, count - no, most, int(when[0]),
-                int(when[-1]),
-            )
-        )  # fmt: skip
-    return found
+        for run in np.split(rows, np.flatnonzero(np.diff(times[rows]) > PAUSE_NS) + 1):
+            when, one = times[run], run[0]
+            most = int((np.searchsorted(when, when + MINUTE_NS, side="left") - np.arange(len(run))).max())
+            ends = _address(client[one]), _address(server[one]), int(port[one])
+            no = int(refused[run].sum())
+            found.append(Attempt(*ends, no, len(run) - no, most, int(when[0]), int(when[-1])))
+    return sorted(found, key=lambda one: -(one.refused + one.unanswered))[:MOST]
 
 
 def _address(halves: np.ndarray) -> int:

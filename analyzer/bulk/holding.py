@@ -392,6 +392,8 @@ def _fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table, session: Int
         elif found == UNKNOWN and verdict == AT_END:
             verdict = np.int64(UNKNOWN)
     least = max(rows[R_MIN_BYTES, i], np.int64(0))
+    if rows[R_REPLICA, i] >= 0:
+        least = max(least, np.int64(1))  # voters and observers of the quorum ask for 0, and wait all the same
     if wait > 0 and amount < least and served >= wait - SERVICE_US:
         return min(wait, served)
     if wait <= 0 or served < AT_ONCE_US or rows[R_THROTTLE, i] > 0 or sent_on or least == 0:

@@ -9,7 +9,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Seen, api_name, busiest, grouped, highest
+from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name, busiest, grouped, highest
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
@@ -364,24 +364,45 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     why="A client waits 10 s (Java) or 30 s (librdkafka) for a connection and tries again after 0.05 to 10 s: three in "
     "a minute are no accident of one packet.",
     unless="Fewer than three in a minute; nobody heard Kafka at that port, and it is not 9092; the broker went away "
-    "within the minute before (broker-lost); metadata sends clients there and nobody gets in "
-    "(advertised-address-unreachable).",
+    "meanwhile or within the minute before (broker-lost); metadata sends clients there and nobody gets in "
+    "(advertised-address-unreachable). A note: it lasted for less than a minute, and connections came about after "
+    "(clients wait so for a broker that starts); or the broker's last connections were closed within the minute "
+    "before.",
+
     advice="Refused: nothing listens there. Unanswered: a firewall, a route, or a full backlog "
     "(socket.listen.backlog.size).",
-    judge="forged: three SYNs refused in a minute, and two",
-    tries=3, lost_s=60,
+    judge="forged: three SYNs refused in a minute, and two; three before the broker listens; admin-java-4.3 (a note)",
+    tries=3, lost_s=60, start_s=60,
 )  # fmt: skip
 def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     told = {one.server for several in roots.unreachable(seen).values() for one in several}
     for one in seen.attempts:
         lost = any(
-            seen.brokers[loss.broker] == one.server and 0 <= one.since - loss.time <= at.lost_s * SECOND
+            seen.brokers[loss.broker] == one.server and one.since - at.lost_s * SECOND <= loss.time <= one.until
             for loss in roots.losses(seen)
         )
         if one.most < at.tries or one.server in told or lost:
             continue
         text = f"{name(one.client)} asked {name(one.server)} for a connection {count(one.times, 'time')} in vain, "
+        usual = _comes_or_goes(seen, one, int(at.start_s * SECOND))
+        cause = usual or "nothing listens there"
         yield Found(f"{text}{moment(one.since)} to {moment(one.until)}: {roots.outcome([one])}.", one.times, one.since,
                     one.until, {"client_ip": one.client, "broker": one.server}, {},
-                    cause="nothing listens there" if not one.unanswered else "nobody answers there",
-                    proven=not one.unanswered)  # fmt: skip
+                    cause="nobody answers there" if one.unanswered else cause, proven=not one.unanswered,
+                    severity="note" if usual else None)  # fmt: skip
+
+
+def _comes_or_goes(seen: Seen, one: Attempt, around: int) -> str | None:
+    """That the broker began to listen soon after, or had just stopped."""
+    if one.server not in seen.brokers:
+        return None
+    served = np.flatnonzero(seen.broker_of == seen.brokers.index(one.server))
+    first, last = (seen.link_times(name)[served] for name in ("first_time", "last_time"))
+    closed = np.array([seen.closed[link] != "open" for link in served.tolist()], bool)
+    if one.until - one.since < around and (first >= one.until).any():
+        return "the broker did not listen yet"
+    before = first < one.since
+    gone = before & closed & (last <= one.since)
+    if gone.any() and (gone == before).all() and last[gone].max() >= one.since - around:
+        return "the broker had closed its last connections"
+    return None

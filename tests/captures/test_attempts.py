@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from captures.attempts import MOST, WAITED_NS, Attempt, attempts
+from captures.attempts import MOST, PAUSE_NS, WAITED_NS, Attempt, attempts
 from captures.flows import Flows
 from captures.forge import ACK, RST, SYN, End, Segment
 from tests.captures.streaming import HANDSHAKE, MS, START_NS, b, c, packets_of, timed
@@ -56,6 +56,14 @@ def test_silence_counts_once_whatever_tcp_sends_again() -> None:
     tries = [one for number in range(4) for one in turn(number, *[HANDSHAKE[0]] * (1 + number), every_ms=25 * SECOND)]
     (found,) = of([*tries, *LATER])
     assert (found.refused, found.unanswered, found.most) == (0, 4, 3)  # at 0, 25 and 50 s
+
+
+def test_after_a_pause_it_is_another_matter() -> None:
+    tries = [one for number in range(4) for one in turn(number, *REFUSAL)]
+    later = [replace(one, time_ns=one.time_ns + PAUSE_NS + 1) for one in tries[4:]]
+    assert [(one.refused, one.first_ns) for one in of([*tries[:4], *later])] == [
+        (2, START_NS), (2, START_NS + 2 * SECOND * MS + PAUSE_NS + 1)
+    ]  # fmt: skip
 
 
 def test_a_syn_at_the_end_of_the_capture_may_be_answered_yet() -> None:

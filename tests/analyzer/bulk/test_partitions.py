@@ -97,6 +97,9 @@ FIELDS = {
 }  # fmt: skip
 
 
+SELDOM = ("diverging_offset", "redelivered", "delivery_count")
+
+
 def sides(api: int, response: bool, body: dict[str, Any]) -> Iterator[Side]:
     """The topic-partitions that a body names, in its order."""
     topics_key, partitions_key = TOPICS[api][response]
@@ -121,6 +124,13 @@ def sides(api: int, response: bool, body: dict[str, Any]) -> Iterator[Side]:
                         value = one["oldStyleOffsets"][0]
                     if value is not None and value >= 0:
                         said[column] = value
+                diverging = one.get("divergingEpoch", {}).get("endOffset", -1)
+                if diverging >= 0:
+                    said["diverging_offset"] = diverging
+                if given := one.get("acquiredRecords"):
+                    again = [some for some in given if some["deliveryCount"] > 1]
+                    said["redelivered"] = sum(some["lastOffset"] - some["firstOffset"] + 1 for some in again)
+                    said["delivery_count"] = max(some["deliveryCount"] for some in given)
                 if response:
                     said["error_code"] = one.get("errorCode", one.get("partitionErrorCode"))
                 yield Side(section, name, None if topic_id == NO_ID else topic_id, index, said)
@@ -162,11 +172,11 @@ def test_partitions_are_what_the_bodies_say(name: str) -> None:
                 (*key, side.topic, side.topic_id, side.partition, side.said.get("error_code"), offset,
                  KINDS.get(row["api_key"]) if offset is not None else None, side.said.get("high_watermark"),
                  side.said.get("last_stable_offset"), side.said.get("log_start_offset"), side.said.get("leader_epoch"),
-                 side.said.get("record_bytes"))
+                 side.said.get("record_bytes"), *(side.said.get(name) for name in SELDOM))
             )  # fmt: skip
     columns = (
         "connection", "exchange", "reply", "topic", "topic_id", "partition", "error_code", "offset", "offset_kind",
-        "high_watermark", "last_stable_offset", "log_start_offset", "leader_epoch", "record_bytes",
+        "high_watermark", "last_stable_offset", "log_start_offset", "leader_epoch", "record_bytes", *SELDOM,
     )  # fmt: skip
     found = [tuple(row[column] for column in columns) for row in table]
     assert len(found) == len(expected)

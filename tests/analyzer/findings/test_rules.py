@@ -122,6 +122,19 @@ def in_vain(traffic: Traffic, wrong: bool) -> None:
     traffic.missed("10.0.0.4", "10.0.0.9:9092", 3 if wrong else 2)
 
 
+@case("connect-failed", "not of a broker that starts")
+def starting(traffic: Traffic, wrong: bool) -> None:
+    traffic.missed("10.0.0.4", "10.0.0.9:9092", 3)
+    traffic.link(0, first_time=at(5 if wrong else 11))  # before the last of them, or after
+
+
+@case("connect-failed", "not of a broker that stops")
+def stopping(traffic: Traffic, wrong: bool) -> None:
+    traffic.missed("10.0.0.4", "10.0.0.9:9092", 3, 20)
+    traffic.link(0, first_time=at(0), last_time=at(25 if wrong else 19))
+    traffic.link(1, first_time=at(0), last_time=at(15))
+
+
 @case("idle-close")
 def idle(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0)
