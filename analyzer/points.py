@@ -35,6 +35,7 @@ from analyzer.meaning.records import OpenedRecords, RowGroups
 from analyzer.meaning.sessions import readers_table
 from analyzer.meaning.summary import Summary, Told
 from analyzer.meaning.transactions import Transactions
+from analyzer.meaning.zookeeper import Requests
 from analyzer.messages import Messages
 from analyzer.records.batches import Limits
 from analyzer.records.log_names import LogError, LogPoint
@@ -290,7 +291,9 @@ class PointTables:
         self._taken: Exchanges | None = None
         self._ended = EndedConnections()
         leaders, brokers, offers = Leaders(self.topics), Brokers(), Offers()
-        self._learners: tuple[Watcher, ...] = (self.topics, leaders, brokers, offers, self._ended)  # names first
+        self._zookeeper = Requests()
+        # names first
+        self._learners: tuple[Watcher, ...] = (self.topics, leaders, brokers, offers, self._ended, self._zookeeper)
         self._small: tuple[Watcher, ...] = (self._ended, leaders, brokers, self.topics, offers)  # as tables stand
         self._opened = OpenedRecords(choice.records, threads, choice.limits, self._look_up, choice.everything)
 
@@ -379,6 +382,8 @@ class PointTables:
             entry["attempts"] = missed[:MOST_ATTEMPTS]
         if self._ended.decrypted:
             entry["decrypted"] = True
+        if asked := self._zookeeper.as_dict():
+            entry["zookeeper"] = asked
         return PointRead(entry, list(told.notes), self.summary, *ends, passed)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from analyzer import tables
 from analyzer.bulk import state as s
+from analyzer.bulk.zookeeper import ZooKeeper
 from captures import stream_tables as t
 from captures.tls.certificates import subject_and_end
 from captures.tls.hello import VERSIONS
@@ -84,6 +85,7 @@ class Ended:
     strings, lists   contents of the symbols that are new since the last window
     texts       what the TLS of `connections` says
     oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
+    zookeeper   what was said to ZooKeeper
     """
 
     exchanges: np.ndarray
@@ -100,6 +102,7 @@ class Ended:
     lists: list[bytes]
     oldest: int | None
     texts: list[str]
+    zookeeper: list[ZooKeeper] = field(default_factory=list)
 
 
 def _capture_points(c: np.ndarray) -> np.ndarray:

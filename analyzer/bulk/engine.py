@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import numpy as np
@@ -22,6 +22,7 @@ from analyzer.bulk.ended import Ended
 from analyzer.bulk.framing import converse
 from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
+from analyzer.bulk.zookeeper import Conversations as ZooKeepers
 from captures.attempts import Attempt, attempts
 from captures.files import CapturePoint
 from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
@@ -91,6 +92,7 @@ class _Shard:
     streams: Streams
     conversations: Conversations
     tls: Stage | None = None
+    zookeeper: ZooKeepers = field(default_factory=ZooKeepers)
 
     def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> Ended:
         segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
@@ -99,7 +101,9 @@ class _Shard:
             self.tls.leave(self.conversations.begun())
         if self.tls is not None:
             segments = self.tls.take(segments, keys.blocks)
-        return self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
+        spoken = self.zookeeper.take(segments, window.assigned.pairs)
+        ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
+        return replace(ended, zookeeper=spoken) if spoken else ended
 
 
 class _Keys:

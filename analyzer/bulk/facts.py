@@ -83,7 +83,8 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     parts[s.P_SET] = s.NULL
     facts, leaders, connections = ended.facts.copy(), ended.leaders.copy(), ended.connections
     slots = (exchanges[s.X_SLOT], facts[:, s.FACT_SLOT], leaders[:, s.L_SLOT])
-    named = naming.new(np.concatenate([*slots, connections.number]))
+    spoken = np.array([one.slot for one in ended.zookeeper], np.int64)
+    named = naming.new(np.concatenate([*slots, connections.number, spoken]))
     for numbers in slots:
         numbers[:] = naming.slots(numbers)
     thin = replace(
@@ -97,5 +98,8 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
         message_bytes=ended.message_bytes[:0],
         sets=ended.sets[:0],
         set_bytes=ended.set_bytes[:0],
+        zookeeper=[
+            one._replace(slot=slot) for one, slot in zip(ended.zookeeper, naming.slots(spoken).tolist(), strict=True)
+        ],
     )
     return Facts(thin, named)

@@ -22,6 +22,7 @@ from analyzer.bulk import state as s
 from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
 from analyzer.bulk.fields import MAX_CODES as MAX_CODES
 from analyzer.bulk.merging import move_columns
+from analyzer.bulk.zookeeper import ZooKeeper
 from captures.files import FileInfo
 
 _NAMED_OTHERWISE: Final = {
@@ -223,6 +224,7 @@ class Window:
     sets         record sets, where those are kept
     oldest       whatever ends in later windows has its first packet at this ordinal or later
     measured     the parts of latencies have been worked out (`analyzer.meaning.latency`)
+    zookeeper    what was said to ZooKeeper, in order
     """
 
     names: Names
@@ -237,6 +239,7 @@ class Window:
     oldest: int
     _messages: tuple[tuple[np.ndarray, np.ndarray], ...]
     measured: bool = False
+    zookeeper: tuple[ZooKeeper, ...] = ()
     _over: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
@@ -252,7 +255,7 @@ class Window:
         """Its exchanges, messages and record sets alone."""
         none = self.connections.take(np.zeros(0, np.int64))
         facts = {name: getattr(self, name)[:0] for name in _FACTS}
-        return replace(self, connections=none, _over=self.over, **facts)
+        return replace(self, connections=none, _over=self.over, zookeeper=(), **facts)
 
     def facts_alone(self) -> Window:
         """What its connections said that matters for others, and those that ended."""
@@ -363,6 +366,7 @@ class Merging:
             sets=tuple(self._sets(shards)),
             oldest=min([ended.oldest for ended in shards if ended.oldest is not None] + [done_packets]),
             _messages=tuple(self._messages(shards)),
+            zookeeper=self._zookeeper(shards),
             connections=self._ended(shards),
         )
         for array in (exchanges.columns, exchanges.connection, exchanges.partitions, exchanges.forgotten):
@@ -471,6 +475,14 @@ class Merging:
             born.append(self._flows.born(rows[:, s.L_SLOT]))
         rows = np.concatenate(taken)
         return rows[np.lexsort((np.concatenate(born), rows[:, s.L_TRIGGER]))]
+
+    def _zookeeper(self, shards: Sequence[Ended]) -> tuple[ZooKeeper, ...]:
+        """In order, each with the number of its connection."""
+        found = []
+        for one in (one for ended in shards for one in ended.zookeeper):
+            number = self._connections(np.array([one.slot]), np.array([one.client_side]))
+            found.append(one._replace(slot=int(number[0])))
+        return tuple(sorted(found, key=lambda one: (one.trigger, self.names.born[one.slot])))
 
     # -- connections --------------------------------------------------------------------------------------------------
     def _connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:

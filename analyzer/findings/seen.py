@@ -483,11 +483,11 @@ def _as_one(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
     whole = math.prod(spans)
     if whole >= 1 << 62:
         return None
-    one = np.zeros(len(keys[0]), np.uint16 if whole <= 1 << 16 else np.int64)
+    width = np.dtype(np.uint16 if whole <= 1 << 16 else np.int64)
+    one: np.ndarray = np.zeros(len(keys[0]), width)
     for key, low, span in zip(keys, lows, spans, strict=True):
         if span > 1:
-            one *= one.dtype.type(span)
-            one += (key - low).astype(one.dtype)
+            one = one * width.type(span) + (key - low).astype(width)
     return one
 
 

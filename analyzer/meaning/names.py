@@ -16,6 +16,8 @@ import pyarrow as pa
 from analyzer import tables
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Names, Window, end_point
+from analyzer.bulk.zookeeper import ZooKeeper
+from analyzer.meaning.zookeeper import Led, broker_of, leader_of
 
 MAX_OFFERS = 1024
 """Offers of API versions remembered of a connection, so that each is one row; brokers offer fewer than a hundred."""
@@ -80,8 +82,12 @@ class Brokers:
 
     def take(self, window: Window) -> None:
         strings = window.names.strings
-        for node_id, host, port, rack in window.brokers.tolist():
-            node = (node_id, strings[host], port, strings[rack] if rack != s.NULL else None)
+        told: list[tuple[int, str, int, str | None]] = [
+            (node_id, strings[host], port, strings[rack] if rack != s.NULL else None)
+            for node_id, host, port, rack in window.brokers.tolist()
+        ]
+        told += [(*found,) for one in window.zookeeper if (found := broker_of(one)) is not None]
+        for node in told:
             if node not in self._seen:
                 self._seen.add(node)
                 row = dict(zip(("node_id", "host", "port", "rack"), node, strict=True))
@@ -148,6 +154,10 @@ class Leaders:
 
     def take(self, window: Window) -> None:
         rows, names = window.leaders, window.names
+        told_elsewhere = [(one, led) for one in window.zookeeper if (led := leader_of(one)) is not None]
+        if told_elsewhere:
+            self._both(rows, told_elsewhere, names)
+            return
         if not len(rows):
             return
         # Most of what Metadata says repeats: what one topic-partition had said of it twice in a row is dropped here.
@@ -156,6 +166,19 @@ class Leaders:
         fresh = np.ones(len(rows), bool)
         fresh[order[1:]] = (told[order[1:]] != told[order[:-1]]).any(axis=1)
         for row in rows[fresh].tolist():
+            self._take(row, names)
+
+    def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, Led]], names: Names) -> None:
+        """What messages and ZooKeeper say, in order."""
+        told: list[tuple[int, list[int]]] = [(row[s.L_TRIGGER], row) for row in rows.tolist()]
+        for one, led in elsewhere:
+            row = [s.NULL] * s.L_COLUMNS
+            row[s.L_NS], row[s.L_TOPIC], row[s.L_PARTITION] = one.time_ns, names.string(led.topic), led.partition
+            row[s.L_LEADER] = s.NULL if led.leader is None else led.leader
+            row[s.L_EPOCH] = s.NULL if led.epoch is None else led.epoch
+            row[s.L_ISR] = s.NULL if led.isr is None else names.list_of(led.isr)
+            told.append((one.trigger, row))
+        for _, row in sorted(told, key=lambda pair: pair[0]):
             self._take(row, names)
 
     def _take(self, row: list[int], names: Names) -> None:

@@ -26,6 +26,7 @@ from analyzer.meaning.combos import combinations
 from analyzer.meaning.hearing import Heard
 from analyzer.meaning.noted import Columns, Noted, places
 from analyzer.meaning.positions import LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
+from analyzer.meaning.zookeeper import Committed, offset_of
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as apis
 from captures.kernels import NULL
@@ -55,11 +56,16 @@ class Offsets:
     _positions: Positions = field(default_factory=Positions)
     _members: set[tuple[str | None, str, str]] = field(default_factory=set)  # client id, address, group
     _ends: list[tuple[tuple[int, int], str, bool]] = field(default_factory=list)  # place, transaction, committed
+    _elsewhere: list[tuple[tuple[int, int], int, str, Committed]] = field(default_factory=list)  # place, ns, connection
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
         every, names = window.every, window.names
         api = every.column("api_key")
         self._take_commits(every, (api == apis.OFFSET_COMMIT) | (api == apis.TXN_OFFSET_COMMIT))
+        for said in window.zookeeper:
+            if (committed := offset_of(said)) is not None:
+                place = said.trigger, names.born[said.slot]
+                self._elsewhere.append((place, said.time_ns, names.connections[said.slot], committed))
         for moves in self._positions.take(window):
             self._moves.put(moves, names.strings, names.connections)
         self._take_members(every, arrow.among(api, _MEMBERS) & (every.column("group_id") != NULL))
@@ -73,10 +79,11 @@ class Offsets:
         self._moves.join(other._moves)
         self._members |= other._members
         self._ends += other._ends
+        self._elsewhere += other._elsewhere
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         commits = self._commits.inside()
-        placed = [*self._resets(topic_name)]
+        placed = [*self._resets(topic_name), *self._in_zookeeper()]
         if not placed and not len(commits["trigger"]):  # PyArrow's functions take time to load
             yield "offsets", tables.schema("offsets").empty_table()
             return
@@ -174,6 +181,18 @@ class Offsets:
             after = bisect.bisect_left(told, (place, False))
             done[i] = after < len(told) and told[after][1]
         return done
+
+    def _in_zookeeper(self) -> Iterator[tuple[tuple[int, int], Row]]:
+        """(place, row) of each offset that a consumer wrote to ZooKeeper itself."""
+        last: dict[tuple[str, str, int], int] = {}
+        for place, time_ns, connection, (group, topic, partition, offset) in sorted(self._elsewhere):
+            before = last.get((group, topic, partition))
+            last[group, topic, partition] = offset
+            yield place, {
+                "time": time_ns // 1000, "group_id": group, "topic": topic, "partition": partition, "offset": offset,
+                "previous": before, "step": None if before is None else offset - before, "kind": ZOOKEEPER,
+                "connection": connection,
+            }  # fmt: skip
 
     # -- readers ------------------------------------------------------------------------------------------------------
     def _take_members(self, every: Exchanges, wanted: np.ndarray) -> None:
