@@ -143,6 +143,18 @@ def test_a_fetch_is_held_until_its_time_is_up(tmp_path: Path) -> None:
     assert seen.exchanges[0]["broker_us"] == 3000
 
 
+def test_voters_wait_although_they_ask_for_no_bytes(tmp_path: Path) -> None:
+    """Raft's fetches have a minBytes of 0, and the leader holds them until there is something; a consumer's it does
+    not."""
+    seen = read(tmp_path, conversation(
+        asking(fetch(1, {0: 40}, least=0, replica=2), at(10)), answering(fetched(1, {0: 40}), at(513)),
+        asking(fetch(2, {0: 40}, least=0, replica=2), at(520)), answering(fetched(2, {0: 41}, {0: batch(1)}), at(1011)),
+        asking(fetch(3, {0: 41}, least=0), at(1020)), answering(fetched(3, {0: 42}, {0: batch(1)}), at(1100)),
+    ))  # fmt: skip
+    whole(seen.exchanges)
+    assert seen.column("hold_us") == [500_000, 490_000, 0]
+
+
 def test_a_fetch_at_the_end_is_held_until_records_come(tmp_path: Path) -> None:
     reader = conversation(
         asking(fetch(1, {0: 40}), at(10)), answering(fetched(1, {0: 40}), at(513)),
