@@ -89,7 +89,8 @@ class Laps:
             return
         self._keep(made.rest())
         self._keep(made.meant())
-        read = made.finish(self._point, self._engine.reader)
+        # Connections that never were are counted at the end of a capture: packets are being read meanwhile.
+        read = made.finish(self._point, self._engine.reader, ())
         parts = {name: concatenated(name, some) for name, some in self._parts.items()}
         self._begin()
         for capture, finding in judging.judged(Source(parts, [read.capture])):
