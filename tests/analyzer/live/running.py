@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from analyzer import cli
 from tests.shared import KWIRE, ROOT
 
-SECONDS = 600
-"""A hang is meant: kernels may have to be compiled on a machine that does much else."""
+SECONDS = 300
+"""A hang is meant: kernels may have to be compiled on a machine that does much else. Then the process is killed."""
 
 
 class Running:
@@ -41,21 +42,30 @@ class Running:
     def wait(self) -> int:
         assert self.process.stderr is not None
         self.said += self.process.stderr.readlines()
-        return self.process.wait(SECONDS)
+        return self.process.wait()
+
+
+def _as_from_a_terminal() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def running(
     *arguments: object, folder: Path | None = None, stdout: int | None = subprocess.DEVNULL
 ) -> Iterator[Running]:
-    """Run a command; it is killed if it still runs at the end."""
+    """Run a command, as from a terminal: tests may themselves run under nohup, which it would take over. It is killed
+    if it still runs at the end."""
     process = subprocess.Popen(
         [*KWIRE, *map(str, arguments)], cwd=folder or ROOT, text=True, stdin=subprocess.DEVNULL, stdout=stdout,
-        stderr=subprocess.PIPE, env=None,
+        stderr=subprocess.PIPE, preexec_fn=_as_from_a_terminal,
     )  # fmt: skip
+    bound = threading.Timer(SECONDS, process.kill)
+    bound.start()
     try:
         yield Running(process)
     finally:
+        bound.cancel()
         if process.poll() is None:
             process.kill()
         process.wait()
