@@ -348,11 +348,12 @@ async function messages() {
     for (const one of sides) element(`about-${one}`).textContent = "not in this dataset";
     return tell("the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
   }
-  const busy = setTimeout(() => tell("reading the messages …"), 150);
+  const reading = "reading the messages …", before = status.textContent;
+  const busy = setTimeout(() => { if (status.textContent === before) tell(reading); }, 150); // else it said more since
   const found = await Promise.allSettled(sides.map((one) => ask("message", { key, side: one })));
   clearTimeout(busy);
   if (mine !== round) return;
-  tell("");
+  if ([before, reading].includes(status.textContent)) tell("");
   found.forEach((one, at) => {
     const name = /** @type {"request" | "response"} */ (sides[at]);
     const about = element(`about-${name}`);
