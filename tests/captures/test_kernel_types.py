@@ -48,7 +48,7 @@ def test_no_kernel_takes_or_gives_anything_at_all(package: str) -> None:
 
 FAULTS = {
     "captures/flows.py": {
-        "rebuild_buckets(buckets, self.tables.keys, before.state[_S_FLOWS])": (
+        "rebuild_buckets(buckets, self.tables.keys, before.state[S_FLOWS])": (
             "rebuild_buckets(buckets, self.tables.keys)",
             'Missing positional argument "flows" in call to "rebuild_buckets"',
         ),
