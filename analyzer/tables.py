@@ -7,38 +7,23 @@ sizes int64 bytes named `..._bytes`; absent is null, never -1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
+
+from analyzer.meaning_tables import CLIENTS, FINDINGS, GROUPS, OFFSETS, READERS, REBALANCES, TRANSACTIONS
+from analyzer.shared_columns import ERRORS, KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
+
+__all__ = [
+    "ABOUT", "BATCHES", "CONNECTIONS", "ERRORS", "EXCHANGES", "FINDINGS", "FORMAT_VERSION", "HEADERS", "LEADERS",
+    "MEANING", "OFFSETS", "OPAQUE_REASONS", "OUTCOMES", "PARTITIONS", "READABLE_VERSIONS", "RECORDS", "REPLAYED",
+    "RUN_TABLES", "STRINGS", "TABLES", "TIME", "Column", "schema",
+]  # fmt: skip
 
 FORMAT_VERSION = 2
 """Of datasets that are written: 2 has the tables of `MEANING` and the parts of latencies."""
 READABLE_VERSIONS = (1, 2)
 """Of datasets that are read; what an older one lacks is null, and its tables of `MEANING` are empty."""
 
-TIME = pa.timestamp("us", tz="UTC")
-ERRORS = pa.list_(pa.struct([("code", pa.int16()), ("error", pa.string()), ("count", pa.int32())]))
-STRINGS = pa.list_(pa.string())
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: name, type, and what it holds."""
-
-    name: str
-    type: pa.DataType
-    about: str
-
-
-def _columns(*rows: tuple[str, pa.DataType, str]) -> tuple[Column, ...]:
-    return tuple(Column(*row) for row in rows)
-
-
-_KEY = _columns(
-    ("capture", pa.string(), "Name of the capture point."),
-    ("connection", pa.string(), "`client_ip:port-broker_ip:port#n`; n counts the uses of that four-tuple."),
-)
-_END_POINTS = _columns(
+_END_POINTS = columns(
     ("client_ip", pa.string(), "Address of the side that sends requests."),
     ("client_port", pa.int32(), "Its TCP port."),
     ("broker_ip", pa.string(), "Address of the side that answers."),
@@ -46,13 +31,13 @@ _END_POINTS = _columns(
 )
 
 EXCHANGES = (
-    *_KEY,
-    *_columns(
+    *KEY,
+    *columns(
         ("exchange", pa.int64(), "Ordinal, from 0, of the request frame in its direction; null for an orphan."),
         ("reply", pa.int64(), "Ordinal, from 0, of the response frame in its direction; null where none."),
     ),
     *_END_POINTS,
-    *_columns(
+    *columns(
         ("api_key", pa.int16(), "Kafka's number of the API."),
         ("api", pa.string(), "Kafka's name of the API, as `Produce`; null where unknown."),
         ("api_version", pa.int16(), "Version that the request header says."),
@@ -113,15 +98,15 @@ OPAQUE_REASONS = (
 )  # fmt: skip
 
 _MESSAGE = (
-    *_KEY,
-    *_columns(
+    *KEY,
+    *columns(
         ("exchange", pa.int64(), "Ordinal of the request frame, as in `exchanges`; null for an orphan."),
         ("reply", pa.int64(), "Ordinal of the response frame; null where none."),
     ),
 )
 _RECORD_SET = (
     *_MESSAGE,
-    *_columns(
+    *columns(
         ("topic", pa.string(), "The topic, as the message or the folder says it; null where it says an id."),
         ("topic_id", pa.string(), "The topic's id, where the message says one: Kafka's 22 characters of base64url."),
         ("partition", pa.int32(), "Partition."),
@@ -132,7 +117,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 BATCHES = (
     *_RECORD_SET,
-    *_columns(
+    *columns(
         ("base_offset", pa.int64(),
          "Offset of the first record; magic 0 and 1: the message's own, of a compressed one the last inside."),
         ("magic", pa.int8(), "Format: 2 since 0.11 (KIP-98), 1 since 0.10 (KIP-32), 0 before: a row a message then."),
@@ -157,7 +142,7 @@ BATCHES = (
 
 RECORDS = (
     *_RECORD_SET,
-    *_columns(
+    *columns(
         ("batch", pa.int64(), "`base_offset` of its batch."),
         ("offset", pa.int64(), "Offset; in a request as the producer counts, mostly from 0."),
         ("timestamp", TIME, "Timestamp; null where it has none (-1, magic 0) or one outside the years 1 to 9999."),
@@ -175,9 +160,9 @@ RECORDS = (
 )  # fmt: skip
 
 CONNECTIONS = (
-    *_KEY,
+    *KEY,
     *_END_POINTS,
-    *_columns(
+    *columns(
         ("first_time", TIME, "First packet."),
         ("last_time", TIME, "Last packet."),
         ("client_packets", pa.int64(), "TCP packets that the client sent."),
@@ -225,17 +210,11 @@ CONNECTIONS = (
 )  # fmt: skip
 
 NODES = pa.list_(pa.int32())
-_TOPIC_PARTITION = _columns(
-    ("topic", pa.string(), "Topic, where the message says its name; null where it says an id."),
-    ("topic_id", pa.string(), "Topic id, where the message says it."),
-    ("partition", pa.int32(), "Partition index."),
-)
-
 PARTITIONS = (
-    *_KEY,
+    *KEY,
     *EXCHANGES[2:4],
-    *_TOPIC_PARTITION,
-    *_columns(
+    *TOPIC_PARTITION,
+    *columns(
         ("error_code", pa.int16(), "Error of this topic-partition in the response; 0 on success, null: not answered."),
         ("error", pa.string(), "Its name; null on success."),
         ("offset", pa.int64(), "The offset that the exchange is about: see `offset_kind`."),
@@ -259,10 +238,10 @@ PARTITIONS = (
 )  # fmt: skip
 
 LEADERS = (
-    _KEY[0],
+    KEY[0],
     Column("time", TIME, "Last byte of the response that said so."),
-    *_TOPIC_PARTITION,
-    *_columns(
+    *TOPIC_PARTITION,
+    *columns(
         ("leader", pa.int32(), "Node id of the leader; null: there is none."),
         ("leader_epoch", pa.int32(), "Its epoch; null where the version does not say it."),
         ("isr", NODES, "Node ids of the in-sync replicas; null in a redirect, which does not say them."),
@@ -270,8 +249,8 @@ LEADERS = (
 )
 
 BROKERS = (
-    _KEY[0],
-    *_columns(
+    KEY[0],
+    *columns(
         ("node_id", pa.int32(), "Broker's id."),
         ("host", pa.string(), "Host that it advertises."),
         ("port", pa.int32(), "Port that it advertises."),
@@ -280,16 +259,16 @@ BROKERS = (
 )
 
 TOPIC_IDS = (
-    _KEY[0],
-    *_columns(
+    KEY[0],
+    *columns(
         ("topic_id", pa.string(), "Kafka's 22 characters of base64url."),
         ("topic", pa.string(), "The topic's name, as some message of this capture point said beside the id."),
     ),
 )
 
 API_VERSIONS = (
-    *_KEY,
-    *_columns(
+    *KEY,
+    *columns(
         ("broker", pa.string(), "`ip:port` of the broker that answered."),
         ("api_key", pa.int16(), "Kafka's number of the API."),
         ("min", pa.int16(), "Lowest version that it offers."),
@@ -298,8 +277,8 @@ API_VERSIONS = (
 )
 
 MESSAGES = (
-    *_KEY,
-    *_columns(
+    *KEY,
+    *columns(
         ("exchange", pa.int64(), "Ordinal of the request frame; null for a response."),
         ("reply", pa.int64(), "Ordinal of the response frame; null for a request."),
         ("direction", pa.string(), "`request` or `response`."),
@@ -314,8 +293,8 @@ REPLAYED = "replay:"
 """What the capture name of replayed rows begins with, in the `exchanges` and `messages` of a RUN."""
 
 OUTCOMES = (
-    *_KEY,
-    *_columns(
+    *KEY,
+    *columns(
         ("exchange", pa.int64(), "Ordinal of the captured request; null for a response without one."),
         ("reply", pa.int64(), "Ordinal of the captured response; null where none."),
         ("step", pa.int64(), "Number of the step in the plan; null where there is none."),
@@ -346,7 +325,7 @@ OUTCOMES = (
 )  # fmt: skip
 
 REMAPS = (
-    *_columns(
+    *columns(
         ("capture", pa.string(), "Name of the capture point."),
         ("kind", pa.string(),
          "`producer` (id/epoch), `member`, `generation`, `topic_id`, `fetch_session`, `offset`, `node`."),
@@ -358,7 +337,7 @@ REMAPS = (
 )  # fmt: skip
 
 AUDIT = (
-    *_columns(
+    *columns(
         ("topic", pa.string(), "The topic, as the target calls it."),
         ("partition", pa.int32(), "Its partition."),
         ("acknowledged", pa.int64(), "Records that the target acknowledged in the replay."),
@@ -371,184 +350,6 @@ AUDIT = (
         ("first_missing_offset", pa.int64(), "The target's offset of the first that is missing; null: none is."),
     ),
 )  # fmt: skip
-
-# --- meaning ----------------------------------------------------------------------------------------------------------
-
-EVIDENCE = pa.struct([("connection", pa.string()), ("exchange", pa.int64()), ("reply", pa.int64())])
-"""The key of an exchange within its capture point."""
-VERSIONS = pa.list_(
-    pa.struct(
-        [("api", pa.string()), ("min_version", pa.int16()), ("max_version", pa.int16()), ("exchanges", pa.int64())]
-    )
-)
-ASSIGNMENT = pa.list_(
-    pa.struct([("member_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())])
-)
-STOPPED = pa.list_(pa.struct([("member_id", pa.string()), ("stopped_us", pa.int64())]))
-PLACES = pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32())]))
-COMMITS = pa.list_(
-    pa.struct(
-        [("group_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-    )
-)
-WORDS = pa.map_(pa.string(), pa.string())
-
-_EXCHANGE = _columns(
-    ("connection", pa.string(), "Connection of the exchange that said so."),
-    ("exchange", pa.int64(), "Ordinal of its request frame; null for an orphan."),
-    ("reply", pa.int64(), "Ordinal of its response frame; null where none."),
-)
-
-CLIENTS = (
-    _KEY[0],
-    *_columns(
-        ("client_id", pa.string(), "Client id as sent; null: none."),
-        ("client_ip", pa.string(), "Its address."),
-        ("software_name", pa.string(), "Its software, from ApiVersions v3 and newer (KIP-511)."),
-        ("software_version", pa.string(), "Its version."),
-        ("principal", pa.string(), "The name it logged in with by SASL; never more of it."),
-        ("group_ids", STRINGS, "Groups that its requests name."),
-        ("topics_written", STRINGS, "Topics of its Produce requests."),
-        ("topics_read", STRINGS, "Topics of its Fetch and ShareFetch requests."),
-        ("apis", VERSIONS, "APIs that it used: lowest and highest version, exchanges."),
-        ("connections", pa.int64(), "Its connections."),
-        ("exchanges", pa.int64(), "Its exchanges."),
-        ("errors", pa.int64(), "Those of them with an error."),
-        ("first_time", TIME, "First byte of its first request."),
-        ("last_time", TIME, "Last byte of its last exchange."),
-    ),
-)
-
-READERS = (
-    *_KEY,
-    *_columns(
-        ("session_id", pa.int32(), "Fetch session (KIP-227); null: none."),
-        ("client_id", pa.string(), "Client id of its requests."),
-        ("group_id", pa.string(), "Group that the same client is a member of, where the capture says so."),
-    ),
-    *_TOPIC_PARTITION,
-    *_columns(
-        ("from_time", TIME, "Request that first asked for it."),
-        ("to_time", TIME, "End of the last answer of the session that it was part of."),
-        ("first_offset", pa.int64(), "First offset asked for."),
-        ("last_offset", pa.int64(), "Offset after the last record that it got, else the last one asked for."),
-        ("records", pa.int64(), "Records in its answers, as batch headers say; null where only content would say."),
-        ("record_bytes", pa.int64(), "Bytes of them."),
-        ("start_seen", pa.bool_(), "The capture saw the session begin."),
-        ("isolation_level", pa.int8(), "0 read uncommitted, 1 read committed."),
-    ),
-)
-
-GROUPS = (
-    _KEY[0],
-    *_columns(
-        ("time", TIME, "When it happened: end of the answer, or of the request that had none."),
-        ("group_id", pa.string(), "Group that it is about."),
-        ("protocol", pa.string(), "`classic`, `consumer` (KIP-848), `share`, `streams`, `connect`."),
-        ("event", pa.string(),
-         "`join`, `sync` (or a newer heartbeat that was answered with an assignment), `heartbeat_failed`, `leave`, "
-         "`expired` (inferred, only where proven), `commit_failed`, `coordinator_moved`."),
-        ("member_id", pa.string(), "Member that it is about."),
-        ("group_instance_id", pa.string(), "Its static name (KIP-345)."),
-        ("client_id", pa.string(), "Its client id."),
-        ("client_ip", pa.string(), "Its address."),
-        ("generation", pa.int32(), "Generation of the group, or epoch of the member."),
-        ("session_timeout_ms", pa.int64(), "JoinGroup: how long the member may be silent."),
-        ("rebalance_timeout_ms", pa.int64(),
-         "JoinGroup 1 and later, and the newer heartbeats where they say it: how long it may take to join, which "
-         "clients set to their longest time between polls (`max.poll.interval.ms`)."),
-        ("error", pa.string(), "Error of the answer; null on success."),
-    ),
-    *_EXCHANGE,
-)
-
-REBALANCES = (
-    _KEY[0],
-    *_columns(
-        ("group_id", pa.string(), "Group that it is about."),
-        ("protocol", pa.string(), "As in `groups`."),
-        ("generation", pa.int32(), "Generation or group epoch that it led to; null: none was seen."),
-        ("began", TIME, "The event that set it off, else the first sign of it."),
-        ("ended", TIME, "The last member had its assignment; null: not seen."),
-        ("trigger", pa.string(),
-         "`join`, `leave`, `expired`, `metadata` (a member with other topics, or partitions that the group never had), "
-         "`coordinator` (it moved, and a member joined elsewhere), `unknown`."),
-        ("trigger_member", pa.string(),
-         "Member that set it off, where one did; of `unknown`: one that joined again by itself."),
-        ("evidence", EVIDENCE, "Exchange that shows the trigger."),
-        ("members_before", STRINGS, "Members before, as far as seen."),
-        ("members_after", STRINGS, "Members after."),
-        ("assignment_before", ASSIGNMENT,
-         "Who had which partition before, as far as seen. Of Connect: connector and task (null: the connector itself); "
-         "of streams groups: subtopology and task."),
-        ("assignment_after", ASSIGNMENT, "Who had which after."),
-        ("stopped", STOPPED,
-         "By member: the largest gap in its fetched records, from its last before to its first after; those without "
-         "either are not listed."),
-    ),
-)  # fmt: skip
-
-OFFSETS = (
-    _KEY[0],
-    Column("time", TIME, "When it happened."),
-    Column("group_id", pa.string(), "Group; null: a reader without one."),
-    *_TOPIC_PARTITION,
-    *_columns(
-        ("offset", pa.int64(), "Offset committed or gone to; null: a refused reset."),
-        ("previous", pa.int64(), "The one before it of this group and partition; null: not seen."),
-        ("step", pa.int64(), "`offset - previous`; below 0: a step back."),
-        ("kind", pa.string(),
-         "`commit`, `txn_commit`, `reset`, `zookeeper` (a v0 commit, or ZooKeeper itself), `replica` (a record of "
-         "`__consumer_offsets`)."),
-        ("member_id", pa.string(), "Member that committed."),
-        ("client_id", pa.string(), "Its client id."),
-        ("leader_epoch", pa.int32(), "Leader epoch committed; null: none."),
-        ("error", pa.string(), "Error of the answer; null on success."),
-    ),
-    *_EXCHANGE,
-)  # fmt: skip
-
-TRANSACTIONS = (
-    _KEY[0],
-    *_columns(
-        ("transactional_id", pa.string(), "Transactional id; null where only the producer's id was seen."),
-        ("producer_id", pa.int64(), "Producer id."),
-        ("producer_epoch", pa.int16(), "Its epoch."),
-        ("began", TIME, "First request of the transaction."),
-        ("ended", TIME, "End of the answer to what ended it; null: not seen."),
-        ("outcome", pa.string(),
-         "`committed`, `aborted`, `fenced`, `open` (the capture ended first), `unknown` (its end was not seen)."),
-        ("duration_us", pa.int64(), "`ended - began`."),
-        ("timeout_ms", pa.int64(), "When the coordinator aborts it, as InitProducerId said; null: not seen."),
-        ("partitions", PLACES, "Partitions that it wrote or added."),
-        ("records", pa.int64(), "Records in its batches; null where that is not known."),
-        ("offsets", COMMITS, "Offsets committed in it."),
-        ("fenced_by", pa.string(), "Client that took over its transactional id: `client_id@client_ip`."),
-        ("client_id", pa.string(), "Client id of its producer."),
-        ("evidence", EVIDENCE, "Exchange that ended it, else the last of it."),
-    ),
-)  # fmt: skip
-
-FINDINGS = (
-    _KEY[0],
-    *_columns(
-        ("severity", pa.string(), "`note`, `warning`, `error`."),
-        ("code", pa.string(), "Rule: `kwire findings --explain CODE`."),
-        ("family", pa.string(), "Family of rules that it belongs to."),
-        ("text", pa.string(), "One sentence."),
-        ("who", WORDS, "Whom it is about: `client_id`, `client_ip`, `broker`, `connection`."),
-        ("what", WORDS, "What: `topic`, `partition`, `group_id`, `api` and others."),
-        ("count", pa.int64(), "How many exchanges, batches or events."),
-        ("since", TIME, "First of them."),
-        ("until", TIME, "Last of them."),
-        ("cause", pa.string(), "Why, where that is known."),
-        ("proven", pa.bool_(), "The cause is proven; false: probable."),
-        ("advice", pa.string(), "What to do."),
-        ("first", EVIDENCE, "First piece of evidence."),
-        ("worst", EVIDENCE, "Worst piece of evidence."),
-        ("last", EVIDENCE, "Last piece of evidence."),
-    ),
-)
 
 TABLES: dict[str, tuple[Column, ...]] = {
     "exchanges": EXCHANGES,

@@ -9,7 +9,7 @@ import numpy as np
 from analyzer.findings import roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen, busiest, grouped, highest
+from analyzer.findings.seen import SECOND, Seen, busiest, highest, parted
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, name, some
 from analyzer.protocol import names
@@ -31,9 +31,7 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.METADATA)
     known = seen.exchanges.asked != NULL
     first = -highest(seen.client[known], -seen.exchanges.asked[known], len(seen.clients), -np.iinfo(np.int64).max)
-    order, starts, ends = grouped(seen.client[rows])
-    for number in np.flatnonzero(ends - starts >= at.rate * at.window_s).tolist():
-        mine = rows[order[starts[number] : ends[number]]]
+    for mine in parted(rows, seen.client[rows], least=at.rate * at.window_s):
         begun = int(first[seen.client[mine[0]]]) + int(at.start_s * SECOND)
         mine = mine[seen.exchanges.asked[mine] >= begun]
         mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]

@@ -12,7 +12,7 @@ from analyzer.findings.answers import about, found, of, taken
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run
-from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped
+from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped, parted
 from analyzer.findings.words import client, count, name, place
 from analyzer.protocol import names
 
@@ -33,9 +33,7 @@ REBALANCE_IN_PROGRESS = 27
 def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.OFFSET_COMMIT)
     groups, named = seen.groups
-    order, starts, ends = grouped(seen.client[rows], seen.broker[rows], groups[rows])
-    for number in np.flatnonzero(ends - starts >= at.rate * at.window_s).tolist():
-        mine = rows[order[starts[number] : ends[number]]]
+    for mine in parted(rows, seen.client[rows], seen.broker[rows], groups[rows], least=at.rate * at.window_s):
         mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
         most, first, past = busiest(seen.exchanges.asked[mine], int(at.window_s * SECOND) - 1)
         if most < at.rate * at.window_s:
@@ -126,10 +124,8 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
             bad[int(parts.owner[part])].append(int(parts.place[part]))
         taken_ = of_commits[parts.error[of_commits] == 0]
         owner = parts.owner[taken_]
-        order, starts, ends = grouped(groups[owner], parts.place[taken_])
         good = {}
-        for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-            mine = taken_[order[start:stop]]
+        for mine in parted(taken_, groups[owner], parts.place[taken_]):
             key = int(groups[parts.owner[mine[0]]]), int(parts.place[mine[0]])
             good[key] = np.sort(seen.exchanges.answered[parts.owner[mine]])
         seen.memo["commits"] = bad, good

@@ -12,7 +12,7 @@ from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen, api_name, busiest, grouped, highest
+from analyzer.findings.seen import SECOND, Seen, api_name, busiest, grouped, highest, parted
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, name, place, size
 from analyzer.protocol import names
@@ -110,9 +110,7 @@ def spin(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator[Found]:
     quick = _empty_at_once(seen, quick_ms * 1000)
-    order, starts, ends = grouped(seen.exchanges.link[quick])
-    for number in np.flatnonzero(ends - starts >= answers).tolist():
-        rows = quick[order[starts[number] : ends[number]]]
+    for rows in parted(quick, seen.exchanges.link[quick], least=answers):
         when = seen.exchanges.answered[rows]
         rows, when = rows[np.argsort(when, kind="stable")], np.sort(when)
         most, first, _ = busiest(when, SECOND)
@@ -312,11 +310,9 @@ def _fallen(seen: Seen, epoch: np.ndarray) -> Iterator[Found]:
 def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     read = reads(seen)
     known = np.flatnonzero((read.lag != NULL) & (read.lag >= 0))
-    order, starts, ends = grouped(seen.client[read.owner[known]], read.place[known])
     width = int(at.window_s * SECOND)
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = known[order[start:stop]]
-        if stop - start <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
+    for mine in parted(known, seen.client[read.owner[known]], read.place[known]):
+        if len(mine) <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
             continue
         window = (read.time[mine] - read.time[mine[0]]) // width
         last = mine[np.append(window[1:] != window[:-1], True)]
@@ -350,12 +346,10 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     read = reads(seen)
     position = read.position()
     ends, followed, rebalanced = _last_ends(seen), _followed(seen), _rebalanced(seen)
-    order, starts, stops = grouped(seen.client[read.owner], read.place)
     latest = np.full(len(seen.clients), NULL)
     moved = np.flatnonzero(read.size > 0)
     latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        mine = order[start:stop]
+    for mine in parted(np.arange(len(read.owner)), seen.client[read.owner], read.place):
         mine = mine[position[mine] != NULL]
         if not len(mine) or seen.between_brokers[seen.client[read.owner[mine[0]]]]:
             continue
@@ -482,9 +476,7 @@ def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
     took = np.where((began != NULL) & (rows.answered != NULL), rows.answered - began, 0)
     slow = np.flatnonzero((took >= at.transfer_s * SECOND) & (sent * SECOND < at.rate * took) & (sent > 0))
     slow = slow[~seen.between_brokers[seen.client[slow]]]
-    order, starts, ends = grouped(seen.client[slow], seen.broker[slow])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = slow[order[start:stop]]
+    for mine in parted(slow, seen.client[slow], seen.broker[slow]):
         worst = int(mine[took[mine].argmax()])
         who = seen.who(int(seen.client[worst]), int(seen.broker[worst]))
         text = f"{who['broker']} needed {lasting(int(took[worst]))} to send {size(int(sent[worst]))} to {client(who)}, "

@@ -12,7 +12,7 @@ from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen, busiest, grouped
+from analyzer.findings.seen import SECOND, Seen, busiest, parted
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
@@ -206,9 +206,7 @@ def _by_client(seen: Seen, rows: np.ndarray, clients: np.ndarray) -> dict[int, n
     """Of these clients the exchanges, by time."""
     rows = rows[arrow.among(seen.client[rows], clients) & (seen.exchanges.asked[rows] != NULL)]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
-    order, starts, ends = grouped(seen.client[rows])
-    parts = (rows[order[start:stop]] for start, stop in zip(starts.tolist(), ends.tolist(), strict=True))
-    return {int(seen.client[mine[0]]): mine for mine in parts}
+    return {int(seen.client[mine[0]]): mine for mine in parted(rows, seen.client[rows])}
 
 
 def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.ndarray:
@@ -242,10 +240,8 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     seen_whole = (seen.link_numbers("gaps") == 0)[seen.exchanges.link[rows]]
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
-    order, starts, ends = grouped(groups[rows], member[rows])
     said = _Timeouts(seen)
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = rows[order[start:stop]]
+    for mine in parted(rows, groups[rows], member[rows]):
         asked = seen.exchanges.asked[mine]
         gap = asked[1:] - np.maximum(asked[:-1], seen.exchanges.answered[mine[:-1]])
         session = said.sessions.get(members[member[mine[0]]], int(at.session_s * SECOND))
@@ -278,9 +274,7 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     groups, named = seen.groups
     generation = seen.column("generation")
     rows = rows[(seen.exchanges.error[rows] == 0) & (groups[rows] >= 0) & (seen.exchanges.answered[rows] != NULL)]
-    order, starts, ends = grouped(groups[rows], generation[rows])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = rows[order[start:stop]]
+    for mine in parted(rows, groups[rows], generation[rows]):
         asked, answered = seen.exchanges.asked[mine], seen.exchanges.answered[mine]
         together = answered >= answered.max() - SECOND
         mine, asked = mine[together], asked[together]
@@ -311,9 +305,7 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     groups, named = seen.groups
     generation, latency = seen.column("generation"), seen.column("latency_us")
     rows = rows[groups[rows] >= 0]
-    order, starts, ends = grouped(groups[rows], generation[rows])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = rows[order[start:stop]]
+    for mine in parted(rows, groups[rows], generation[rows]):
         error = seen.exchanges.error[mine]
         refused = mine[arrow.among(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
         since, until = int(seen.exchanges.asked[mine].min()), int(seen.exchanges.answered[mine].max())
@@ -426,9 +418,7 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     again, given = table.numbers("redelivered"), table.numbers("record_count")
     topics: dict[str, int] = {}
     topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
-    order, starts, ends = grouped(groups[parts.owner[rows]], topic_of[parts.place[rows]])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = rows[order[start:stop]]
+    for mine in parted(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
         group = named[groups[parts.owner[mine[0]]]] if groups[parts.owner[mine[0]]] >= 0 else None
         for event in gone.get(group, ()):
             after = seen.exchanges.answered[parts.owner[mine]] - event["time"]

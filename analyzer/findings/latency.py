@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, Seen, api_name, grouped
+from analyzer.findings.seen import HELD, SECOND, Seen, api_name, parted
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, share
 from analyzer.protocol import names
@@ -49,10 +49,8 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if len(rows) < at.answers:
         return
     window = (seen.exchanges.answered[rows] - seen.span[0]) // int(at.window_s * SECOND)
-    order, starts, ends = grouped(seen.broker[rows], seen.exchanges.api[rows], window)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
-    for number in np.flatnonzero(ends - starts >= at.answers).tolist():
-        mine = rows[order[starts[number] : ends[number]]]
+    for mine in parted(rows, seen.broker[rows], seen.exchanges.api[rows], window, least=at.answers):
         late = _quantile(spent[mine], 99)
         key = int(seen.broker[mine[0]]), int(seen.exchanges.api[mine[0]])
         if late >= at.note_ms * 1000 and late > worst.get(key, (0, mine))[0]:
@@ -166,9 +164,7 @@ def _own(seen: Seen) -> np.ndarray:
 def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
     throttle = seen.column("throttle_us")
     rows = np.flatnonzero(throttle > 0)
-    order, starts, ends = grouped(seen.client[rows], seen.broker[rows])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = rows[order[start:stop]]
+    for mine in parted(rows, seen.client[rows], seen.broker[rows]):
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
         whole, longest = int(throttle[mine].sum()), int(throttle[mine].max())
@@ -231,9 +227,7 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     if queue.max(initial=0) < at.queue_ms * 1000:
         return
     rows = np.flatnonzero((queue != NULL) & (latency != NULL))
-    order, starts, ends = grouped(seen.client[rows], seen.broker[rows], seen.exchanges.api[rows])
-    for number in np.flatnonzero(ends - starts >= at.answers).tolist():
-        mine = rows[order[starts[number] : ends[number]]]
+    for mine in parted(rows, seen.client[rows], seen.broker[rows], seen.exchanges.api[rows], least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
         if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
             continue

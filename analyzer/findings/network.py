@@ -9,7 +9,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name, busiest, grouped, highest
+from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name, busiest, highest, parted
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
@@ -67,11 +67,9 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = rows[~arrow.among(rows, roots.refused_versions(seen))]
     later = _next_answered(seen, rows)
     keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]
-    order, starts, ends = grouped(*keys)
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = rows[order[start:stop]]
+    for some in parted(np.arange(len(rows)), *keys):
+        mine, passed = rows[some], int(later[some].sum())
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
-        passed = int(later[order[start:stop]].sum())
         closed = {seen.closed[link] for link in seen.exchanges.link[mine].tolist()}
         if passed:
             cause = "later requests of the same connection were answered"
@@ -340,9 +338,7 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     windows = (end - begin) // width
     if windows < 6:
         return
-    order, starts, ends = grouped(seen.broker_of[fresh])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        links = fresh[order[start:stop]]
+    for links in parted(fresh, seen.broker_of[fresh]):
         links = links[np.argsort(first[links], kind="stable")]
         most, at_, past = busiest(first[links], width)
         counts = np.bincount((first[links] - begin) // width, minlength=windows)

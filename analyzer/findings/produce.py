@@ -12,7 +12,7 @@ from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import Trouble
-from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped
+from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, parted
 from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, name, place, share, size, some
 from analyzer.protocol import names
@@ -179,9 +179,7 @@ def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
     acks = seen.column("acks")
     wrong = (acks == 0) | ((acks == 1) if strict else False)
     rows = np.flatnonzero(wrong & (seen.exchanges.api == names.PRODUCE))
-    order, starts, ends = grouped(seen.client[rows], acks[rows])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = rows[order[start:stop]]
+    for mine in parted(rows, seen.client[rows], acks[rows]):
         topics = _topics(seen, mine)
         who, level = seen.who(int(seen.client[mine[0]])), int(acks[mine[0]])
         text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
@@ -211,11 +209,8 @@ def _repeats(made: Batches) -> list[_Repeat]:
     """Batches of idempotent producers that came in two requests: same producer, epoch, partition and sequence."""
     chosen = np.flatnonzero((made.producer != NULL) & (made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))
     key = [made.producer[chosen], made.epoch[chosen], made.place[chosen], made.sequence[chosen]]
-    order, starts, ends = grouped(*key)
-    repeated = np.flatnonzero(ends - starts > 1)
     found_ = []
-    for number in repeated.tolist():
-        mine = chosen[order[starts[number] : ends[number]]]
+    for mine in parted(chosen, *key, least=2):
         # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
         same = [row for row in mine[1:].tolist() if made.records[row] == made.records[mine[0]]]
         found_ += [_Repeat(int(mine[0]), row) for row in same if made.owner[row] != made.owner[mine[0]]]
@@ -367,10 +362,7 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(made.row):
         return
     rows = np.flatnonzero((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
-    order, starts, ends = grouped(seen.client[rows], seen.broker[rows])
-    many = np.flatnonzero(ends - starts >= at.rate * at.window_s)
-    for number in many.tolist():
-        mine = rows[order[starts[number] : ends[number]]]
+    for mine in parted(rows, seen.client[rows], seen.broker[rows], least=at.rate * at.window_s):
         asked = np.sort(seen.exchanges.asked[mine])
         most, first, past = busiest(asked, int(at.window_s * SECOND))
         if most < at.rate * at.window_s:
@@ -453,9 +445,7 @@ def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(wrong):
         return
     owner, (where, places) = seen.owners(table), seen.placed(table)
-    order, starts, ends = grouped(where[wrong])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = wrong[order[start:stop]]
+    for mine in parted(wrong, where[wrong]):
         rows = [int(row) for row in owner[mine].tolist() if row >= 0]
         conflicts = seen.link_numbers("overlap_conflicts")[seen.exchanges.link[rows]].any() if rows else False
         if conflicts:
@@ -496,9 +486,7 @@ def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
         topic_of[number] = topics.setdefault(topic, len(topics))
     listed = list(topics)
     if len(off):
-        order, starts, ends = grouped(seen.client[made.owner[off]], topic_of[made.place[off]])
-        for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-            mine = off[order[start:stop]]
+        for mine in parted(off, seen.client[made.owner[off]], topic_of[made.place[off]]):
             most = int(ahead[mine].max())
             topic = listed[int(topic_of[made.place[mine[0]]])]
             who = seen.who(int(seen.client[made.owner[mine[0]]]))

@@ -11,7 +11,7 @@ import datetime
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -471,6 +471,13 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         change[1:] |= sorted_key[1:] != sorted_key[:-1]
     starts = np.flatnonzero(change)
     return order, starts, np.append(starts[1:], len(order))
+
+
+def parted(rows: np.ndarray, *keys: np.ndarray, least: float = 1) -> Iterator[np.ndarray]:
+    """The rows of each combination of keys that has at least so many, in order of the keys. A key has a value a row."""
+    order, starts, ends = grouped(*keys)
+    for number in np.flatnonzero(ends - starts >= least).tolist():
+        yield rows[order[starts[number] : ends[number]]]
 
 
 def _as_one(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:

@@ -12,7 +12,7 @@ from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, runs
-from analyzer.findings.seen import SECOND, Seen, grouped
+from analyzer.findings.seen import SECOND, Seen, parted
 from analyzer.findings.words import client, count, lasting, name, place, share
 from analyzer.protocol import names
 
@@ -123,9 +123,7 @@ def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int
 def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
     read, timeouts = reads(seen), _timeouts(seen)
     known = np.flatnonzero((read.stable >= 0) & (read.end >= 0))
-    order, starts, ends = grouped(read.place[known])
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = known[order[start:stop]]
+    for mine in parted(known, read.place[known]):
         last = int(read.stable[mine[-1]])
         same = mine[read.stable[mine] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])

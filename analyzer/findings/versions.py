@@ -10,7 +10,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import NO_CODE, Seen, api_name, grouped
+from analyzer.findings.seen import NO_CODE, Seen, api_name, parted
 from analyzer.findings.words import client, count, name
 from analyzer.protocol import names
 
@@ -54,10 +54,8 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
     known = (rows.api >= 0) & (rows.api < len(low)) & (rows.version != NO_CODE)
     old = np.flatnonzero(known & (rows.version < low[np.where(known, rows.api, 0)]))
     old = old[~seen.between_brokers[seen.client[old]]] if len(old) else old
-    order, starts, ends = grouped(seen.client[old])
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
-    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
-        mine = old[order[start:stop]]
+    for mine in parted(old, seen.client[old]):
         used = sorted({(api_name(int(rows.api[row])), int(rows.version[row])) for row in mine.tolist()})
         shown = ", ".join(f"{api} {version}" for api, version in used[:6])
         shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
