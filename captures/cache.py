@@ -129,13 +129,18 @@ def replace(path: Path, content: bytes) -> None:
     with contextlib.suppress(OSError):
         _make(path.parent)
         number, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-        try:
-            with open(number, "wb") as file:
-                file.write(content)
-            os.replace(name, path)
-        except OSError:
-            os.unlink(name)
-            raise
+        put(number, name, path, content)
+
+
+def put(descriptor: int, part: str, path: str | Path, content: bytes) -> None:
+    """Fill the open file `part`, and give it the name `path`: that is there whole or not at all. Raises OSError."""
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(part, path)
+    except OSError:
+        os.unlink(part)
+        raise
 
 
 def content_of(path: Path) -> bytes:

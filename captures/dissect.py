@@ -148,13 +148,9 @@ class Dissector:
         windows = Windows(source, self._pool)
         begun = stopped = False
         while not (stopped or windows.ended):
-            window = windows.read()
+            window = windows.read(0 if begun else layouts.PCAP_HEADER_BYTES)
             at = window.at
             if not begun:
-                if window.end - at < layouts.PCAP_HEADER_BYTES and not windows.ended:
-                    windows.leave(window, at, layouts.PCAP_HEADER_BYTES)
-                    window.give_back()
-                    continue
                 at += layout.begin(bytes(window.buffer[at : min(window.end, at + layouts.PCAP_HEADER_BYTES)]))
                 begun = True
             why, needed = FULL, 0

@@ -329,13 +329,9 @@ class Reader:
         begun = stopped = False
         windows = Windows(source, self._pool)
         while not (stopped or windows.ended):
-            window = windows.read()
+            window = windows.read(0 if begun else layouts.PCAP_HEADER_BYTES)
             at = window.at
             if not begun:
-                if window.end - at < layouts.PCAP_HEADER_BYTES and not windows.ended:
-                    windows.leave(window, at, layouts.PCAP_HEADER_BYTES)
-                    window.give_back()
-                    continue
                 head = bytes(window.buffer[at : min(window.end, at + layouts.PCAP_HEADER_BYTES)])
                 at += self._begin(source, layout, head)
                 begun = True

@@ -154,8 +154,17 @@ class Windows:
         """Bytes that the last window left over."""
         return len(self._rest)
 
-    def read(self) -> Window:
-        """The next one: what was left over, and as many of the file's next bytes as there is room for."""
+    def read(self, least: int = 0) -> Window:
+        """The next one: what was left over, and as many of the file's next bytes as there is room for; of at least
+        `least` bytes, unless the file ends before."""
+        while True:
+            window = self._next()
+            if self.ended or window.end - window.at >= least:
+                return window
+            self.leave(window, window.at, least)
+            window.give_back()
+
+    def _next(self) -> Window:
         window = self._pool.take(max(self._needed, len(self._rest) + 1))
         buffer, window.at = window.buffer, window.spare
         fresh_at = window.at + len(self._rest)

@@ -11,9 +11,8 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
@@ -71,14 +70,6 @@ class Wire:
         if self.descriptor >= 0:
             self.remove()
 
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def sample_records(path: Path = SAMPLE) -> list[Record]:
     """The packets of a sample."""
@@ -97,5 +88,5 @@ def a_wire() -> Iterator[Wire]:
     except OSError as failure:
         missing.append(f"live capture: no interface of one's own ({failure}): root is needed, and /dev/net/tun")
         pytest.skip(missing[-1])
-    with wire:
+    with closing(wire):
         yield wire

@@ -76,8 +76,6 @@ class Second:
     """One second of packets' time."""
 
     number: int
-    exchanges: int = 0
-    errors: int = 0
     bytes: int = 0
     kinds: dict[Key, Tally] = field(default_factory=dict)
     clients: dict[str, list[int]] = field(default_factory=dict)
@@ -157,8 +155,6 @@ class Counts:
         latency: np.ndarray, held: np.ndarray, size: np.ndarray,
     ) -> None:  # fmt: skip
         second = self._second(number)
-        second.exchanges += len(here)
-        second.errors += int(failed[here].sum())
         second.bytes += int(size[here].sum())
         api = rows.column("api_key")[here]
         kind = np.where(api == NULL, -1, api) * len(told) + broker[here]
@@ -278,7 +274,7 @@ class Counts:
                          key=lambda one: (-one[1], one[0]))  # fmt: skip
         return Moment(
             self.time_ns if number is None else number * _SECOND_NS,
-            sum(one.exchanges for one in chosen) / length, sum(one.errors for one in chosen) / length,
+            sum(one.count for one in kinds.values()) / length, sum(one.errors for one in kinds.values()) / length,
             sum(one.bytes for one in chosen) / length, sorted(lines, key=lambda one: (-one.rate, one.api, one.broker)),
             busiest[:50], len(clients), sorted(self._since.items(), key=lambda one: (one[1], one[0])),
         )  # fmt: skip

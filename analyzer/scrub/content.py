@@ -6,7 +6,6 @@ bytes of each. What each byte is, `messages` says; what it becomes, `pseudonyms`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from analyzer.protocol.embedded import Embedded
@@ -26,6 +25,7 @@ from analyzer.scrub.messages import (
 )
 from analyzer.scrub.pseudonyms import Pseudonyms, is_public
 from analyzer.scrub.records import Kept, Records
+from analyzer.scrub.report import Report
 
 KEEPABLE: Final = {
     "names": "topics, groups, clients, members, hosts and all other strings of messages",
@@ -38,28 +38,19 @@ KEEPABLE: Final = {
 """What `--keep` may name."""
 
 
-@dataclass(slots=True)
-class Blanked:
-    """Bytes of messages that became zeros or noise, by class."""
-
-    secrets: int = 0
-    content: int = 0
-    unknown: int = 0
-
-
 class Content:
-    """Scrubs messages. `learn` all, then `settle`, then `clean` all."""
+    """Scrubs messages. `learn` all, then `settle`, then `clean` all. `report`: where it counts what it does."""
 
-    def __init__(self, key: bytes, keep: frozenset[str]) -> None:
+    def __init__(self, key: bytes, keep: frozenset[str], report: Report | None = None) -> None:
+        self.report = Report() if report is None else report
         self.addresses = Addresses(key, "addresses" in keep)
         self.pseudonyms = Pseudonyms(key, self.addresses, "names" in keep, "ids" in keep)
         self.records = Records(
-            self.pseudonyms, self._nested, Kept("keys" in keep, "values" in keep, "headers" in keep)
+            self.pseudonyms, self._nested, Kept("keys" in keep, "values" in keep, "headers" in keep), self.report
         )
         self._keep = keep
         self._messages = Messages()
         self._texts: set[bytes] = set()
-        self.blanked = Blanked()
 
     def learn(self, frame: Frame) -> None:
         """Take in what a message names."""
@@ -101,11 +92,11 @@ class Content:
                 out[start:end] = self.records.scrub(data[start:end], name)
             elif kind == SECRET:
                 out[start:end] = bytes(size)
-                self.blanked.secrets += size
+                self.report.secret_bytes += size
             elif kind == CONTENT:
                 out[start:end] = self.pseudonyms.noise(size)
-                self.blanked.content += size
+                self.report.opaque_bytes += size
             else:
                 out[start:end] = b"\xff" * size
-                self.blanked.unknown += size
+                self.report.unread_bytes += size
         return bytes(out)

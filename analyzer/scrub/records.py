@@ -30,6 +30,7 @@ from analyzer.records import checksums, codecs
 from analyzer.records import opening as r
 from analyzer.scrub.fitting import fitted
 from analyzer.scrub.pseudonyms import Pseudonyms
+from analyzer.scrub.report import Report
 from captures.kernels import NULL
 
 _HEADER_OLD: Final = 18
@@ -53,17 +54,6 @@ class Kept:
         return self.keys and self.values and self.headers
 
 
-@dataclass(slots=True)
-class Counts:
-    """What was met."""
-
-    batches: int = 0
-    records: int = 0
-    compressed: int = 0
-    lost: int = 0
-    broken: int = 0
-
-
 Nested = Callable[[bytes, Embedded | None], bytes]
 """A key or value with a format of its own -> the same with other names."""
 
@@ -79,15 +69,15 @@ class _Place:
 
 
 class Records:
-    """Scrubs record sets. `counts`: of all of them."""
+    """Scrubs record sets. `report`: where it counts them."""
 
-    def __init__(self, pseudonyms: Pseudonyms, nested: Nested, kept: Kept) -> None:
+    def __init__(self, pseudonyms: Pseudonyms, nested: Nested, kept: Kept, report: Report) -> None:
         self._pseudonyms = pseudonyms
         self._nested = nested
         self._kept = kept
         self._opener = r.Opener()
         self._limits = b.Limits()
-        self.counts = Counts()
+        self.report = report
 
     def scrub(self, data: bytes, topic: str, depth: int = 0) -> bytes:
         """A record set -> as many bytes."""
@@ -103,7 +93,7 @@ class Records:
         return bytes(out)
 
     def _entry(self, data: bytes, row: list[int], topic: str, depth: int) -> bytes:
-        self.counts.batches += 1
+        self.report.batches += 1
         right = row[b.B_CRC_OK] == 1
         if row[b.B_STATE] != b.WHOLE:
             return self._broken(data, row)
@@ -113,14 +103,14 @@ class Records:
             struct.pack_into(">I", made, 17, crc if right else crc ^ 1)
         else:
             made = bytearray(self._filled(data, list(self._old(data, 0, len(data), topic, depth)), len(data)))
-            self.counts.records += row[b.B_ATTRIBUTES] & b.CODEC_MASK == b.NONE
+            self.report.records += row[b.B_ATTRIBUTES] & b.CODEC_MASK == b.NONE
             crc = zlib.crc32(made[b.CRC_FROM_OLD :])
             struct.pack_into(">I", made, 12, crc if right else crc ^ 1)
         return bytes(made)
 
     def _broken(self, data: bytes, row: list[int]) -> bytes:
         """Not a whole batch: what of its header is there, but for the checksum, which would tell of the content."""
-        self.counts.broken += 1
+        self.report.broken_batches += 1
         kept = min(len(data), b.HEADER_V2 if row[b.B_MAGIC] == 2 else _HEADER_OLD + 8 * (row[b.B_MAGIC] == 1))
         if row[b.B_STATE] == b.BROKEN:
             kept = min(kept, _HEADER_OLD - 1)
@@ -137,15 +127,15 @@ class Records:
         codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK
         plain = data if codec == b.NONE else self._opened(codec, data)
         if plain is None:
-            self.counts.lost += 1
+            self.report.lost_batches += 1
             return self._pseudonyms.noise(len(data))
         places = self._places(header, plain, row, topic)
         if places is None:
-            self.counts.broken += 1
+            self.report.broken_batches += 1
             return self._pseudonyms.noise(len(data))
         if codec == b.NONE:
             return self._filled(plain, places, len(plain))
-        self.counts.compressed += 1
+        self.report.compressed_batches += 1
         return self._packed(codec, plain, places, data)
 
     def _opened(self, codec: int, data: bytes) -> bytes | None:
@@ -175,7 +165,7 @@ class Records:
                 found += self._record(data, record, topic)
                 for _ in range(record[r.R_HEADERS]):
                     found += self._header(data, *next(rows))
-            self.counts.records += table.shape[1]
+            self.report.records += table.shape[1]
         if len(batch) != 1 or batch.table[b.B_STATE, 0] != b.WHOLE or batch.table[b.B_REASON, 0] != b.REASON_NONE:
             return None
         return [_Place(one.start - b.HEADER_V2, one.end - b.HEADER_V2, one.new) for one in found]
@@ -247,7 +237,7 @@ class Records:
                     return again
             if made is not None:
                 return made
-        self.counts.lost += 1
+        self.report.lost_batches += 1
         return self._pseudonyms.noise(size)
 
     # -- magic 0 and 1 -------------------------------------------------------------------------------------------------
@@ -283,7 +273,7 @@ class Records:
         """The message set inside a compressed message."""
         plain = self._opened(codec, value) if depth < _DEPTH and codec <= b.ZSTD else None
         if plain is None:
-            self.counts.lost += 1
+            self.report.lost_batches += 1
             return self._pseudonyms.noise(len(value))
         places: list[_Place] = []
         sums: list[tuple[int, int, bool]] = []
@@ -299,8 +289,8 @@ class Records:
             at = stop
         if at < len(plain):
             places.append(_Place(at, len(plain), None))
-        self.counts.records += len(sums)
-        self.counts.compressed += 1
+        self.report.records += len(sums)
+        self.report.compressed_batches += 1
         return self._packed(codec, plain, places, value, lambda made: _summed(made, sums))
 
 

@@ -13,8 +13,8 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from analyzer.bulk.state import NULL
 from analyzer.failure import Failure
@@ -23,6 +23,7 @@ from analyzer.scrub.check import leaks
 from analyzer.scrub.content import Content
 from analyzer.scrub.messages import Frame
 from analyzer.scrub.packets import Packets
+from analyzer.scrub.report import Report
 from analyzer.scrub.streams import UNPLACED, FirstPass, Place, Said
 from captures import dissect as d
 from captures.files import CapturePoint
@@ -36,78 +37,6 @@ _TLS_LARGEST: Final = (1 << 14) + 2048
 _PREFIX_LARGEST: Final = 20 << 10
 _FRAME_LARGEST: Final = 100 << 20
 _APIS: Final = 256
-
-
-@dataclass(slots=True)
-class Report:
-    """What was done. `lines` for people, `json` for programs."""
-
-    packets: int = 0
-    messages: int = 0
-    names: int = 0
-    shared_names: int = 0
-    bent_addresses: int = 0
-    records: int = 0
-    batches: int = 0
-    compressed_batches: int = 0
-    lost_batches: int = 0
-    broken_batches: int = 0
-    secret_bytes: int = 0
-    opaque_bytes: int = 0
-    unread_bytes: int = 0
-    other_bytes: int = 0
-    tls_connections: int = 0
-    not_tcp_packets: int = 0
-    fragments: int = 0
-    skipped_blocks: int = 0
-    secrets_blocks: int = 0
-    texts_checked: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    def json(self) -> dict[str, Any]:
-        """As JSON."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "notes"}
-
-    def lines(self) -> list[str]:
-        """One line a matter."""
-
-        def said(count: int, what: str, plural: str = "") -> str:
-            return f"{count:,} {what if count == 1 else plural or what + 's'}"
-
-        out = [
-            f"{said(self.packets, 'packet')}, {said(self.messages, 'message')}: sizes and times as they were",
-            f"replaced: {said(self.names, 'name')}, addresses, and the content of {said(self.records, 'record')} "
-            f"in {said(self.batches, 'batch', 'batches')} ({self.compressed_batches:,} compressed again)",
-        ]
-        if self.bent_addresses:
-            out.append(
-                f"{said(self.bent_addresses, 'address', 'addresses')} named in messages kept the length as text, "
-                "so not the prefix that they share with others"
-            )
-        if self.shared_names:
-            out.append(f"{said(self.shared_names, 'name')} of a few bytes had to share a pseudonym with others")
-        if self.lost_batches:
-            out.append(
-                f"{said(self.lost_batches, 'compressed batch', 'compressed batches')} became noise: "
-                "they cannot be decompressed, or would not fit"
-            )
-        blanked = {
-            "secrets": self.secret_bytes, "bytes that nobody can read": self.unread_bytes,
-            "bytes of formats of their own": self.opaque_bytes, "bytes that are no message": self.other_bytes,
-        }  # fmt: skip
-        told = ", ".join(f"{count:,} {what}" for what, count in blanked.items() if count)
-        out += [f"blanked: {told}"] if told else []
-        left = {
-            "TLS connections": self.tls_connections, "packets that are not TCP": self.not_tcp_packets,
-            "IP fragments": self.fragments,
-        }  # fmt: skip
-        told = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
-        out += [f"zeros but for their headers: {told}"] if told else []
-        if self.secrets_blocks or self.skipped_blocks:
-            left_out = f"{self.secrets_blocks} blocks of TLS keys, {self.skipped_blocks} broken packet blocks"
-            out.append(f"left out: {left_out}")
-        out.append(f"checked: none of {said(self.texts_checked, 'text')} of 4 bytes or more is in it")
-        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +57,8 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
     """Write a clean capture of a capture point to `out`. Raises CaptureError, and Failure where the result is not clean
     or cannot be written."""
     folder = os.path.dirname(os.path.abspath(out))
-    content = Content(task.key or secrets.token_bytes(32), task.keep)
     report = Report()
+    content = Content(task.key or secrets.token_bytes(32), task.keep, report)
     try:
         progress("reading")
         first = FirstPass(point, folder, task.ports)
@@ -189,10 +118,6 @@ def _messages(said: Said, content: Content, report: Report, progress: Progress) 
     for place in said.messages:
         said.write(place, content.clean(_frame(said, place)))
     report.messages = len(said.messages)
-    counts, blanked = content.records.counts, content.blanked
-    report.records, report.batches, report.compressed_batches = counts.records, counts.batches, counts.compressed
-    report.lost_batches, report.broken_batches = counts.lost, counts.broken
-    report.secret_bytes, report.opaque_bytes, report.unread_bytes = blanked.secrets, blanked.content, blanked.unknown
     report.names, report.shared_names = content.pseudonyms.names, content.pseudonyms.shared
 
 

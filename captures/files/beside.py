@@ -11,6 +11,8 @@ import os
 import stat
 from typing import Final
 
+from captures.cache import put
+
 ENDING: Final = ".stats.json"
 _MOST_BYTES: Final = 1 << 16
 
@@ -25,14 +27,7 @@ def write(capture: str, content: bytes) -> None:
     path = path_of(capture)
     part = f"{path}.part"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(part, flags, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(part, path)
-    except OSError:
-        os.unlink(part)
-        raise
+    put(os.open(part, flags, 0o600), part, path, content)
 
 
 def dropped(capture: str) -> int | None:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def main() -> None:
         send(int(descriptor), Path(path), int(rate), float(seconds))
         return
     results = []
-    with tempfile.TemporaryDirectory(prefix="kwire-live-") as temporary, Wire() as wire:
+    with tempfile.TemporaryDirectory(prefix="kwire-live-") as temporary, closing(Wire()) as wire:
         folder = Path(temporary)
         capture = folder / "small.pcap"
         rates = {"record": asked.rate or 100_000, "watch": asked.rate or 50_000}

@@ -84,15 +84,18 @@ def capturing(
         yield begun
 
 
-def refused(arguments: Sequence[object], said: pytest.CaptureFixture[str]) -> list[str]:
-    """What a command says on stderr that cannot be done: exit code 2, one line and a hint. (In this process,
-    which is quick.)"""
+def refused(
+    command: str, arguments: Sequence[str], message: str, folder: Path, said: pytest.CaptureFixture[str]
+) -> None:
+    """A command that cannot be done says so on stderr: exit code 2, one line and a hint. `{tmp}` is the folder. (In
+    this process, which is quick.)"""
     with pytest.raises(SystemExit) as raised:
-        cli.main([str(word) for word in arguments])
+        cli.main([command, *(word.format(tmp=folder) for word in arguments)])
     assert raised.value.code == 2
     printed = said.readouterr()
     lines = [line for line in printed.err.splitlines() if "compiling" not in line]
     assert printed.out == ""
+    assert lines[0].startswith("kwire: ")
+    assert message.format(tmp=folder) in lines[0]
     assert lines[1].startswith("hint: ")
     assert len(lines) == 2
-    return lines

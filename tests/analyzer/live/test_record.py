@@ -140,10 +140,7 @@ def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkey
 def test_what_cannot_be_is_one_line_and_a_hint(
     arguments: list[str], message: str, wire: Wire, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["record", *(word.format(tmp=tmp_path) for word in arguments)]
-    line, _ = refused(words, capsys)
-    assert line.startswith("kwire: ")
-    assert message.format(tmp=tmp_path) in line
+    refused("record", arguments, message, tmp_path, capsys)
     assert not list(tmp_path.iterdir())
 
 

@@ -136,10 +136,7 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(monkeypatch: pytest
 def test_what_cannot_be_is_one_line_and_a_hint(
     arguments: list[str], message: str, wire: Wire, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["watch", *(word.format(tmp=tmp_path) for word in arguments)]
-    line, _ = refused(words, capsys)
-    assert line.startswith("kwire: ")
-    assert message.format(tmp=tmp_path) in line
+    refused("watch", arguments, message, tmp_path, capsys)
 
 
 def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
