@@ -3,7 +3,7 @@
 import { ask, givenUp } from "./api.js";
 import { PARTS } from "./columns.js";
 import { LETTERS } from "./notes.js";
-import { Rows, moved, say } from "./rows.js";
+import { Rows, heading, menuKey, moved, say } from "./rows.js";
 import { duration, printable } from "./text.js";
 
 /** @import { Column, Row } from "./columns.js" */
@@ -62,9 +62,9 @@ export class Exchanges {
       height: HEIGHT, role: "row",
       draw: (element, index) => this.draw(element, index),
       ready: (first, last) => this.ready(first, last),
+      menu: (index, event) => this.menu(index, event),
     });
     box.addEventListener("click", (event) => this.clicked(event));
-    box.addEventListener("contextmenu", (event) => this.menu(event));
     head.addEventListener("click", (event) => this.headed(event));
     head.addEventListener("contextmenu", (event) => this.headed(event, true));
   }
@@ -90,17 +90,8 @@ export class Exchanges {
     gutter.setAttribute("role", "columnheader");
     gutter.setAttribute("aria-label", "mark");
     const cells = this.columns.map((column) => {
-      const cell = document.createElement("button");
-      cell.type = "button";
-      cell.tabIndex = -1;
-      cell.setAttribute("role", "columnheader");
-      cell.dataset.id = column.id;
-      cell.title = column.about;
+      const cell = heading({ ...column, by: column.sort }, this.asked.sort);
       cell.className = column.right ? "right" : "";
-      const by = this.asked.sort.replace(/^-/, "") === column.sort;
-      const down = !this.asked.sort.startsWith("-");
-      cell.setAttribute("aria-sort", by ? (down ? "descending" : "ascending") : "none");
-      cell.textContent = column.title + (by ? (down ? " ▼" : " ▲") : "");
       return cell;
     });
     this.head.replaceChildren(gutter, ...cells);
@@ -335,7 +326,7 @@ export class Exchanges {
       this.rows.refresh(true);
       return true;
     }
-    if (event.key === "ContextMenu" || event.key === "v" || (event.key === "F10" && event.shiftKey)) {
+    if (menuKey(event)) {
       const row = this.current, column = this.columns[this.cell];
       const cell = this.box.querySelector(".cell");
       if (!row || !column || !cell) return false;
@@ -361,11 +352,11 @@ export class Exchanges {
     if (at >= 0) this.cell = at;
   }
 
-  /** @param {MouseEvent} event */
-  menu(event) {
-    const index = this.rows.at(event);
-    if (index < 0) return;
-    event.preventDefault();
+  /**
+   * @param {number} index
+   * @param {MouseEvent} event
+   */
+  menu(index, event) {
     this.pick(event);
     this.choose(index);
     const row = this.row(index), column = this.columns[this.cell];

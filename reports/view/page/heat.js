@@ -1,6 +1,7 @@
 /** Latencies over time of what the filter chooses, on a canvas: held ones hatched; a cell or a span becomes a filter. */
 
-import { grid, givenUp } from "./api.js";
+import { grid } from "./api.js";
+import { Picture } from "./picture.js";
 import { counted, duration, moment, since } from "./text.js";
 
 const BUSY_MS = 150;
@@ -70,30 +71,23 @@ export function strength(count, most) {
   return count ? 0.4 + (0.6 * Math.log(count)) / Math.max(Math.log(most), 1e-9) : 0;
 }
 
-export class Heat {
+export class Heat extends Picture {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {HTMLElement} told what is pointed at, in words
-   * @param {object} to
-   * @param {(term: string) => void} to.chosen
-   * @param {(failure: unknown) => void} to.failed
+   * @param {HTMLElement} told
+   * @param {import("./picture.js").To} to
    */
   constructor(canvas, told, to) {
-    this.canvas = canvas;
-    this.told = told;
-    this.to = to;
+    super(canvas, told, to);
     /** @type {Grid | null} */
     this.grid = null;
-    this.start = 0;
     /** Columns that were asked for. */
     this.asked = 0;
-    this.filter = "";
     this.column = 0;
     this.bucket = 0;
     /** The column where a span began; -1: none. */
     this.anchor = -1;
     this.pointed = false;
-    this.stop = new AbortController();
     canvas.addEventListener("pointermove", (event) => this.moved(event));
     canvas.addEventListener("pointerdown", (event) => {
       if (event.button || !this.moved(event)) return;
@@ -109,39 +103,32 @@ export class Heat {
     });
     canvas.addEventListener("focus", () => { this.pointed = true; this.draw(); });
     canvas.addEventListener("blur", () => { this.pointed = false; this.anchor = -1; this.draw(); });
-    new ResizeObserver(() => this.sized()).observe(canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
   /**
    * Show what a filter chooses.
    * @param {string} filter
-   * @param {number} start when the capture began
+   * @param {number} begin when the capture began
    * @param {boolean} [again] there may be more of it
    */
-  async show(filter, start, again = false) {
+  async show(filter, begin, again = false) {
     const same = filter === this.filter && this.grid && !again;
     this.filter = filter;
-    this.start = start;
-    this.stop.abort();
-    this.stop = new AbortController();
+    this.begin = begin;
     const width = this.wanted();
     if (width < 1 || (same && width === this.asked)) return this.draw();
     const busy = setTimeout(() => this.canvas.setAttribute("aria-busy", "true"), BUSY_MS);
-    try {
-      const fine = await grid(filter, width, this.stop.signal);
+    await this.asking(async (signal) => {
+      const fine = await grid(filter, width, signal);
       this.grid = coarser(fine, Math.ceil((fine.buckets * TALL) / Math.max(1, this.canvas.clientHeight)));
       this.column = Math.min(this.column, Math.max(0, this.grid.columns - 1));
       this.bucket = Math.min(this.bucket, Math.max(0, this.grid.buckets - 1));
       this.anchor = -1;
       this.asked = width;
       this.draw();
-    } catch (failure) {
-      if (!givenUp(failure)) this.to.failed(failure);
-    } finally {
-      clearTimeout(busy);
-      this.canvas.removeAttribute("aria-busy");
-    }
+    });
+    clearTimeout(busy);
+    this.canvas.removeAttribute("aria-busy");
   }
 
   /** How many columns there is room for: fewer and wider ones where there is little to show. */
@@ -153,7 +140,7 @@ export class Heat {
   /** The canvas has another size. */
   sized() {
     const width = this.wanted();
-    if (this.grid && width !== this.asked && width > 0) void this.show(this.filter, this.start);
+    if (this.grid && width !== this.asked && width > 0) void this.show(this.filter, this.begin);
     else this.draw();
   }
 
@@ -165,21 +152,15 @@ export class Heat {
   }
 
   draw() {
-    const { canvas, grid: shown } = this;
-    const ratio = devicePixelRatio || 1, { clientWidth, clientHeight } = canvas;
-    const context = canvas.getContext("2d");
-    if (!context || !clientWidth) return;
-    canvas.width = Math.round(clientWidth * ratio);
-    canvas.height = Math.round(clientHeight * ratio);
-    context.scale(ratio, ratio);
-    context.clearRect(0, 0, clientWidth, clientHeight);
+    const { grid: shown } = this, surface = this.surface();
+    if (!surface) return;
+    const { context, colour } = surface;
     if (!shown || !shown.columns) return this.say();
-    const style = getComputedStyle(canvas);
-    const [ink, quiet, mark, worked, held] = ["--ink", "--quiet", "--mark", "--broker", "--held"].map((name) => style.getPropertyValue(name));
+    const [ink, quiet, mark, worked, held] = ["--ink", "--quiet", "--mark", "--broker", "--held"].map(colour);
     const { left, height, wide, tall } = this.measures();
     const size = shown.columns * shown.buckets;
-    for (const [layer, colour] of [worked, held].entries()) {
-      context.fillStyle = /** @type {string} */ (colour);
+    for (const [layer, one] of [worked, held].entries()) {
+      context.fillStyle = /** @type {string} */ (one);
       for (let bucket = 0; bucket < shown.buckets; bucket++) {
         for (let column = 0; column < shown.columns; column++) {
           const count = shown.counts[layer * size + bucket * shown.columns + column] ?? 0;
@@ -194,9 +175,7 @@ export class Heat {
     }
     context.globalAlpha = 1;
     context.fillStyle = /** @type {string} */ (quiet);
-    context.font = `11px ${style.fontFamily}`;
     context.textAlign = "right";
-    context.textBaseline = "middle";
     let above = Infinity;
     shown.edges.forEach((edge, at) => {
       const y = Math.min(Math.max(height - at * tall, 6), height - 6);
@@ -233,7 +212,7 @@ export class Heat {
     }
     const at = bucket * shown.columns + column, size = shown.columns * shown.buckets;
     const [worked, held] = [shown.counts[at] ?? 0, shown.counts[size + at] ?? 0];
-    this.told.textContent = `${since(from, this.start)} to ${since(from + shown.step, this.start)} s, ` +
+    this.told.textContent = `${since(from, this.begin)} to ${since(from + shown.step, this.begin)} s, ` +
       `${duration(shown.edges[bucket] ?? 0)} to ${duration(shown.edges[bucket + 1] ?? 0)}: ${counted(worked + held)}` +
       (held ? `, of which ${counted(held)} held` : "");
   }

@@ -1,6 +1,7 @@
 /** A ladder: who asked whom and when, on a canvas. Time runs downwards; where nothing happens it is folded. */
 
-import { ask, givenUp } from "./api.js";
+import { ask } from "./api.js";
+import { Picture } from "./picture.js";
 import { moved } from "./rows.js";
 import { counted, duration, printable, since } from "./text.js";
 
@@ -43,33 +44,25 @@ export function folded(times) {
   return { at, height: y + 24, folds };
 }
 
-export class Ladder {
+export class Ladder extends Picture {
   /**
    * @param {HTMLCanvasElement} canvas
    * @param {HTMLElement} told
-   * @param {object} to
-   * @param {(key: string) => void} to.chosen
-   * @param {(failure: unknown) => void} to.failed
+   * @param {import("./picture.js").To} to
    */
   constructor(canvas, told, to) {
-    this.canvas = canvas;
-    this.told = told;
-    this.to = to;
+    super(canvas, told, to);
     /** @type {Steps | null} */
     this.steps = null;
-    this.begin = 0;
     this.index = -1;
     this.scroll = 0;
     this.picture = folded([]);
-    this.filter = "";
-    this.stop = new AbortController();
     canvas.addEventListener("wheel", (event) => {
       if (event.ctrlKey) return;
       event.preventDefault();
       this.move(this.scroll + event.deltaY * (event.deltaMode ? 40 : 1));
     }, { passive: false });
     canvas.addEventListener("click", (event) => this.clicked(event));
-    new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
   /**
@@ -78,21 +71,17 @@ export class Ladder {
    * @param {number} start row to begin with
    */
   async show(filter, begin, start) {
-    this.stop.abort();
-    this.stop = new AbortController();
     this.begin = begin;
     this.filter = filter;
-    try {
-      const steps = /** @type {Steps} */ (await ask("ladder", { filter, start }, this.stop.signal));
+    await this.asking(async (signal) => {
+      const steps = /** @type {Steps} */ (await ask("ladder", { filter, start }, signal));
       const times = steps.arrows.flatMap(([, , asked, answered]) => [asked, answered].filter((one) => one !== null));
       this.picture = folded(/** @type {number[]} */ (times).sort((a, b) => a - b));
       this.steps = steps;
       this.index = -1;
       this.scroll = 0;
       this.draw();
-    } catch (failure) {
-      if (!givenUp(failure)) this.to.failed(failure);
-    }
+    });
   }
 
   /** @param {number} index */
@@ -108,19 +97,9 @@ export class Ladder {
   }
 
   draw() {
-    const { canvas, steps } = this, context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
-    const { clientWidth, clientHeight } = canvas;
-    if (!context || !clientWidth) return;
-    canvas.width = Math.round(clientWidth * ratio);
-    canvas.height = Math.round(clientHeight * ratio);
-    context.scale(ratio, ratio);
-    context.clearRect(0, 0, clientWidth, clientHeight);
-    if (!steps) return;
-    const style = getComputedStyle(canvas);
-    /** @param {string} name */
-    const colour = (name) => style.getPropertyValue(name);
-    context.font = `11px ${style.fontFamily}`;
-    context.textBaseline = "middle";
+    const { steps } = this, surface = this.surface();
+    if (!surface || !steps) return;
+    const { context, width: clientWidth, height: clientHeight, colour } = surface;
     const { at, folds } = this.picture, y = (/** @type {number} */ time) => TOP + (at.get(time) ?? 0) - this.scroll;
     context.strokeStyle = colour("--line");
     steps.actors.forEach((_, index) => line(context, this.x(index), TOP - 6, this.x(index), clientHeight));

@@ -1,7 +1,7 @@
 /** Lists beside that of the exchanges: connections, clients, groups and what they did. A row becomes a filter. */
 
 import { ask, givenUp } from "./api.js";
-import { Rows, moved, say } from "./rows.js";
+import { Rows, heading, menuKey, moved, say } from "./rows.js";
 import { counted, duration, moment, printable, size } from "./text.js";
 
 const BLOCK = 100;
@@ -49,16 +49,13 @@ export class Lists {
     this.coming = new Set();
     this.rows = new Rows(box, {
       height: HEIGHT, role: "row", draw: (element, index) => this.draw(element, index), ready: (first, last) => this.ready(first, last),
+      menu: (index, event) => {
+        this.choose(index);
+        this.menu(event.target, event.clientX, event.clientY);
+      },
     });
     box.addEventListener("click", (event) => this.choose(this.rows.at(event)));
     box.addEventListener("dblclick", (event) => this.take(this.rows.at(event)));
-    box.addEventListener("contextmenu", (event) => {
-      const index = this.rows.at(event);
-      if (index < 0) return;
-      event.preventDefault();
-      this.choose(index);
-      this.menu(event.target, event.clientX, event.clientY);
-    });
     head.addEventListener("click", (event) => {
       const name = event.target instanceof HTMLElement ? event.target.dataset.id : undefined;
       if (name) void this.show(this.name, this.sort === name ? `-${name}` : this.sort === `-${name}` ? "" : name);
@@ -94,18 +91,8 @@ export class Lists {
   }
 
   headings() {
-    this.head.replaceChildren(...this.about.map((one) => {
-      const cell = document.createElement("button");
-      cell.type = "button";
-      cell.tabIndex = -1;
-      cell.setAttribute("role", "columnheader");
-      cell.dataset.id = one.name;
-      cell.title = one.about;
-      const by = this.sort.replace(/^-/, "") === one.name, down = !this.sort.startsWith("-");
-      cell.setAttribute("aria-sort", by ? (down ? "descending" : "ascending") : "none");
-      cell.textContent = one.name.replace(/_(us|bytes)$/, "").replaceAll("_", " ") + (by ? (down ? " ▼" : " ▲") : "");
-      return cell;
-    }));
+    this.head.replaceChildren(...this.about.map(({ name, about }) =>
+      heading({ id: name, title: name.replace(/_(us|bytes)$/, "").replaceAll("_", " "), about, by: name }, this.sort)));
   }
 
   /**
@@ -196,7 +183,7 @@ export class Lists {
     const to = moved(event.key, this.index, this.rows.count, this.rows.fitting);
     if (to !== null) this.choose(to);
     else if (event.key === "Enter") this.take(this.index);
-    else if (event.key === "v" || event.key === "ContextMenu" || (event.key === "F10" && event.shiftKey)) {
+    else if (menuKey(event)) {
       const row = this.box.querySelector('[aria-selected="true"]');
       if (!row) return false;
       const place = row.getBoundingClientRect();

@@ -13,6 +13,7 @@ const NOTCH = 40;
  * @property {number} height pixels of a row
  * @property {(element: HTMLElement, index: number) => void} draw fills an element with a row
  * @property {string} role of a row's element
+ * @property {(index: number, event: MouseEvent) => void} [menu] the right button on a row
  * @property {(first: number, last: number) => boolean} [ready] may these rows be drawn now? Where not, the last picture
  *   stays until `refresh` is called
  */
@@ -48,6 +49,12 @@ export class Rows {
     box.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.bar.addEventListener("pointerdown", (event) => this.drag(event));
     this.touched();
+    box.addEventListener("contextmenu", (event) => {
+      const index = this.at(event);
+      if (index < 0 || !options.menu) return;
+      event.preventDefault();
+      options.menu(index, event);
+    });
     new ResizeObserver(() => this.refresh(true)).observe(box);
   }
 
@@ -215,6 +222,33 @@ export function moved(key, index, count, fitting) {
   if (key === "End") return count ? count - 1 : null;
   if (step === undefined || !count) return null;
   return Math.min(Math.max(index + step, 0), count - 1);
+}
+
+/**
+ * Does a key ask for a menu?
+ * @param {KeyboardEvent} event
+ */
+export function menuKey(event) {
+  return event.key === "ContextMenu" || event.key === "v" || (event.key === "F10" && event.shiftKey);
+}
+
+/**
+ * The heading of a column.
+ * @param {{id: string, title: string, about: string, by: string}} column `by`: what it sorts by
+ * @param {string} sort what is sorted by now, `-` before it: smallest first
+ * @returns {HTMLElement}
+ */
+export function heading(column, sort) {
+  const cell = document.createElement("button");
+  cell.type = "button";
+  cell.tabIndex = -1;
+  cell.setAttribute("role", "columnheader");
+  cell.dataset.id = column.id;
+  cell.title = column.about;
+  const by = sort.replace(/^-/, "") === column.by, down = !sort.startsWith("-");
+  cell.setAttribute("aria-sort", by ? (down ? "descending" : "ascending") : "none");
+  cell.textContent = column.title + (by ? (down ? " ▼" : " ▲") : "");
+  return cell;
 }
 
 /**

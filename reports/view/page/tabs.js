@@ -34,7 +34,7 @@ export class Tabs {
     this.to = to;
     const { chosen, failed } = to;
     this.ladder = new Ladder(element("ladder", HTMLCanvasElement), element("drawn"), { chosen, failed });
-    this.timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), { chosen, failed, taken: to.narrow });
+    this.timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), { chosen, failed }, to.narrow);
     this.tables = new Lists(element("other"), element("others-head"), {
       taken: (filter) => this.take(filter),
       menu: (filter, text, x, y) => to.menu(

@@ -1,6 +1,7 @@
 /** A timeline: a track for each connection, client, group or member; what groups and transactions did is shaded. */
 
-import { ask, givenUp } from "./api.js";
+import { ask } from "./api.js";
+import { Picture } from "./picture.js";
 import { counted, duration, printable, since } from "./text.js";
 
 const LEFT = 250;
@@ -29,30 +30,24 @@ export function zoomed(key, first, last) {
   return null;
 }
 
-export class Timeline {
+export class Timeline extends Picture {
   /**
    * @param {HTMLCanvasElement} canvas
    * @param {HTMLElement} told
-   * @param {object} to
-   * @param {(key: string) => void} to.chosen
-   * @param {(filter: string) => void} to.taken a track's exchanges are wanted
-   * @param {(failure: unknown) => void} to.failed
+   * @param {import("./picture.js").To} to
+   * @param {(filter: string) => void} taken a track's exchanges are wanted
    */
-  constructor(canvas, told, to) {
-    this.canvas = canvas;
-    this.told = told;
-    this.to = to;
+  constructor(canvas, told, to, taken) {
+    super(canvas, told, to);
+    this.taken = taken;
     /** @type {Drawn | null} */
     this.drawn = null;
-    this.filter = "";
     this.by = "connection";
-    this.begin = 0;
     /** @type {[number, number] | null} */
     this.span = null;
     this.track = 0;
     this.place = -1;
     this.scroll = 0;
-    this.stop = new AbortController();
     canvas.addEventListener("click", (event) => this.clicked(event));
     canvas.addEventListener("wheel", (event) => {
       if (event.ctrlKey) return;
@@ -60,7 +55,6 @@ export class Timeline {
       this.scroll = Math.min(Math.max(0, this.scroll + event.deltaY), Math.max(0, this.height() - canvas.clientHeight));
       this.draw();
     }, { passive: false });
-    new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
   /**
@@ -73,20 +67,16 @@ export class Timeline {
     this.filter = filter;
     this.by = by;
     this.begin = begin;
-    this.stop.abort();
-    this.stop = new AbortController();
     const width = Math.max(50, this.canvas.clientWidth - LEFT);
     /** @type {Record<string, string | number>} */
     const asked = { filter, by, width };
     if (this.span) Object.assign(asked, { first: this.span[0], last: this.span[1] });
-    try {
-      this.drawn = /** @type {Drawn} */ (await ask("timeline", asked, this.stop.signal));
+    await this.asking(async (signal) => {
+      this.drawn = /** @type {Drawn} */ (await ask("timeline", asked, signal));
       this.track = 0;
       this.place = -1;
       this.draw();
-    } catch (failure) {
-      if (!givenUp(failure)) this.to.failed(failure);
-    }
+    });
   }
 
   /** Tracks of what groups and transactions did come first. */
@@ -100,25 +90,15 @@ export class Timeline {
   }
 
   draw() {
-    const { canvas, drawn } = this, context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
-    const { clientWidth, clientHeight } = canvas;
-    if (!context || !clientWidth) return;
-    canvas.width = Math.round(clientWidth * ratio);
-    canvas.height = Math.round(clientHeight * ratio);
-    context.scale(ratio, ratio);
-    context.clearRect(0, 0, clientWidth, clientHeight);
-    if (!drawn) return;
+    const { drawn } = this, surface = this.surface();
+    if (!surface || !drawn) return;
     if (!drawn.columns) {
       this.told.textContent = `no chosen exchange has a ${this.by}`;
       return;
     }
-    const style = getComputedStyle(canvas);
-    /** @param {string} name */
-    const colour = (name) => style.getPropertyValue(name);
+    const { context, width: clientWidth, height: clientHeight, colour } = surface;
     const span = drawn.step * drawn.columns, room = clientWidth - LEFT - 8;
     const x = (/** @type {number} */ time) => LEFT + (room * (time - drawn.first)) / span;
-    context.font = `11px ${style.fontFamily}`;
-    context.textBaseline = "middle";
     const lanes = this.lanes();
     context.save();
     context.beginPath();
@@ -202,7 +182,7 @@ export class Timeline {
     const track = drawn.tracks[row];
     if (!track) return;
     this.track = row;
-    if (x < 0) return this.to.taken(track.filter);
+    if (x < 0) return this.taken(track.filter);
     const column = (x / (this.canvas.clientWidth - LEFT - 8)) * drawn.columns;
     let best = -1;
     track.column.forEach((one, at) => { if (one <= column + 3) best = at; });
@@ -237,7 +217,7 @@ export class Timeline {
       if (y < this.scroll || y + TALL > this.scroll + this.canvas.clientHeight - TOP) this.scroll = Math.max(0, y - 60);
       this.draw();
     } else if (event.key === "ArrowRight" || event.key === "ArrowLeft") this.choose(Math.max(0, this.place + (event.key === "ArrowRight" ? 1 : -1)));
-    else if (event.key === "Enter") this.to.taken(drawn.tracks[this.track]?.filter ?? "");
+    else if (event.key === "Enter") this.taken(drawn.tracks[this.track]?.filter ?? "");
     else return false;
     return true;
   }

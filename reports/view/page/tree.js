@@ -1,7 +1,7 @@
 /** One message's fields as a tree; what is inside comes when it is opened. */
 
 import { ask } from "./api.js";
-import { Rows, moved, say } from "./rows.js";
+import { Rows, menuKey, moved, say } from "./rows.js";
 import { counted, printable } from "./text.js";
 
 const HEIGHT = 20;
@@ -43,15 +43,15 @@ export class Tree {
     /** @type {Line[]} */
     this.lines = [];
     this.index = -1;
-    this.rows = new Rows(box, { height: HEIGHT, role: "treeitem", draw: (element, index) => this.draw(element, index) });
-    box.addEventListener("click", (event) => this.clicked(event));
-    box.addEventListener("contextmenu", (event) => {
-      const line = this.lines[this.rows.at(event)];
-      if (!line) return;
-      event.preventDefault();
-      this.choose(this.rows.at(event));
-      if (line.more === undefined) this.to.menu(line.node, event.clientX, event.clientY);
+    this.rows = new Rows(box, {
+      height: HEIGHT, role: "treeitem", draw: (element, index) => this.draw(element, index),
+      menu: (index, event) => {
+        const line = this.lines[index];
+        this.choose(index);
+        if (line?.more === undefined && line) this.to.menu(line.node, event.clientX, event.clientY);
+      },
     });
+    box.addEventListener("click", (event) => this.clicked(event));
   }
 
   /**
@@ -224,7 +224,7 @@ export class Tree {
       else if (!right) this.choose(this.lines.findIndex((one) => one.more === undefined && one.path.join() === line.path.slice(0, -1).join()));
       return true;
     }
-    if (event.key === "ContextMenu" || event.key === "v" || (event.key === "F10" && event.shiftKey)) {
+    if (menuKey(event)) {
       const row = this.box.querySelector('[aria-selected="true"]');
       if (!line || line.more !== undefined || !row) return false;
       const place = row.getBoundingClientRect();

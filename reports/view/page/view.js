@@ -2,8 +2,9 @@
 
 import { Refused, ask, givenUp } from "./api.js";
 import { chooser } from "./chooser.js";
-import { FIRST, NARROW, known, parts, spent } from "./columns.js";
+import { FIRST, NARROW, known, parts } from "./columns.js";
 import { Counts } from "./counts.js";
+import { Detail } from "./detail.js";
 import { Exchanges } from "./exchanges.js";
 import { forms } from "./export.js";
 import { FilterBar, saved } from "./filter.js";
@@ -11,13 +12,11 @@ import { Findings } from "./findings.js";
 import { element, splitting, themed } from "./frame.js";
 import { growing } from "./growing.js";
 import { Heat } from "./heat.js";
-import { Hex } from "./hex.js";
 import { listen } from "./keys.js";
 import { Menu } from "./menu.js";
 import { Notes } from "./notes.js";
-import { command, counted, joined, printable, quoted, size } from "./text.js";
+import { command, counted, joined, printable, quoted } from "./text.js";
 import { Tabs } from "./tabs.js";
-import { Tree } from "./tree.js";
 
 /** @import { Column, Row } from "./columns.js" */
 /** @import { Node } from "./tree.js" */
@@ -65,7 +64,6 @@ function become(change, step = false) {
 const status = element("status");
 const none = element("none");
 const count = element("count");
-const sides = /** @type {const} */ (["request", "response"]);
 
 /** @param {unknown} failure */
 function complain(failure) {
@@ -87,10 +85,6 @@ function tell(text, bad = false) {
 let info;
 /** @type {Map<string, Column>} */
 let columns = new Map();
-/** Bytes of each side of the chosen exchange. */
-const lengths = { request: 0, response: 0 };
-/** Rounds of asking for messages: only the last one counts. */
-let round = 0;
 
 const menu = new Menu(element("menu"));
 
@@ -105,8 +99,8 @@ const bar = new FilterBar(
 const list = new Exchanges(element("list"), element("head"), {
   chosen: (key, row) => {
     become({ key, path: "" });
-    facts(row);
-    soon();
+    detail.facts(row);
+    detail.soon();
   },
   menu: (column, row, x, y) => menu.open(
     [
@@ -233,17 +227,10 @@ function narrow(term) {
   void show({ filter: joined(state.filter, term) }, true);
 }
 
-const trees = Object.fromEntries(sides.map((side) => [side, new Tree(element(side), side, {
-  chosen: (node, path) => {
-    if (!node) return;
-    become({ side, path: path.join(".") });
-    turn(side);
-    bytes.mark(node.start, node.end);
-    tell(`${node.name}: ${node.type}, ` + (node.start === node.end ? "no bytes of its own here (compressed)" : `bytes ${node.start} to ${node.end} (${size(node.end - node.start)})`));
-  },
+const detail = new Detail(state, {
+  become, tell, failed: complain, told: () => status.textContent ?? "", now: () => ({ bytes: info.bytes, columns }),
   menu: (node, x, y) => menu.open(nodeMenu(node), x, y),
-  failed: complain,
-})]));
+});
 
 /** @param {Node} node */
 function nodeMenu(node) {
@@ -302,79 +289,6 @@ function evidence(step) {
   void findings.step(step).catch(complain);
 }
 
-const bytes = new Hex(element("bytes"), {
-  chosen: (offset) => void ask("field", { key: state.key, side: bytes.side, offset })
-    .then(({ path }) => trees[bytes.side]?.reveal(path)).catch(complain),
-  failed: complain,
-});
-
-/**
- * Look at one side.
- * @param {string} side
- */
-function turn(side) {
-  element("detail").dataset.side = side;
-  for (const button of document.querySelectorAll("button.side")) {
-    if (button instanceof HTMLElement) button.setAttribute("aria-pressed", String(button.dataset.side === side));
-  }
-  const total = side === "response" ? lengths.response : lengths.request;
-  bytes.show(state.key, side, total);
-  element("about-bytes").textContent = total ? `${counted(total)} bytes` : "no bytes";
-}
-
-/** @param {Row} row */
-function facts(row) {
-  const line = element("facts");
-  const said = [
-    columns.get("api")?.text(row, 0), row.connection, row.key && `exchange ${JSON.parse(row.key)[2] ?? "–"}`,
-    columns.get("latency_us")?.text(row, 0), row.outcome, row.subject, spent(row),
-  ];
-  line.textContent = printable(said.filter(Boolean).join(" · "));
-}
-
-let timer = 0;
-
-/** The messages of the chosen exchange, when the keys rest. */
-function soon() {
-  clearTimeout(timer);
-  timer = window.setTimeout(() => void messages(), 60);
-}
-
-async function messages() {
-  clearTimeout(timer);
-  const mine = ++round, { key, side, path } = state;
-  if (!key) return;
-  if (!info.bytes) {
-    for (const one of sides) element(`about-${one}`).textContent = "not in this dataset";
-    return tell("the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
-  }
-  const reading = "reading the messages …", before = status.textContent;
-  const busy = setTimeout(() => { if (status.textContent === before) tell(reading); }, 150); // else it said more since
-  const found = await Promise.allSettled(sides.map((one) => ask("message", { key, side: one })));
-  clearTimeout(busy);
-  if (mine !== round) return;
-  if ([before, reading].includes(status.textContent)) tell("");
-  found.forEach((one, at) => {
-    const name = /** @type {"request" | "response"} */ (sides[at]);
-    const about = element(`about-${name}`);
-    const tree = /** @type {Tree} */ (trees[name]);
-    if (one.status === "rejected") {
-      lengths[name] = 0;
-      tree.empty();
-      about.textContent = one.reason instanceof Error ? printable(one.reason.message) : "";
-      complain(one.reason);
-      return;
-    }
-    const told = one.value;
-    lengths[name] = told.bytes;
-    tree.show(key, told);
-    const notes = [told.bytes ? size(told.bytes) : "", told.incomplete ? "bytes are missing" : "", told.reason ?? "", told.bytes ? `from ${told.source}` : ""];
-    about.textContent = printable(notes.filter(Boolean).join(" · "));
-  });
-  turn(side);
-  if (path) await trees[side]?.reveal(path.split(".").map(Number)).catch(complain);
-}
-
 /**
  * Choose an exchange by its identity, wherever it is.
  * @param {string} key
@@ -384,9 +298,9 @@ async function find(key, step = false) {
   try {
     const told = await ask("exchange", { key });
     become({ key, path: "" }, step);
-    facts({ ...told.row, outcome: told.outcome, subject: told.subject, key });
+    detail.facts({ ...told.row, outcome: told.outcome, subject: told.subject, key });
     const there = await list.find(key);
-    await messages();
+    await detail.messages();
     if (!there) tell("the chosen exchange is not among those that the filter lets through");
   } catch (failure) {
     complain(failure);
@@ -471,13 +385,6 @@ async function goTo() {
   }
 }
 
-/** @param {string} side */
-function other(side) {
-  turn(side);
-  become({ side });
-  element(side).focus();
-}
-
 function maximise() {
   const pane = document.activeElement?.closest(".pane");
   const big = document.querySelector(".pane.big");
@@ -498,9 +405,7 @@ function pane(event) {
   }
   if (tabs.pressed(at, event)) return true;
   if (at === heat.canvas) return heat.pressed(event);
-  if (at === bytes.box) return bytes.pressed(event);
-  const tree = Object.values(trees).find((one) => one.box === at);
-  return tree ? tree.pressed(event) : false;
+  return detail.pressed(at, event);
 }
 
 listen(
@@ -513,7 +418,7 @@ listen(
     { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? tabs.turn("") : element("list").focus()) },
     { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => void beside("on") },
     { keys: [","], shown: ",", about: "the one before it", does: () => void beside("back") },
-    { keys: ["r"], shown: "r", about: "request or response", does: () => other(state.side === "request" ? "response" : "request") },
+    { keys: ["r"], shown: "r", about: "request or response", does: () => detail.other(state.side === "request" ? "response" : "request") },
     { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
     { keys: ["f"], shown: "f", about: "what the chosen exchanges have in common: quantiles, APIs, errors, topics", does: () => toggle("counts") },
@@ -550,7 +455,7 @@ async function follow() {
     const { path, side } = state;
     await find(state.key);
     become({ path, side });
-    if (path) await messages();
+    if (path) await detail.messages();
   }
 }
 
@@ -588,15 +493,12 @@ async function begin() {
   element("colouring").addEventListener("click", colours);
   element("note").addEventListener("submit", () => void notes.mark(state.key, element("note-text", HTMLTextAreaElement).value).catch(complain));
   element("go").addEventListener("submit", () => void goTo());
-  for (const button of document.querySelectorAll("button.side")) {
-    if (button instanceof HTMLElement) button.addEventListener("click", () => other(button.dataset.side ?? "request"));
-  }
   addEventListener("popstate", () => void follow());
   become({});
   notes.noted = await ask("notes");
   await follow();
   element("list").focus();
-  if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && messages()), failed: complain });
+  if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && detail.messages()), failed: complain });
 }
 
 void begin().catch(complain);

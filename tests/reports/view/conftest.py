@@ -17,6 +17,7 @@ import pytest
 from reports.view import opening
 from reports.view.answers import View, answered
 from reports.view.stage import Stage
+from tests.reports.view.browsing import Look, launched
 from tests.shared import SAMPLES
 
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
@@ -80,3 +81,17 @@ def served(view: View | Stage) -> Iterator[tuple[str, str]]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser."""
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def look(chromium: Any, txn: Asking) -> Iterator[Look]:
+    """Opens the page of the sample with transactions."""
+    with served(txn.view) as place:
+        yield Look(chromium, place)

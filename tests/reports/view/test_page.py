@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,34 +20,15 @@ import pytest
 from reports.view import opening
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
-from tests.reports.view.conftest import TXN, Asking, served, viewed
+from tests.reports.view.browsing import CONTRAST, Look, Opened
+from tests.reports.view.conftest import TXN, served, viewed
 from tests.reports.view.test_stage import Slow, asked
 from tests.shared import ROOT
 
 PAGE = ROOT / "reports" / "view" / "page"
 KEPT = Path(__file__).parent / "page"
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TURNED = "user\u202egnp.exe\x00\x1b[31m"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """The browser. It goes with this file: its driver leaves a loop of asyncio running, which others could not bear."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium to look at kwire view with: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def address(txn: Asking) -> Iterator[tuple[str, str]]:
-    with served(txn.view) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -64,52 +43,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         yield one
 
 
-class Opened:
-    """The page, and all that it complained of or asked others for."""
-
-    def __init__(
-        self, browser: Any, place: tuple[str, str], state: str = "", width: int = 1500, scheme: str = "light"
-    ) -> None:
-        address, token = place
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.context.set_default_timeout(30_000)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else
-                     self.complaints.append(asked.url))  # fmt: skip
-        self.page.goto(f"{address}?token={token}{'&' + state if state else ''}")
-        self.wait("document.activeElement && document.activeElement.id === 'list'")
-
-    def __enter__(self) -> Opened:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-
-    def wait(self, condition: str) -> None:
-        """Until it holds. (Playwright's own way evaluates text in the page, which the page's policy forbids.)"""
-        given_up = time.monotonic() + 60
-        while not self.page.evaluate(condition):
-            assert time.monotonic() < given_up, condition
-            self.page.wait_for_timeout(10)
-
-    def total(self, count: str) -> None:
-        """Wait until the list counts so many."""
-        self.page.locator("#count", has_text=re.compile(rf"^{count} of ")).wait_for()
-
-    def chosen(self) -> str:
-        """The chosen row's text, without its time."""
-        row = self.page.locator('#list .row[aria-selected="true"]')
-        row.wait_for()
-        return str(row.inner_text())
-
-
-def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(chromium: Any, address: tuple[str, str]) -> None:
-    with Opened(chromium, address) as opened:
+def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(look: Look) -> None:
+    with look() as opened:
         page = opened.page
-        opened.total("188")
         page.keyboard.press("/")
         page.keyboard.insert_text("api == Prod")
         page.locator("#option-0", has_text="Produce").wait_for()
@@ -155,12 +91,11 @@ def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(chromium: 
         page.locator("#keys dt", has_text="PgUp").wait_for()
         page.keyboard.press("Escape")
         assert all("400" in one for one in opened.complaints)  # the browser logs answers that refuse
+        opened.complaints.clear()
 
 
-def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload(
-    chromium: Any, address: tuple[str, str]
-) -> None:
-    with Opened(chromium, address) as opened:
+def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload(look: Look) -> None:
+    with look() as opened:
         page = opened.page
         page.locator("#list .row", has_text="COORDINATOR_LOAD_IN_PROGRESS").click()
         chosen = opened.chosen()
@@ -206,15 +141,11 @@ def test_a_value_becomes_a_filter_and_the_choice_survives_filter_sort_and_reload
         page.locator("#command").click()
         page.locator("#status", has_text="kwire show").wait_for()
         assert "--filter 'api == InitProducerId' --sort=latency_us" in page.locator("#status").inner_text()
-        assert opened.complaints == []
 
 
-def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(
-    chromium: Any, address: tuple[str, str]
-) -> None:
-    with Opened(chromium, address, "above=heat") as opened:
+def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(look: Look) -> None:
+    with look("above=heat") as opened:
         page = opened.page
-        opened.total("188")
         page.locator("#cell", has_text="latency of 1").wait_for()
         page.locator("#cells").focus()
         page.keyboard.press("End")
@@ -243,7 +174,6 @@ def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(
         page.locator("#list").focus()
         page.keyboard.press("h")
         page.locator("#heat").wait_for(state="hidden")
-        assert opened.complaints == []
 
 
 def test_hostile_names_stay_text_and_large_numbers_whole(chromium: Any, hostile: tuple[str, str]) -> None:
@@ -323,19 +253,18 @@ def test_a_notch_of_the_wheel_moves_the_same_rows_anywhere_and_none_is_blank(
         assert opened.complaints == []
 
 
-def test_two_tabs_look_at_one_server(chromium: Any, address: tuple[str, str]) -> None:
-    with Opened(chromium, address, "filter=api+%3D%3D+Fetch") as opened:
-        opened.total("11")
+def test_two_tabs_look_at_one_server(look: Look) -> None:
+    with look("filter=api+%3D%3D+Fetch", "11") as opened:
         other = opened.context.new_page()
-        other.goto(f"{address[0]}?filter=api+%3D%3D+InitProducerId")  # the cookie is enough
+        other.goto(f"{look.place[0]}?filter=api+%3D%3D+InitProducerId")  # the cookie is enough
         other.locator("#count", has_text=re.compile("^4 of ")).wait_for()
         opened.page.reload()
         opened.total("11")
 
 
-def test_every_key_is_listed_and_every_region_has_a_name(chromium: Any, address: tuple[str, str]) -> None:
+def test_every_key_is_listed_and_every_region_has_a_name(look: Look) -> None:
     """What a reader of the page without sight gets, kept as text."""
-    with Opened(chromium, address, "filter=api+%3D%3D+Heartbeat+or+api+%3D%3D+FindCoordinator&above=none") as opened:
+    with look("filter=api+%3D%3D+Heartbeat+or+api+%3D%3D+FindCoordinator&above=none", "") as opened:
         page = opened.page
         page.locator("#list .row").first.click()
         page.locator("#request .row", has_text="clientId").wait_for()
@@ -357,12 +286,9 @@ def test_every_key_is_listed_and_every_region_has_a_name(chromium: Any, address:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1500, "dark"), (390, "light")])
-def test_both_themes_are_readable_and_a_phone_shows_a_message(
-    chromium: Any, address: tuple[str, str], width: int, scheme: str
-) -> None:
-    with Opened(chromium, address, "filter=api+%3D%3D+Fetch", width, scheme) as opened:
+def test_both_themes_are_readable_and_a_phone_shows_a_message(look: Look, width: int, scheme: str) -> None:
+    with look("filter=api+%3D%3D+Fetch", "11", width=width, scheme=scheme) as opened:
         page = opened.page
-        opened.total("11")
         page.locator("#list .row").first.click()
         page.locator("#request .row", has_text="maxWaitMs").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -371,40 +297,11 @@ def test_both_themes_are_readable_and_a_phone_shows_a_message(
         shown = page.locator("#main").aria_snapshot()
         assert "grid" in shown
         assert 'tree "request"' in shown
-        assert opened.complaints == []
 
 
-CONTRAST = """() => {
-  const part = value => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  const light = colour => {
-    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(part);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = element => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor;
-      if (!/, 0\\)$/.test(colour)) return colour;
-    }
-    return 'rgb(255,255,255)';
-  };
-  const poor = [];
-  for (const element of document.querySelectorAll('body *')) {
-    const says = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
-    if (!says || !element.checkVisibility()) continue;
-    const [a, b] = [getComputedStyle(element).color, ground(element)].map(light).sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(element.outerHTML.slice(0, 120));
-  }
-  return poor;
-}"""
-"""Text with less contrast than 4.5 to 1 (WCAG 2, AA)."""
-
-
-def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_away(
-    chromium: Any, address: tuple[str, str]
-) -> None:
-    with Opened(chromium, address, "above=none") as opened:
+def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_away(look: Look) -> None:
+    with look("above=none") as opened:
         page = opened.page
-        opened.total("188")
         page.keyboard.press("o")  # connections
         page.locator("#other .row").first.wait_for()
         page.keyboard.press("j")
@@ -446,13 +343,10 @@ def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_a
         page.get_by_role("menuitem", name="follow connection").click()
         opened.wait("new URLSearchParams(location.search).get('filter')?.startsWith('connection == ')")
         assert page.locator("b", has_text="one").count() == 0
-        assert opened.complaints == []
 
 
-def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_file(
-    chromium: Any, address: tuple[str, str]
-) -> None:
-    with Opened(chromium, address, "above=none&filter=api+%3D%3D+Produce") as opened:
+def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_file(look: Look) -> None:
+    with look("above=none&filter=api+%3D%3D+Produce", "") as opened:
         page = opened.page
         page.locator("#count", has_text="of 188").wait_for()
         page.keyboard.press("l")
@@ -475,7 +369,6 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
             page.get_by_role("menuitem", name="rows as CSV").click()
         total = page.locator("#count").inner_text().split(" of ")[0]
         assert len(Path(download.value.path()).read_bytes().splitlines()) == int(total) + 1
-        assert opened.complaints == []
 
 
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(

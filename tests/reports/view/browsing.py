@@ -1,0 +1,117 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright. Nothing of it is downloaded.
+
+What the files of browser tests share. Each has its own browser and servers (`chromium`, `look` of `conftest`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+Place = tuple[str, str]
+"""A server's address, and the token that opens it."""
+
+
+@contextmanager
+def launched() -> Iterator[Any]:
+    """The browser. It goes with a file: its driver leaves a loop of asyncio running, which others could not bear."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium to look at kwire view with: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@dataclass
+class Look:
+    """Opens the page of a server in a browser; it must have complained of nothing in the end."""
+
+    browser: Any
+    place: Place
+
+    @contextmanager
+    def __call__(self, state: str = "", total: str = "188", **how: Any) -> Iterator[Opened]:
+        """`state`: the address's; `total`: so many exchanges are counted first, empty: not waited for."""
+        with Opened(self.browser, self.place, state, **how) as opened:
+            if total:
+                opened.total(total)
+            yield opened
+            assert opened.complaints == []
+
+
+class Opened:
+    """The page, and all that it complained of or asked others for."""
+
+    def __init__(
+        self, browser: Any, place: Place, state: str = "", width: int = 1500, scheme: str = "light"
+    ) -> None:
+        address, token = place
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.context.set_default_timeout(30_000)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else
+                     self.complaints.append(asked.url))  # fmt: skip
+        self.page.goto(f"{address}?token={token}{'&' + state if state else ''}")
+        self.wait("document.activeElement && document.activeElement.id === 'list'")
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+    def wait(self, condition: str) -> None:
+        """Until it holds. (Playwright's own way evaluates text in the page, which the page's policy forbids.)"""
+        given_up = time.monotonic() + 60
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < given_up, condition
+            self.page.wait_for_timeout(10)
+
+    def total(self, count: str) -> None:
+        """Wait until the list counts so many."""
+        self.page.locator("#count", has_text=re.compile(rf"^{count} of ")).wait_for()
+
+    def chosen(self) -> str:
+        """The chosen row's text, without its time."""
+        row = self.page.locator('#list .row[aria-selected="true"]')
+        row.wait_for()
+        return str(row.inner_text())
+
+
+CONTRAST = """() => {
+  const part = value => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = colour => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).map(part);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if (!/, 0\\)$/.test(colour)) return colour;
+    }
+    return 'rgb(255,255,255)';
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll('body *')) {
+    const says = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+    if (!says || !element.checkVisibility()) continue;
+    const [a, b] = [getComputedStyle(element).color, ground(element)].map(light).sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(element.outerHTML.slice(0, 120));
+  }
+  return poor;
+}"""
+"""Text with less contrast than 4.5 to 1 (WCAG 2, AA)."""
