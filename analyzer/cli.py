@@ -364,6 +364,8 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--seed-topics", action="store_true", help="create the captured topics that the target lacks")
     replay.add_argument("--partial", action="store_true", help="send what fits, where topics have fewer partitions")
     replay.add_argument("--yes", action="store_true", help="write to topics that are not empty")
+    replay.add_argument("--same-cluster", action="store_true",
+                        help="replay at the very cluster that was captured (without it: exit code 2)")
     replay.add_argument("--seed-config", choices=("surviving", "as-captured"), default="surviving",
                         help="surviving (default): what --seed-topics makes deletes nothing by age or size")
     _fail_on(replay)

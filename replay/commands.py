@@ -38,6 +38,7 @@ from replay.plan.values import Offers
 from replay.remap.topology import Topology
 from replay.send import link, login, reach, workers
 from replay.send import target as targets
+from replay.send.same_cluster import why_same
 from replay.send.settings import Settings
 
 EXIT_NOT_VALID: Final = 3
@@ -156,6 +157,8 @@ def replay(options: argparse.Namespace) -> int:
         raise Failure("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
     if not options.to and options.assumed is None:
         raise Failure("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
+    if options.same_cluster and options.allow:
+        raise Failure("--same-cluster does not go with --allow", "what was captured is not changed by a replay of itself")
     host, port = _address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
         raise Failure("replay needs -o RUN", "or --dry-run, which sends nothing")
@@ -177,7 +180,8 @@ def replay(options: argparse.Namespace) -> int:
     notes: list[str] = []
     as_captured = options.seed_config == "as-captured"
     wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options), partial=options.partial,
-                                 audit=not options.no_audit, seed_as_captured=as_captured)  # fmt: skip
+                                 audit=not options.no_audit, seed_as_captured=as_captured,
+                                 same_cluster=options.same_cluster)  # fmt: skip
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
@@ -227,6 +231,11 @@ def _verdict(result: run.Result, wanted: Options, out: str, fail_on: str = ANY) 
         )
         return EXIT_NOTHING_SENT
     if not result.valid:
+        if result.pace.own:
+            sys.stderr.write(
+                f"kwire: not valid as a load test: {result.pace.text()}\nhint: a lower --speed, or --workers\n"
+            )
+            return EXIT_NOT_VALID
         lag = outcome.quantiles(result.counts.lags_us)["p99"]
         sys.stderr.write(
             f"kwire: not valid as a load test: the replayer's own lag is {lag / 1000:.0f} ms at the 99th percentile "
@@ -273,7 +282,10 @@ def _dry_run(options: argparse.Namespace, captured: Any, wanted: Options, dial: 
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         try:
             planned, cluster = plan(target.offers, target.topology)
-            return planned, cluster, target.topology, await run.warned(wanted, captured, planned, target)
+            warnings = await run.warned(wanted, captured, planned, target)
+            same = "" if wanted.same_cluster else why_same(cluster, captured, target.topology)
+            told = [f"not without --same-cluster: the target is the captured cluster: {same}"] if same else []
+            return planned, cluster, target.topology, [*told, *warnings]
         finally:
             target.close()
 

@@ -16,7 +16,8 @@ LAG_LIMIT_US: Final = 50_000
 @dataclass(frozen=True, slots=True)
 class Options:
     """What `kwire replay` takes. `access`: how workers, which are processes of their own, open connections; `audit`:
-    read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured retention too."""
+    read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured retention too;
+    `same_cluster`: also to the cluster that was captured."""
 
     host: str
     port: int
@@ -30,6 +31,7 @@ class Options:
     partial: bool = False
     audit: bool = True
     seed_as_captured: bool = False
+    same_cluster: bool = False
     lag_limit_us: int = LAG_LIMIT_US
     processes: int = 1
     access: Access = field(default_factory=Access)

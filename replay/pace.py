@@ -1,7 +1,8 @@
 """Did a run keep its pace? How long it took and what its requests waited for, against the capture.
 
 In: what was planned and counted. Out: a `Pace`. Pure. Rule: a target that is slower slows a replay down by itself; that
-is no fault of the replayer, and no success either.
+is no fault of the replayer, and no success either. Where nothing waited for the target, for the replayer was busy all
+the time, it is.
 """
 
 from __future__ import annotations
@@ -18,17 +19,27 @@ SECONDS: Final = 5.0
 slower."""
 
 
+BUSY: Final = 0.9
+"""A replayer that has used so much of its one core during the sending had no time to wait for anybody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """`wanted`, `took`: seconds of the sending at this speed (at full speed: as captured), and as it was; `queue`: the
     99th percentile of what requests waited for answers and connections, in seconds (None at full speed, where all are
-    due at once)."""
+    due at once). `busy`: the part of the sending in which the replayer used a core; 0 where that is not known."""
 
     speed: float | None
     wanted: float
     took: float
     queue: float | None
     why: str
+    busy: float = 0.0
+
+    @property
+    def own(self) -> bool:
+        """Was it the replayer that kept a schedule from being met, and not the target?"""
+        return self.speed is not None and self.slower and self.busy >= BUSY
 
     @property
     def slower(self) -> bool:
@@ -47,16 +58,17 @@ class Pace:
             said += f", {100 * self.wanted / self.took:.0f} % of that rate"
         if self.queue is not None and self._beyond(self.queue):
             said += f"; one request in a hundred waited for more than {self.queue:.1f} s"
-        return f"{said}; {self.why}" if self.why else said
+        why = f"the replayer was busy for {100 * self.busy:.0f} % of the time" if self.own else self.why
+        return f"{said}; {why}" if why else said
 
 
-def pace(counts: Counts, planned: Plan, speed: float | None, seconds: float) -> Pace:
-    """Of a run whose sending took so many seconds."""
+def pace(counts: Counts, planned: Plan, speed: float | None, seconds: float, busy: float = 0.0) -> Pace:
+    """Of a run whose sending took so many seconds, and for that part of them a core (`busy`)."""
     ends = (step.at_ns + (step.request.answered_ns or step.request.sent_ns) - step.request.sent_ns
             for step in planned.steps)  # fmt: skip
     wanted = max(ends, default=0) / 1e9 / (speed or 1.0)
     queue = quantiles(counts.queues_us).get("p99", 0) / 1e6 if speed is not None else None
-    return Pace(speed, wanted, seconds, queue, _why(counts))
+    return Pace(speed, wanted, seconds, queue, _why(counts), busy)
 
 
 def _why(counts: Counts) -> str:

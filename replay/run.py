@@ -38,6 +38,7 @@ from replay.remap.topology import Topology
 from replay.send import lifetime, link, progress, seeding, workers
 from replay.send import target as targets
 from replay.send.engine import Engine
+from replay.send.same_cluster import SameCluster, why_same
 from replay.send.target import Target
 
 
@@ -127,6 +128,9 @@ async def replay(
         tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
         chosen = plan_options(options, ids, target.topology)
         planned, cluster = decide.make(captured, target.offers, chosen)
+        same = "" if options.same_cluster else why_same(cluster, captured, target.topology)
+        if same:
+            raise SameCluster(same)
         mapped = {old: new for old, new in options.map_topic.items() if old not in cluster.topic_names}
         options = dataclasses.replace(options, map_topic=mapped)  # an id that it named is no name any more
         short = too_few(options, cluster, target.topology, planned)
@@ -166,19 +170,21 @@ async def replay(
         failure = done.failure or nonsense(recorder.counts, options)
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
+        busy = cpu / max(sending, 1e-9) if options.processes == 1 else 0.0
+        kept = pace.pace(recorder.counts, planned, options.settings.speed, sending, busy)
         result = Result(
             recorder.counts,
             planned,
             notes,
             done.own_requests,
             done.notes,
-            in_time and not recorder.counts.tool_errors and not failure,
+            in_time and not kept.own and not recorder.counts.tool_errors and not failure,
             done.interrupted,
             failure,
             time.monotonic() - started,
             sending,
             cpu,
-            pace.pace(recorder.counts, planned, options.settings.speed, sending),
+            kept,
         )
         capture_names = list(dict.fromkeys(session.capture for session in captured))
         remaps = [row for name in capture_names for row in remap.rows(name)] + _topic_id_rows(captured, cluster, remap)
@@ -363,6 +369,16 @@ def _used(options: Options, cluster: Cluster, planned: Plan) -> Iterator[tuple[s
             yield options.map_topic.get(name, name), cluster.topics[name]
 
 
+def more_partitions(options: Options, cluster: Cluster, topology: Topology, planned: Plan) -> list[str]:
+    """The topics that have more partitions on the target than captured, of those that requests name."""
+    return [
+        f"{there} has {topology.partitions[there]} partitions, the capture shows {wanted.partitions}: nothing is "
+        "sent to the others"
+        for there, wanted in _used(options, cluster, planned)
+        if topology.partitions.get(there, 0) > wanted.partitions
+    ]
+
+
 async def warned(options: Options, captured: Sequence[Session], planned: Plan, target: Target) -> list[str]:
     """What the target's topics will do to the records, for their times. Raises LinkError."""
     found = times.record_times(planned, _remap_options(options, captured).time_delta_ms)
@@ -373,4 +389,4 @@ def missing(options: Options, cluster: Cluster, topology: Topology, planned: Pla
     """What the target lacks of the captured topics."""
     absent = [there for there, _ in _used(options, cluster, planned) if there not in topology.partitions]
     notes = [f"the target has no topic {there}; --seed-topics makes it" for there in absent]
-    return notes + too_few(options, cluster, topology, planned)
+    return notes + too_few(options, cluster, topology, planned) + more_partitions(options, cluster, topology, planned)

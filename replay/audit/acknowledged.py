@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import datetime
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,7 +20,7 @@ from typing import Any, Final
 from analyzer.protocol import names
 from replay.diff.correspondence import TopicNames
 from replay.diff.pairs import Pair
-from replay.diff.records import Reader, Record
+from replay.diff.records import FORMS, Form, Reader, Record
 
 Where = tuple[str, int]
 
@@ -30,13 +31,14 @@ _UNKNOWN: Final = -1
 class Batch:
     """Records that were acknowledged together. `base`: the target's offset of the first; `captured`: the captured one,
     -1 where nothing says it; `writer`: a number for whose order it is; `digests`: of its records, one behind the other;
-    `found`: for each record whether it was read."""
+    `found`: for each record whether it was read; `form`: how it should be stored (of `records.FORMS`)."""
 
     base: int
     captured: int
     writer: int
     digests: bytes = field(repr=False)
     found: bytearray = field(repr=False)
+    form: Form = FORMS[0]
 
     @property
     def end(self) -> int:
@@ -45,11 +47,13 @@ class Batch:
 
 @dataclass(slots=True)
 class Partition:
-    """`batches` in the order in which they were captured; `again`: records of batches that were taken for others."""
+    """`batches` in the order in which they were captured; `again`: records of batches that were taken for others;
+    `otherwise`: how many records are stored with another codec or timestamp type, by how (a place in `FORMS`)."""
 
     batches: list[Batch] = field(default_factory=list)
     again: list[Batch] = field(default_factory=list)
     read: bool = False
+    otherwise: Counter[int] = field(default_factory=Counter)
     _bases: array[int] = field(default_factory=lambda: array("q"))
     _sorted: list[Batch] = field(default_factory=list)
 
@@ -87,8 +91,10 @@ class Partition:
             batch = self._sorted[at]
             inside = record.offset - batch.base
             size = len(record.digest)
-            if inside < len(batch.found) and batch.digests[inside * size : (inside + 1) * size] == record.digest:
-                batch.found[inside] = 1
+            if inside >= len(batch.found) or batch.digests[inside * size : (inside + 1) * size] != record.digest:
+                continue
+            self.otherwise[record.form] += not batch.found[inside] and _otherwise(batch.form, FORMS[record.form])
+            batch.found[inside] = 1
 
     def row(self, where: Where) -> dict[str, Any]:
         """Of the table `audit`."""
@@ -96,6 +102,7 @@ class Partition:
         first = min((batch.base + batch.found.index(0) for batch in lost), default=None)
         total = sum(len(batch.found) for batch in (*self.batches, *self.again))
         missing = sum(batch.found.count(0) for batch in lost)
+        most = max(self.otherwise.items(), key=lambda each: each[1], default=(0, 0))
         return {
             "topic": where[0],
             "partition": where[1],
@@ -104,7 +111,15 @@ class Partition:
             "missing": missing if self.read else None,
             "out_of_order": out_of_order(self.batches),
             "first_missing_offset": first if self.read else None,
+            "stored_otherwise": self.otherwise.total() if self.read else None,
+            "stored_as": FORMS[most[0]].text() if most[1] and self.read else None,
         }
+
+
+def _otherwise(sent: Form, stored: Form) -> bool:
+    """Has the target made something else of it? (A format of its own is no more than its version.)"""
+    timed = sent.magic >= 1 and stored.magic >= 1
+    return sent.codec != stored.codec or (timed and sent.appended != stored.appended)
 
 
 def out_of_order(batches: Sequence[Batch]) -> int:
@@ -204,6 +219,7 @@ class _Acknowledged:
         bases = _bases(answer, self._right)
         before = pair.left.said(names.PRODUCE)
         captured = _bases(before.body, left) if before is not None and before.body is not None else {}
+        forms = self._forms(pair.right.asked())
         for topic in asked["topicData"]:
             for part in topic["partitionData"]:
                 where = left.of(topic), part["index"]
@@ -212,14 +228,26 @@ class _Acknowledged:
                     continue
                 writer = self._writers.number(where, pair, records[0].producer_id)
                 digests = b"".join(record.digest for record in records)
-                one = Batch(bases[where], captured.get(where, _UNKNOWN), writer, digests, bytearray(len(records)))
+                base, timed = captured.get(where, (_UNKNOWN, False))
+                form = forms.get(where, FORMS[records[0].form])._replace(appended=timed)
+                one = Batch(bases[where][0], base, writer, digests, bytearray(len(records)), form)
                 self.partitions.setdefault(where, Partition()).batches.append(one)
 
+    def _forms(self, sent: dict[str, Any] | None) -> dict[Where, Form]:
+        """How batches were sent to the target, which may take older message sets as batches only."""
+        return {
+            (self._right.of(topic), part["index"]): FORMS[records[0].form]
+            for topic in (sent or {}).get("topicData", ())
+            for part in topic["partitionData"]
+            if (records := self._reader.read(part["records"] or b""))
+        }
 
-def _bases(answer: dict[str, Any], called: TopicNames) -> dict[Where, int]:
-    """The base offsets that an answer to Produce gives, where it is no error."""
+
+def _bases(answer: dict[str, Any], called: TopicNames) -> dict[Where, tuple[int, bool]]:
+    """The base offsets that an answer to Produce gives, where it is no error, each with whether it has a log append
+    time."""
     return {
-        (called.of(topic), part["index"]): part["baseOffset"]
+        (called.of(topic), part["index"]): (part["baseOffset"], part.get("logAppendTimeMs", -1) >= 0)
         for topic in answer.get("responses", ())
         for part in topic["partitionResponses"]
         if not part["errorCode"] and part["baseOffset"] >= 0

@@ -45,7 +45,7 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        columns = ("acknowledged", "readable", "missing", "out_of_order")
+        columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise")
         return {**{name: self.total(name) for name in columns}, "partitions": list(self.rows), "unread": self.unread}
 
     def text(self) -> str:
@@ -61,6 +61,10 @@ class Audit:
         else:
             said += "all are there"
         said += f", {moved:,} out of order" if moved else ", in order"
+        otherwise = self.total("stored_otherwise")
+        if otherwise:
+            most = max(self.rows, key=lambda row: row["stored_otherwise"] or 0)
+            said += f"; {otherwise:,} stored otherwise than sent (most in {most['topic']}: {most['stored_as']})"
         return said + (f"; {len(self.unread)} partitions could not be read" if self.unread else "")
 
 

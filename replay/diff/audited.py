@@ -1,8 +1,8 @@
 """What audits of RUNs say (table `audit`), as differences.
 
 In: rows of the table `audit` of one RUN or of two. Out: a difference for each partition in which records that the
-target acknowledged are missing or out of order, with an exchange that wrote there; of two RUNs only what is worse in
-the second. Pure.
+target acknowledged are missing, out of order or stored otherwise than sent, with an exchange that wrote there; of two
+RUNs only what is worse in the second. Pure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from replay.diff.correspondence import Partition
 from replay.diff.differences import Difference
 from replay.diff.pairs import Pair, RunFacts
+from replay.diff.records import FORMS
 
 Where = tuple[str, int]
 Row = Mapping[str, Any]
@@ -58,6 +59,21 @@ class Audited:
                 place = _place(there, row["first_missing_offset"] if column == "missing" else None)
                 told = f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
                 yield Difference(pairs[place].row, "(records)", kind, told, f"{now} {column}", key)
+            yield from self._stored(row, before, partitions.get(where), pairs, key)
+
+    def _stored(
+        self, row: Row, before: Row, partition: Partition | None, pairs: Sequence[Pair], key: tuple[str, str]
+    ) -> Iterator[Difference]:
+        """Records that the target stores otherwise than they were sent. What consumers have read on both sides is told
+        by that; what they read when captured says how it was stored then."""
+        now, then = row.get("stored_as"), before.get("stored_as")
+        forms = partition.forms if partition is not None else (set[int](), set[int]())
+        known = {FORMS[form].text() for form in forms[0]}
+        if not now or (now == then if self.before is not None else now in known or (known and forms[1])):
+            return
+        left = f"{then or 'as sent'}" if self.before is not None else "; ".join(sorted(known)) or "as sent"
+        said = f"{row['stored_otherwise']} records: {now}"
+        yield Difference(pairs[_place(partition, None)].row, "(records)", "stored otherwise than sent", left, said, key)
 
 
 def _place(partition: Partition | None, offset: int | None) -> int:

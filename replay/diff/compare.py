@@ -24,6 +24,8 @@ from replay.diff.differences import Difference, Differences
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
 from replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
 
+PARTITIONS: Final = "topics.partitions"
+"""Path of a topic's partition in Metadata answers."""
 _TOPIC_RESOURCE: Final = f"{names.TOPIC_RESOURCE}:"
 """How the key of a topic's settings begins."""
 _RACES: Final = frozenset((
@@ -126,6 +128,7 @@ class _Comparing:
         self.failed_producers: dict[int, Difference] = {}
         self.failed_parts: dict[tuple[str, int], Difference] = {}
         self.lost_batches: dict[tuple[str, int, int], Difference] = {}
+        self.other_counts: dict[str, Difference] = {}  # topics with more partitions on the right
 
     def run(self) -> Comparison:
         for place, pair in enumerate(self.pairs):
@@ -192,7 +195,7 @@ class _Comparing:
         """It, with what it follows from."""
         if difference.rule != "consequence":
             return difference
-        return dataclasses.replace(difference, cause=self._follows(pair))
+        return dataclasses.replace(difference, cause=difference.cause or self._follows(pair))
 
     def _latency(self, pair: Pair, left: Facts, right: Facts) -> None:
         if pair.left.latency_us is None or pair.right.latency_us is None or pair.api_key in _WAITS_FOR_OTHERS:
@@ -262,10 +265,23 @@ class _Comparing:
             elif not on_left:
                 rule = "seeded"
         elif pair.api_key == names.METADATA and not on_left:
+            left, right = self.correspondence.counts.get(place.key[0], (0, 0)) if place.path == PARTITIONS else (0, 0)
+            if left < right:
+                return self._partitions(pair, place, left, right)
             rule = "seeded"
         states = ("there", "missing") if on_left else ("missing", "there")
         kinds = "missing" if on_left else "extra"
         return Difference(pair.row, place.path, kinds, *states, place.key, rule)
+
+    def _partitions(self, pair: Pair, place: Place, left: int, right: int) -> Difference:
+        """A topic of the right has partitions that it never has on the left: told once."""
+        topic = place.key[0]
+        known = self.other_counts.get(topic)
+        if known is not None:
+            return Difference(pair.row, place.path, "extra", "missing", "there", place.key, "consequence", known)
+        told = Difference(pair.row, place.path, "another number of partitions", str(left), str(right), (topic,))
+        self.other_counts[topic] = told
+        return told
 
     def _value(self, pair: Pair, place: Place, kind: Kind, left: Any, right: Any) -> Difference | None:
         rule: str | None = None

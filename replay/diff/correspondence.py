@@ -118,15 +118,21 @@ class OffsetRanges:
 
 
 class Seen:
-    """Records by offset, 24 bytes each."""
+    """Records by offset, 25 bytes each."""
 
     def __init__(self) -> None:
         self._offsets = array("q")
         self._digests = bytearray()
+        self._forms = bytearray()
 
     def add(self, record: Record) -> None:
         self._offsets.append(record.offset)
         self._digests += record.digest
+        self._forms.append(record.form)
+
+    def forms(self) -> dict[int, int]:
+        """How each is stored (a place in `records.FORMS`)."""
+        return dict(zip(self._offsets, self._forms, strict=True))
 
     def by_offset(self) -> dict[int, bytes]:
         """The digest of each; the last one counts."""
@@ -154,7 +160,7 @@ class Partition:
     """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `unseen`: something
     was produced whose offset no answer tells (acks=0); `interleaved`: batches are in another order on the right;
     `swallowed`: places of exchanges whose batch one side took for a duplicate; `untimed`: has the left, has the right
-    answered a batch without a log append time?"""
+    answered a batch without a log append time? `forms`: how what either side has read is stored (`records.FORMS`)."""
 
     topic: str
     index: int
@@ -165,6 +171,7 @@ class Partition:
     interleaved: bool = False
     swallowed: set[int] = field(default_factory=set)
     untimed: list[bool] = field(default_factory=lambda: [False, False])
+    forms: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     _timed: StoredBatches = field(default_factory=StoredBatches)  # with a log append time on one side only
     _timed_left: set[int] = field(default_factory=set)  # of these, places where that is the left
     _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
@@ -289,7 +296,8 @@ class Acquired:
 @dataclass(slots=True)
 class Correspondence:
     """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: (group, topic,
-    partition) of captured commits; `acquired`: by the same."""
+    partition) of captured commits; `acquired`: by the same; `counts`: how many partitions each side says a topic has, at
+    most."""
 
     left: TopicNames = field(default_factory=TopicNames)
     right: TopicNames = field(default_factory=TopicNames)
@@ -299,6 +307,7 @@ class Correspondence:
     named_topics: set[str] = field(default_factory=set)
     committed: set[tuple[str, str, int]] = field(default_factory=set)
     acquired: dict[tuple[str, str, int], Acquired] = field(default_factory=dict)
+    counts: dict[str, list[int]] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader, repr=False)
     _producers: dict[Any, int] = field(default_factory=dict)
 
@@ -361,6 +370,23 @@ def _learn_names(api_key: int, side: Side, names: TopicNames) -> None:
 
 def _nothing(correspondence: Correspondence, pair: Pair, place: int) -> None:
     """Only its topics are of interest."""
+
+
+def _learn_counts(correspondence: Correspondence, pair: Pair, place: int) -> None:
+    """How many partitions topics have; one that was grown in the capture counts with what it has then."""
+    for at, (side, topics) in enumerate(((pair.left, correspondence.left), (pair.right, correspondence.right))):
+        for topic in (_body(side, pair.api_key) or {}).get("topics", ()):
+            counts = correspondence.counts.setdefault(topics.of(topic), [0, 0])
+            counts[at] = max(counts[at], len(topic["partitions"]))
+
+
+def _learn_growth(correspondence: Correspondence, pair: Pair, place: int) -> None:
+    """CreatePartitions: what a replay does not send, its topics have from the start."""
+    said = {one["name"]: one["errorCode"] for one in (_body(pair.left, pair.api_key) or {}).get("results", ())}
+    for topic in (pair.left.asked() or {}).get("topics", ()):
+        if not said.get(topic["name"], -1):
+            counts = correspondence.counts.setdefault(topic["name"], [0, 0])
+            counts[0] = max(counts[0], topic["count"])
 
 
 # --- what is stored ---
@@ -427,6 +453,7 @@ def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None
                     # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
                     if not left or record.offset >= starts.get(key, 0):
                         into.add(record)
+                        correspondence.partition(*key).forms[not left].add(record.form)
                 if not left and records:
                     reading.served.append((starts.get(key, records[0].offset), records[-1].offset))
                 if left:
@@ -557,7 +584,8 @@ _STEPS = {
     names.PRODUCE: _learn_produce,
     names.FETCH: _learn_fetch,
     names.SHARE_FETCH: _learn_acquired,
-    names.METADATA: _nothing,
+    names.METADATA: _learn_counts,
+    names.CREATE_PARTITIONS: _learn_growth,
     names.CREATE_TOPICS: _nothing,
     names.OFFSET_COMMIT: _learn_commit,
     names.TXN_OFFSET_COMMIT: _learn_commit,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from replay.diff.correspondence import Correspondence, Partition, Reading
 from replay.diff.differences import Difference
+from replay.diff.records import FORMS, Form
 
 UNREAD_SHARE: Final = 0.1
 UNREAD_RECORDS: Final = 100
@@ -65,6 +66,14 @@ def acquired(correspondence: Correspondence) -> Iterator[Difference]:
         yield Difference(both.row, "(records)", "acquired less", *told, key, None if beyond else "read_less")
 
 
+def other_form(before: Form, after: Form) -> str:
+    """What differs between two ways to store the same records; empty: nothing that counts. (Message sets of before 0.10
+    have no times.)"""
+    codec = "codec" if before.codec != after.codec else ""
+    kind = "timestamp type" if before.magic and after.magic and before.appended != after.appended else ""
+    return codec or kind or ("format" if before.magic != after.magic else "")
+
+
 class _Told:
     """Of one partition."""
 
@@ -92,6 +101,7 @@ class _Told:
                 starved[0][1], "(records)", "reading ended early", f"to offset {captured_end}", read, key
             )
             yield early
+        yield from self._forms(reading, mapped, right)
         for offset, (captured, digest) in sorted(mapped.items()):
             if offset not in right:
                 # Behind the end of an answer that had less than the captured one, and in no other.
@@ -130,3 +140,23 @@ class _Told:
             rule = None if self._partition.batches and not self._partition.unseen else "before_capture"
             yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule)
         self._unread.add(self._partition.topic, len(left), unread, row)
+
+    def _forms(
+        self, reading: Reading, mapped: Mapping[int, tuple[int, bytes]], right: Mapping[int, bytes]
+    ) -> Iterator[Difference]:
+        """Records that both sides have and that are stored in other ways."""
+        left_forms, right_forms = reading.left.forms(), reading.right.forms()
+        others = Counter(
+            (left_forms[captured], right_forms[offset])
+            for offset, (captured, _) in mapped.items()
+            if offset in right and left_forms[captured] != right_forms[offset]
+        )
+        for (left, right_form), count in sorted(others.items()):
+            before, after = FORMS[left], FORMS[right_form]
+            what = other_form(before, after)
+            # A newer broker has a newer format of its own.
+            rule = "version" if what == "format" and before.magic < after.magic else None
+            if what:
+                key = (self._partition.topic, str(self._partition.index))
+                told = f"{before.text()}: {count} record{'s' * (count != 1)}", after.text()
+                yield Difference(reading.row, "(records)", f"stored with another {what}", *told, key, rule)

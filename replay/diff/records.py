@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from analyzer.records import opening as opening
-from analyzer.records.batches import B_ATTRIBUTES, B_PRODUCER_ID, TRANSACTIONAL, Batches, batches, view
+from analyzer.records.batches import (
+    B_ATTRIBUTES,
+    B_MAGIC,
+    B_PRODUCER_ID,
+    CODEC_MASK,
+    CODECS,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Batches,
+    batches,
+    view,
+)
 from captures.kernels import NULL
 
 _ABSENT: Final = (1 << 64) - 1
@@ -22,13 +33,42 @@ _ABSENT: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`digest`: of key, value and headers, with their lengths. `producer_id` is -1 for none. `control`: a marker."""
+    """`digest`: of key, value and headers, with their lengths. `producer_id` is -1 for none. `control`: a marker.
+    `form`: how its batch is stored, a place in `FORMS`."""
 
     offset: int
     digest: bytes
     producer_id: int
     transactional: bool
     control: str | None
+    form: int = 0
+
+
+class Form(NamedTuple):
+    """How a batch is stored. `codec`: of `CODECS`, or its number; `appended`: with the broker's time, not its
+    producer's (LogAppendTime); `magic`: 0 and 1 are message sets."""
+
+    codec: str
+    appended: bool
+    magic: int
+
+    def text(self) -> str:
+        """For a person."""
+        when = "" if self.magic < 1 else ", LogAppendTime" if self.appended else ", CreateTime"
+        return f"{'not compressed' if self.codec == CODECS[0] else self.codec}{when}, format v{self.magic}"
+
+
+FORMS: Final[tuple[Form, ...]] = tuple(
+    Form(CODECS[codec] if codec < len(CODECS) else str(codec), bool(appended), magic)
+    for magic in range(4) for appended in range(2) for codec in range(CODEC_MASK + 1)
+)  # fmt: skip
+
+
+def _form(attributes: int, magic: int) -> int:
+    """The place in `FORMS` of a batch with these attributes; what is not known (`NULL`) counts as 0."""
+    bits = 0 if attributes == NULL else attributes
+    appended = bool(bits & LOG_APPEND_TIME) and magic >= 1
+    return (min(max(magic, 0), 3) * 2 + appended) * (CODEC_MASK + 1) + (bits & CODEC_MASK)
 
 
 class Reader:
@@ -53,6 +93,7 @@ def _records(piece: opening.Piece, stored: Batches) -> list[Record]:
     table = piece.table
     headers = _headers(piece)
     attributes, producers = stored.table[B_ATTRIBUTES].tolist(), stored.table[B_PRODUCER_ID].tolist()
+    forms = [_form(bits, magic) for bits, magic in zip(attributes, stored.table[B_MAGIC].tolist(), strict=True)]
     out = []
     rows = table[
         [
@@ -77,6 +118,7 @@ def _records(piece: opening.Piece, stored: Batches) -> list[Record]:
                 -1 if producer == NULL else producer,
                 bool(attributes[batch] & TRANSACTIONAL),
                 _control(control),
+                forms[batch],
             )
         )
     return out

@@ -16,6 +16,7 @@ from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis, batches
+from replay.plan.config_changes import Said, Settings, changed
 from replay.plan.early_members import Early
 from replay.plan.sessions import Decoded
 
@@ -23,7 +24,7 @@ from replay.plan.sessions import Decoded
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic of the capture: how many partitions (the most that were seen), how many replicas, and its configuration
-    where a CreateTopics said it. `created`: the capture shows how it was made."""
+    as far as CreateTopics and the requests that alter it said it. `created`: the capture shows how it was made."""
 
     name: str
     partitions: int
@@ -36,7 +37,8 @@ class Topic:
 @dataclass(slots=True)
 class Cluster:
     """`early`: members that had joined before the capture began, by group; `members`: those, and who joined while it
-    ran; `assignments`: what leaders handed out, by group and generation."""
+    ran; `assignments`: what leaders handed out, by group and generation; `altered`: settings of topics that requests
+    changed, as they stood in the end; `group_configs`: of groups; `ids`, `brokers`: of the captured cluster."""
 
     topic_names: dict[str, str] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -45,6 +47,10 @@ class Cluster:
     produced: set[str] = field(default_factory=set)
     members: set[tuple[str, str]] = field(default_factory=set)
     early: dict[str, tuple[Early, ...]] = field(default_factory=dict)
+    altered: dict[str, Settings] = field(default_factory=dict)
+    group_configs: dict[str, Settings] = field(default_factory=dict)
+    ids: set[str] = field(default_factory=set)
+    brokers: set[tuple[str, int]] = field(default_factory=set)
 
     # --- what is noted ---
 
@@ -84,9 +90,23 @@ def learn(decoded: Iterable[Decoded], elsewhere: Mapping[str, str]) -> Cluster:
         if message.answer is not None:
             _learn_answer(cluster, message.request.api_key, message.body, message.answer)
     cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
+    _learn_settings(cluster, messages)
     _match_ids(cluster, messages)
     _name_ids(cluster, messages, elsewhere)
     return cluster
+
+
+_SETTING: Final = (names.CREATE_TOPICS, names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS)
+
+
+def _learn_settings(cluster: Cluster, messages: Iterable[Decoded]) -> None:
+    said = [
+        Said(message.request.sent_ns, message.request.api_key, message.body, message.answer)
+        for message in messages
+        if message.request.api_key in _SETTING and message.body is not None and message.answer is not None
+    ]
+    found = changed(said, {name: topic.configs for name, topic in cluster.topics.items()})
+    cluster.altered, cluster.group_configs = found.topics, found.groups
 
 
 def _learn_request(cluster: Cluster, api_key: int, body: Body, answer: Body | None) -> None:
@@ -106,12 +126,17 @@ _SERVED: Final = (names.PRODUCE, names.FETCH, names.LIST_OFFSETS)
 def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> None:
     if api_key == names.METADATA:
         cluster.nodes.update(broker["nodeId"] for broker in answer["brokers"])
+        cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
+        cluster.ids.update(one for one in (answer.get("clusterId"),) if one)
         for topic in answer["topics"]:
             if not topic["errorCode"] and topic["name"] is not None:
                 cluster.note_id(topic)
                 replicas = max((len(partition["replicaNodes"]) for partition in topic["partitions"]), default=1)
                 internal = topic.get("isInternal", False)
                 cluster.note(topic["name"], len(topic["partitions"]), replicas, internal=internal)
+    elif api_key == names.DESCRIBE_CLUSTER and not answer["errorCode"]:
+        cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
+        cluster.ids.update(one for one in (answer["clusterId"],) if one)
     elif api_key == names.DESCRIBE_TOPIC_PARTITIONS:
         for topic in answer["topics"]:
             if not topic["errorCode"]:

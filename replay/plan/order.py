@@ -5,8 +5,8 @@ have been sent. A request waits for
 - the answers of its own connection that its client had when it sent it (so pipelining is as captured);
 - whatever shares its state on other connections and was answered before it was sent: its group, its transactional or
   producer id, its topics' creation, the records that it fetched;
-- where it produces to a partition that its client wrote to on a connection that had ended by then: the last such
-  request, for a client that connects again does not overtake itself.
+- where it produces to a partition that its producer id (without one: its client) wrote to on connections that had ended
+  by then: the last such request of each, for a client that connects again does not overtake itself.
 Rule: what shares no state is not ordered across connections.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from analyzer.protocol import names
 from analyzer.protocol.topics import topics_of
@@ -115,6 +115,13 @@ class _State:
     open: dict[int, int] = field(default_factory=dict)
 
 
+class _Wrote(NamedTuple):
+    """The last step with which a session wrote to a partition, and the sessions that it had waited for there."""
+
+    number: int
+    waited: frozenset[int]
+
+
 @dataclass(slots=True)
 class Order:
     """Finds what each step waits for; steps come in order of captured time. `ends`: when each session sent its last
@@ -126,7 +133,7 @@ class Order:
     produced: dict[tuple[str | None, int], list[tuple[int, int, int, int]]] = field(default_factory=dict)
     ended: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     awaited: dict[int, set[int]] = field(default_factory=dict)
-    wrote: dict[tuple[Any, str, int], tuple[int, int]] = field(default_factory=dict)
+    wrote: dict[tuple[Any, str, int], dict[int, _Wrote]] = field(default_factory=dict)
     expects: bool = False
 
     def waits(self, number: int, session: int, message: Decoded, body: Body) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -169,18 +176,21 @@ class Order:
         return tuple(sorted(fresh)), tuple(sorted(after - waits))
 
     def _written_before(self, number: int, session: int, message: Decoded, body: Body) -> Iterator[int]:
-        """The last step that the same client wrote to each of these partitions with, on a connection that had ended
-        before. (Connections that are open at the same time have no order among them.)"""
-        row = message.request.row
+        """The last step that the same producer id (without one: the same client) wrote to each of these partitions with,
+        on each connection that had ended before. (Connections that are open at the same time have no order among them.)"""
+        row, sent = message.request.row, message.request.sent_ns
         for topic in body["topicData"]:
             for part in topic["partitionData"]:
                 producers = {batch.producer_id for batch in batches.produced(part["records"])} - {-1}
-                who = min(producers) if producers else (row["client_ip"], row["client_id"])
-                where = who, topic.get(NAME, ""), part["index"]
-                before, other = self.wrote.get(where, (0, session))
-                if other != session and self.ends.get(other, message.request.sent_ns) < message.request.sent_ns:
-                    yield before
-                self.wrote[where] = number, session
+                for who in producers or {(row["client_ip"], row["client_id"])}:
+                    last = self.wrote.setdefault((who, topic.get(NAME, ""), part["index"]), {})
+                    ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
+                    yield from (last[other].number for other in ended)
+                    # Whom one that has ended had waited for, nobody has to wait for any more.
+                    for other in [old for one in ended for old in last[one].waited if old != session]:
+                        last.pop(other, None)
+                    before = last[session].waited if session in last else frozenset[int]()
+                    last[session] = _Wrote(number, frozenset(one for one in (*before, *ended) if one in last))
 
     def _below(self, body: Body, session: int) -> Iterator[int]:
         """The steps that wrote what is below the offsets that a fetch asks for, the last of each session: before them

@@ -17,7 +17,8 @@ Partition = tuple[str, int]
 @dataclass(slots=True)
 class Topology:
     """nodes: address by node id; leaders, partitions, ids and leader epochs of topics by their names on the target;
-    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear."""
+    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear; `cluster_id`: None
+    where the target says none."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
     leaders: dict[Partition, int] = field(default_factory=dict)
@@ -26,11 +27,13 @@ class Topology:
     leader_epochs: dict[Partition, int] = field(default_factory=dict)
     coordinators: dict[tuple[int, str], int] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    cluster_id: str | None = None
 
     def learn_metadata(self, answer: Body) -> None:
         """Take what a Metadata answer says; a partition without a leader has none here either."""
         brokers = {broker["nodeId"]: (broker["host"], broker["port"]) for broker in answer["brokers"]}
         self.nodes = brokers or self.nodes
+        self.cluster_id = answer.get("clusterId") or self.cluster_id
         for topic in answer["topics"]:
             name = topic["name"]
             if name is None or topic["errorCode"]:

@@ -55,26 +55,24 @@ class Skipped(Exception):
         self.reason = reason
 
 
+@dataclass(slots=True)
 class Preparation:
     """Of one run's steps. `notes`: the run's, by rule."""
 
-    def __init__(
-        self, cluster: Cluster, remap: Remap, topology: Topology, asker: Asker, settings: Settings, notes: Counter[str]
-    ) -> None:
-        self._cluster = cluster
-        self._remap = remap
-        self._topology = topology
-        self._asker = asker
-        self._settings = settings
-        self._notes = notes
-        self._additions = transactions.Additions()
-        self._refused: set[int] = set()
-        self._early: dict[str, asyncio.Task[None]] = {}
+    cluster: Cluster
+    remap: Remap
+    topology: Topology
+    asker: Asker
+    settings: Settings
+    notes: Counter[str]
+    _additions: transactions.Additions = field(default_factory=transactions.Additions, init=False)
+    _refused: set[int] = field(default_factory=set, init=False)
+    _early: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     def begin(self, groups: Iterable[str | None]) -> list[asyncio.Task[None]]:
         """Members that had joined before the capture began join now, of these groups; the tasks that do it."""
         loop = asyncio.get_running_loop()
-        for group in self._cluster.early.keys() & set(groups):
+        for group in self.cluster.early.keys() & set(groups):
             self._early[group] = loop.create_task(self._join_early(group))
         return list(self._early.values())
 
@@ -89,18 +87,18 @@ class Preparation:
         assert step.body is not None
         if key in self._refused:
             raise Skipped("target_refuses", f"{names.name(key)}: UNSUPPORTED_VERSION (35)")
-        for producer, transactional_id in self._remap.producers.unknown(key, step.body):
+        for producer, transactional_id in self.remap.producers.unknown(key, step.body):
             await self._producer(job, producer, transactional_id)
         await self._know(key, step.body)
         early = self._early.get(step.body.get("groupId") or "")
         if early is not None:
             await asyncio.shield(early)
-        stranger = self._remap.groups.stranger(step)
+        stranger = self.remap.groups.stranger(step)
         if stranger is not None:
             raise Skipped("not_joined", f"group {stranger[0]}: member {stranger[1] or '(without id)'}")
-        if self._remap.fetches.lacks_share_session(step):
+        if self.remap.fetches.lacks_share_session(step):
             raise Skipped("no_session", f"share session of group {step.body['groupId']}")
-        job.body = self._remap.request(step)
+        job.body = self.remap.request(step)
         if key == names.FETCH:
             self._fetch_session(step, job)
         if key in (names.PRODUCE, names.TXN_OFFSET_COMMIT):
@@ -108,12 +106,12 @@ class Preparation:
 
     async def _producer(self, job: Job, captured: Producer, transactional_id: str | None) -> None:
         """Ask for a producer id for a captured one. Raises Skipped where the target gives none, then and later."""
-        producers = self._remap.producers
+        producers = self.remap.producers
         if producers.given(captured) is not None:
             return
         error = producers.refused(captured)
         if error is None:
-            given = await self._asker.producer(transactional_id)
+            given = await self.asker.producer(transactional_id)
             if isinstance(given, Producer):
                 producers.give(captured, transactional_id, given)
                 job.outcome.retries.append("producer_asked")
@@ -123,35 +121,35 @@ class Preparation:
         raise Skipped("no_producer", f"InitProducerId was answered {errors.label(error)}")
 
     def _is_told(self, topic: str) -> bool:
-        return topic in self._topology.partitions or topic in self._topology.absent
+        return topic in self.topology.partitions or topic in self.topology.absent
 
     async def _know(self, key: int, body: Body) -> None:
         """Ask for the leaders and ids of topics that were never asked for."""
-        topics = {self._remap.topics.name(topic[NAME]) for _, topic in topics_of(key, body) if topic.get(NAME)}
+        topics = {self.remap.topics.name(topic[NAME]) for _, topic in topics_of(key, body) if topic.get(NAME)}
         unknown = [name for name in topics if not self._is_told(name)]
         if unknown and apis.api(key).route is Route.LEADER:
-            await self._asker.refresh(unknown)
+            await self.asker.refresh(unknown)
 
     def _fetch_session(self, step: Step, job: Job) -> None:
-        several = len(self._topology.nodes) > 1
+        several = len(self.topology.nodes) > 1
         captured = self.captured(step)
-        rule = self._remap.fetches.enter(step, job.body, captured, several)
-        self._remap.topics.address(names.FETCH, job.body)
+        rule = self.remap.fetches.enter(step, job.body, captured, several)
+        self.remap.topics.address(names.FETCH, job.body)
         if rule == "no_session":
             raise Skipped(rule, f"session {step.body['sessionId'] if step.body else 0}")
         if rule is not None:
             job.outcome.retries.append(rule)
-        speed = self._settings.speed
+        speed = self.settings.speed
         if (speed is None or speed > 1) and captured is not None and not retry.has_records(captured):
             job.body["maxWaitMs"] = int(job.body["maxWaitMs"] / speed) if speed else 0
             job.outcome.retries.append("long_poll_scaled")
 
     async def _transaction_v1(self, step: Step, job: Job) -> None:
         """A target that does not add partitions to transactions by itself gets the request for it (KIP-890)."""
-        missing = self._additions.missing(step, job.body, self._remap)
+        missing = self._additions.missing(step, job.body, self.remap)
         if missing is None:
             return
-        answer = await self._asker.ask_until(
+        answer = await self.asker.ask_until(
             missing.api_key, transactions.VERSION, missing.body, missing.transactional_id
         )
         if not retry.codes(answer):
@@ -162,57 +160,57 @@ class Preparation:
         """The body to send again, after what the rule asks for. Raises LinkError."""
         key = job.step.request.api_key
         if rule in ("topic_appears", "leader_moved", "reconnected"):
-            await self._asker.refresh(sorted({self._remap.topics.name(topic) for topic, _ in named(key, job.body)}))
+            await self.asker.refresh(sorted({self.remap.topics.name(topic) for topic, _ in named(key, job.body)}))
         if rule in ("coordinator_loads", "reconnected"):
-            for key_type, name in list(self._topology.coordinators):
+            for key_type, name in list(self.topology.coordinators):
                 if name in (job.body.get("groupId"), job.body.get("transactionalId")):
-                    self._topology.coordinators.pop((key_type, name), None)
+                    self.topology.coordinators.pop((key_type, name), None)
         if rule == "coordinator_loads":
             group = apis.api(key).route is Route.GROUP
             asked = job.body.get("groupId" if group else "transactionalId")
             if asked:
                 kind = names.GROUP_COORDINATOR if group else names.TRANSACTION_COORDINATOR
-                await self._asker.find_coordinator(kind, asked)
+                await self.asker.find_coordinator(kind, asked)
         if rule == "position_asked" and replayed is not None:
             ends = {}
-            for topic, partition, end in self._remap.fetches.lost_places(job.step, job.body, captured, replayed):
-                there = await self._asker.end(self._remap.topics.name(topic), partition)
+            for topic, partition, end in self.remap.fetches.lost_places(job.step, job.body, captured, replayed):
+                there = await self.asker.end(self.remap.topics.name(topic), partition)
                 if there is not None:
                     ends[topic, partition] = end, there
-            self._remap.fetches.found_places(job.step, job.body, ends)
-            self._remap.topics.address(key, job.body)
+            self.remap.fetches.found_places(job.step, job.body, ends)
+            self.remap.topics.address(key, job.body)
         elif rule == "rejoined" and key not in (*apis.GROUP_HEARTBEATS, names.JOIN_GROUP):
             await self._join_again(job)
         else:
-            job.body = self._remap.again(job.step, job.body, rule, captured, replayed)
+            job.body = self.remap.again(job.step, job.body, rule, captured, replayed)
 
     def captured(self, step: Step) -> Body | None:
         """The captured answer, its topics named."""
         decoded = step.request.decoded_answer()
         if decoded is None or decoded.status != OK or decoded.body is None:
             return None
-        name_answer(step.request.api_key, decoded.body, self._cluster.topic_names)
+        name_answer(step.request.api_key, decoded.body, self.cluster.topic_names)
         return decoded.body
 
     def learn(self, job: Job, captured: Body | None, replayed: Body) -> None:
         """Take from a pair of answers what the target assigned, and where it stands."""
         key = job.step.request.api_key
         if key == names.METADATA:
-            self._topology.learn_metadata(replayed)
-            self._remap.topics.learn_from(self._topology)
+            self.topology.learn_metadata(replayed)
+            self.remap.topics.learn_from(self.topology)
         elif key == names.END_TXN:
             self._additions.ended(job.body["transactionalId"])
         elif key == names.CREATE_TOPICS:
-            self._topology.absent -= {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
-        self._remap.learn(job.step, job.body, captured, replayed)
+            self.topology.absent -= {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
+        self.remap.learn(job.step, job.body, captured, replayed)
 
     async def _join_early(self, group: str) -> None:
         """Join the members that had joined before the capture began. Raises Skipped, for each of their steps."""
-        some = self._cluster.early[group]
-        self._notes["joined_early"] += len(some)
+        some = self.cluster.early[group]
+        self.notes["joined_early"] += len(some)
         try:
-            async with asyncio.timeout(self._settings.answer_timeout):
-                await joining.early(some, self._remap, functools.partial(self._asker.ask_as_member, group))
+            async with asyncio.timeout(self.settings.answer_timeout):
+                await joining.early(some, self.remap, functools.partial(self.asker.ask_as_member, group))
         except (joining.JoinRefused, TimeoutError, LinkError) as failure:
             raise Skipped("no_member", str(failure) or f"group {group}: its members could not join in time") from None
 
@@ -222,9 +220,9 @@ class Preparation:
         assert body is not None
         group, member = body["groupId"], body["memberId"]
         generation = body.get("generationId", body.get("generationIdOrMemberEpoch", -1))
-        ask = functools.partial(self._asker.ask_as_member, group)
-        if self._remap.groups.subscription(group, member) or not self._remap.groups.moved_on(job.step, job.body):
+        ask = functools.partial(self.asker.ask_as_member, group)
+        if self.remap.groups.subscription(group, member) or not self.remap.groups.moved_on(job.step, job.body):
             with contextlib.suppress(joining.JoinRefused, TimeoutError, LinkError):
-                async with asyncio.timeout(self._settings.limits.errors):
-                    await joining.again(group, member, generation, self._remap, ask)
-        job.body = self._remap.request(job.step)
+                async with asyncio.timeout(self.settings.limits.errors):
+                    await joining.again(group, member, generation, self.remap, ask)
+        job.body = self.remap.request(job.step)

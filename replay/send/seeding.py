@@ -2,6 +2,7 @@
 
 In: what the capture says of its cluster, a `Target`. Out: what was made, and what the user should know. Rules: nothing
 that is there is changed; a topic that the capture itself creates is left to it, where that is allowed; what is made
+has the settings that captured requests left it with (groups too), where those requests are not sent themselves, and
 keeps what is written to it, however old that is, unless the captured settings are wanted as they were.
 """
 
@@ -15,6 +16,7 @@ from typing import Final
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
 from replay.plan.cluster import Cluster, Topic
+from replay.plan.config_changes import GROUP_RESOURCE, Settings
 from replay.send.target import Target
 
 _LONGEST: Final = str((1 << 63) - 1)
@@ -25,6 +27,9 @@ _REFUSING: Final = (
     "max.compaction.lag.ms",
 )  # fmt: skip
 """Settings that would refuse old records, or that do not go with the others."""
+
+_LEAST_IN_SYNC: Final = "min.insync.replicas"
+_ALTERS: Final = frozenset((names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS))
 
 _MADE: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """What CreateTopics answers where the topic is there afterwards."""
@@ -49,7 +54,7 @@ class Seeded:
     changed: dict[str, list[str]] = field(default_factory=dict)
 
 
-def surviving(configs: Mapping[str, str | None]) -> dict[str, str | None]:
+def surviving(configs: Mapping[str, str | None]) -> Settings:
     """Settings with which a topic keeps what is written to it."""
     kept = {name: value for name, value in configs.items() if name not in _REFUSING}
     compacted = "compact" in (configs.get("cleanup.policy") or "")
@@ -62,6 +67,9 @@ async def seed(
     """Create the captured topics that the target lacks. `as_captured`: with the captured retention too."""
     done = Seeded()
     notes = done.notes
+    alters = not _ALTERS.isdisjoint(allow)
+    if not alters:
+        notes += await _seed_groups(cluster, target)
     wanted = [
         topic
         for topic in cluster.topics.values()
@@ -72,10 +80,14 @@ async def seed(
     ]
     if not wanted:
         return done
-    chosen = {topic.name: dict(topic.configs) if as_captured else surviving(topic.configs) for topic in wanted}
-    version = target.version(names.CREATE_TOPICS, 4)
     replicas = len(target.topology.nodes)
-    plain: dict[str, str | None] = {}
+    left = {topic.name: topic.configs if alters else cluster.altered.get(topic.name, topic.configs) for topic in wanted}
+    chosen: dict[str, Settings] = {}
+    for topic in wanted:
+        settings = dict(left[topic.name]) if as_captured else surviving(left[topic.name])
+        chosen[topic.name] = _acknowledgeable(settings, _replicas(topic, replicas))
+    version = target.version(names.CREATE_TOPICS, 4)
+    plain: Settings = {}
     otherwise = [dict.fromkeys(chosen, plain)] if as_captured else [dict.fromkeys(chosen, surviving({})), {}]
     for attempt, configs in enumerate((chosen, *otherwise)):
         body = {
@@ -86,7 +98,8 @@ async def seed(
         answer = await target.ask(names.CREATE_TOPICS, version, body, 60.0)
         failed = {topic["name"]: topic["errorCode"] for topic in answer["topics"] if topic["errorCode"] not in _MADE}
         for topic in wanted:
-            changed = {name for name, _ in configs.get(topic.name, plain).items() ^ topic.configs.items()}
+            made = configs.get(topic.name, plain).items()
+            changed = {name for name, _ in (made ^ topic.configs.items()) | (made ^ left[topic.name].items())}
             if changed and map_topic.get(topic.name, topic.name) not in failed:
                 done.changed[topic.name] = sorted(changed)
         wanted = [topic for topic in wanted if map_topic.get(topic.name, topic.name) in failed]
@@ -100,13 +113,45 @@ async def seed(
     return done
 
 
+def _replicas(topic: Topic, brokers: int) -> int:
+    return max(1, min(topic.replicas, brokers))
+
+
+def _acknowledgeable(configs: Settings, replicas: int) -> Settings:
+    """Settings of a topic with so many replicas: with fewer than it asks for it would take no record (acks=all)."""
+    asked = configs.get(_LEAST_IN_SYNC) or ""
+    return {**configs, _LEAST_IN_SYNC: str(replicas)} if asked.isdigit() and int(asked) > replicas else configs
+
+
+async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
+    """Give groups the settings that captured requests gave them; what the user should know."""
+    wanted = {name: configs for name, configs in sorted(cluster.group_configs.items()) if configs}
+    if not wanted:
+        return []
+    if names.INCREMENTAL_ALTER_CONFIGS not in target.offers:
+        return ["the target cannot be told settings of groups, which the capture changes"]
+    resources = [
+        {"resourceType": GROUP_RESOURCE, "resourceName": group,
+         "configs": [{"name": name, "configOperation": 0, "value": value} for name, value in configs.items()]}
+        for group, configs in wanted.items()
+    ]  # fmt: skip
+    body = {"resources": resources, "validateOnly": False}
+    version = target.version(names.INCREMENTAL_ALTER_CONFIGS, 1)
+    answer = await target.ask(names.INCREMENTAL_ALTER_CONFIGS, version, body, 30.0)
+    return [
+        f"group {one['resourceName']}: its captured settings were refused: {errors.label(one['errorCode'])}"
+        for one in answer["responses"]
+        if one["errorCode"]
+    ]
+
+
 def _creation(
     topic: Topic, map_topic: Mapping[str, str], replicas: int, configs: Mapping[str, str | None]
 ) -> Body:  # fmt: skip
     return {
         "name": map_topic.get(topic.name, topic.name),
         "numPartitions": topic.partitions,
-        "replicationFactor": max(1, min(topic.replicas, replicas)),
+        "replicationFactor": _replicas(topic, replicas),
         "assignments": [],
         "configs": [{"name": name, "value": value} for name, value in configs.items()],
     }

@@ -22,7 +22,7 @@ from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 
 OUT_OF_ORDER = {"topic": "orders", "partition": 0, "acknowledged": 9, "readable": 9, "missing": 0, "out_of_order": 1,
-                "first_missing_offset": None}  # fmt: skip
+                "first_missing_offset": None, "stored_otherwise": 0, "stored_as": None}  # fmt: skip
 
 
 def plan(seconds: float, took: float = 0.5) -> Plan:
@@ -72,6 +72,26 @@ def test_it_says_how_much_and_why() -> None:
     )
     text = pace(Counts(), plan(100.0), 2.0, 714.0).text()
     assert text == "slower than at --speed 2: took 714.0 s in place of 50.0 s, 7 % of that rate"
+
+
+def test_a_replayer_that_was_busy_all_the_time_is_to_blame_itself() -> None:
+    """Nothing waited for the target: not valid. At full speed nothing is owed, and a target that keeps it waiting is
+    the target's."""
+    counts = Counts()
+    counts.excess_us.update(Produce=10_000_000)
+    busy = pace(counts, plan(100.0), 2.0, 714.0, 0.97)
+    assert busy.own
+    assert busy.text().endswith("7 % of that rate; the replayer was busy for 97 % of the time")
+    assert not pace(counts, plan(100.0), 2.0, 714.0, 0.5).own
+    assert not pace(counts, plan(100.0), None, 714.0, 0.97).own
+    assert not pace(counts, plan(100.0), 2.0, 50.0, 0.97).own
+
+
+def test_a_run_that_the_replayer_could_not_keep_up_with_is_not_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    own = Pace(2.0, 50.0, 714.0, 0.0, "", 0.97)
+    late = dataclasses.replace(result(True, False), valid=False, pace=own)
+    assert commands._verdict(late, Options("h", 1), "run", "never") == commands.EXIT_NOT_VALID
+    assert capsys.readouterr().err.startswith("kwire: not valid as a load test: slower than at --speed 2: took 714.0 s")
 
 
 def result(slower: bool, lost: bool) -> run.Result:

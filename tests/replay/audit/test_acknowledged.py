@@ -5,15 +5,17 @@ Proves: replay/audit/acknowledged.py
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from analyzer.records.batches import LOG_APPEND_TIME
 from replay.audit.acknowledged import Partition, acknowledged
 from replay.diff.pairs import Pair
-from replay.diff.records import Reader
+from replay.diff.records import FORMS, Reader
 from tests.replay.forging import Body, batch, pair
 
 WHERE = "orders", 0
@@ -22,19 +24,21 @@ FIRST, SECOND = "10.0.0.1:50000-10.0.0.2:9092#1", "10.0.0.1:50001-10.0.0.2:9092#
 
 def produce(
     values: str, left: int | None, right: int | None, *, second: int = 0, producer: int = -1, error: int = 0,
-    connection: str = FIRST,
+    connection: str = FIRST, appended: int = -1,
 ) -> Pair:  # fmt: skip
-    """Records of one letter each, answered with these base offsets; None: there is no answer."""
+    """Records of one letter each, answered with these base offsets; None: there is no answer. `appended`: the captured
+    log append time."""
 
-    def answer(offset: int | None, failed: int = 0) -> Body | str:
+    def answer(offset: int | None, failed: int = 0, time: int = -1) -> Body | str:
         if offset is None:
             return "not_captured"
-        part = {"index": 0, "errorCode": failed, "baseOffset": -1 if failed else offset, "logAppendTimeMs": -1}
+        part = {"index": 0, "errorCode": failed, "baseOffset": -1 if failed else offset, "logAppendTimeMs": time}
         return {"responses": [{"name": "orders", "partitionResponses": [part]}]}
 
     records = batch(*values, producer=producer)
     asked = {"acks": -1, "topicData": [{"name": "orders", "partitionData": [{"index": 0, "records": records}]}]}
-    return pair("Produce", 8, asked, answer(left), answer(right, error), connection=connection, **at(second))
+    captured = answer(left, time=appended)
+    return pair("Produce", 8, asked, captured, answer(right, error), connection=connection, **at(second))
 
 
 def at(second: int) -> dict[str, Any]:
@@ -53,7 +57,8 @@ def audited(*pairs: Pair, log: str = "", start: int = 0, ends: Mapping[tuple[str
 def row(acknowledged: int, missing: int = 0, first: int | None = None, moved: int = 0) -> Body:
     return {
         "topic": "orders", "partition": 0, "acknowledged": acknowledged, "readable": acknowledged - missing,
-        "missing": missing, "out_of_order": moved, "first_missing_offset": first,
+        "missing": missing, "out_of_order": moved, "first_missing_offset": first, "stored_otherwise": 0,
+        "stored_as": None,
     }  # fmt: skip
 
 
@@ -95,6 +100,36 @@ def test_a_client_keeps_its_order_on_connections_that_follow_each_other() -> Non
     still_open = {("capture.pcap", FIRST): 1_700_000_009 * 10**6}
     assert audited(*some, log="ba", ends=ended) == row(2, moved=1)
     assert audited(*some, log="ba", ends=still_open) == row(2)
+
+
+def test_what_is_stored_otherwise_than_sent() -> None:
+    """By a topic with a codec of its own, or with the broker's times; not where the captured one did so too."""
+
+    def stored(attributes: int, pair: Pair) -> tuple[int | None, str | None]:
+        partition = acknowledged([pair], {})[WHERE]
+        partition.read = True
+        log = bytearray(batch("a", "b"))
+        log[21:23] = attributes.to_bytes(2, "big")
+        for _ in range(2):  # a record that is fetched twice is one record
+            partition.see(Reader().read(bytes(log)))
+        told = partition.row(WHERE)
+        assert told["missing"] == 0
+        return told["stored_otherwise"], told["stored_as"]
+
+    assert stored(0, produce("ab", 0, 0)) == (0, None)
+    assert stored(LOG_APPEND_TIME, produce("ab", 0, 0)) == (2, "not compressed, LogAppendTime, format v2")
+    assert stored(LOG_APPEND_TIME, produce("ab", 0, 0, appended=5)) == (0, None)
+    assert stored(0, produce("ab", 0, 0, appended=5)) == (2, "not compressed, CreateTime, format v2")
+
+
+def test_a_codec_of_the_topics_own() -> None:
+    partition = acknowledged([produce("ab", 0, 0)], {})[WHERE]
+    partition.read = True
+    plain = Reader().read(batch("a", "b"))
+    gzip = next(at for at, form in enumerate(FORMS) if form == ("gzip", False, 2))
+    partition.see(dataclasses.replace(record, form=gzip) for record in plain)
+    told = partition.row(WHERE)
+    assert (told["stored_otherwise"], told["stored_as"]) == (2, "gzip, CreateTime, format v2")
 
 
 def test_what_the_replay_deleted_is_not_awaited() -> None:

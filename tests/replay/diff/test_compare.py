@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from analyzer.records.batches import LOG_APPEND_TIME
 from replay.diff.compare import compare
 from replay.diff.differences import RULES, grouped
 from replay.diff.pairs import Pair, Side
+from replay.diff.readings import other_form
+from replay.diff.records import Form
 from replay.diff.text import as_text
 from tests.replay.forging import Body, batch, pair
 
@@ -290,6 +293,26 @@ def test_a_partition_that_is_missing_is_told_once() -> None:
     assert found(one) == [(UNEXPECTED, "topics.partitions", "missing")]
 
 
+def test_more_partitions_than_the_captured_topic_ever_has_are_told_once() -> None:
+    some = [metadata([topic("orders", 2)], [topic("orders", 4)], [{"name": "orders"}]) for _ in range(2)]
+    assert found(*some) == [
+        (UNEXPECTED, "topics.partitions", "another number of partitions"),
+        *[("consequence", "topics.partitions", "extra")] * 3,
+    ]
+    (told, *_) = grouped(compare(some).differences)
+    assert (told.examples[0].left, told.examples[0].right, told.examples[0].key) == ("2", "4", ("orders",))
+    assert [one.count for one in told.consequences] == [3]
+
+
+def test_partitions_that_the_captured_topic_gets_later_are_there_from_the_start() -> None:
+    young = metadata([topic("orders", 2)], [topic("orders", 4)], [{"name": "orders"}])
+    grown = metadata([topic("orders", 4)], [topic("orders", 4)], [{"name": "orders"}])
+    assert found(young, grown) == [("seeded", "topics.partitions", "extra")] * 2
+    growing = {"topics": [{"name": "orders", "count": 4}]}, {"results": [{"name": "orders", "errorCode": 0}]}
+    grow = pair("CreatePartitions", 2, *growing, "skipped:mutating")
+    assert found(young, grow)[:2] == [("seeded", "topics.partitions", "extra")] * 2
+
+
 def test_topics_that_nobody_asked_for_may_be_others() -> None:
     one = metadata([topic("orders")], [topic("orders"), topic("theirs")])
     assert found(one) == [("other_topics", "topics", "extra")]
@@ -359,6 +382,39 @@ def test_a_target_with_log_append_time_stores_everything_and_says_when() -> None
     some = [produce(batch(value, producer=7), at, 50 + at, appended=NOW) for at, value in enumerate("abc")]
     read = fetch(batch("a", "b"), batch("a", "b", base_offset=50), right_start=50)
     assert found(*some, read) == [("target_config", APPEND_TIME, "append time")] * 3
+
+
+def _stored(records: bytes, attributes: int) -> bytes:
+    stored = bytearray(records)
+    stored[21:23] = attributes.to_bytes(2, "big")
+    return bytes(stored)
+
+
+def test_records_that_are_stored_otherwise_are_told_from_what_was_read() -> None:
+    """Whether or not anything describes the topic."""
+    some = [produce(batch(value, producer=7), at, 50 + at) for at, value in enumerate("ab")]
+    left, right = batch("a", "b"), batch("a", "b", base_offset=50)
+    read = fetch(left, _stored(right, LOG_APPEND_TIME), right_start=50)
+    assert found(*some, read) == [(UNEXPECTED, "(records)", "stored with another timestamp type")]
+    (told,) = compare([*some, read]).differences
+    assert told.left == "not compressed, CreateTime, format v2: 2 records"
+    assert told.right == "not compressed, LogAppendTime, format v2"
+    both = fetch(_stored(left, LOG_APPEND_TIME), _stored(right, LOG_APPEND_TIME), right_start=50)
+    assert found(*some, both) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        (Form("gzip", False, 2), Form("zstd", True, 2), "codec"),
+        (Form("none", False, 0), Form("none", True, 2), "format"),
+        (Form("none", False, 1), Form("none", False, 2), "format"),
+        (Form("none", False, 1), Form("none", True, 2), "timestamp type"),
+        (Form("none", False, 2), Form("none", False, 2), ""),
+    ],
+)
+def test_what_differs_between_two_ways_to_store_a_record(before: Form, after: Form, what: str) -> None:
+    assert other_form(before, after) == what
 
 
 def test_a_batch_that_two_requests_were_told_to_have_stored() -> None:

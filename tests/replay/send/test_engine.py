@@ -117,6 +117,26 @@ def test_a_client_that_connects_again_does_not_overtake_itself(producer: tuple[i
     assert target.said(names.PRODUCE)[3].at >= 1.5
 
 
+@pytest.mark.parametrize("producer", [(-1, -1), (5000, 0)])
+def test_a_client_that_had_several_connections_overtakes_none_that_had_ended(producer: tuple[int, int]) -> None:
+    """The third connection goes on where the first one ended, not only the second, which is still in use."""
+    first, second, third = (Captured(f"10.0.0.1:{port}-10.0.0.9:9092#1") for port in (1, 2, 3))
+    first.said(0.0, names.PRODUCE, 9, produced(batch(producer, 0)), produced_answer(0))
+    second.said(1.1, names.PRODUCE, 9, produced(batch(producer, 3)), produced_answer(3))
+    third.said(1.2, names.PRODUCE, 9, produced(batch(producer, 6)), produced_answer(6))
+    second.said(2.0, names.PRODUCE, 9, produced({1: batch(producer, 0)}), produced_answer({1: 3}))
+    target = Target().on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(names.PRODUCE, lambda asked: produced_answer({_partitions(asked)[0]: 0}), delay=0.5)
+
+    replayed([first, second, third], target, topics={"orders": 2})
+
+    into = [one for one in target.said(names.PRODUCE) if _partitions(one.body)[0] == 0]
+    assert len({one.link for one in into}) == 3
+    assert into[1].at >= into[0].at + 0.5
+    assert into[2].at >= into[0].at + 0.5
+    assert abs(into[2].at - into[1].at) < 0.1  # these two were open at the same time
+
+
 @pytest.mark.parametrize(("partition", "client", "last"), [(1, "client", 0.1), (0, "other", 0.1), (0, "client", 2.0)])
 def test_what_has_no_order_does_not_wait(partition: int, client: str, last: float) -> None:
     """Another partition, another client, or a connection that was still in use."""

@@ -1,0 +1,114 @@
+"""Settings of topics and groups that captured requests changed, as they stood when the capture ended. Pure.
+
+In: AlterConfigs and IncrementalAlterConfigs with their answers, and when topics were created, in order of time. Out:
+settings by topic and by group. Rules: only what was answered well counts; a topic that is made again begins anew; a
+list is added to and taken from only where what it was is known (`SET`, or Kafka's default of it); the largest record
+that was ever allowed stays so, for what was sent while it was has to fit; what names brokers of the captured cluster is
+left out.
+Source: KIP-339 (operations), KIP-848 and KIP-932 (settings of groups); Kafka's IncrementalAlterConfigsRequest.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from analyzer.protocol import names
+from analyzer.protocol.tree import Body
+
+Settings = dict[str, str | None]
+
+GROUP_RESOURCE: Final = 32
+"""Resource type of a group (`ConfigResource.Type`)."""
+
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_LISTS: Final = {"cleanup.policy": "delete"}
+"""Lists, and what they are where nobody set them."""
+_LARGEST: Final = "max.message.bytes"
+_OF_BROKERS: Final = frozenset((
+    "leader.replication.throttled.replicas", "follower.replication.throttled.replicas",
+))  # fmt: skip
+
+
+class Said(NamedTuple):
+    """A request that changed settings, or created topics, with its answer; when it was sent, in nanoseconds."""
+
+    sent_ns: int
+    api_key: int
+    body: Body
+    answer: Body
+
+
+@dataclass(slots=True)
+class Changed:
+    """What was changed, by name. `topics` has those of topics whose creation was not captured too, as far as requests
+    set them."""
+
+    topics: dict[str, Settings] = field(default_factory=dict)
+    groups: dict[str, Settings] = field(default_factory=dict)
+
+
+def changed(requests: Iterable[Said], created: Mapping[str, Settings]) -> Changed:
+    """Settings as they stood in the end. `created`: topics with the settings that they were made with last."""
+    found = Changed()
+    for said in sorted(requests, key=lambda one: one.sent_ns):
+        if said.api_key == names.CREATE_TOPICS:
+            for name in _made(said):
+                found.topics.pop(name, None)
+            continue
+        for kind, name, resource in _altered(said):
+            if kind == names.TOPIC_RESOURCE:
+                start = created.get(name, {})
+                found.topics[name] = _applied(said.api_key, found.topics.get(name, dict(start)), resource["configs"])
+            elif kind == GROUP_RESOURCE:
+                found.groups[name] = _applied(said.api_key, found.groups.get(name, {}), resource["configs"])
+    return found
+
+
+def _made(said: Said) -> Iterator[str]:
+    if not said.body.get("validateOnly"):
+        yield from (topic["name"] for topic in said.answer["topics"] if not topic["errorCode"])
+
+
+def _altered(said: Said) -> Iterator[tuple[int, str, Body]]:
+    """(type, name, what was asked) of each resource that was altered."""
+    if said.body["validateOnly"]:
+        return
+    good = {(one["resourceType"], one["resourceName"]) for one in said.answer["responses"] if not one["errorCode"]}
+    for resource in said.body["resources"]:
+        if (resource["resourceType"], resource["resourceName"]) in good:
+            yield resource["resourceType"], resource["resourceName"], resource
+
+
+def _applied(api_key: int, before: Settings, configs: Iterable[Body]) -> Settings:
+    """AlterConfigs says all settings; the incremental request what becomes of each that it names."""
+    after: Settings = dict(before) if api_key == names.INCREMENTAL_ALTER_CONFIGS else {}
+    largest = before.get(_LARGEST)
+    for config in configs:
+        name, value = config["name"], config["value"]
+        if name in _OF_BROKERS:
+            continue
+        operation = config.get("configOperation", _SET)
+        if operation == _SET:
+            after[name] = value
+        elif operation == _DELETE:
+            after.pop(name, None)
+        else:
+            known = after.get(name, _LISTS.get(name))
+            parts = [one.strip() for one in (known or "").split(",") if one.strip()]
+            these = [one.strip() for one in (value or "").split(",") if one.strip()]
+            if operation == _APPEND and (known is not None or name in after):
+                parts += [one for one in these if one not in parts]
+            elif operation == _SUBTRACT and known is not None:
+                parts = [one for one in parts if one not in these]
+            else:
+                continue
+            after[name] = ",".join(parts)
+    if largest is not None and _number(largest) > _number(after.get(_LARGEST)):
+        after[_LARGEST] = largest
+    return after
+
+
+def _number(value: str | None) -> int:
+    return int(value) if value is not None and value.isdecimal() else -1

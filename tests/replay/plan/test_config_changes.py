@@ -1,0 +1,189 @@
+"""Settings that captured requests changed, and what seeding makes of them.
+
+Proves: replay/plan/config_changes.py, replay/send/seeding.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from analyzer.options import Reading
+from analyzer.protocol import errors, names
+from analyzer.protocol.tree import Body
+from replay import run
+from replay.plan import decide
+from replay.plan.cluster import Cluster
+from replay.plan.config_changes import GROUP_RESOURCE
+from replay.remap.topology import Topology
+from replay.send import seeding
+from replay.send.target import Target
+from tests.replay.conversation import EVERYTHING, Captured
+from tests.shared import capture_files, shared_folder
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+RETENTION = "retention.ms"
+
+
+def create(name: str, at: float, captured: Captured, **configs: str) -> None:
+    asked = {"name": name, "numPartitions": 2, "replicationFactor": 3, "assignments": [],
+             "configs": [{"name": one.replace("_", "."), "value": value} for one, value in configs.items()]}  # fmt: skip
+    made = {"name": name, "errorCode": 0, "numPartitions": 2}
+    captured.said(at, names.CREATE_TOPICS, 5, {"topics": [asked]}, {"topics": [made]})
+
+
+def alter(
+    captured: Captured, at: float, name: str, *operations: tuple[str, int, str | None], kind: int = 2, error: int = 0,
+    only_validate: bool = False,
+) -> None:  # fmt: skip
+    configs = [{"name": one, "configOperation": operation, "value": value} for one, operation, value in operations]
+    body = {"resources": [{"resourceType": kind, "resourceName": name, "configs": configs}]}
+    answer = {"responses": [{"resourceType": kind, "resourceName": name, "errorCode": error}]}
+    captured.said(at, names.INCREMENTAL_ALTER_CONFIGS, 1, {**body, "validateOnly": only_validate}, answer)
+
+
+def learned(*captured: Captured) -> Cluster:
+    return decide.make([one.session() for one in captured], EVERYTHING, decide.PlanOptions())[1]
+
+
+def test_operations_in_order_of_time_over_what_the_topic_was_made_with() -> None:
+    """The second connection speaks between the requests of the first."""
+    first, second = Captured(), Captured("10.0.0.1:5001-10.0.0.9:9092#1")
+    create("orders", 0.0, first, retention_ms="1", segment_bytes="9")
+    alter(first, 1.0, "orders", (RETENTION, SET, "2"), ("max.message.bytes", SET, "5000000"))
+    alter(second, 2.0, "orders", (RETENTION, SET, "3"), ("segment.bytes", DELETE, None))
+    alter(first, 3.0, "orders", ("cleanup.policy", APPEND, "compact"), ("unknown.list", APPEND, "a"))
+    assert learned(first, second).altered == {
+        "orders": {RETENTION: "3", "max.message.bytes": "5000000", "cleanup.policy": "delete,compact"}
+    }
+    alter(second, 4.0, "orders", ("cleanup.policy", SUBTRACT, "delete"))
+    assert learned(first, second).altered["orders"]["cleanup.policy"] == "compact"
+
+
+def test_the_request_of_before_says_all_settings() -> None:
+    captured = Captured()
+    create("orders", 0.0, captured, segment_bytes="9")
+    resource = {"resourceType": 2, "resourceName": "orders", "configs": [{"name": RETENTION, "value": "7"}]}
+    answer = {"responses": [{"resourceType": 2, "resourceName": "orders", "errorCode": 0}]}
+    captured.said(1.0, names.ALTER_CONFIGS, 1, {"resources": [resource], "validateOnly": False}, answer)
+    assert learned(captured).altered == {"orders": {RETENTION: "7"}}
+
+
+def test_what_changed_nothing_is_not_taken() -> None:
+    captured = Captured()
+    create("orders", 0.0, captured)
+    alter(captured, 1.0, "orders", (RETENTION, SET, "2"), error=errors.INVALID_CONFIG)
+    alter(captured, 2.0, "orders", (RETENTION, SET, "2"), only_validate=True)
+    alter(captured, 3.0, "1", ("log.retention.ms", SET, "2"), kind=names.BROKER_RESOURCES[0])
+    found = learned(captured)
+    assert (found.altered, found.group_configs) == ({}, {})
+    alter(captured, 4.0, "orders", ("leader.replication.throttled.replicas", SET, "0:1"))
+    assert learned(captured).altered == {"orders": {}}
+
+
+def test_a_topic_that_is_made_again_begins_anew() -> None:
+    captured = Captured()
+    create("orders", 0.0, captured, segment_bytes="9")
+    alter(captured, 1.0, "orders", (RETENTION, SET, "2"))
+    create("orders", 2.0, captured)
+    found = learned(captured)
+    assert found.altered == {}
+    assert found.topics["orders"].configs == {}
+
+
+def test_a_size_that_was_allowed_stays_allowed() -> None:
+    """What was sent before has to fit at the start of a replay."""
+    captured = Captured()
+    create("orders", 0.0, captured, max_message_bytes="9000")
+    alter(captured, 1.0, "orders", ("max.message.bytes", SET, "500"))
+    assert learned(captured).altered == {"orders": {"max.message.bytes": "9000"}}
+    alter(captured, 2.0, "orders", ("max.message.bytes", SET, "10000"))
+    alter(captured, 3.0, "orders", ("max.message.bytes", DELETE, None))
+    assert learned(captured).altered == {"orders": {"max.message.bytes": "10000"}}
+
+
+def test_a_shared_capture_of_an_administrator() -> None:
+    """An administrator of librdkafka, which asks for both kinds of change."""
+    sessions = run.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
+    _, cluster = decide.make(sessions, EVERYTHING, decide.PlanOptions())
+    made_with = {"cleanup.policy": "compact,delete"}
+    assert cluster.altered == {"adm": {**made_with, "max.message.bytes": "200000"}, "adm2": {RETENTION: "7200000"}}
+
+
+# --- what seeding makes of it ---
+
+
+class Channel:
+    """A broker that takes everything."""
+
+    address = "target:9092"
+
+    def __init__(self, topology: Topology, refused: int = 0) -> None:
+        self.asked: list[tuple[int, Body]] = []
+        self.topology = topology
+        self.refused = refused
+
+    async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
+        self.asked.append((api_key, body))
+        if api_key == names.CREATE_TOPICS:
+            return {"topics": [{"name": topic["name"], "errorCode": 0} for topic in body["topics"]]}
+        if api_key == names.INCREMENTAL_ALTER_CONFIGS:
+            return {"responses": [{**one, "errorCode": self.refused} for one in body["resources"]]}
+        if api_key == names.METADATA:
+            part = {"partitionIndex": 0, "leaderId": 1, "errorCode": 0}
+            topics = [{"name": topic["name"], "errorCode": 0, "partitions": [part]} for topic in body["topics"]]
+            return {"brokers": [{"nodeId": 1, "host": "target", "port": 9092}], "topics": topics}
+        assert api_key == names.LIST_OFFSETS
+        return {"topics": [{"partitions": [{"errorCode": 0, "offset": 0}]}]}
+
+
+def seeded(
+    cluster: Cluster, allow: tuple[int, ...] = (), as_captured: bool = False, refused: int = 0
+) -> tuple[dict[str, str | None], list[Body], seeding.Seeded]:
+    """(settings of the topic that was made, resources that were altered, what was done)."""
+    topology = Topology(nodes={1: ("target", 9092)})
+    channel: Any = Channel(topology, refused)
+    target = Target(EVERYTHING, topology, channel, None, {1: channel})  # type: ignore[arg-type]
+    done = asyncio.run(seeding.seed(cluster, target, {}, frozenset(allow), as_captured))
+    made: dict[str, str | None] = {}
+    altered: list[Body] = []
+    for api_key, body in channel.asked:
+        if api_key == names.CREATE_TOPICS:
+            made = {one["name"]: one["value"] for one in body["topics"][0]["configs"]}
+        elif api_key == names.INCREMENTAL_ALTER_CONFIGS:
+            altered += body["resources"]
+    return made, altered, done
+
+
+def administered() -> Cluster:
+    captured = Captured()
+    create("orders", 0.0, captured, retention_ms="1000", min_insync_replicas="2")
+    alter(captured, 1.0, "orders", ("max.message.bytes", SET, "5000000"), (RETENTION, SET, "2000"))
+    alter(captured, 2.0, "billing", ("consumer.session.timeout.ms", SET, "50000"), kind=GROUP_RESOURCE)
+    return learned(captured)
+
+
+def test_topics_and_groups_are_made_with_the_settings_that_they_were_left_with() -> None:
+    made, altered, done = seeded(administered(), as_captured=True)
+    # One replica cannot be two in sync.
+    assert made == {RETENTION: "2000", "max.message.bytes": "5000000", "min.insync.replicas": "1"}
+    assert altered == [{
+        "resourceType": GROUP_RESOURCE, "resourceName": "billing",
+        "configs": [{"name": "consumer.session.timeout.ms", "configOperation": SET, "value": "50000"}],
+    }]  # fmt: skip
+    # What answers of before said is another value than there is now, and no difference.
+    assert done.changed == {"orders": ["max.message.bytes", "min.insync.replicas", RETENTION]}
+    assert done.notes == []
+    made, _, _ = seeded(administered())
+    assert (made[RETENTION], made["max.message.bytes"]) == ("-1", "5000000")
+
+
+def test_where_the_requests_are_sent_themselves_nothing_is_folded() -> None:
+    made, altered, _ = seeded(administered(), (names.INCREMENTAL_ALTER_CONFIGS,), as_captured=True)
+    assert made == {RETENTION: "1000", "min.insync.replicas": "1"}
+    assert altered == []
+
+
+def test_settings_of_groups_that_the_target_refuses_are_told() -> None:
+    _, _, done = seeded(administered(), refused=errors.INVALID_REQUEST)
+    assert done.notes == ["group billing: its captured settings were refused: INVALID_REQUEST (42)"]

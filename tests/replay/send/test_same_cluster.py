@@ -1,0 +1,66 @@
+"""A replay does not go to the cluster that it was captured at, unless the user says so.
+
+Proves: replay/send/same_cluster.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analyzer.protocol import names
+from replay import run
+from replay.options import Options
+from replay.plan import decide
+from replay.remap.topology import Topology
+from replay.send import link
+from replay.send.same_cluster import why_same
+from tests.bench.replay import sessions
+from tests.replay.conversation import EVERYTHING, Captured
+from tests.replay.test_commands import kwire, refused, sinking
+
+
+def captured(cluster_id: str | None) -> Captured:
+    """A client of the broker at 10.0.0.9:9092, which calls itself kafka-1."""
+    brokers = [{"nodeId": 1, "host": "kafka-1", "port": 9092}]
+    answer = {"brokers": brokers, "clusterId": cluster_id, "controllerId": 1, "topics": []}
+    return Captured().said(0.0, names.METADATA, 9, {"topics": None}, answer)
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "target_id", "address", "why"),
+    [
+        ("here", "here", ("else", 1), "its cluster id is here"),
+        ("here", "there", ("kafka-1", 9092), ""),  # another cluster, at the address of before
+        ("here", None, ("kafka-1", 9092), ""),
+        (None, "there", ("KAFKA-1.", 9092), "it names KAFKA-1.:9092, which is a captured broker"),
+        (None, "there", ("10.0.0.9", 9092), "it names 10.0.0.9:9092, which is a captured broker"),
+        (None, "there", ("10.0.0.9", 9093), ""),
+        (None, None, ("kafka-2", 9092), ""),
+    ],
+)
+def test_an_equal_id_or_where_none_was_captured_an_address(
+    cluster_id: str | None, target_id: str | None, address: tuple[str, int], why: str
+) -> None:  # fmt: skip
+    session = captured(cluster_id).session()
+    _, cluster = decide.make([session], EVERYTHING, decide.PlanOptions())
+    found = why_same(cluster, [session], Topology(nodes={1: address}, cluster_id=target_id))
+    assert bool(found) == bool(why)
+    assert found.startswith(why)
+
+
+def test_nothing_is_sent_to_it_without_the_option(tmp_path: Path) -> None:
+    import asyncio
+
+    with sinking() as port:
+        some = [*sessions(2, 1, 3), captured("sink").session()]
+        options = Options("127.0.0.1", port, yes=True)
+        with pytest.raises(run.SameCluster, match="its cluster id is sink"):
+            asyncio.run(run.replay(some, options, link.tcp(), tmp_path / "run", []))
+        assert not (tmp_path / "run").exists()
+
+
+def test_it_does_not_go_with_what_changes_the_cluster() -> None:
+    said = refused(kwire("replay", "x.pcap", "--to", "h:1", "-o", "r", "--same-cluster", "--allow", "CreateTopics"))
+    assert said == "kwire: --same-cluster does not go with --allow"
