@@ -349,7 +349,7 @@ AUDIT = (
          "them stored in when captured."),
         ("first_missing_offset", pa.int64(), "The target's offset of the first that is missing; null: none is."),
         ("stored_otherwise", pa.int64(),
-         "Those that are there with another codec or timestamp type than they were sent with; null: it could not be read."),
+         "Those that are there with another codec or timestamp type than they were sent with; null: as of `missing`."),
         ("stored_as", pa.string(), "How most of these are stored; null: there are none."),
     ),
 )  # fmt: skip

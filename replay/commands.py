@@ -158,7 +158,7 @@ def replay(options: argparse.Namespace) -> int:
     if not options.to and options.assumed is None:
         raise Failure("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
     if options.same_cluster and options.allow:
-        raise Failure("--same-cluster does not go with --allow", "what was captured is not changed by a replay of itself")
+        raise Failure("--same-cluster does not go with --allow", "a cluster is not changed by its own replay")
     host, port = _address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
         raise Failure("replay needs -o RUN", "or --dry-run, which sends nothing")

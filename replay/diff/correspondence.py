@@ -296,8 +296,8 @@ class Acquired:
 @dataclass(slots=True)
 class Correspondence:
     """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: (group, topic,
-    partition) of captured commits; `acquired`: by the same; `counts`: how many partitions each side says a topic has, at
-    most."""
+    partition) of captured commits; `acquired`: by the same; `counts`: the most partitions that each side says a
+    topic has."""
 
     left: TopicNames = field(default_factory=TopicNames)
     right: TopicNames = field(default_factory=TopicNames)

@@ -176,21 +176,25 @@ class Order:
         return tuple(sorted(fresh)), tuple(sorted(after - waits))
 
     def _written_before(self, number: int, session: int, message: Decoded, body: Body) -> Iterator[int]:
-        """The last step that the same producer id (without one: the same client) wrote to each of these partitions with,
-        on each connection that had ended before. (Connections that are open at the same time have no order among them.)"""
+        """The last step with which the same producer id (without one: the same client) wrote to each of these partitions
+        on each connection that had ended before. (What is open at the same time has no order among it.)"""
         row, sent = message.request.row, message.request.sent_ns
         for topic in body["topicData"]:
             for part in topic["partitionData"]:
                 producers = {batch.producer_id for batch in batches.produced(part["records"])} - {-1}
                 for who in producers or {(row["client_ip"], row["client_id"])}:
                     last = self.wrote.setdefault((who, topic.get(NAME, ""), part["index"]), {})
-                    ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
-                    yield from (last[other].number for other in ended)
-                    # Whom one that has ended had waited for, nobody has to wait for any more.
-                    for other in [old for one in ended for old in last[one].waited if old != session]:
-                        last.pop(other, None)
-                    before = last[session].waited if session in last else frozenset[int]()
-                    last[session] = _Wrote(number, frozenset(one for one in (*before, *ended) if one in last))
+                    yield from self._ended(last, number, session, sent)
+
+    def _ended(self, last: dict[int, _Wrote], number: int, session: int, sent: int) -> Iterator[int]:
+        """Those of the last steps of sessions which had ended; the session's own one becomes this step."""
+        ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
+        yield from [last[other].number for other in ended]
+        # Whom one that has ended had waited for, nobody has to wait for any more.
+        for other in [old for one in ended for old in last[one].waited if old != session]:
+            last.pop(other, None)
+        before = last[session].waited if session in last else frozenset[int]()
+        last[session] = _Wrote(number, frozenset(one for one in (*before, *ended) if one in last))
 
     def _below(self, body: Body, session: int) -> Iterator[int]:
         """The steps that wrote what is below the offsets that a fetch asks for, the last of each session: before them

@@ -17,8 +17,8 @@ Partition = tuple[str, int]
 @dataclass(slots=True)
 class Topology:
     """nodes: address by node id; leaders, partitions, ids and leader epochs of topics by their names on the target;
-    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear; `cluster_id`: None
-    where the target says none."""
+    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear;
+    `cluster_id`: None where the target says none."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
     leaders: dict[Partition, int] = field(default_factory=dict)

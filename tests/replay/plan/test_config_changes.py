@@ -26,8 +26,8 @@ RETENTION = "retention.ms"
 
 
 def create(name: str, at: float, captured: Captured, **configs: str) -> None:
-    asked = {"name": name, "numPartitions": 2, "replicationFactor": 3, "assignments": [],
-             "configs": [{"name": one.replace("_", "."), "value": value} for one, value in configs.items()]}  # fmt: skip
+    settings = [{"name": one.replace("_", "."), "value": value} for one, value in configs.items()]
+    asked = {"name": name, "numPartitions": 2, "replicationFactor": 3, "assignments": [], "configs": settings}
     made = {"name": name, "errorCode": 0, "numPartitions": 2}
     captured.said(at, names.CREATE_TOPICS, 5, {"topics": [asked]}, {"topics": [made]})
 
