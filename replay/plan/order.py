@@ -176,13 +176,14 @@ class Order:
         return tuple(sorted(fresh)), tuple(sorted(after - waits))
 
     def _written_before(self, number: int, session: int, message: Decoded, body: Body) -> Iterator[int]:
-        """The last step with which the same producer id (without one: the same client) wrote to each of these partitions
+        """The last step with which the same producer id (without one: the same client) wrote to these partitions
         on each connection that had ended before. (What is open at the same time has no order among it.)"""
         row, sent = message.request.row, message.request.sent_ns
         for topic in body["topicData"]:
             for part in topic["partitionData"]:
                 producers = {batch.producer_id for batch in batches.produced(part["records"])} - {-1}
-                for who in producers or {(row["client_ip"], row["client_id"])}:
+                writers: set[Any] = producers or {(row["client_ip"], row["client_id"])}
+                for who in writers:
                     last = self.wrote.setdefault((who, topic.get(NAME, ""), part["index"]), {})
                     yield from self._ended(last, number, session, sent)
 

@@ -15,7 +15,7 @@ from replay.options import Options
 from replay.plan import decide
 from replay.remap.topology import Topology
 from replay.send import link
-from replay.send.same_cluster import why_same
+from replay.send.same_cluster import SameCluster, why_same
 from tests.bench.replay import sessions
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.replay.test_commands import kwire, refused, sinking
@@ -56,7 +56,7 @@ def test_nothing_is_sent_to_it_without_the_option(tmp_path: Path) -> None:
     with sinking() as port:
         some = [*sessions(2, 1, 3), captured("sink").session()]
         options = Options("127.0.0.1", port, yes=True)
-        with pytest.raises(run.SameCluster, match="its cluster id is sink"):
+        with pytest.raises(SameCluster, match="its cluster id is sink"):
             asyncio.run(run.replay(some, options, link.tcp(), tmp_path / "run", []))
         assert not (tmp_path / "run").exists()
 
