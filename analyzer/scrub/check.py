@@ -16,7 +16,7 @@ import numpy as np
 
 from analyzer.records import batches as b
 from analyzer.records import codecs
-from analyzer.scrub.messages import KEEP, RECORDS, TEXT, Frame, Messages
+from analyzer.scrub.messages import RECORDS, RELEASE, RELEASE_FIELD, TEXTS
 from analyzer.scrub.pseudonyms import LEAST, PUBLIC, is_public
 from analyzer.scrub.streams import FirstPass, Said
 from captures.files import CapturePoint
@@ -25,6 +25,8 @@ SURE: Final = 8
 """Bytes of a text that do not turn up by chance."""
 
 _CHUNK: Final = 1 << 20
+_MOST_SEEN: Final = 1 << 20
+"""Texts that were looked at, remembered."""
 _TABLE_BITS: Final = 20
 _FACTOR: Final = np.uint32(2654435761)
 
@@ -103,37 +105,53 @@ def _in_file(path: str, sure: Finder) -> Iterator[Leak]:
 
 
 def _in_streams(said: Said, short: Finder, sure: Finder, records: bool) -> Iterator[Leak]:
-    messages = Messages()
-    for place in said.messages:
+    seen: set[bytes] = set()
+    words, whole = _Pile(short), _Pile(sure)
+    for i, place in enumerate(said.messages):
         data = said.bytes_of(place)
-        frame = Frame(data, place.connection, place.request, place.api_key, place.version)
-        for found in (short.first(_words(frame, messages, records)), sure.first(data)):
-            if found is not None:
-                yield Leak(len(found), f"in a message of {len(data):,} bytes")
+        yield from whole.put(data)
+        for start, end, kind, _ in said.parts_of(i):
+            piece = data[start:end]
+            if kind in TEXTS:  # the same ones again and again
+                if piece in seen or is_public(piece, RELEASE_FIELD if kind == RELEASE else ""):
+                    continue
+                if len(seen) < _MOST_SEEN:
+                    seen.add(piece)
+            elif kind == RECORDS:
+                piece = _opened(piece) if records else b""
+            yield from words.put(piece)
         for at, size in said.spans(place):
             said.write_at(at, b"\1" * size)
-    for direction in said.directions:
-        for _, data, at in said.stream(direction):
-            covered = np.frombuffer(said.marks(at, len(data)), np.uint8) != 0
-            rest = np.where(covered, np.uint8(0), np.frombuffer(data, np.uint8)).tobytes()
-            found = short.first(rest)
-            if found is not None:
-                yield Leak(len(found), "in bytes that are no message")
+    yield from words.end()
+    yield from whole.end()
+    for said_there, covered in said.everything():
+        found = short.first(np.where(covered != 0, np.uint8(0), said_there).tobytes())
+        if found is not None:
+            yield Leak(len(found), "in bytes that are no message")
 
 
-def _words(frame: Frame, messages: Messages, records: bool) -> bytes:
-    """A message's bytes that are no numbers, and what its records hold when opened."""
-    data = frame.data
-    out = bytearray(len(data))
-    behind = b""
-    for start, end, kind, name in messages.parts(frame):
-        if kind == KEEP or (kind == TEXT and is_public(data[start:end], name)):
-            continue
-        if kind == RECORDS:
-            behind += b"\0" + _opened(data[start:end]) if records else b""
-            continue
-        out[start:end] = data[start:end]
-    return bytes(out) + behind
+class _Pile:
+    """Pieces of messages, looked through when there are many."""
+
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def put(self, piece: bytes) -> Iterator[Leak]:
+        """One more."""
+        self._pieces.append(piece)
+        self._size += len(piece) + 1
+        if self._size >= _CHUNK:
+            yield from self.end()
+
+    def end(self) -> Iterator[Leak]:
+        """Look through those that are there."""
+        found = self._finder.first(b"\0".join(self._pieces))
+        self._pieces.clear()
+        self._size = 0
+        if found is not None:
+            yield Leak(len(found), "in a message")
 
 
 def _opened(data: bytes, depth: int = 0) -> bytes:

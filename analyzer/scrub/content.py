@@ -1,31 +1,34 @@
 """Messages -> messages of the same size without names and content.
 
-In: frames, in the order of the capture, twice: to learn all texts and addresses, then to make them anew. Out: as many
-bytes of each. What each byte is, `messages` says; what it becomes, `pseudonyms` and `records`.
+In: messages, in the order of the capture, twice: to learn all texts and addresses, then to make them anew. Out: as many
+bytes of each. What each byte is, `messages` and `spans` say; what it becomes, `pseudonyms` and `records`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+import numpy as np
 
 from analyzer.protocol.embedded import Embedded
 from analyzer.scrub.addresses import Addresses
 from analyzer.scrub.messages import (
     CONTENT,
-    CUT,
     IDENTIFIER,
     KEEP,
     RECORDS,
+    RELEASE,
+    RELEASE_FIELD,
     SECRET,
     TEXT,
-    Frame,
-    Messages,
-    Part,
+    TEXTS,
     record_parts,
 )
 from analyzer.scrub.pseudonyms import Pseudonyms, is_public
 from analyzer.scrub.records import Kept, Records
 from analyzer.scrub.report import Report
+from analyzer.scrub.spans import END, KIND, START, Batch, Parts
 
 KEEPABLE: Final = {
     "names": "topics, groups, clients, members, hosts and all other strings of messages",
@@ -49,14 +52,18 @@ class Content:
             self.pseudonyms, self._nested, Kept("keys" in keep, "values" in keep, "headers" in keep), self.report
         )
         self._keep = keep
-        self._messages = Messages()
         self._texts: set[bytes] = set()
 
-    def learn(self, frame: Frame) -> None:
-        """Take in what a message names."""
-        for part in self._messages.parts(frame):
-            if part.kind == TEXT and part.name != CUT:
-                self.learn_text(frame.data[part.start : part.end], part.name)
+    def learn(self, batch: Batch, parts: Parts) -> None:
+        """Take in what messages name."""
+        rows = parts.rows
+        begins = np.repeat(batch.at, np.diff(parts.begins))
+        for kind, field in ((TEXT, ""), (RELEASE, RELEASE_FIELD)):
+            here = rows[:, KIND] == kind
+            start, end = begins[here] + rows[here, START], begins[here] + rows[here, END]
+            heap = batch.heap
+            for at, stop in zip(start.tolist(), end.tolist(), strict=True):
+                self.learn_text(heap[at:stop].tobytes(), field)
 
     def learn_text(self, text: bytes, field: str = "") -> None:
         """Take in a name."""
@@ -68,28 +75,30 @@ class Content:
         """All was said: only now is it known what no pseudonym may be."""
         if "names" not in self._keep:
             self.pseudonyms.know(self._texts)
-        self._messages = Messages(self._messages.topics)
 
-    def clean(self, frame: Frame) -> bytes:
-        """A message made anew."""
-        return self._made(frame.data, self._messages.parts(frame))
+    def clean(self, data: bytes, parts: Sequence[Sequence[int]], topics: Sequence[str]) -> bytes:
+        """A message made anew: its bytes, its rows of `Parts`, and what topics are called."""
+        return self._made(
+            data, ((start, end, kind, topics[topic] if kind == RECORDS else "") for start, end, kind, topic in parts)
+        )
 
     def _nested(self, data: bytes, opened: Embedded | None) -> bytes:
         """A key or value of an internal topic's record."""
         return self._made(data, record_parts(data, opened))
 
-    def _made(self, data: bytes, parts: list[Part]) -> bytes:
+    def _made(self, data: bytes, parts: Iterable[tuple[int, int, int, str]]) -> bytes:
         out = bytearray(data)
-        for start, end, kind, name in parts:
+        for start, end, kind, topic in parts:
             if kind == KEEP:
                 continue
             size = end - start
-            if kind == TEXT:
-                out[start:end] = self.pseudonyms.text(data[start:end], name)
+            if kind in TEXTS:
+                field = RELEASE_FIELD if kind == RELEASE else ""
+                out[start:end] = self.pseudonyms.text(data[start:end], field)
             elif kind == IDENTIFIER:
                 out[start:end] = self.pseudonyms.identifier(data[start:end])
             elif kind == RECORDS:
-                out[start:end] = self.records.scrub(data[start:end], name)
+                out[start:end] = self.records.scrub(data[start:end], topic)
             elif kind == SECRET:
                 out[start:end] = bytes(size)
                 self.report.secret_bytes += size

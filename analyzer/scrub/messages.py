@@ -1,7 +1,8 @@
 """What the bytes of one message are: which are a name, an id, a secret, content, or no more than a number.
 
 In: a frame, and what was asked where it is an answer. Out: `Part`s, in order and apart, which say what to do with
-their bytes. Rules: closed by default. Only what a field is known to hold may stay: numbers, lengths and markers are a
+their bytes. This is the careful way, by a tree of each message; most messages go the quick one (`spans`), which says
+the same. Rules: closed by default. Only what a field is known to hold may stay: numbers, lengths and markers are a
 `KEEP`; whatever no field of the layout covers (what could not be decoded, trails, or is of a tag that nobody knows) is
 `UNKNOWN`. Formats inside bytes fields are looked into where all of them is understood.
 """
@@ -17,29 +18,33 @@ from analyzer.protocol.names import ENVELOPE
 from analyzer.protocol.tree import Body, Node
 from analyzer.records.tree import CLUSTER_METADATA, CLUSTER_METADATA_ID
 
-KEEP, TEXT, IDENTIFIER, SECRET, CONTENT, RECORDS, UNKNOWN = range(7)
+KEEP, TEXT, RELEASE, CUT, IDENTIFIER, SECRET, CONTENT, RECORDS, UNKNOWN = range(9)
+"""RELEASE: a text that may be the version of a client's software. CUT: a text of which only the beginning is there."""
+
+TEXTS: Final = frozenset((TEXT, RELEASE, CUT))
 
 _NUMBERS: Final = frozenset(("bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "varint"))
 _LENGTH_BYTES: Final = 4
 _MOST_EMPTY: Final = 16
 """Sections of tags that can end one behind the other: as deep as layouts are nested."""
 _MOST_VERSION: Final = 127
-CUT: Final = "..."
-"""Name of a TEXT of which only the beginning is there."""
 _MOST_FILLED: Final = 1 << 20
 """Bytes of a message that was cut off which are filled up to be decoded."""
 
-_TOPIC_FIELDS: Final = ("topic", "topicId", "name")
-_SAYING: Final = (*_TOPIC_FIELDS, "topicName")
+TOPIC_FIELDS: Final = ("topic", "topicId", "name")
+"""Fields that say which topic the records behind them are of."""
+NAMING_FIELDS: Final = (*TOPIC_FIELDS, "topicName")
+"""Fields that, beside each other, say what the topic of an id is called."""
+RELEASE_FIELD: Final = "clientSoftwareVersion"
 
 
 class Part(NamedTuple):
-    """[start, end) of a message, and what it is; `name`: of the field, and of RECORDS of their topic."""
+    """[start, end) of a message, and what it is; `topic`: of RECORDS, its name or id."""
 
     start: int
     end: int
     kind: int
-    name: str = ""
+    topic: str = ""
 
 
 @dataclass(slots=True)
@@ -80,9 +85,13 @@ class Messages:
     """Says what the bytes of messages are, which come in the order in which they were captured. `topics`: names by
     topic id, as far as messages have said so."""
 
-    def __init__(self, topics: dict[str, str] | None = None) -> None:
+    def __init__(self) -> None:
         self._asked = Asked.nothing()
-        self.topics: dict[str, str] = {} if topics is None else topics
+        self.topics: dict[str, str] = {}
+
+    def topic(self, said: str) -> str:
+        """What the topic of RECORDS is called, as far as that is known."""
+        return CLUSTER_METADATA if said == CLUSTER_METADATA_ID else self.topics.get(said, said)
 
     def parts(self, frame: Frame) -> list[Part]:
         """Of one message, all of it."""
@@ -104,7 +113,7 @@ class Messages:
         every = _whole([Part(0, _LENGTH_BYTES, KEEP), *found], data[:_LENGTH_BYTES] + body)
         end = len(data)
         return [
-            part if part.end <= end else part._replace(end=end, name=CUT if part.kind == TEXT else part.name)
+            part if part.end <= end else part._replace(end=end, kind=CUT if part.kind in TEXTS else part.kind)
             for part in every
             if part.start < end
         ]
@@ -173,22 +182,22 @@ class _Walk:
         said: dict[str, str] = {}
         for node in nodes:
             self._node(node, tagged)
-            if node.name in _SAYING and isinstance(node.value, str):
+            if node.name in NAMING_FIELDS and isinstance(node.value, str):
                 said["topicId" if node.name == "topicId" else "name"] = node.value
         if len(said) == 2:
             self._topics[said["topicId"]] = said["name"]
 
-    def _put(self, start: int, end: int, kind: int, name: str = "") -> None:
+    def _put(self, start: int, end: int, kind: int, topic: str = "") -> None:
         if end > start:
-            self.parts.append(Part(start, end, kind, name))
+            self.parts.append(Part(start, end, kind, topic))
 
     def _node(self, node: Node, tagged: bool) -> None:
         if node.type in _NUMBERS:
             self._put(node.start, node.end, KEEP)
         elif node.type == "uuid":
             self._put(node.start, node.end - 16, KEEP)
-            self._put(node.end - 16, node.end, IDENTIFIER, node.name)
-            if node.name in _TOPIC_FIELDS:
+            self._put(node.end - 16, node.end, IDENTIFIER)
+            if node.name in TOPIC_FIELDS:
                 self._topic = str(node.value)
         elif node.type in ("struct", "array", "tags"):
             inside = node.children[0].start if node.children else node.end
@@ -211,18 +220,17 @@ class _Walk:
         if at == node.end:
             return
         if node.secret:
-            self._put(at, node.end, SECRET, node.name)
+            self._put(at, node.end, SECRET)
         elif node.type == "string":
-            self._put(at, node.end, TEXT, node.name)
-            if node.name in _TOPIC_FIELDS:
+            self._put(at, node.end, RELEASE if node.name == RELEASE_FIELD else TEXT)
+            if node.name in TOPIC_FIELDS:
                 self._topic = str(node.value)
         elif node.type == "records":
-            topic = self._topics.get(self._topic, self._topic)
-            self._put(at, node.end, RECORDS, CLUSTER_METADATA if self._topic == CLUSTER_METADATA_ID else topic)
+            self._put(at, node.end, RECORDS, self._topic)
         elif node.children and (node.children[0].start, node.children[-1].end) == (at, node.end):
             self.all(node.children)
         else:  # nothing is said of it, or it is not what was said
-            self._put(at, node.end, CONTENT, node.name)
+            self._put(at, node.end, CONTENT)
 
     def _content(self, node: Node, tagged: bool) -> int | None:
         """Where the content of a string or of bytes begins, behind its length; None where that cannot be."""

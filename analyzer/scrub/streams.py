@@ -3,7 +3,8 @@
 In: a capture point. Out: `Said`: every delivered byte by direction and sequence number, every packet's place, every
 message's. Rules: bytes are those that the analyzer's own streams and framing worked on, so a message found here is one
 that it finds. Nothing is kept in memory but places: 24 bytes a packet and a segment, 64 a message; payload lies in two
-files without a name in the folder of the output, as it was and as it will be (zeros until somebody writes there).
+files without a name in the folder of the output, as it was and as it will be (zeros until somebody writes there), and
+what the bytes of messages are, in a third.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import tempfile
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from analyzer.bulk import state as s
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, layouts
+from analyzer.scrub.spans import COLUMNS, Batch, Parts, Spans
 from captures.files import CapturePoint
 from captures.flows import Assigned, Flows
 from captures.packets import Packets, Reader, no_packets
@@ -42,6 +44,8 @@ from captures.streams import Segments, Streams
 
 _LARGEST_SHARE: Final = 4  # as the engine: part of the frame limit that one frame may take
 _SOUGHT_BYTES: Final = 1 << 16
+_STRETCH: Final = 1 << 20
+_OVERLAP: Final = 1 << 15
 UNPLACED: Final = -1
 
 
@@ -88,11 +92,14 @@ class Said:
     """What was said, and where. `bytes_of` and `write` after `close`, which ends the first pass."""
 
     def __init__(self, folder: str) -> None:
-        self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(2)]  # noqa: SIM115  (until `end`)
+        self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(3)]  # noqa: SIM115  (until `end`)
         self._size = 0
         self._maps: list[mmap.mmap] = []
         self.directions: dict[int, Direction] = {}
         self.messages: list[Place] = []
+        self._parts: np.ndarray = np.zeros((0, COLUMNS), np.int32)
+        self._parts_begin = array("q", [0])
+        self.topics: list[str] = []
         self.unfound = 0
         self.packet_file, self.packet_number = array("i"), array("q")
         self.packet_direction, self.packet_pos = array("q"), array("q")
@@ -108,14 +115,25 @@ class Said:
     def original(self, at: int, size: int) -> bytes:
         return os.pread(self._files[0].fileno(), size, at)
 
-    def close(self) -> None:
-        """All is there."""
-        for file in self._files:
+    def keep_parts(self, parts: Parts) -> None:
+        """What the bytes of the next messages are."""
+        self._files[2].write(parts.rows.tobytes())
+        self._parts_begin.frombytes((parts.begins[1:] + self._parts_begin[-1]).astype(np.int64).tobytes())
+
+    def close(self, topics: list[str]) -> None:
+        """All is there; `topics`: what those of records are called, by their numbers in `parts_of`."""
+        self.topics = topics
+        self._files[2].flush()
+        if self._parts_begin[-1]:
+            mapped = np.memmap(self._files[2], np.int32, "r")
+            self._parts = mapped.view(np.ndarray).reshape(-1, COLUMNS)  # slices of a memmap itself are slow
+        for file in self._files[:2]:
             os.ftruncate(file.fileno(), max(self._size, 1))
             self._maps.append(mmap.mmap(file.fileno(), max(self._size, 1)))
 
     def end(self) -> None:
         """Give the files back."""
+        self._parts = np.zeros((0, COLUMNS), np.int32)
         for one in self._maps:
             one.close()
         for file in self._files:
@@ -156,6 +174,11 @@ class Said:
         return bytes(out), starts or [0]
 
     # -- second pass ---------------------------------------------------------------------------------------------------
+
+    def parts_of(self, message: int) -> list[list[int]]:
+        """What the bytes of a message are, by its number in `messages`: rows of `spans.Parts`."""
+        rows: list[list[int]] = self._parts[self._parts_begin[message] : self._parts_begin[message + 1]].tolist()
+        return rows
 
     def spans(self, place: Place) -> Iterator[tuple[int, int]]:
         """Where a message lies in the files: (at, size), piece by piece."""
@@ -205,9 +228,13 @@ class Said:
         for pos, length, at in zip(one.pos, one.length, one.at, strict=True):
             yield pos, self._maps[0][at : at + length], at
 
-    def marks(self, at: int, size: int) -> bytes:
-        """What was written there."""
-        return self._maps[1][at : at + size]
+    def everything(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """All that was delivered, stretch by stretch, in the order in which it came: as it was, and what was written
+        there. Stretches overlap by as much as a text may have."""
+        for at in range(0, self._size, _STRETCH):
+            end = min(at + _STRETCH + _OVERLAP, self._size)
+            was, now = (np.frombuffer(one, np.uint8, end - at, at).copy() for one in self._maps)
+            yield was, now
 
     def write_at(self, at: int, data: bytes) -> None:
         self._maps[1][at : at + len(data)] = data
@@ -237,9 +264,15 @@ class Said:
 
 
 class FirstPass:
-    """Reads a capture point. `reader` knows files, notes and counts."""
+    """Reads a capture point. `reader` knows files, notes and counts; `learn` is given all messages, window after
+    window."""
 
-    def __init__(self, point: CapturePoint, folder: str, ports: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, point: CapturePoint, folder: str, ports: tuple[int, ...] = (),
+        learn: Callable[[Batch, Parts], None] = lambda batch, parts: None,
+    ) -> None:  # fmt: skip
+        self._spans = Spans()
+        self._learn = learn
         self.reader = Reader(point)
         self.said = Said(folder)
         self._flows = Flows()
@@ -255,7 +288,7 @@ class FirstPass:
             self._window(packets, self._flows.assign(packets))
             packets.release()
         self._window(no_packets(), self._flows.all_end(), final=True)
-        self.said.close()
+        self.said.close(self._spans.called())
         return self.said
 
     def _window(self, packets: Packets, assigned: Assigned, final: bool = False) -> None:
@@ -334,16 +367,21 @@ class FirstPass:
         if not len(rows):
             return
         born = self._flows.born(rows[:, s.MSG_SLOT])
-        for row, number in zip(rows.tolist(), born.tolist(), strict=True):
-            request = row[s.MSG_DIRECTION] == 0
-            side = row[s.MSG_CLIENT] if request else 1 - row[s.MSG_CLIENT]
-            data = heap[row[s.MSG_AT] : row[s.MSG_AT] + row[s.MSG_LENGTH]].tobytes()
-            found = self.said.find(2 * number + side, data)
-            if found is None:
+        request = rows[:, s.MSG_DIRECTION] == 0
+        direction = 2 * born + np.where(request, rows[:, s.MSG_CLIENT], 1 - rows[:, s.MSG_CLIENT])
+        at, size = rows[:, s.MSG_AT], rows[:, s.MSG_LENGTH]
+        every = Batch(heap, at, size, born, request, rows[:, s.MSG_API_KEY], rows[:, s.MSG_API_VERSION])
+        found = np.zeros(len(rows), np.bool_)
+        for i, (number, begin, length) in enumerate(zip(direction.tolist(), at.tolist(), size.tolist(), strict=True)):
+            place = self.said.find(number, heap[begin : begin + length].tobytes())
+            if place is None:
                 self.said.unfound += 1
                 continue
+            found[i] = True
             self.said.messages.append(
-                Place(
-                    2 * number + side, *found, len(data), request, row[s.MSG_API_KEY], row[s.MSG_API_VERSION]
-                )
+                Place(number, *place, length, bool(request[i]), int(every.api_key[i]), int(every.version[i]))
             )
+        batch = Batch(heap, *(column[found] for column in every[1:]))
+        parts = self._spans.of(batch)
+        self.said.keep_parts(parts)
+        self._learn(batch, parts)

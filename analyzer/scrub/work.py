@@ -21,7 +21,6 @@ from analyzer.failure import Failure
 from analyzer.scrub import prefixes
 from analyzer.scrub.check import leaks
 from analyzer.scrub.content import Content
-from analyzer.scrub.messages import Frame
 from analyzer.scrub.packets import Packets
 from analyzer.scrub.report import Report
 from analyzer.scrub.streams import UNPLACED, FirstPass, Place, Said
@@ -61,7 +60,7 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
     content = Content(task.key or secrets.token_bytes(32), task.keep, report)
     try:
         progress("reading")
-        first = FirstPass(point, folder, task.ports)
+        first = FirstPass(point, folder, task.ports, content.learn)
         try:
             said = first.run()
             report.notes = [note for note in first.reader.notes if "comment" not in note]
@@ -89,7 +88,7 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
             raise
         raise Failure(
             f"{out}: cannot be written: {failure.strerror or failure}",
-            "is the disk full? scrubbing needs about three times the capture's size beside it",
+            "is the disk full? scrubbing needs about four times the capture's size beside it",
         ) from None
     return report
 
@@ -101,22 +100,15 @@ def _packed(high: int, low: int) -> bytes:
     return (high << 64 | low).to_bytes(16, "big")
 
 
-def _frame(said: Said, place: Place) -> Frame:
-    return Frame(said.bytes_of(place), place.connection, place.request, place.api_key, place.version)
-
-
 def _messages(said: Said, content: Content, report: Report, progress: Progress) -> None:
     """All messages made anew."""
-    progress("learning names")
-    for place in said.messages:
-        content.learn(_frame(said, place))
     for number, places in _placed(said).items():
         for text in prefixes.named(b"".join(said.original(*span) for span in _prefix(said, number, places))):
             content.learn_text(text)
     content.settle()
     progress("replacing")
-    for place in said.messages:
-        said.write(place, content.clean(_frame(said, place)))
+    for i, place in enumerate(said.messages):
+        said.write(place, content.clean(said.bytes_of(place), said.parts_of(i), said.topics))
     report.messages = len(said.messages)
     report.names, report.shared_names = content.pseudonyms.names, content.pseudonyms.shared
 

@@ -1,6 +1,6 @@
 """A marker in every string and bytes field of every API in every version, and none afterwards.
 
-proves: analyzer.scrub.messages, analyzer.scrub.content.
+proves: analyzer.scrub.messages, analyzer.scrub.spans, analyzer.scrub.content, analyzer.protocol.many.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -19,7 +20,8 @@ from analyzer.protocol.encoding import encode_data, encode_request, encode_respo
 from analyzer.protocol.schema import REQUEST, Field
 from analyzer.protocol.tree import UNKNOWN_TAGS
 from analyzer.scrub.content import Content
-from analyzer.scrub.messages import Frame
+from analyzer.scrub.messages import KEEP, RECORDS, Frame, Messages
+from analyzer.scrub.spans import Batch, Spans
 from tests.bench.messages import batch, record
 
 KEY = b"k" * 32
@@ -79,11 +81,15 @@ def frames(api_key: int) -> Iterator[Frame]:
 
 
 def cleaned(all_frames: list[Frame], keep: frozenset[str] = frozenset()) -> list[bytes]:
-    content = Content(KEY, keep)
-    for frame in all_frames:
-        content.learn(frame)
+    content, spans = Content(KEY, keep), Spans()
+    batch = Batch.of(all_frames)
+    parts = spans.of(batch)
+    content.learn(batch, parts)
     content.settle()
-    return [content.clean(frame) for frame in all_frames]
+    rows = np.split(parts.rows, parts.begins[1:-1])
+    return [
+        content.clean(frame.data, some.tolist(), spans.called()) for frame, some in zip(all_frames, rows, strict=True)
+    ]
 
 
 def numbers(body: Any) -> Any:
@@ -107,6 +113,32 @@ def test_no_marker_is_left_in_any_layout(api_key: int) -> None:
         assert after.reason is None
         if frame.api_key != 58:  # what an Envelope holds is noise
             assert numbers(after.body) == numbers(before.body)
+
+
+@pytest.mark.parametrize("api_key", range(95))
+def test_the_quick_way_says_what_the_careful_one_says(api_key: int) -> None:
+    """All layouts, whole; with bytes behind; with the last byte missing: all of them at once, and one by one."""
+    whole = list(frames(api_key))
+    every = [
+        Frame(resized(frame.data + more if more else frame.data[:-1] if cut else frame.data), 9, *known)
+        for cut, more in ((0, b""), (0, b"ABCDEFGH"), (1, b""))
+        for frame in whole
+        for known in [(frame.request, frame.api_key, frame.version)]
+    ]
+    spans, careful = Spans(), Messages()
+    parts = spans.of(Batch.of(every))
+    called = [careful.parts(frame) for frame in every]
+    assert len(parts.begins) == len(every) + 1
+    for i, said in enumerate(called):
+        quick = parts.rows[parts.begins[i] : parts.begins[i + 1]].tolist()
+        assert [(start, end, kind) for start, end, kind, _ in quick] == [part[:3] for part in said if part.kind != KEEP]
+        topics = [spans.called()[topic] for _, _, kind, topic in quick if kind == RECORDS]
+        assert topics == [careful.topic(part.topic) for part in said if part.kind == RECORDS]
+
+
+def resized(data: bytes) -> bytes:
+    """A message whose length is what it is."""
+    return (len(data) - 4).to_bytes(4, "big") + data[4:]
 
 
 def decoded(data: bytes, frame: Frame) -> tree.Decoded:
