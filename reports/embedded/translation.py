@@ -26,6 +26,8 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import TokenType
 
+from reports.embedded import quantiles
+
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
 
 
@@ -109,6 +111,7 @@ def written(tree: Any, relations: Container[str]) -> str:
                 node.replace(made)
         elif type(node) not in _PLAIN:
             raise Untaken(_shown(node))
+    quantiles.outright(tree)
     return str(tree.sql(dialect=DuckDB, identify=True, comments=False))
 
 

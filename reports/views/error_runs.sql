@@ -44,7 +44,9 @@ WITH broken AS (
   SELECT *, row_number() OVER (
       ORDER BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition) AS thing
   FROM (
-    SELECT DISTINCT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition FROM failures
+    SELECT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, count(*) > 1 AS several
+    FROM failures
+    GROUP BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition
   )
 ), successes AS (
   -- Only of the same things: there are few of them.
@@ -61,21 +63,25 @@ WITH broken AS (
   FROM exchanges
   WHERE error_code = 0 AND response_time IS NOT NULL
 ), answers AS (
-  SELECT t.thing, f.time, f.error_code, f.error
+  SELECT t.thing, t.several, f.time, f.error_code, f.error
   FROM failures AS f JOIN things AS t
     ON t.capture = f.capture AND t.client_id <=> f.client_id AND t.client_ip = f.client_ip AND t.api = f.api
       AND t.group_id <=> f.group_id AND t.transactional_id <=> f.transactional_id AND t.topic <=> f.topic
       AND t.partition <=> f.partition
   UNION ALL
-  SELECT t.thing, s.time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error
+  SELECT t.thing, t.several, s.time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error
   FROM successes AS s JOIN things AS t
     ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
       AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
       AND t.partition <=> s.partition
 ), numbered AS (
-  SELECT *, sum(if(error_code = 0, 1, 0)) OVER (
+  SELECT thing, time, error_code, error, sum(if(error_code = 0, 1, 0)) OVER (
     PARTITION BY thing ORDER BY time, error_code ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS run
   FROM answers
+  WHERE several
+  UNION ALL
+  -- What failed once has one run: nothing to sort.
+  SELECT thing, time, error_code, error, CAST(0 AS BIGINT) AS run FROM answers WHERE NOT several AND error_code <> 0
 ), good AS (
   SELECT thing, max(time) AS time FROM answers WHERE error_code = 0 GROUP BY thing
 ), counted AS (

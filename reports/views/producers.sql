@@ -24,30 +24,43 @@
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH asked AS (
-  SELECT x.topic, x.client_id, x.client_ip, c.software_name, c.software_version, x.acks, x.transactional_id,
-    x.error_code, x.latency_us
-  FROM exchange_topics AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
-  WHERE x.api_key = 0
+  SELECT capture, connection, topic, client_id, client_ip, acks, transactional_id, error_code, latency_us
+  FROM exchange_topics
+  WHERE api_key = 0
+), summed AS (
+  SELECT capture, connection, topic, client_id, client_ip, acks, transactional_id, count(*) AS requests,
+    count_if(error_code <> 0) AS errors
+  FROM asked
+  GROUP BY ALL
+), owned AS (
+  -- These are few: whose they are is looked up for them, not for each exchange.
+  SELECT s.*, c.software_name, c.software_version
+  FROM summed AS s LEFT JOIN connections AS c ON c.capture = s.capture AND c.connection = s.connection
 ), asks AS (
   -- A number each, for sorting latencies by five texts takes long.
   SELECT *, row_number() OVER (ORDER BY topic, client_id, client_ip, software_name, software_version) AS producer
   FROM (
-    SELECT topic, client_id, client_ip, software_name, software_version, count(*) AS requests,
-      count_if(error_code <> 0) AS errors, collect_set(if(acks = -1, 'all', CAST(acks AS STRING))) AS acks,
+    SELECT topic, client_id, client_ip, software_name, software_version, sum(requests) AS requests,
+      sum(errors) AS errors, collect_set(if(acks = -1, 'all', CAST(acks AS STRING))) AS acks,
       array_join(slice(array_sort(collect_set(transactional_id)), 1, 5), ', ') AS transactional_id
-    FROM asked
+    FROM owned
     GROUP BY topic, client_id, client_ip, software_name, software_version
   )
+), numbered AS (
+  SELECT DISTINCT o.capture, o.connection, o.topic, o.client_id, o.client_ip, a.producer
+  FROM owned AS o JOIN asks AS a
+    ON a.topic <=> o.topic AND a.client_id <=> o.client_id AND a.client_ip <=> o.client_ip
+      AND a.software_name <=> o.software_name AND a.software_version <=> o.software_version
 ), timed AS (
-  SELECT a.producer, bucketed(x.latency_us) AS bucket, count(*) AS exchanges, max(x.latency_us) AS max_us
-  FROM asked AS x JOIN asks AS a
-    ON a.topic <=> x.topic AND a.client_id <=> x.client_id AND a.client_ip <=> x.client_ip
-      AND a.software_name <=> x.software_name AND a.software_version <=> x.software_version
+  SELECT n.producer, bucketed(x.latency_us) AS bucket, count(*) AS exchanges, max(x.latency_us) AS max_us
+  FROM asked AS x JOIN numbered AS n
+    ON n.capture = x.capture AND n.connection = x.connection AND n.topic <=> x.topic
+      AND n.client_id <=> x.client_id AND n.client_ip <=> x.client_ip
   WHERE x.latency_us IS NOT NULL
   GROUP BY ALL
 ), placed AS (
-  SELECT *, sum(exchanges) OVER (PARTITION BY producer ORDER BY bucket) AS upto,
-    sum(exchanges) OVER (PARTITION BY producer) AS total
+  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY producer ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY producer) AS total
   FROM timed
 ), waits AS (
   SELECT producer, min(if(100 * upto >= 50 * total, bucket, NULL)) AS p50_us,
@@ -56,9 +69,7 @@ WITH asked AS (
   GROUP BY producer
 ), owners AS (
   -- Of a connection's owners only those matter that asked for the topic: the last join sees to it.
-  SELECT x.capture, x.connection, x.client_id, x.client_ip, c.software_name, c.software_version
-  FROM (SELECT DISTINCT capture, connection, client_id, client_ip FROM exchanges WHERE api_key = 0) AS x
-    LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
+  SELECT DISTINCT capture, connection, client_id, client_ip, software_name, software_version FROM owned
 ), sent AS (
   SELECT p.topic, o.client_id, o.client_ip, o.software_name, o.software_version,
     count(DISTINCT p.partition) AS partitions, sum(p.record_bytes) AS record_bytes, sum(p.records) AS records,

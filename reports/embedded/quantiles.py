@@ -1,0 +1,149 @@
+"""Quantiles as the embedded engine counts them.
+
+In: the tree of a query. Out: the same tree, in which what counts by bucket to find quantiles asks for them outright.
+Spark is quickest where rows are counted by key and bucket, and the counts added up in a window; DuckDB takes half as
+long where it is asked for the quantile.
+
+The shape, with any names, any number of keys, and any other sums, counts, least and greatest values beside it:
+
+    WITH counted AS (SELECT keys, V AS bucket, count(*) AS n, max(V) AS top FROM rows GROUP BY keys, bucket),
+    placed AS (SELECT *, sum(if(bucket IS NULL, 0, n)) OVER (PARTITION BY keys ORDER BY bucket) AS upto,
+      sum(if(bucket IS NULL, 0, n)) OVER (PARTITION BY keys) AS timed FROM counted)
+    SELECT keys, sum(n), max(timed), min(if(100 * upto >= 95 * timed, bucket, NULL)), max(top) FROM placed GROUP BY keys
+
+becomes
+
+    SELECT keys, count(*), count(V), quantile_disc(V, [0.95])[1], max(V) FROM rows GROUP BY keys
+
+Both take the smallest value that at least so many in a hundred do not exceed. Whatever differs from the shape stays as
+it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
+
+_KNOWN = r'SUM\(CASE WHEN "(?P<bucket>\w+)" IS NULL THEN 0 ELSE "(?P<n>\w+)" END\) OVER \(PARTITION BY (?P<keys>.+?)'
+_UPTO = re.compile(_KNOWN + r' ORDER BY "(?P=bucket)" NULLS FIRST\)')
+_TIMED = re.compile(_KNOWN + r"\)")
+_QUANTILE = re.compile(r'MIN\(CASE WHEN 100 \* "(\w+)" >= (\d\d) \* "(\w+)" THEN "(\w+)" ELSE NULL END\)')
+_ADDED = {exp.Sum: (exp.Sum, exp.Count), exp.Max: (exp.Max,), exp.Min: (exp.Min,)}
+"""What adds up over buckets what: a sum of sums or counts, the greatest of the greatest, the least of the least."""
+
+
+def outright(tree: Any) -> None:
+    """Change the tree, which is written for DuckDB already."""
+    read = [table.name for table in tree.find_all(exp.Table)]
+    common = {cte.alias: cte for cte in tree.find_all(exp.CTE) if read.count(cte.alias) == 1}
+    for final in list(tree.find_all(exp.Select)):
+        placed = common.get(_only(final, "expressions", "group", "order", "with_"))
+        counted = common.get(_only(placed.this, "expressions")) if placed is not None else None
+        if placed is None or counted is None or not isinstance(counted.this, exp.Select):
+            continue
+        made = _asked(final, placed.this, counted.this)
+        if made is None:
+            continue
+        for name in ("expressions", "from_", "joins", "where", "group", "order"):
+            final.set(name, made.args.get(name))
+        for cte in (placed, counted):
+            cte.pop()
+        if not tree.args["with_"].expressions:
+            tree.set("with_", None)
+
+
+def _only(select: Any, *clauses: str) -> str:
+    """The relation that a query reads, alone and whole; empty: it does something else besides."""
+    others = (name for name, clause in select.args.items() if clause and name not in ("from_", *clauses))
+    if not isinstance(select, exp.Select) or any(others):
+        return ""
+    source = select.args["from_"].this if select.args.get("from_") else None
+    return str(source.name) if isinstance(source, exp.Table) and not source.alias else ""
+
+
+def _asked(final: Any, placed: Any, counted: Any) -> Any:
+    """The query that asks outright; None: these three are of another shape."""
+    columns = {column.alias_or_name: column.unalias() for column in counted.expressions}
+    windows = {column.alias: _sql(column.unalias()) for column in placed.expressions if not column.is_star}
+    ranked = {name: found for name, text in windows.items() if (found := _UPTO.fullmatch(text))}
+    summed = {name: found for name, text in windows.items() if name not in ranked and (found := _TIMED.fullmatch(text))}
+    if (len(placed.expressions), len(ranked), len(summed)) != (3, 1, 1):  # the star, and these
+        return None
+    (upto, found), (timed, whole) = *ranked.items(), *summed.items()
+    keys = {name: value for name, value in columns.items() if not any(value.find_all(exp.AggFunc))}
+    value = keys.pop(found["bucket"], None)
+    named = sorted(f'"{name}"' for name in keys)
+    grouped = final.args.get("group")
+    alike = (
+        found.groupdict() == whole.groupdict()
+        and sorted(found["keys"].split(", ")) == named
+        and grouped is not None and sorted(_sql(key) for key in grouped.expressions) == named
+        and _sql(columns.get(found["n"])) == "COUNT(*)"
+        and _grouped_by(counted, {*keys, found["bucket"]})
+    )  # fmt: skip
+    if value is None or not alike:
+        return None
+    places = (upto, timed, found["bucket"])
+    asked = sorted({quantile[2] for part in final.find_all(exp.Min) if (quantile := _QUANTILE.fullmatch(_sql(part)))})
+    try:
+        expressions = [
+            exp.alias_(_rewritten(column.unalias(), columns, places, asked), column.alias_or_name)
+            for column in final.expressions
+        ]
+    except LookupError:
+        return None
+    ordered = final.args.get("order")
+    names = {column.alias_or_name for column in final.expressions}
+    if ordered is not None and not all(column.name in names for column in ordered.find_all(exp.Column)):
+        return None
+    made = counted.copy()
+    made.set("expressions", expressions)
+    made.set("group", exp.Group(expressions=[key.copy() for key in keys.values()]))
+    made.set("order", ordered)
+    return made
+
+
+def _grouped_by(counted: Any, names: set[str]) -> bool:
+    """Whether a query counts by its columns of these names, and by nothing else."""
+    group = counted.args.get("group")
+    clauses = {name for name, clause in counted.args.items() if clause}
+    if group is None or not clauses <= {"expressions", "from_", "joins", "where", "group"}:
+        return False
+    return bool(group.args.get("all")) or {_sql(key) for key in group.expressions} == {f'"{name}"' for name in names}
+
+
+def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, str], asked: Sequence[str]) -> Any:
+    """What a column of the final query is of the rows. `asked`: shares in a hundred, all found at once, for each time
+    costs as much. LookupError: it cannot be said."""
+    upto, timed, bucket = placed
+    quantile = _QUANTILE.fullmatch(_sql(node))
+    if quantile is not None:
+        if quantile.groups() != (upto, quantile[2], timed, bucket):
+            raise LookupError
+        shares = exp.Array(expressions=[exp.Literal.number(f"0.{share}") for share in asked])
+        found = exp.Anonymous(this="quantile_disc", expressions=[columns[bucket].copy(), shares])
+        place = exp.Literal.number(asked.index(quantile[2]) + 1)
+        return exp.Anonymous(this="list_extract", expressions=[found, place])
+    if isinstance(node, exp.Column):
+        if node.name == bucket or isinstance(columns[node.name], exp.AggFunc):
+            raise LookupError
+        return columns[node.name].copy()
+    if type(node) in _ADDED:
+        name = node.this.name if isinstance(node.this, exp.Column) else ""
+        if type(node) is exp.Max and name == timed:
+            return exp.Count(this=columns[bucket].copy(), big_int=True)
+        if not isinstance(columns[name], _ADDED[type(node)]):
+            raise LookupError
+        return columns[name].copy()
+    made = node.copy()
+    for child in list(made.iter_expressions()):
+        child.replace(_rewritten(child, columns, placed, asked))
+    return made
+
+
+def _sql(node: Any) -> str:
+    return "" if node is None else str(node.sql(dialect=DuckDB, identify=True, comments=False))
