@@ -344,6 +344,14 @@ def _fail_on(command: argparse.ArgumentParser) -> None:
                          help="what is exit code 1 (default: any)")
 
 
+def _rate(text: str) -> float:
+    """`--rate`: a positive number."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text}: not a positive number")
+
+
 def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("captures", nargs="*", metavar="CAPTURE|DATASET")
     replay.add_argument("--to", metavar="HOST:PORT", help="a broker of the target")
@@ -352,11 +360,24 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
     replay.add_argument("--assume", metavar="VERSION",
                         help="with --dry-run and without --to: a target of this Kafka release, as 4.3")
-    replay.add_argument("--speed", default="1", metavar="X|max", help="1: as captured (default); max: as answers allow")
+    replay.add_argument("--speed", default="1", metavar="X|max|TIME:X,...",
+                        help="1: as captured (default); max: as answers allow; 0s:1,60s:5: changing with the capture")
+    replay.add_argument("--rate", type=_rate, metavar="N", help="N requests a second on average, spaced as captured")
+    replay.add_argument("--times", type=_count, default=1, metavar="N", help="N copies of the capture, side by side")
+    replay.add_argument("--clients", metavar="EXPR",
+                        help="only clients of which an exchange matches (kwire help filter), with all that they said")
+    replay.add_argument("--topics", metavar="A,B*", help="only clients that touch these topics (* and ? fit)")
+    replay.add_argument("--from", dest="since", metavar="TIME",
+                        help="only what was sent from then on: 90s, 5m after the start, or a time of RFC 3339")
+    replay.add_argument("--until", metavar="TIME", help="only what was sent before then")
     replay.add_argument("--allow", action="append", default=[], metavar="API",
                         help="also send this API, which changes the cluster (repeatable)")
     replay.add_argument("--map-topic", action="append", default=[], metavar="A=B",
                         help="captured topic A (or an id that has no name there) is B on the target (repeatable)")
+    replay.add_argument("--prefix-topics", metavar="P", help="all topics have this before their names on the target")
+    replay.add_argument("--map-group", action="append", default=[], metavar="A=B", help="group A is B (repeatable)")
+    replay.add_argument("--prefix-groups", metavar="P",
+                        help="groups, transactional ids and client ids have this before their names")
     replay.add_argument("--offsets", choices=("shift", "as-is", "position"), default="shift",
                         help="how captured offsets become the target's (default: shift, as answers teach)")
     replay.add_argument("--timestamps", choices=("keep", "shift"), default="keep",

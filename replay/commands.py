@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import json
 import shutil
@@ -25,98 +24,24 @@ from analyzer.cli import EXIT_INTERRUPTED
 from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.options import Reading
-from analyzer.protocol import names
-from replay import outcome, run
+from replay import asked, outcome, run
 from replay.audit import audit
 from replay.diff import pairs, text
 from replay.diff.compare import SLOWER as SLOWER_KIND
 from replay.diff.compare import compare
 from replay.options import Options
-from replay.plan import apis, decide, steps
+from replay.plan import steps
 from replay.plan.cluster import Cluster
-from replay.plan.values import Offers
 from replay.remap.topology import Topology
-from replay.send import link, login, reach, workers
+from replay.send import link
 from replay.send import target as targets
 from replay.send.same_cluster import why_same
-from replay.send.settings import Settings
 
 EXIT_NOT_VALID: Final = 3
 EXIT_NOTHING_SENT: Final = 2
 EXIT_DIFFERS: Final = 1
 ANY, UNEXPECTED, SLOWER = "any", "unexpected", "slower"
 """What `--fail-on` counts; `never` nothing."""
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise Failure(f"--to {text}: not HOST:PORT", "as in --to localhost:9092")
-    return host.strip("[]"), int(port)
-
-
-def _speed(text: str) -> float | None:
-    if text == "max":
-        return None
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not 0 < speed < 1e6:
-        raise Failure(f"--speed {text}: neither a positive number nor max", "1 is as captured, 20 is 20 times faster")
-    return speed
-
-
-def _allowed(wanted: list[str]) -> frozenset[int]:
-    keys = set()
-    for name in wanted:
-        key = names.key(name)
-        if key is None or apis.api(key).policy is not apis.Policy.ALLOW:
-            allowed = (one for one, api in apis.APIS.items() if api.policy is apis.Policy.ALLOW)
-            may = ", ".join(sorted(map(names.name, allowed)))
-            raise Failure(f"--allow {name}: {'no such API' if key is None else 'not an API to allow'}", f"one of {may}")
-        keys.add(key)
-    return frozenset(keys)
-
-
-def _mapped(pairs: list[str]) -> dict[str, str]:
-    renamed = {}
-    for pair in pairs:
-        old, equals, new = pair.partition("=")
-        if not equals or not old or not new:
-            raise Failure(f"--map-topic {pair}: not A=B", "as in --map-topic orders=orders-copy")
-        renamed[old] = new
-    return renamed
-
-
-def _hosts(pairs: list[str]) -> dict[str, str]:
-    mapped = {}
-    for pair in pairs:
-        old, equals, new = pair.partition("=")
-        try:
-            reach.parsed(old)
-            reach.parsed(new)
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise Failure(
-                f"--map-host {pair}: not A=B", "a host or HOST:PORT each, as in --map-host kafka-1:9092=localhost:19092"
-            )
-        mapped[old] = new
-    return mapped
-
-
-def _access(options: argparse.Namespace) -> workers.Access:
-    for name in ("tls_ca", "tls_cert", "tls_key"):
-        if getattr(options, name) and not options.tls:
-            raise Failure(f"--{name.replace('_', '-')} goes with --tls", "add --tls")
-    if options.sasl_file and not options.sasl:
-        raise Failure("--sasl-file goes with --sasl", "as in --sasl SCRAM-SHA-512")
-    credentials = login.credentials(options.sasl, options.sasl_file) if options.sasl else None
-    return workers.Access(
-        options.tls, options.tls_ca, options.tls_cert, options.tls_key, credentials, options.follow_advertised,
-        _hosts(options.map_host), options.plaintext_login,
-    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -157,35 +82,20 @@ def replay(options: argparse.Namespace) -> int:
         raise Failure("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
     if not options.to and options.assumed is None:
         raise Failure("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
-    if options.same_cluster and options.allow:
-        raise Failure("--same-cluster does not go with --allow", "a cluster is not changed by its own replay")
-    host, port = _address(options.to) if options.to else ("", 0)
+    host, port = asked.address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
         raise Failure("replay needs -o RUN", "or --dry-run, which sends nothing")
-    wanted = Options(
-        host,
-        port,
-        _allowed(options.allow),
-        Settings(speed=_speed(options.speed)),
-        _mapped(options.map_topic),
-        options.offsets,
-        options.timestamps,
-        options.seed_topics,
-        options.yes,
-    )
+    wanted = asked.options_of(options, host, port)
     announce_compilation()
     if not options.dry_run:
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []
-    as_captured = options.seed_config == "as-captured"
-    wanted = dataclasses.replace(wanted, processes=options.workers, access=_access(options), partial=options.partial,
-                                 audit=not options.no_audit, seed_as_captured=as_captured,
-                                 same_cluster=options.same_cluster)  # fmt: skip
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
         captured = run.read(options.captures, how=how, filter=options.filter, notes=notes, report=report)
+    captured = run.prepared(captured, wanted, notes)
     if options.dry_run:
         return _dry_run(options, captured, wanted, dial)
     with _telling() as tell:
@@ -260,8 +170,8 @@ def _audit(options: argparse.Namespace) -> int:
         )
     if not options.to:
         raise Failure("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
-    host, port = _address(options.to)
-    access = _access(options)
+    host, port = asked.address(options.to)
+    access = asked.access(options)
     found = asyncio.run(audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
     for reason in found.unread:
         sys.stderr.write(f"note: {printable(reason)}\n")
@@ -274,27 +184,23 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _dry_run(options: argparse.Namespace, captured: Any, wanted: Options, dial: link.Dial) -> int:
-    def plan(offers: Offers, topology: Topology) -> tuple[steps.Plan, Cluster]:
-        by_id = run.topic_names(wanted, captured, topology)
-        return decide.make(captured, offers, run.plan_options(wanted, by_id, topology))
-
-    async def asked() -> tuple[steps.Plan, Cluster, Topology, list[str]]:
+    async def answered() -> tuple[Options, steps.Plan, Cluster, Topology, list[str]]:
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         try:
-            planned, cluster = plan(target.offers, target.topology)
-            warnings = await run.warned(wanted, captured, planned, target)
+            chosen, planned, cluster = run.planned_for(wanted, captured, target.offers, target.topology)
+            warnings = await run.warned(chosen, captured, planned, target)
             same = "" if wanted.same_cluster else why_same(cluster, captured, target.topology)
             told = [f"not without --same-cluster: the target is the captured cluster: {same}"] if same else []
-            return planned, cluster, target.topology, [*told, *warnings]
+            return chosen, planned, cluster, target.topology, [*told, *warnings]
         finally:
             target.close()
 
     assumed = options.assumed is not None
     topology, warnings = Topology(), list[str]()
     if assumed:
-        planned, cluster = plan(options.assumed, topology)
+        wanted, planned, cluster = run.planned_for(wanted, captured, options.assumed, topology)
     else:
-        planned, cluster, topology, warnings = asyncio.run(asked())
+        wanted, planned, cluster, topology, warnings = asyncio.run(answered())
     rows = table(planned)
     # What an assumed target lacks nobody knows.
     lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay.plan.renaming import Renaming
+from replay.plan.selection import Selection
 from replay.remap import offsets, remap
 from replay.send.settings import Settings
 from replay.send.workers import Access
@@ -17,7 +19,9 @@ LAG_LIMIT_US: Final = 50_000
 class Options:
     """What `kwire replay` takes. `access`: how workers, which are processes of their own, open connections; `audit`:
     read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured retention too;
-    `same_cluster`: also to the cluster that was captured."""
+    `same_cluster`: also to the cluster that was captured; `selection`, `renaming`, `times`: what of the capture is
+    sent, under which names, and in how many copies (`run.prepared`); `prefix_topics`: of all topics' names on the
+    target; `rate`: requests a second on average, in place of a speed."""
 
     host: str
     port: int
@@ -32,6 +36,11 @@ class Options:
     audit: bool = True
     seed_as_captured: bool = False
     same_cluster: bool = False
+    selection: Selection = field(default_factory=Selection)
+    renaming: Renaming = field(default_factory=Renaming)
+    prefix_topics: str = ""
+    times: int = 1
+    rate: float | None = None
     lag_limit_us: int = LAG_LIMIT_US
     processes: int = 1
     access: Access = field(default_factory=Access)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from replay.outcome import Counts, quantiles
+from replay.plan.schedule import Schedule
 from replay.plan.steps import Plan
 
 SHARE: Final = 0.2
@@ -35,6 +36,7 @@ class Pace:
     queue: float | None
     why: str
     busy: float = 0.0
+    schedule: str = ""
 
     @property
     def own(self) -> bool:
@@ -53,6 +55,7 @@ class Pace:
         if not self.slower:
             return ""
         than = "captured" if self.speed in (None, 1) else f"at --speed {self.speed:g}"
+        than = f"at --speed {self.schedule}" if self.schedule else than
         said = f"slower than {than}: took {self.took:.1f} s in place of {self.wanted:.1f} s"
         if self.speed is not None and self._beyond(self.took - self.wanted):
             said += f", {100 * self.wanted / self.took:.0f} % of that rate"
@@ -62,13 +65,18 @@ class Pace:
         return f"{said}; {why}" if why else said
 
 
-def pace(counts: Counts, planned: Plan, speed: float | None, seconds: float, busy: float = 0.0) -> Pace:
+def pace(
+    counts: Counts, planned: Plan, speed: float | None, seconds: float, busy: float = 0.0,
+    schedule: Schedule | None = None,
+) -> Pace:  # fmt: skip
     """Of a run whose sending took so many seconds, and for that part of them a core (`busy`)."""
     ends = (step.at_ns + (step.request.answered_ns or step.request.sent_ns) - step.request.sent_ns
             for step in planned.steps)  # fmt: skip
-    wanted = max(ends, default=0) / 1e9 / (speed or 1.0)
-    queue = quantiles(counts.queues_us).get("p99", 0) / 1e6 if speed is not None else None
-    return Pace(speed, wanted, seconds, queue, _why(counts), busy)
+    end = max(ends, default=0)
+    wanted = schedule.wanted(end) if schedule is not None else end / 1e9 / (speed or 1.0)
+    scheduled = speed is not None and (schedule is None or schedule.pieces[-1][1] is not None)
+    queue = quantiles(counts.queues_us).get("p99", 0) / 1e6 if scheduled else None
+    return Pace(speed, wanted, seconds, queue, _why(counts), busy, schedule.text if schedule is not None else "")
 
 
 def _why(counts: Counts) -> str:

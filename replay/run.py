@@ -28,11 +28,13 @@ from replay import pace
 from replay.audit import audit
 from replay.options import Options
 from replay.outcome import Counts, Recorder, quantiles
-from replay.plan import decide, sessions, times
+from replay.plan import decide, renaming, selection, sessions, times
 from replay.plan.cluster import Cluster, Topic
+from replay.plan.ours import Ours
 from replay.plan.parts import NAME
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan
+from replay.plan.values import Offers
 from replay.remap.remap import SHIFT, Remap, RemapOptions
 from replay.remap.topology import Topology
 from replay.send import lifetime, link, progress, seeding, workers
@@ -98,7 +100,7 @@ def read(
     if len(named) == 1 and dataset.is_dataset(named[0]):
         if how is not None and how.keylogs:
             raise Problem("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
-        found = sessions.from_dataset(named[0])
+        found = selection.matching(sessions.from_dataset(named[0]), filter)
     else:
         found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
     if not any(session.requests for session in found):
@@ -107,6 +109,44 @@ def read(
     if notes is not None:
         notes += told
     return found
+
+
+def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
+    """What of the capture is sent, under its new names, in as many copies. Raises NothingChosen."""
+    chosen = renaming.renamed(selection.chosen(captured, options.selection, notes), options.renaming)
+    return renaming.copies(chosen, options.times)
+
+
+def planned_for(
+    options: Options, captured: Sequence[Session], offers: Offers, topology: Topology
+) -> tuple[Options, Plan, Cluster]:
+    """The plan, and the options with the topics' names, and the speed, that come of it."""
+    ids = topic_names(options, captured, topology)
+    planned, cluster = decide.make(captured, offers, plan_options(options, ids, topology))
+    if options.prefix_topics:
+        options = dataclasses.replace(options, map_topic=_prefixed(options, cluster, planned))
+        if options.partial:
+            planned, cluster = decide.make(captured, offers, plan_options(options, ids, topology))
+    if options.rate is not None:
+        span = max((step.at_ns for step in planned.steps), default=0) / 1e9
+        speed = options.rate * span / max(len(planned.steps), 1)
+        options = dataclasses.replace(options, settings=dataclasses.replace(options.settings, speed=speed or None))
+    return options, planned, cluster
+
+
+def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, str]:
+    """All topics that the capture names, by their names with the prefix; Kafka's own keep theirs."""
+    named = {
+        topic[NAME]
+        for step in planned.steps
+        for _, topic in topics_of(step.request.api_key, step.body or {})
+        if topic.get(NAME)
+    }
+    named |= {name for name, topic in cluster.topics.items() if not topic.internal}
+    for step in planned.steps:
+        named.update((step.body or {}).get("subscribedTopicNames") or ())
+    with_prefix = {name: options.prefix_topics + name for name in named if not name.startswith("__")}
+    return with_prefix | options.map_topic
 
 
 async def replay(
@@ -124,10 +164,8 @@ async def replay(
         target = await targets.ask(options.host, options.port, dial, options.settings.answer_timeout)
         reach = options.access.reach(options.host, options.port)
         reach.check(target.topology.nodes.values())
-        ids = topic_names(options, captured, target.topology)
         tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
-        chosen = plan_options(options, ids, target.topology)
-        planned, cluster = decide.make(captured, target.offers, chosen)
+        options, planned, cluster = planned_for(options, captured, target.offers, target.topology)
         same = "" if options.same_cluster else why_same(cluster, captured, target.topology)
         if same:
             raise SameCluster(same)
@@ -171,7 +209,8 @@ async def replay(
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
         busy = cpu / max(sending, 1e-9) if options.processes == 1 else 0.0
-        kept = pace.pace(recorder.counts, planned, options.settings.speed, sending, busy)
+        settings = options.settings
+        kept = pace.pace(recorder.counts, planned, settings.speed, sending, busy, settings.schedule)
         result = Result(
             recorder.counts,
             planned,
@@ -237,14 +276,18 @@ def nonsense(counts: Counts, options: Options) -> link.LinkError | None:
 
 def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
     """What the manifest says of the replay."""
+    settings = options.settings
     return {
         "target": f"{options.host}:{options.port}",
         "brokers": {str(node): f"{host}:{port}" for node, (host, port) in target.topology.nodes.items()},
         "offers": {names.name(key): list(pair) for key, pair in sorted(target.offers.items())},
-        "speed": options.settings.speed or "max",
+        "speed": settings.schedule.text if settings.schedule is not None else settings.speed or "max",
         "offsets": options.offsets,
         "timestamps": options.timestamps,
         "map_topic": options.map_topic,
+        "map_group": dict(options.renaming.groups),
+        "prefix_groups": options.renaming.prefix,
+        "times": options.times,
         "seeded": options.seed_topics,
         "audited": False,
         "allow": sorted(names.name(key) for key in options.allow),
@@ -349,7 +392,10 @@ def plan_options(options: Options, topic_ids: dict[str, str], topology: Topology
     """How to plan for this target."""
     captured = {new: old for old, new in options.map_topic.items()}
     counts = {captured.get(topic, topic): count for topic, count in topology.partitions.items()}
-    return decide.PlanOptions(options.allow, topic_ids, counts if options.partial else {})
+    ours = None
+    if options.map_topic or options.prefix_topics or options.renaming:
+        ours = Ours(options.map_topic, bool(options.prefix_topics), options.renaming)
+    return decide.PlanOptions(options.allow, topic_ids, counts if options.partial else {}, ours)
 
 
 def too_few(options: Options, cluster: Cluster, topology: Topology, planned: Plan) -> list[str]:

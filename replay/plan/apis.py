@@ -110,6 +110,14 @@ APIS: Final[dict[int, Api]] = {
 }
 
 
+ADMIN: Final = frozenset((
+    names.CREATE_TOPICS, names.CREATE_PARTITIONS, names.CREATE_ACLS, names.ALTER_CONFIGS,
+    names.INCREMENTAL_ALTER_CONFIGS, names.ALTER_CLIENT_QUOTAS, names.ALTER_SHARE_GROUP_OFFSETS,
+    names.ALTER_PARTITION_REASSIGNMENTS, names.ALTER_REPLICA_LOG_DIRS,
+))  # fmt: skip
+"""`--allow admin`: what creates and alters. What deletes, elects, or hands out secrets is allowed by its own name."""
+
+
 def api(api_key: int) -> Api:
     """What is done with an API; what Kafka never had is internal to somebody else."""
     return APIS.get(api_key, Api(Policy.INTERNAL))

@@ -5,6 +5,7 @@ Every captured exchange becomes a `Step`, or by a rule of `steps.RULES` a `Skip`
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,7 @@ from replay.plan.apis import Policy
 from replay.plan.cluster import Cluster
 from replay.plan.early_members import Said, early_members, speakers
 from replay.plan.order import Order
+from replay.plan.ours import Ours
 from replay.plan.parts import name_answer, name_topics, named, subset
 from replay.plan.sessions import Decoded, Session
 from replay.plan.steps import Plan, Skip, Step
@@ -29,11 +31,12 @@ from replay.plan.values import NO_COORDINATOR, Offers, Quick, plain
 class PlanOptions:
     """allow: API keys that change the cluster and may be sent all the same. topic_ids: names of topic ids that the
     capture may lack, from elsewhere; what it says itself comes first. partitions: how many the target has of captured
-    topics, where requests are to be cut down to those."""
+    topics, where requests are to be cut down to those. ours: what may be changed and deleted, where not everything."""
 
     allow: frozenset[int] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
+    ours: Ours | None = None
 
 
 # --- one request ---
@@ -79,6 +82,9 @@ def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Clus
     offered = offers.get(key)
     if offered is None:
         return Skip(row, "target_lacks_api", names.name(key))
+    stranger = options.ours.stranger(key, body, cluster.topic_names) if policy is Policy.ALLOW and options.ours else ""
+    if stranger:
+        return Skip(row, "outside", stranger)
     sendable = _convert(message, key, body, offered, cluster)
     return sendable if isinstance(sendable, Skip) else _cut_down(sendable, row, key, options.partitions)
 
@@ -227,7 +233,9 @@ def _said(decoded: Iterable[Decoded], cluster: Cluster) -> Iterator[Said]:
 def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> tuple[Plan, Cluster]:
     """Decide about every captured exchange. Steps are numbered in order of captured time."""
     decoded = [[Decoded(request) for request in session.requests] for session in sessions]
-    cluster = clusters.learn((message for messages in decoded for message in messages), options.topic_ids)
+    told = (Decoded(request) for session in sessions for request in session.beside)
+    said = itertools.chain((message for messages in decoded for message in messages), told)
+    cluster = clusters.learn(said, options.topic_ids)
     in_time = sorted(
         (
             (message.request.sent_ns, index, message.request.exchange, message)
@@ -243,7 +251,8 @@ def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> t
     steps: list[Step] = []
     skips = [Skip(row, "no_request") for session in sessions for row in session.orphans]
     by_session: list[list[int]] = [[] for _ in sessions]
-    order = Order({i: max((one.sent_ns for one in each.requests), default=0) for i, each in enumerate(sessions)})
+    ends = {index: max((one.sent_ns for one in each.requests), default=0) for index, each in enumerate(sessions)}
+    order = Order(ends, {index: each.copy for index, each in enumerate(sessions) if each.copy})
     for sent, index, _, message in in_time:
         verdict = _judge(message, offers, options, cluster)
         if isinstance(verdict, Skip):

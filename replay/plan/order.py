@@ -125,12 +125,14 @@ class _Wrote(NamedTuple):
 @dataclass(slots=True)
 class Order:
     """Finds what each step waits for; steps come in order of captured time. `ends`: when each session sent its last
-    request, in nanoseconds."""
+    request, in nanoseconds; `copies`: of which copy of the capture each is, where not of the first (a reader waits for
+    the writers of its own copy)."""
 
     ends: Mapping[int, int] = field(default_factory=dict)
+    copies: Mapping[int, int] = field(default_factory=dict)
     states: dict[Key, _State] = field(default_factory=dict)
     answered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    produced: dict[tuple[str | None, int], list[tuple[int, int, int, int]]] = field(default_factory=dict)
+    produced: dict[tuple[str | None, int, int], list[tuple[int, int, int, int]]] = field(default_factory=dict)
     ended: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     awaited: dict[int, set[int]] = field(default_factory=dict)
     wrote: dict[tuple[Any, str, int], dict[int, _Wrote]] = field(default_factory=dict)
@@ -147,7 +149,10 @@ class Order:
         at = bisect.bisect_right(mine, (sent, 1 << 60))
         if at:
             waits.add(mine[at - 1][1])
+        copy = self.copies.get(session, 0)
         for state_key, exclusive in uses(request.api_key, body, message.answer):
+            if copy and state_key[0] in ("topic", "end"):
+                state_key = state_key[0], (state_key[1], copy)
             state = self.states.setdefault(state_key, _State())
             waits.update(state.exclusive.before(session, sent))
             if exclusive:
@@ -164,7 +169,7 @@ class Order:
         if request.api_key == names.FETCH:
             waits.update(self._below(body, session))
         if request.api_key == names.FETCH and message.answer is not None and done is not None:
-            makers = set(self._records(message.answer, done))
+            makers = set(self._records(message.answer, done, copy))
             self.expects = bool(makers)
             waits.update(step for step, other in makers if other != session)
         if done is not None:
@@ -202,7 +207,7 @@ class Order:
         these offsets are out of range."""
         for topic in body["topics"]:
             for part in topic["partitions"]:
-                written = self.produced.get((topic.get(NAME, ""), part["partition"]))
+                written = self.produced.get((topic.get(NAME, ""), part["partition"], self.copies.get(session, 0)))
                 if written is None:
                     continue
                 at = bisect.bisect_left(written, (part["fetchOffset"],))
@@ -213,14 +218,14 @@ class Order:
                         seen.add(other)
                         yield step
 
-    def _records(self, answer: Body, done: int) -> Iterator[tuple[int, int]]:
+    def _records(self, answer: Body, done: int, copy: int) -> Iterator[tuple[int, int]]:
         """(step, session) of what produced the records of an answer, the last of each session, and of what committed
         them."""
         latest: dict[tuple[str, int], tuple[int, int]] = {}
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
                 name = topic.get(NAME) or topic.get("topic") or ""
-                written = self.produced.get((name, partition["partitionIndex"]), [])
+                written = self.produced.get((name, partition["partitionIndex"], copy), [])
                 for batch in batches.produced(partition.get("records")):
                     end = batch.base_offset + batch.last_offset_delta + 1
                     at = bisect.bisect_left(written, (end,))
@@ -239,14 +244,15 @@ class Order:
             self.ended.setdefault(body["producerId"], []).append((message.request.sent_ns, number, session))
         if message.request.api_key != names.PRODUCE or message.answer is None:
             return
-        counts = {}
+        counts: dict[tuple[str | None, int, int], int] = {}
+        copy = self.copies.get(session, 0)
         for topic in body["topicData"]:
             for part in topic["partitionData"]:
                 inside = batches.produced(part["records"])
-                counts[topic.get(NAME), part["index"]] = max(sum(b.last_offset_delta + 1 for b in inside), 1)
+                counts[topic.get(NAME), part["index"], copy] = max(sum(b.last_offset_delta + 1 for b in inside), 1)
         for topic in message.answer["responses"]:
             for part in topic["partitionResponses"]:
-                where = topic.get(NAME) or topic.get("name"), part["index"]
+                where = topic.get(NAME) or topic.get("name"), part["index"], copy
                 if not part["errorCode"] and part["baseOffset"] >= 0:
                     base = part["baseOffset"]
                     end = base + counts.get(where, 1)

@@ -98,7 +98,8 @@ class Decoded:
 class Session:
     """One captured client connection. `requests` are in the order in which they were sent; `orphans` are the rows of
     responses whose request was not seen. `opened`: its start was seen, so no state is missing. `topic_ids`: names by
-    topic id, which a dataset has also of messages that it has not kept."""
+    topic id, which a dataset has also of messages that it has not kept. `beside`: requests that are not sent, and tell
+    of the captured cluster; `copy`: which copy of the capture it belongs to, 0 for the capture itself."""
 
     capture: str
     connection: str
@@ -107,6 +108,8 @@ class Session:
     requests: tuple[Request, ...]
     orphans: tuple[dict[str, Any], ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[Request, ...] = ()
+    copy: int = 0
 
 
 def _nanoseconds(moment: datetime.datetime | None) -> int | None:

@@ -20,6 +20,7 @@ RULES: Final[dict[str, str]] = {
     "replayer": "the replayer does this itself, for each of its connections",
     "login": "the replayer logs in with its own credentials",
     "mutating": "changes the cluster; sent only with --allow API",
+    "outside": "changes something that is none of this replay's: a prefix or a map keeps it to what that names",
     "follower": "a fetch by a follower (replica id of a broker)",
     "streams_group": "a heartbeat in a Streams group: tasks are not mapped to those that the target assigns (KIP-1071)",
     "raw_token": "a token of SASL handshake v0, which has no header",

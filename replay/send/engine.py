@@ -183,9 +183,7 @@ class Engine:
         return self._epoch_ns + round((self._loop.time() - self._started) * 1e9)
 
     def _due(self, step: Step) -> float:
-        if self.settings.speed is None:
-            return self._started
-        return self._started + step.at_ns / 1e9 / self.settings.speed
+        return self._started + self.settings.due(step.at_ns)
 
     async def _run_session(self, state: _SessionState, numbers: Sequence[int]) -> None:
         self._waiting.begin()

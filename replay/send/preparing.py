@@ -139,7 +139,7 @@ class Preparation:
             raise Skipped(rule, f"session {step.body['sessionId'] if step.body else 0}")
         if rule is not None:
             job.outcome.retries.append(rule)
-        speed = self.settings.speed
+        speed = self.settings.speed_at(step.at_ns)
         if (speed is None or speed > 1) and captured is not None and not retry.has_records(captured):
             job.body["maxWaitMs"] = int(job.body["maxWaitMs"] / speed) if speed else 0
             job.outcome.retries.append("long_poll_scaled")

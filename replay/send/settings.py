@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from replay.plan.schedule import Schedule
 from replay.remap.retry import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """speed: 1 is as captured, None as fast as answers allow. Seconds: how long an answer is waited for (a join waits
+    """speed: 1 is as captured, None as fast as answers allow; schedule: where it changes on the way (speed is then that
+    of its first part). Seconds: how long an answer is waited for (a join waits
     for others), how long a broker is dialled again, how long after the end answers that the capture lacks too are
     waited for, and after what silence of the whole target the run ends (longer than an answer is waited for, so that a
     connection that went dead is first opened again). suspicion: after what silence a new connection asks whether the
@@ -19,6 +21,7 @@ class Settings:
     64 KiB."""
 
     speed: float | None = 1.0
+    schedule: Schedule | None = None
     answer_timeout: float = 90.0
     reconnect: float = 30.0
     grace: float = 1.0
@@ -28,3 +31,13 @@ class Settings:
     unsent_bytes: int = 256 << 20
     in_flight: int = 1000
     limits: Limits = field(default_factory=Limits)
+
+    def due(self, at_ns: int) -> float:
+        """When what was sent at a time of the capture is due, in seconds from the start."""
+        if self.schedule is not None:
+            return self.schedule.due(at_ns)
+        return 0.0 if self.speed is None else at_ns / 1e9 / self.speed
+
+    def speed_at(self, at_ns: int) -> float | None:
+        """The speed at a time of the capture; None: max."""
+        return self.speed if self.schedule is None else self.schedule.speed(at_ns)

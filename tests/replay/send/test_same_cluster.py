@@ -5,6 +5,7 @@ Proves: replay/send/same_cluster.py
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from replay.send import link
 from replay.send.same_cluster import SameCluster, why_same
 from tests.bench.replay import sessions
 from tests.replay.conversation import EVERYTHING, Captured
-from tests.replay.test_commands import kwire, refused, sinking
+from tests.replay.test_commands import sinking
 
 
 def captured(cluster_id: str | None) -> Captured:
@@ -51,16 +52,9 @@ def test_an_equal_id_or_where_none_was_captured_an_address(
 
 
 def test_nothing_is_sent_to_it_without_the_option(tmp_path: Path) -> None:
-    import asyncio
-
     with sinking() as port:
         some = [*sessions(2, 1, 3), captured("sink").session()]
         options = Options("127.0.0.1", port, yes=True)
         with pytest.raises(SameCluster, match="its cluster id is sink"):
             asyncio.run(run.replay(some, options, link.tcp(), tmp_path / "run", []))
         assert not (tmp_path / "run").exists()
-
-
-def test_it_does_not_go_with_what_changes_the_cluster() -> None:
-    said = refused(kwire("replay", "x.pcap", "--to", "h:1", "-o", "r", "--same-cluster", "--allow", "CreateTopics"))
-    assert said == "kwire: --same-cluster does not go with --allow"

@@ -1,0 +1,140 @@
+"""What of a capture is replayed: whole clients, and a span of its time. Pure.
+
+In: sessions, and a `Selection`. Out: the sessions that are chosen; what was left out and tells of the captured cluster
+(topics, ids, settings) stays with them (`Session.beside`). Rules: a client is a client id at an address, with all of
+its connections: a filter of requests would cut a member's join from its heartbeats, and make a replay that never was.
+Of a span of time the requests that were sent in it are chosen, with their answers, whenever these came.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from analyzer.filter.evaluation import Filter, parse
+from analyzer.protocol import names
+from analyzer.times import utc
+from captures.problems import Problem
+from replay.plan.sessions import Decoded, Request, Session
+
+_TELLING: Final = frozenset((
+    names.METADATA, names.DESCRIBE_CLUSTER, names.DESCRIBE_TOPIC_PARTITIONS, names.CREATE_TOPICS,
+    names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS,
+))  # fmt: skip
+_UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "": 10**9}
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|)")
+
+
+class NothingChosen(Problem):
+    """A selection that nothing passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time of the capture: so many nanoseconds after its first request, or (`absolute`) since 1970."""
+
+    ns: int
+    absolute: bool = False
+
+    def since_1970(self, start_ns: int) -> int:
+        return self.ns if self.absolute else start_ns + self.ns
+
+
+def moment(text: str) -> Moment:
+    """`90s`, `1.5m`, `250ms`: after the capture's first request; or a time of RFC 3339 (without a zone: UTC). Raises
+    ValueError."""
+    if span := _SPAN.fullmatch(text):
+        return Moment(round(float(span[1]) * _UNITS[span[2]]))
+    when = utc(datetime.datetime.fromisoformat(text))
+    return Moment(round(when.timestamp() * 1e6) * 1000, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`clients`: those of which any exchange matches; `topics`: those that touch a topic which one of these patterns
+    fits (`*`, `?`, `[...]`); `since`, `until`: only what was sent from then on, and before then."""
+
+    clients: Filter | None = None
+    topics: tuple[str, ...] = ()
+    since: Moment | None = None
+    until: Moment | None = None
+
+    def __bool__(self) -> bool:
+        return any(one is not None and one != () for one in (self.clients, self.topics, self.since, self.until))
+
+
+def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) -> list[Session]:
+    """The sessions of the chosen clients, with their requests of the span. Raises NothingChosen."""
+    if not selection:
+        return list(sessions)
+    clients = _clients(sessions, selection)
+    start = min((one.sent_ns for session in sessions for one in session.requests), default=0)
+    first = selection.since.since_1970(start) if selection.since is not None else -1
+    end = selection.until.since_1970(start) if selection.until is not None else 1 << 63
+    kept: list[Session] = []
+    beside: list[Request] = []
+    for session in sessions:
+        wanted = clients is None or any(_who(one.row) in clients for one in session.requests)
+        inside = tuple(one for one in session.requests if wanted and first <= one.sent_ns < end)
+        beside += session.requests if not inside else _outside(session, first, end)
+        if inside:
+            opened = session.opened and inside[0] is session.requests[0]
+            kept.append(replace(session, requests=inside, orphans=(), opened=opened))
+    if not kept:
+        raise NothingChosen("no request of the capture is chosen", "kwire show lists clients, topics and times")
+    count = sum(len(session.requests) for session in kept)
+    total = sum(len(session.requests) for session in sessions)
+    notes.append(f"chosen: {count:,} of {total:,} requests, on {len(kept):,} of {len(sessions):,} connections")
+    telling = tuple(one for one in beside if one.row["api_key"] in _TELLING)
+    return [replace(kept[0], beside=telling), *kept[1:]]
+
+
+def matching(sessions: Sequence[Session], wanted: Filter | str | None) -> list[Session]:
+    """The requests of a dataset that match, in their sessions, as `--filter` chooses those of a capture. Raises
+    FilterError."""
+    one = parse(wanted) if isinstance(wanted, str) else wanted
+    if one is None:
+        return list(sessions)
+    return [
+        replace(session, requests=tuple(asked for asked in session.requests if _matches(one, asked)), orphans=())
+        for session in sessions
+    ]
+
+
+def _outside(session: Session, first: int, end: int) -> list[Request]:
+    return [one for one in session.requests if not first <= one.sent_ns < end]
+
+
+def _who(row: dict[str, Any]) -> tuple[Any, Any]:
+    """The client of an exchange: its address and its client id."""
+    return row["client_ip"], row["client_id"]
+
+
+def _clients(sessions: Sequence[Session], selection: Selection) -> set[tuple[Any, Any]] | None:
+    """Those that are chosen; None: all."""
+    if selection.clients is None and not selection.topics:
+        return None
+    found: set[tuple[Any, Any]] | None = None
+    if selection.clients is not None:
+        found = {_who(one.row) for session in sessions for one in session.requests if _matches(selection.clients, one)}
+    if selection.topics:
+        patterns = [re.compile(fnmatch.translate(pattern)) for pattern in selection.topics]
+        touching = {
+            _who(one.row)
+            for session in sessions
+            for one in session.requests
+            if any(pattern.match(topic) for topic in one.row["topics"] or () for pattern in patterns)
+        }
+        found = touching if found is None else found & touching
+    return found
+
+
+def _matches(wanted: Filter, request: Request) -> bool:
+    if not wanted.needs_bodies:
+        return wanted.matches(request.row)
+    decoded = Decoded(request)
+    return wanted.matches(request.row, decoded.body, decoded.answer)
