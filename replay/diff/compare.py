@@ -25,7 +25,8 @@ from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, N
 from replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
 
 PARTITIONS: Final = "topics.partitions"
-"""Path of a topic's partition in Metadata answers."""
+TOPIC_ERROR: Final = "topics.errorCode"
+"""Paths of a topic's partition, and of its error, in Metadata answers."""
 _TOPIC_RESOURCE: Final = f"{names.TOPIC_RESOURCE}:"
 """How the key of a topic's settings begins."""
 _RACES: Final = frozenset((
@@ -128,6 +129,7 @@ class _Comparing:
         self.failed_producers: dict[int, Difference] = {}
         self.failed_parts: dict[tuple[str, int], Difference] = {}
         self.lost_batches: dict[tuple[str, int, int], Difference] = {}
+        self.failed_topics: dict[str, Difference] = {}
         self.other_counts: dict[str, Difference] = {}  # topics with more partitions on the right
 
     def run(self) -> Comparison:
@@ -228,6 +230,9 @@ class _Comparing:
                 absent.add(place)
             if mine.kind is Kind.ERROR:
                 wrong.add(place.key)
+            cause = self.failed_topics.get(place.key[0]) if place.key and difference.unexpected else None
+            if cause is not None and pair.api_key != names.METADATA:
+                difference = dataclasses.replace(difference, rule="consequence", cause=cause)
             differences.append((place, mine.kind, difference))
         for place, kind, difference in differences:
             if any(_inside(place, outer) for outer in absent):
@@ -417,6 +422,8 @@ class _Comparing:
         if difference.rule not in (None, "consequence", "target_refuses"):
             return
         row, cause = pair.row, self._caused(pair, difference).root
+        if pair.api_key == names.METADATA and difference.kind == "error appeared" and difference.path == TOPIC_ERROR:
+            self.failed_topics.setdefault(difference.key[0], cause)
         if pair.api_key in _JOINING and row.get("group_id"):
             self.failed_groups.setdefault(row["group_id"], cause)
         if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):

@@ -3,6 +3,7 @@
 In: sessions, and a `Selection`. Out: the sessions that are chosen; what was left out and tells of the captured cluster
 (topics, ids, settings) stays with them (`Session.beside`). Rules: a client is a client id at an address, with all of
 its connections: a filter of requests would cut a member's join from its heartbeats, and make a replay that never was.
+So would a group without some of its members, whose rebalances would never come: they are chosen with each other.
 Of a span of time the requests that were sent in it are chosen, with their answers, whenever these came.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,12 +20,16 @@ from analyzer.filter.evaluation import Filter, parse
 from analyzer.protocol import names
 from analyzer.times import utc
 from captures.problems import Problem
+from replay.plan import apis
 from replay.plan.sessions import Decoded, Request, Session
 
 _TELLING: Final = frozenset((
     names.METADATA, names.DESCRIBE_CLUSTER, names.DESCRIBE_TOPIC_PARTITIONS, names.CREATE_TOPICS,
     names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS,
 ))  # fmt: skip
+_OF_MEMBERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, *apis.GROUP_HEARTBEATS))
+_NAMED: Final = 5
+"""Clients that a note names."""
 _UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "": 10**9}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|)")
 
@@ -72,6 +77,8 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
     if not selection:
         return list(sessions)
     clients = _clients(sessions, selection)
+    if clients:
+        notes += _join_others(sessions, clients)
     start = min((one.sent_ns for session in sessions for one in session.requests), default=0)
     first = selection.since.since_1970(start) if selection.since is not None else -1
     end = selection.until.since_1970(start) if selection.until is not None else 1 << 63
@@ -131,6 +138,23 @@ def _clients(sessions: Sequence[Session], selection: Selection) -> set[tuple[Any
         }
         found = touching if found is None else found & touching
     return found
+
+
+def _join_others(sessions: Sequence[Session], clients: set[tuple[Any, Any]]) -> Iterator[str]:
+    """Choose the other members of the groups of chosen clients too, and say so."""
+    members: dict[str, set[tuple[Any, Any]]] = {}
+    for session in sessions:
+        for one in session.requests:
+            if one.row["api_key"] in _OF_MEMBERS and one.row["group_id"]:
+                members.setdefault(one.row["group_id"], set()).add(_who(one.row))
+    while touched := [group for group, some in members.items() if some & clients]:
+        for group in touched:
+            others = members.pop(group) - clients
+            clients |= others
+            if others:
+                named = ", ".join(sorted(str(client_id) for _, client_id in others)[:_NAMED])
+                more = " ..." if len(others) > _NAMED else ""
+                yield f"chosen with them, as members of group {group}: {named}{more}"
 
 
 def _matches(wanted: Filter, request: Request) -> bool:

@@ -323,6 +323,18 @@ def test_a_topic_that_a_request_named_must_be_there() -> None:
     assert found(one) == [(UNEXPECTED, "topics", "missing")]
 
 
+def test_a_topic_that_the_target_lacks_is_the_cause_of_what_is_not_done_to_it() -> None:
+    lacking = metadata([topic("orders")], [topic("orders", 0, error=3)], [{"name": "orders"}])
+    some = [lacking, *(produce(batch("a"), at, -1, errors=(0, 3)) for at in range(3)), lacking]
+    assert found(*some) == [
+        (UNEXPECTED, "topics.errorCode", "error appeared"),
+        *[("consequence", "responses.partitionResponses.errorCode", "error appeared")] * 3,
+        (UNEXPECTED, "topics.errorCode", "error appeared"),
+    ]
+    (told, *_) = grouped(compare(some).differences)
+    assert [one.count for one in told.consequences] == [3]
+
+
 @pytest.mark.parametrize("version", [12, 13])
 def test_fetches_by_topic_id_are_compared_by_name(version: int) -> None:
     names = metadata([topic("orders", 1, ORDERS_ID)], [topic("orders", 1, ORDERS_COPY_ID)], [{"name": "orders"}])

@@ -126,12 +126,14 @@ def test_requests_of_a_dataset_are_filtered_as_those_of_a_capture() -> None:
     assert matching(SESSIONS, None) == SESSIONS
 
 
-def test_one_member_of_a_captured_group_has_all_that_it_said() -> None:
+def test_a_member_of_a_captured_group_is_chosen_with_the_others() -> None:
     files = [str(path) for path in capture_files(shared_folder("group-kip848-librdkafka-4.3"))]
     sessions = run.read(files, how=Reading())
-    found = chosen(sessions, Selection(parse("client_id == member-2")), [])
+    notes: list[str] = []
+    found = chosen(sessions, Selection(parse("client_id == member-2")), notes)
     clients = {one.row["client_id"] for session in found for one in session.requests}
-    assert clients == {"member-2"}
-    said = [one for session in sessions for one in session.requests if one.row["client_id"] == "member-2"]
+    assert clients == {"member-1", "member-2", "member-3"}
+    assert notes[0] == "chosen with them, as members of group grp-1: member-1, member-3"
+    said = [one for session in sessions for one in session.requests if one.row["client_id"] in clients]
     assert sum(len(session.requests) for session in found) == len(said)
     assert {"ConsumerGroupHeartbeat", "Fetch", "OffsetCommit"} <= {one.row["api"] for one in said}
