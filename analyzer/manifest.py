@@ -109,6 +109,10 @@ def _is_attempt(one: Any) -> bool:
     )
 
 
+def _is_texts(one: Any) -> bool:
+    return isinstance(one, dict) and all(isinstance(value, str) for value in one.values())
+
+
 def _is_unrecognised(part: dict[str, Any]) -> bool:
     listed = part.get("listed")
     return (
@@ -121,6 +125,7 @@ def _is_unrecognised(part: dict[str, Any]) -> bool:
             and isinstance(entry.get("connection"), str)
             and _is_count(entry.get("payload_bytes"))
             and isinstance(entry.get("looks_like"), str | None)
+            and _is_texts(entry.get("tls", {}))
             for entry in listed
         )
     )

@@ -6,6 +6,8 @@ In: values of the tables' columns, and summary dictionaries. Out: text. Exchange
 from __future__ import annotations
 
 import datetime
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from analyzer.escapes import json_text as json_text
@@ -131,6 +133,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
     if sealed:
         amount = size(sum(one["payload_bytes"] for one in sealed))
         parts.append(f"TLS: {_connections(len(sealed))}, {amount}: encrypted, what is said there stays shut\n")
+        parts.append(_handshakes_text(one["tls"] for one in sealed if "tls" in one))
     if unrecognised["connections"] > len(sealed):
         looks = sorted({one["looks_like"] for one in unrecognised["listed"]} - {TLS}) or ["too many to tell"]
         amount = size(unrecognised["payload_bytes"] - sum(one["payload_bytes"] for one in sealed))
@@ -141,6 +144,18 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
     if out is not None:
         parts.append(f"\ndataset: {out}\n")
     return "".join(parts)
+
+
+def _handshakes_text(sealed: Iterable[dict[str, str]]) -> str:
+    """What the handshakes of encrypted connections say, alike ones together."""
+    names = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_failure")
+    alike = Counter(tuple(one.get(name) for name in names) for one in sealed)
+    lines = []
+    for (version, *rest, failure), many in alike.most_common(LISTED):
+        said = [printable(part) for part in (version and f"TLS {version}", *rest, failure) if part]
+        if said:
+            lines.append(f"  {_connections(many)}: {', '.join(said)}\n")
+    return "".join(lines) + (f"  and {len(alike) - LISTED:,} more kinds\n" if len(alike) > LISTED else "")
 
 
 def _connections(count: int) -> str:

@@ -26,7 +26,7 @@ from captures.tls.suites import suite_name
 SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "prefix")
 """The columns of `Connections` that are numbers of strings."""
 
-TEXTS = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject")
+TEXTS = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_failure")
 """The columns of `Connections` that are numbers in `Ended.texts`."""
 
 NOT_KNOWN, AT_CLIENT, AT_BROKER, BETWEEN = range(4)
@@ -133,12 +133,25 @@ def no_connections() -> Connections:
     ended = np.zeros((0, 2), np.int64)
     widths = (s.K_COLUMNS, s.F_COLUMNS, t.C_COLUMNS, t.D_COLUMNS)
     k, f, c, d = (np.zeros((0, columns), np.int64) for columns in widths)
-    return _connections(ended, k, f, c, d, sealed(ended[:, 0], {})[1])
+    return _connections(ended, k, f, c, d, sealed(ended[:, 0], {}, np.zeros(0, np.bool_))[1])
 
 
-def sealed(slots: np.ndarray, over: Mapping[int, Session]) -> tuple[list[str], dict[str, np.ndarray]]:
+def _failure(session: Session, whole: bool) -> str | None:
+    """Why it did not come to a conversation, or who broke it off. `whole`: the connection ended, and both sides were
+    captured."""
+    if session.alert is not None:
+        server, alert = session.alert
+        return f"{'broker' if server else 'client'}: {alert}"
+    if whole and session.asked and not session.version and not session.retried:
+        return "broker: not TLS" if session.answered else "broker: no answer"
+    return None
+
+
+def sealed(
+    slots: np.ndarray, over: Mapping[int, Session], whole: np.ndarray
+) -> tuple[list[str], dict[str, np.ndarray]]:
     """What is known of the TLS of connections in some slots: texts, and columns of `Connections`. `over`: sessions by
-    slot."""
+    slot; `whole`: connections that ended, with packets of both sides."""
     texts: dict[str, int] = {}
     columns = {name: np.full(len(slots), s.NULL, np.int64) for name in (*TEXTS, "tls_not_after")}
     columns["decrypted"] = np.zeros(len(slots), np.bool_)
@@ -149,7 +162,7 @@ def sealed(slots: np.ndarray, over: Mapping[int, Session]) -> tuple[list[str], d
         subject, end = subject_and_end(session.certificate)
         said = (
             VERSIONS.get(session.version), suite_name(session.suite) if session.version else None,
-            session.server_name, session.protocol, subject,
+            session.server_name, session.protocol, subject, _failure(session, bool(whole[row])),
         )  # fmt: skip
         for name, text in zip(TEXTS, said, strict=True):
             if text is not None:

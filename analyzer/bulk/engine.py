@@ -100,7 +100,7 @@ class _Shard:
             self.tls = Stage(None, keys.blocks[0][0])
             self.tls.leave(self.conversations.begun())
         if self.tls is not None:
-            segments = self.tls.take(segments, keys.blocks)
+            segments = self.tls.take(segments, keys.blocks, self.streams.connections)
         spoken = self.zookeeper.take(segments, window.assigned.pairs)
         ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
         return replace(ended, zookeeper=spoken) if spoken else ended

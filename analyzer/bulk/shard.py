@@ -22,8 +22,9 @@ from captures.cache import kept
 from captures.flows import Assigned, Flows
 from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
 from captures.packets import no_packets
-from captures.stream_tables import D_CAPTURED, SEG_COLUMNS
+from captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS
 from captures.streams import Segments, Streams
+from captures.tls.overheard import Overheard
 from captures.tls.stage import Stage
 
 FRAME_LIMIT = 512 << 20
@@ -170,6 +171,7 @@ class Conversations:
         )
         self._v = v
         self._strings_out = 0
+        self._overheard = Overheard()
         self._lists_out = 0
         # Record sets are handed out as views. Whoever reads those of one window does so while the next one is worked
         # on, so two buffers take turns.
@@ -207,6 +209,8 @@ class Conversations:
                 break
             self._grow(status)
         self._hold_limit()
+        if v[s.V_TLS]:  # of most captures nothing is TLS
+            self._overheard.take(segments, np.flatnonzero(self._state.framing.k[:, s.K_TLS]))
         return self._ended(streams, tls)
 
     @property
@@ -319,7 +323,9 @@ class Conversations:
         strings, lists = content(symbols.strings, self._strings_out), content(symbols.lists, self._lists_out)
         self._strings_out += len(strings)
         self._lists_out += len(lists)
-        texts, said = sealed(slots, over)
+        said_clear = {**self._overheard.over, **over}
+        both = (streams.directions[sides, D_PACKETS] > 0).reshape(-1, 2).all(axis=1)
+        texts, said = sealed(slots, said_clear, both & (framing.k[slots, s.K_CLOSED] != 0))
         return Ended(
             exchanges=out,
             facts=ready.facts[: v[s.V_FACTS]].copy(),

@@ -23,6 +23,7 @@ from analyzer.findings import (  # noqa: F401  (each brings its rules)
     produce,
     quality,
     roots,
+    sealed,
     security,
     transactions,
     versions,

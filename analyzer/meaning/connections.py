@@ -17,6 +17,7 @@ from analyzer import arrow, tables
 from analyzer.bulk.ended import AT_BROKER, SYMBOLS, TEXTS, Connections
 from analyzer.bulk.prefixes import named_ends
 from analyzer.bulk.rows import Names, Window
+from analyzer.times import rfc3339
 from captures.kernels import NULL
 
 CLOSED = ("open", "fin", "rst")
@@ -110,6 +111,7 @@ class Unrecognised:
     connection: str
     payload_bytes: int
     looks_like: str
+    tls: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -164,7 +166,8 @@ class EndedConnections:
         self.unrecognised_bytes += int(captured.sum())
         for i in spoke[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))].tolist():
             guess = unrecognised_guess((int(ended["first_0"][i]), int(ended["first_1"][i])))
-            self.unrecognised.append(Unrecognised(names.connections[ended.number[i]], int(captured[i]), guess))
+            tls = _said_of_tls(ended, i, names) if guess == TLS else None
+            self.unrecognised.append(Unrecognised(names.connections[ended.number[i]], int(captured[i]), guess, tls))
 
     def _kafka(self, ended: Connections, names: Names) -> None:
         if not len(ended):
@@ -182,6 +185,18 @@ class EndedConnections:
         self.from_before.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(~opened).tolist())
         self.left_open.update(connections[i].rpartition("#")[0] for i in np.flatnonzero(closed == 0).tolist())
         self._ended.append(_rows(ended, connections, names))
+
+
+def _said_of_tls(ended: Connections, row: int, names: Names) -> dict[str, Any]:
+    """What the handshake of a connection says that nothing opened: the columns of `connections`, where they say
+    something."""
+    found: dict[str, Any] = {"first_time": rfc3339(int(ended["first_ns"][row]) // 1000)}
+    for name in TEXTS:
+        if ended[name][row] != NULL:
+            found[name] = names.strings[ended[name][row]]
+    if ended["tls_not_after"][row] != NULL:
+        found["tls_not_after"] = rfc3339(int(ended["tls_not_after"][row]))
+    return found
 
 
 def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:

@@ -266,6 +266,7 @@ class Summary:
                 "connection": one.connection,
                 "payload_bytes": one.payload_bytes,
                 "looks_like": one.looks_like,
+                **({"tls": one.tls} if one.tls else {}),
             }
             for one in ended.unrecognised
         ]

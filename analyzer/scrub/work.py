@@ -29,7 +29,7 @@ from captures.files import CapturePoint
 from captures.files.layouts import LINK, SNAPLEN
 from captures.files.write import Growing, Record
 from captures.links import FRAGMENT, TCP
-from captures.tls.stage import begins_tls
+from captures.tls.opening import begins_tls
 
 _TLS_HEADER: Final = 5
 _TLS_LARGEST: Final = (1 << 14) + 2048

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Sequence
 from typing import Final
 
 from captures.problems import CaptureError
@@ -42,6 +43,7 @@ class KeyLog:
 
     def __init__(self, besides: KeyLog | None = None) -> None:
         self._secrets: dict[tuple[str, bytes], bytes] = {}
+        self._labels: set[str] = set()
         self._besides = besides
 
     def __len__(self) -> int:
@@ -64,6 +66,7 @@ class KeyLog:
                 if name not in LABELS or len(secret) not in sizes:
                     continue
                 self._secrets[name, bytes.fromhex(random.decode())] = bytes.fromhex(secret.decode())
+                self._labels.add(name)
             count += 1
         return count
 
@@ -75,6 +78,17 @@ class KeyLog:
         if secret is None and self._besides is not None:
             return self._besides.find(label, name)
         return secret
+
+    def has(self, labels: Sequence[str]) -> bool:
+        """Whether there is any secret of these labels."""
+        if any(label in self._labels for label in labels):
+            return True
+        return self._besides is not None and self._besides.has(labels)
+
+    def names(self, label: str) -> list[bytes]:
+        """The client randoms that it has such a secret of, the newest first."""
+        own = [name for kind, name in reversed(list(self._secrets)) if kind == label]
+        return own + (self._besides.names(label) if self._besides is not None else [])
 
 
 class KeyFiles:

@@ -10,6 +10,8 @@ packets that brought its ciphertext, and holes of plaintext. Rules
   of the sequence numbers that so many bytes can have used. How many are tried is bounded by what the direction said.
 - What is missing is said once it is known: exactly where each record has the same overhead, as a hole of unknown size
   else (`UNKNOWN`).
+- Where the beginning was not captured (`midstream`), the first record that a traffic secret of TLS 1.3 opens says whose
+  connection it is.
 - Early data is handed on when the server has accepted it, and not at all where it was refused: it is said again then.
 - All of it depends on the connection's bytes alone.
 """
@@ -22,15 +24,17 @@ from typing import Final, Protocol
 
 from captures.stream_tables import SEG_KEY, SEG_LENGTH, SEG_ORDINAL
 from captures.tls import hello
+from captures.tls.alerts import SEALED, alert_name, fatal
 from captures.tls.ciphers import HEADER, TLS13, Opened, Opener, Opener13, opener12
 from captures.tls.keylog import EARLY, HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyLog
-from captures.tls.suites import BY_SECRET
+from captures.tls.midstream import MOST_SECRETS, Search, guesses
+from captures.tls.suites import BY_SECRET, SUITES
 
 UNKNOWN: Final = 1 << 40
 """Size of a hole of which nobody knows how much plaintext it took: more than any frame, so that none is followed
 through it."""
 
-_CHANGE_CIPHER, _HANDSHAKE, _DATA = 20, 22, 23
+_CHANGE_CIPHER, _ALERT, _HANDSHAKE, _DATA = 20, 21, 22, 23
 
 LARGEST: Final = 16384 + 2048
 """Bytes of a record's body (RFC 5246, 6.2.3); TLS 1.3 has less."""
@@ -83,11 +87,12 @@ class _Direction:
     passed    records that did not open before any did, or in an epoch before traffic; `good` stays before them
     rank      epoch of the keys at hand: EARLY_DATA, SHAKING, TRAFFIC_DATA; -1: none yet
     told      application data came under the keys at hand, so what is lost is application data too
+    sealed    a record came that only keys open
     """
 
     __slots__ = (
         "begin", "early", "early_bytes", "end", "good", "have", "hole", "left", "lost", "message", "need", "number",
-        "opener", "passed", "pieces", "protected", "rank", "runs", "told", "trials",
+        "opener", "passed", "pieces", "protected", "rank", "runs", "sealed", "told", "trials",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -99,7 +104,7 @@ class _Direction:
         self.opener: Opener | None = None
         self.number = 0
         self.rank = -1
-        self.protected = self.told = self.lost = False
+        self.protected = self.told = self.lost = self.sealed = False
         self.hole: Row | None = None
         self.message = b""
         self.passed = 0
@@ -117,16 +122,19 @@ class Session:
     given       bytes of plaintext that came of them
     version, suite   as the ServerHello says; 0: it was not seen
     server_name, protocol, certificate   what the hellos and the server's Certificate say; None, b"": nothing
+    alert       who gave it up and why: whether it was the server, and the alert's name; None: nobody did
+    retried     the server asked for another ClientHello
     """
 
     __slots__ = (
-        "_accepted", "_client", "_keys", "_offers_early", "_openers", "_outside", "_patient", "_random",
-        "_server_random", "_session", "_sides", "_waiting", "_waiting_bytes", "certificate", "first", "given",
-        "protocol", "server_name", "suite", "taken", "version",
+        "_accepted", "_client", "_gaps", "_keys", "_offers_early", "_openers", "_outside", "_patient", "_random",
+        "_search_of", "_server_random", "_session", "_sides", "_waiting", "_waiting_bytes", "alert", "certificate",
+        "first", "given", "protocol", "retried", "server_name", "suite", "taken", "version",
     )  # fmt: skip
 
-    def __init__(self, keys: KeyLog, patient: bool = False) -> None:
+    def __init__(self, keys: KeyLog, patient: bool = False, midstream: bool = False) -> None:
         self._keys = keys
+        self._search_of = Search() if midstream else None
         self._patient = patient
         self._sides = (_Direction(), _Direction())
         self._client = -1
@@ -143,6 +151,37 @@ class Session:
         self.server_name: str | None = None
         self.protocol: str | None = None
         self.certificate = b""
+        self.alert: tuple[bool, str] | None = None
+        self.retried = self._gaps = False
+        for d in self._sides:
+            d.lost = d.told = midstream
+
+    # -- what is known of it -------------------------------------------------------------------------------------------
+    @property
+    def asked(self) -> bool:
+        """A ClientHello was seen, and nothing is missing of what was said."""
+        return self._random is not None and self._client >= 0 and not self._gaps
+
+    @property
+    def answered(self) -> bool:
+        """Something came of both sides."""
+        return all(d.end for d in self._sides)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more is said that needs no keys."""
+        return all(d.sealed or d.lost for d in self._sides) or self.taken > MOST_HANDSHAKE
+
+    @property
+    def known(self) -> bool:
+        """Whose connection it is has been found out."""
+        return self._random is not None
+
+    def forget(self) -> None:
+        """Nothing more comes: give up the bytes of records that are not whole."""
+        for d in self._sides:
+            d.pieces, d.have, d.message = [], 0, b""
+            d.runs.clear()
 
     # -- what comes in -------------------------------------------------------------------------------------------------
     def data(self, row: Row, data: bytes, sink: Sink) -> None:
@@ -160,6 +199,7 @@ class Session:
 
     def missing(self, row: Row, sink: Sink) -> None:
         """Payload that was not captured."""
+        self._gaps = True
         if self._waiting is not None:
             self._wait(row, None, sink)
         else:
@@ -261,6 +301,8 @@ class Session:
                 d.need = HEADER + size
                 break
             head, body = data[at : at + HEADER], data[at + HEADER : end]
+            if data[at] == _DATA or d.protected:
+                self._sealed(d, side, size)
             if data[at] == _DATA or (d.protected and self.version != TLS13):
                 opened = self._open(d, side, head, body)
                 if opened is not None:
@@ -270,6 +312,8 @@ class Session:
                     continue
             elif data[at] == _HANDSHAKE:
                 self._handshake(d, side, body, False, sink)
+            elif data[at] == _ALERT:
+                self._alert(side, body)
             elif data[at] == _CHANGE_CIPHER and self.version not in (0, TLS13):
                 d.protected, d.message = True, b""
             at = end
@@ -365,6 +409,8 @@ class Session:
 
     def _search(self, d: _Direction, side: int, head: bytes, body: bytes, missing: int, sink: Sink) -> Opened | None:
         """Open a record after a hole of so many bytes, whatever its number is, and say what is missing before it."""
+        if self._search_of is not None and d.opener is None:
+            return self._recall(self._search_of, d, side, head, body)
         if d.opener is None and self.version and self.version != TLS13:
             self._derive(d, side)
         most = missing // _LEAST_RECORD + 2
@@ -394,6 +440,18 @@ class Session:
                         return opened
         return None
 
+    def _recall(self, search: Search, d: _Direction, side: int, head: bytes, body: bytes) -> Opened | None:
+        """Open a record of a direction whose beginning nobody saw."""
+        server = None if self._client < 0 else side != self._client
+        known = guesses(self._keys, self._random, server, self.suite)[: 2 * MOST_SECRETS]
+        found = search.find(known, head, body)
+        if found is None:
+            return None
+        self._random, self.version, self.suite = found.random, TLS13, found.opener.suite
+        self._client = 1 - side if found.server else side
+        d.opener, d.rank, d.number = found.opener, TRAFFIC_DATA, found.number + 1
+        return found.opened
+
     def _missed(self, d: _Direction, opener: Opener, rank: int, number: int, missing: int) -> int:
         """How many bytes of plaintext a hole took, UNKNOWN where nobody can tell."""
         if rank < TRAFFIC_DATA:
@@ -412,6 +470,8 @@ class Session:
         if opened.kind == _HANDSHAKE:
             self._handshake(d, side, opened.plain, True, sink)
             return
+        if opened.kind == _ALERT:
+            self._alert(side, opened.plain)
         if opened.kind != _DATA or not opened.plain:
             return
         early = d.rank == EARLY_DATA and self._accepted is not True
@@ -462,6 +522,25 @@ class Session:
             else:
                 self._said(side, kind, body, sink)
 
+    def _alert(self, side: int, body: bytes) -> None:
+        """An alert in the clear, or one that was opened."""
+        number = fatal(body, self.version == TLS13)
+        if number is not None and (self.alert is None or self.alert[1] == SEALED):
+            self.alert = (self._is_server(side), alert_name(number))
+
+    def _sealed(self, d: _Direction, side: int, size: int) -> None:
+        """A record that only keys open. The first of a client of TLS 1.3 is its Finished, or an alert: that has two
+        bytes, and the content type (RFC 8446, 5.2 and 6)."""
+        if not d.sealed and self.version == TLS13 and side == self._client and not self._offers_early:
+            suite = SUITES.get(self.suite)
+            if suite is not None and size == 3 + suite.tag:
+                self.alert = (False, SEALED)
+        d.sealed = True
+
+    def _is_server(self, side: int) -> bool:
+        """The second to speak is the server, where no hello says."""
+        return side != (self._client if self._client >= 0 else 0)
+
     def _said(self, side: int, kind: int, body: bytes, sink: Sink) -> None:
         """A handshake message in the clear."""
         if kind == hello.CLIENT_HELLO and self._client in (-1, side) and self._random is None:
@@ -474,6 +553,7 @@ class Session:
             if answer is not None:
                 self._client = 1 - side
                 if answer.retry:
+                    self.retried = True
                     self._accept(False, sink)
                     return
                 self.version, self.suite = answer.version, answer.suite

@@ -3,8 +3,9 @@
 In: `Segments` of one shard, and secrets: a key log, and blocks of pcapng files with the ordinal of the packet that they
 come before. Out: `Segments` in the same order, with plaintext in the place of records. Rules
 
-- A connection is TLS where the first payload of it that was captured begins with a handshake record (RFC 8446, 5.1).
-  Rows of other connections pass as they are.
+- A connection is TLS where the first payload of it that was captured begins with a handshake record (RFC 8446, 5.1),
+  at once or behind what a balancer or a proxy is told; or where it begins with records that a traffic secret opens
+  (TLS 1.3, of a connection that the capture did not see begin). Rows of other connections pass as they are.
 - Each plaintext byte has the packet, time and place of the ciphertext byte that carried it; the row became certain with
   its record's last packet (`SEG_TRIGGER`).
 - What is no plaintext (handshakes, headers, tags, padding, what no key opens) is counted (`Session.taken` - `given`).
@@ -19,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from captures.stream_tables import (
+    C_SYN_SIDE,
     DATA,
     END,
     GAP,
@@ -36,18 +38,14 @@ from captures.stream_tables import (
     SNAPLEN,
 )
 from captures.streams import Segments
-from captures.tls.keylog import KeyLog
-from captures.tls.session import Row, Session
+from captures.tls.keylog import TRAFFIC, KeyLog
+from captures.tls.opening import HEAD, Opening, begins_tls, may_follow
+from captures.tls.session import LARGEST, Row, Session
 
 _NEW, _PLAIN, _TLS = 0, 1, 2
 
-_HEAD: Final = 6
-"""Bytes that tell a handshake record: its header, and the type of the message in it."""
-
-
-def begins_tls(data: bytes) -> bool:
-    """Whether a connection's first bytes are a handshake record with a ClientHello or a ServerHello."""
-    return len(data) >= 3 and data[0] == 22 and data[1] == 3 and data[2] <= 4 and (len(data) < 6 or data[5] in (1, 2))
+MOST_DOUBTED: Final = 4 * LARGEST
+"""Bytes of a connection that wait until it is known whether a secret opens its records, whose beginning nobody saw."""
 
 
 class _Out:
@@ -93,7 +91,11 @@ class Stage:
         self._blocks = 0
         self._state = np.zeros(256, np.uint8)
         self._sessions: dict[int, Session] = {}
+        self._openings: dict[int, Opening] = {}
+        self._doubted: dict[int, list[tuple[Row, bytes | None]]] = {}
         self.over: dict[int, Session] = {}
+        self._connections: np.ndarray | None = None
+        self._plainly: set[int] = set()  # no TLS after all, as this window has shown
 
     def leave(self, slots: np.ndarray) -> None:
         """Connections in these slots have begun already: they stay as they are."""
@@ -103,12 +105,18 @@ class Stage:
     def oldest(self) -> int | None:
         """Ordinal of the first packet of which something waits here."""
         found = [one for session in self._sessions.values() if (one := session.oldest()) is not None]
+        found += [opening.held[0][0][SEG_ORDINAL] for opening in self._openings.values()]
+        found += [held[0][0][SEG_ORDINAL] for held in self._doubted.values() if held]
         return min(found, default=None)
 
-    def take(self, segments: Segments, blocks: Sequence[tuple[int, bytes]] = ()) -> Segments:
+    def take(
+        self, segments: Segments, blocks: Sequence[tuple[int, bytes]] = (), connections: np.ndarray | None = None
+    ) -> Segments:
         """One window. `blocks`: all secrets that pcapng files brought so far, each with the ordinal of the packet that
-        comes next."""
+        comes next; `connections`: the rows of `captures.streams` by slot, where those matter that the capture did not
+        see begin."""
         self.over = {}
+        self._connections = connections
         rows = segments.rows
         if not len(rows):
             return segments
@@ -123,6 +131,9 @@ class Stage:
                 self._blocks += 1
                 self._resume(out, row[SEG_TRIGGER])
             self._row(row, segments, out)
+        for slot in self._plainly:
+            self._state[slot] = _PLAIN
+        self._plainly.clear()
         ended = rows[rows[:, SEG_KIND] == END, SEG_KEY] >> 1
         self._state[ended] = _NEW
         return _joined(segments, mine, out) if len(mine) or out.rows else segments
@@ -142,21 +153,38 @@ class Stage:
         for slot, first in zip(*np.unique(slots[fresh], return_index=True), strict=True):
             place = int(fresh[first])
             source, at, size = rows[place, [SEG_SOURCE, SEG_AT, SEG_LENGTH]].tolist()
-            tls = begins_tls(segments.sources[source][at : at + min(size, _HEAD)].tobytes())
-            self._state[slot] = _TLS if tls else _PLAIN
+            self._state[slot] = self._begun(int(slot), segments.sources[source][at : at + size])
             begins[slot] = place
         mine: np.ndarray = np.flatnonzero((self._state[slots] == _TLS) & (np.arange(len(rows)) >= begins[slots]))
         return mine
 
+    def _begun(self, slot: int, first: np.ndarray) -> int:
+        """What a connection is whose first payload this is."""
+        head = first[:HEAD].tobytes()
+        if begins_tls(head):
+            return _TLS
+        if may_follow(head):
+            self._openings[slot] = Opening()
+            return _TLS
+        seen = self._connections is None or self._connections[slot, C_SYN_SIDE] >= 0
+        if seen or not self._own.has(TRAFFIC) or not first[0]:  # a request's size begins with a zero
+            return _PLAIN
+        self._doubted[slot] = []
+        return _TLS
+
     def _row(self, row: Row, segments: Segments, out: _Out) -> None:
         slot, kind = row[SEG_KEY] >> 1, row[SEG_KIND]
-        session = self._sessions.get(slot)
-        if session is None:
-            patient = self._live or self._blocks > 0
-            session = self._sessions[slot] = Session(self._own, patient)
+        if slot in self._openings and not self._opened(slot, row, segments, out):
+            return
+        if slot in self._plainly:
+            self._pass(row, segments, out)
+            return
+        if slot in self._doubted:
+            self._doubt(slot, row, segments, out)
+            return
+        session = self._session(slot)
         if kind == DATA:
-            at = row[SEG_AT]
-            session.data(row, segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes(), out)
+            session.data(row, _bytes(row, segments), out)
         elif kind in (GAP, SNAPLEN):
             session.missing(row, out)
         else:
@@ -168,12 +196,75 @@ class Stage:
                 self.over[slot] = self._sessions.pop(slot)
             out.put(row)
 
+    def _opened(self, slot: int, row: Row, segments: Segments, out: _Out) -> bool:
+        """A row of a connection of which it is not known yet whether it is TLS. Returns whether the row is still to be
+        worked on."""
+        opening = self._openings[slot]
+        data = row[SEG_KIND] == DATA
+        if data and opening.take(row, _bytes(row, segments)) is None:
+            return False
+        del self._openings[slot]
+        if not opening.tls:
+            self._plainly.add(slot)
+        for part, text, inside in opening.parts():
+            if inside:
+                self._session(slot).data(part, text, out)
+            else:
+                out.text(part, text)
+        return not data
+
+    def _doubt(self, slot: int, row: Row, segments: Segments, out: _Out) -> None:
+        """A row of a connection that may be TLS from its middle: it is, once a secret opens one of its records."""
+        held = self._doubted[slot]
+        session = self._sessions.setdefault(slot, Session(self._own, midstream=True))
+        if row[SEG_KIND] == DATA:
+            data = _bytes(row, segments)
+            held.append((row, data))
+            session.data(row, data, out)
+            if session.known:
+                del self._doubted[slot]
+                return
+            if sum(len(text or b"") for _, text in held) <= MOST_DOUBTED:
+                return
+        elif row[SEG_KIND] in (GAP, SNAPLEN):
+            held.append((row, None))
+            session.missing(row, out)
+            return
+        del self._doubted[slot], self._sessions[slot]
+        self._plainly.add(slot)
+        for part, text in held:
+            if text is None:
+                out.put(part)
+            else:
+                out.text(part, text)
+        if row[SEG_KIND] != DATA:
+            out.put(row)
+
+    def _pass(self, row: Row, segments: Segments, out: _Out) -> None:
+        """A row as it is."""
+        if row[SEG_KIND] == DATA:
+            out.text(row, _bytes(row, segments))
+        else:
+            out.put(row)
+
+    def _session(self, slot: int) -> Session:
+        session = self._sessions.get(slot)
+        if session is None:
+            session = self._sessions[slot] = Session(self._own, self._live or self._blocks > 0)
+        return session
+
     def _resume(self, out: _Out, trigger: int) -> None:
         """There are more keys: whoever waited for them goes on."""
         out.trigger = trigger
         for session in self._sessions.values():
             if session.waits:
                 session.resume(out)
+
+
+def _bytes(row: Row, segments: Segments) -> bytes:
+    at = row[SEG_AT]
+    data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
+    return data
 
 
 def _joined(segments: Segments, mine: np.ndarray, out: _Out) -> Segments:

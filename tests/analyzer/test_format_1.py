@@ -22,7 +22,7 @@ LATER = {
     "exchanges": {"queue_us", "muted_us", "network_us", "hold_us", "broker_us", "cause"},
     "connections": {
         "capture_point", "opaque_prefix_bytes", "proxied_from", "proxied_to", "tls_version", "tls_cipher", "tls_sni",
-        "tls_alpn", "tls_subject", "tls_not_after", "decrypted",
+        "tls_alpn", "tls_subject", "tls_not_after", "tls_failure", "decrypted",
     },
 }  # fmt: skip
 """Columns that format 1 may lack."""

@@ -1,6 +1,7 @@
 """What real clients, balancers and brokers of other makes send, beside what Kafka's own do: recognised, and explained.
 
-(proves: analyzer/bulk/prefixes.py; seeking.py: what counts as a request; pending.py: answers to acks=0)
+(proves: captures/prefixes.py, analyzer/bulk/prefixes.py; seeking.py: what counts as a request; pending.py:
+answers to acks=0)
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import numpy as np
 import pytest
 
 import analyzer
-from analyzer.bulk.prefixes import (
+from analyzer.bulk.prefixes import named_ends
+from captures.forge import Write, converse
+from captures.kernels import Bytes
+from captures.prefixes import (
     CONNECT,
     MORE_BYTES,
     PROXY_BINARY,
@@ -22,10 +26,7 @@ from analyzer.bulk.prefixes import (
     SOCKS5,
     broker_prefix,
     client_prefix,
-    named_ends,
 )
-from captures.forge import Write, converse
-from captures.kernels import Bytes
 from tests.analyzer import forging
 from tests.analyzer.forging import (
     CLIENT_ID,

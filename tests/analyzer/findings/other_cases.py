@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.analyzer.findings.cases import case
 from tests.analyzer.findings.judging import Traffic
 from tests.analyzer.findings.reading_cases import fetch
+from tests.reports.forging import at
 
 # ------------------------------------------------------------------------------------------------------- transactions
 
@@ -106,6 +107,37 @@ def clear(traffic: Traffic, wrong: bool) -> None:
 @case("plain-traffic")
 def plain(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, client_ip="10.0.0.1" if wrong else "::1")
+
+
+@case("certificate-expired")
+def certificate(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, first_time=at(1), tls=True, tls_subject="CN=b", tls_not_after=at(0.999999 if wrong else 15 * 86400))
+    traffic.link(1, first_time=at(0), tls=True, tls_subject="CN=b", tls_not_after=at(13 * 86400))  # a warning
+
+
+@case("tls-alert")
+def alert(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, first_time=at(1), tls=True, tls_failure="client: unknown_ca" if wrong else "broker: no answer")
+
+
+@case("tls-alert: nobody opened it")
+def alert_unopened(traffic: Traffic, wrong: bool) -> None:
+    _shut(traffic, 9093 if wrong else 443, "broker: handshake_failure")
+
+
+@case("not-tls")
+def not_tls(traffic: Traffic, wrong: bool) -> None:
+    _shut(traffic, 9093, "broker: no answer" if wrong else "broker: unexpected_message")
+    traffic.link(1, first_time=at(0), tls=True, tls_version="1.3")
+
+
+def _shut(traffic: Traffic, port: int, failure: str) -> None:
+    """A TLS connection in which no Kafka was found."""
+    said = {"first_time": "2026-11-20T10:00:00.000000Z", "tls_failure": failure}
+    traffic.unrecognised.append({
+        "capture": traffic.capture, "connection": f"10.0.0.1:5000-10.0.0.9:{port}#1", "payload_bytes": 10,
+        "looks_like": "TLS", "tls": said,
+    })  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------- versions

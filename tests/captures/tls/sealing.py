@@ -31,7 +31,7 @@ HOST = "broker.example"
 
 
 @functools.cache
-def certificates() -> tuple[str, str]:
+def certificates(until: datetime.datetime = datetime.datetime(2036, 1, 1)) -> tuple[str, str]:
     """PEM of a certificate with its key, RSA and elliptic."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -46,8 +46,8 @@ def certificates() -> tuple[str, str]:
     for key in keys:
         made = (
             x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-            .serial_number(1).not_valid_before(datetime.datetime(2026, 1, 1)).not_valid_after(
-                datetime.datetime(2036, 1, 1)).sign(key, hashes.SHA256())
+            .serial_number(1).not_valid_before(until - datetime.timedelta(days=3650)).not_valid_after(until)
+            .sign(key, hashes.SHA256())
         )  # fmt: skip
         out.append(
             (
@@ -71,6 +71,7 @@ class How:
     options   of OpenSSL, besides
     group     the server's only group: the client asks with another, and again (HelloRetryRequest)
     alpn      what both speak
+    until     when the server's certificate ends
     """
 
     version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
@@ -78,6 +79,7 @@ class How:
     options: int = 0
     group: str | None = None
     alpn: str | None = None
+    until: datetime.datetime = datetime.datetime(2036, 1, 1)
 
 
 class Talk:
@@ -91,7 +93,7 @@ class Talk:
         self._client.check_hostname, self._client.verify_mode = False, ssl.CERT_NONE
         self._client.keylog_filename = str(self.path)
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        for number, pem in enumerate(certificates()):
+        for number, pem in enumerate(certificates(how.until)):
             place = folder / f"server-{number}.pem"
             place.write_text(pem)
             self._server.load_cert_chain(place)
@@ -146,6 +148,28 @@ class Talk:
     @property
     def keys(self) -> bytes:
         return self.path.read_bytes()
+
+
+def failing(asking: ssl.SSLContext, answering: ssl.SSLContext) -> list[Write]:
+    """A handshake of these two that does not come about: what both write until one gives it up."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = asking.wrap_bio(to_client, to_server, server_hostname=HOST)
+    server = answering.wrap_bio(to_server, to_client, server_side=True)
+    out: list[Write] = []
+    failed = False
+    while not failed:
+        for is_client, side, outgoing in ((True, client, to_server), (False, server, to_client)):
+            before = outgoing.pending
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                failed = True
+            _note(out, is_client, outgoing, before)
+            if failed:
+                break
+    return out
 
 
 def _note(out: list[Write], to_broker: bool, bio: ssl.MemoryBIO, before: int) -> None:
