@@ -60,7 +60,7 @@ def _batches(seen: Seen) -> Batches:
     places, known = seen.placed(table)
     owner = seen.owners(table)[chosen]
     numbers = {field: table.numbers(column)[chosen] for field, column in _COLUMNS.items()}
-    error, at = _answers(seen, owner, [known[place] for place in places[chosen].tolist()] if len(chosen) else [])
+    error, at = _answers(seen, owner, places[chosen], known)
     return Batches(chosen, owner, places[chosen], known, **numbers, error=error, at=at)
 
 
@@ -70,11 +70,14 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _answers(seen: Seen, owner: np.ndarray, where: list[tuple[str, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Of batches the error and the base offset that the answer gave to their topic-partition."""
+def _answers(
+    seen: Seen, owner: np.ndarray, place_: np.ndarray, places: list[tuple[str, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of batches the error and the base offset that the answer gave to their topic-partition (of `places`)."""
     parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
     numbers = {name: number for number, name in enumerate(seen.places)}
-    mine = (owner.astype(np.int64) << 32) | np.array([numbers.get(one, 0xFFFFFFFF) for one in where], np.int64)
+    theirs_of = np.array([numbers.get(one, 0xFFFFFFFF) for one in places], np.int64)
+    mine = (owner.astype(np.int64) << 32) | theirs_of[place_]
     theirs = (parts.owner.astype(np.int64) << 32) | parts.place
     order = np.argsort(theirs, kind="stable") if len(mine) else theirs[:0]
     if not len(order):
@@ -328,10 +331,10 @@ def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
     kinds: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
     safe = (made.producer != NULL) & (made.producer >= 0)
     good = np.flatnonzero(made.owner >= 0)
-    for where, client_, kind, row in zip(
-        made.place[good].tolist(), seen.client[made.owner[good]].tolist(), safe[good].tolist(),
-        made.owner[good].tolist(), strict=True,
-    ):  # fmt: skip
+    columns = made.place[good], seen.client[made.owner[good]], safe[good].astype(np.int64)
+    firsts = np.sort(np.array([mine[0] for mine in parted(np.arange(len(good)), *columns)], np.int64))
+    first = zip(*(column[firsts].tolist() for column in (*columns, made.owner[good])), strict=True)
+    for where, client_, kind, row in first:
         kinds.setdefault(made.places[where][0], ({}, {}))[kind].setdefault(client_, row)
     for topic, (without, with_) in kinds.items():
         if without and with_:
@@ -362,15 +365,17 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(made.row):
         return
     rows = np.flatnonzero((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
-    for mine in parted(rows, seen.client[rows], seen.broker[rows], least=at.rate * at.window_s):
+    often = list(parted(rows, seen.client[rows], seen.broker[rows], least=at.rate * at.window_s))
+    group = np.full(len(seen.exchanges) + 1, -1)
+    for number, mine in enumerate(often):
+        group[mine] = number
+    of_group = np.flatnonzero(group[made.owner] >= 0)
+    batches_of = {int(group[made.owner[some_[0]]]): some_ for some_ in parted(of_group, group[made.owner[of_group]])}
+    for number, some_ in batches_of.items():
+        mine = often[number]
         asked = np.sort(seen.exchanges.asked[mine])
         most, first, past = busiest(asked, int(at.window_s * SECOND))
         if most < at.rate * at.window_s:
-            continue
-        inside = np.zeros(len(seen.exchanges) + 1, bool)
-        inside[mine] = True
-        some_ = np.flatnonzero(inside[made.owner])
-        if not len(some_):
             continue
         small, few = float(np.median(made.size[some_])), float(np.median(made.records[some_]))
         if small >= at.small_bytes or few >= at.records:
@@ -388,10 +393,11 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _lingering(times_: np.ndarray, linger: int) -> int:
     """Requests that would be left if each waited so long for more."""
+    following = np.searchsorted(times_, times_ + linger, side="right").tolist()
     sent, at = 0, 0
-    while at < len(times_):
+    while at < len(following):
         sent += 1
-        at = int(np.searchsorted(times_, times_[at] + linger, side="right"))
+        at = following[at]
     return sent
 
 
@@ -418,7 +424,8 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     for where, amount in enumerate(sums.tolist()):
         if amount:
             topics[numbers[where]][0] += int(amount)
-    for batch in some_[:: max(1, len(some_) // 100_000)].tolist():
+    shown = some_[:: max(1, len(some_) // 100_000)]
+    for batch in sorted(int(mine[0]) for mine in parted(shown, made.place[shown])):
         first.setdefault(made.places[made.place[batch]][0], int(made.owner[batch]))
     begin, end = seen.span
     seconds = max((end - begin) / SECOND, 1)
