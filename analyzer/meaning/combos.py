@@ -14,29 +14,55 @@ from captures.kernels import NULL
 def combinations(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(int64[k], the first row of each different combination, int64[n], which combination each row is): numbered from
     0, in no order that means anything. The columns have at least one row."""
-    place, count = _numbered(columns[0])
+    key, span = _from_zero(columns[0])
     for column in columns[1:]:
-        local, different = _numbered(column)
-        place, count = _numbered(place * different + local)
+        local, width = _from_zero(column)
+        if span * width > _spread(len(key)):
+            key, span = _numbered(key, span)
+        if span * width > _spread(len(key)):
+            local, width = _numbered(local, width)
+        key, span = key * width + local, span * width
+    place, count = _numbered(key, span)
     first = np.empty(count, np.int64)
     first[place[::-1]] = np.arange(len(place) - 1, -1, -1)  # of what is written twice the last stays
     return first, place
 
 
-def _numbered(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """(each row's number from 0, how many different ones there are); NULL is one of the values."""
-    present = values != NULL
-    some = values[present]
-    low = int(some.min()) if len(some) else 0
-    top = int(some.max()) - low + 2 if len(some) else 1
-    if top > 8 * len(values) + 4096:
+def _spread(rows: int) -> int:
+    """How many numbers there may be from the smallest to the largest of so many rows, lest they be sorted."""
+    return 8 * rows + 4096
+
+
+def _from_zero(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """(numbers that are equal where the values are, and not negative; one more than the largest may be)."""
+    low = int(values.min())
+    if low == NULL:
+        present = values != NULL
+        some = values[present]
+        if not len(some):
+            return np.zeros(len(values), np.int64), 1
+        low = int(some.min()) - 1
+        values = np.where(present, values, low)
+    span = int(values.max()) - low + 1
+    if span > _LARGEST:
         used, place = np.unique(values, return_inverse=True)
         return place.reshape(-1), len(used)
-    at = np.where(present, values - low + 1, 0)
-    there = np.zeros(top, np.int64)
-    there[at] = 1
+    return values - low, span
+
+
+_LARGEST = 1 << 31
+"""Of two that are below it the product is an int64."""
+
+
+def _numbered(values: np.ndarray, span: int) -> tuple[np.ndarray, int]:
+    """(each row's number from 0, how many different ones there are) of values from 0 to below `span`."""
+    if span > _spread(len(values)):
+        used, place = np.unique(values, return_inverse=True)
+        return place.reshape(-1), len(used)
+    there = np.zeros(span, np.bool_)
+    there[values] = True
     number = np.cumsum(there) - 1
-    return number[at], int(number[-1]) + 1
+    return number[values], int(number[-1]) + 1
 
 
 def smallest(values: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:

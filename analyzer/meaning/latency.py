@@ -1,9 +1,9 @@
 """Where the time of each exchange went: behind others, a throttle, the network, the broker's waiting, its work.
 
-In: windows in order. Out: the same windows with `muted_us`, `network_us`, `hold_us`, `broker_us` and `cause` of their
-exchanges filled. Rules: queue, muted, network, hold and broker add up to `total_us` exactly where all are
-known, and none is negative; where it cannot be told how long the broker waited on purpose, `hold_us` and `broker_us`
-are NULL. What is said of an exchange follows from it and those completed before it.
+In: windows in order, each once. Out: the same windows with `muted_us`, `network_us`, `hold_us`, `broker_us` and `cause`
+of their exchanges filled, in place. Rules: queue, muted, network, hold and broker add up to `total_us` exactly where
+all are known, and none is negative; where it cannot be told how long the broker waited on purpose, `hold_us` and
+`broker_us` are NULL. What is said of an exchange follows from it and those completed before it.
 
 `measure` asks nothing of other connections; `decide` does, for the APIs of `ACROSS`. Where a capture point's
 connections are shared out, shares measure, and what is across them is decided where their facts come together.
@@ -77,7 +77,7 @@ class Latency:
 
     def take(self, window: Window) -> Window:
         """One window with all parts; before anything is filtered out of it."""
-        x = window.every.columns.copy()
+        x = _to_be_filled(window)
         latency, queue = self._measure(window, x)
         self._decide(window, x, latency, queue)
         _put_rest(x, latency, queue)
@@ -85,13 +85,13 @@ class Latency:
 
     def measure(self, window: Window) -> Window:
         """One window of a share of the connections: all but what is across connections."""
-        x = window.every.columns.copy()
+        x = _to_be_filled(window)
         _put_rest(x, *self._measure(window, x))
         return _with(window, x)
 
     def decide(self, window: Window) -> Window:
         """One window of facts of all shares: what is across connections, of exchanges that were measured."""
-        x = window.every.columns.copy()
+        x = _to_be_filled(window)
         latency, _ = latency_us(x)
         queue = queue_us(x, latency)
         self._decide(window, x, latency, queue)
@@ -128,6 +128,16 @@ def is_across(x: np.ndarray) -> np.ndarray:
     whole = (x[s.X_REQUEST_STATE] == s.DECODED_STATE) & (x[s.X_RESPONSE_STATE] == s.DECODED_STATE)
     found: np.ndarray = _of(x, ACROSS) & (x[s.X_STATUS] == s.ANSWERED) & whole
     return found
+
+
+def _to_be_filled(window: Window) -> np.ndarray:
+    """The columns of a window, of which those are still to be filled that nobody reads before: they are where nobody
+    else has them, for they are hundreds of megabytes in all."""
+    x = window.every.columns
+    if not x.flags.owndata:
+        return x.copy()
+    x.flags.writeable = True
+    return x
 
 
 def _with(window: Window, x: np.ndarray) -> Window:

@@ -64,32 +64,37 @@ class Positions:
             yield self._left(window, ended)
 
     def _fetched(self, every: Exchanges, wanted: np.ndarray) -> Iterator[Columns]:
-        parts = every.partitions.compress(wanted[every.owner], axis=1)
-        if not parts.shape[1]:
+        parts = every.partitions
+        of_fetches = np.flatnonzero(wanted[every.owner])
+        if not len(of_fetches):
             return
-        rows = parts[s.P_OWNER]
-        connection = every.connection[rows]
-        order = _by_reader(connection, parts)
-        connection, parts, rows = connection[order], parts[:, order], rows[order]
-        topic, topic_id, partition = parts[s.P_TOPIC], parts[s.P_TOPIC_ID], parts[s.P_PARTITION]
+        rows = parts[s.P_OWNER, of_fetches]
+        connection, topic, topic_id, partition = (
+            every.connection[rows], *(parts[column, of_fetches] for column in _OF_READERS)
+        )  # fmt: skip
+        order = _by_reader(connection, topic, topic_id, partition)
+        connection, topic, topic_id, partition = (
+            column[order] for column in (connection, topic, topic_id, partition)
+        )
+        rows, of_fetches = rows[order], of_fetches[order]
         first = np.ones(len(rows), bool)
         for column in (connection, topic, topic_id, partition):
             first[1:] &= column[1:] == column[:-1]
         first[1:] = ~first[1:]
         first[0] = True
-        asked = parts[s.P_OFFSET]
-        after = np.where(parts[s.P_FOLLOWING] != NULL, parts[s.P_FOLLOWING], asked)
+        asked, after = parts[s.P_OFFSET, of_fetches], parts[s.P_FOLLOWING, of_fetches]
+        after = np.where(after != NULL, after, asked)
         # Where each reader should be after each row: a row that says nothing leaves it where it was.
         heads = np.flatnonzero(first)
         keys = zip(*(column[heads].tolist() for column in (connection, topic, topic_id, partition)), strict=True)
-        names, client = every.names, every.column("client_id")[rows]
+        names, client = every.names, every.column("client_id")[rows[heads]]
         carried = np.full(len(heads), NULL, np.int64)
         readers: list[tuple[_Reader, tuple[int, int, int]]] = []
         for i, (number, *key) in enumerate(keys):
             reader = self._open.get(number)
             if reader is None:
                 reader = self._open[number] = _Reader(NULL, names.ends[number][0])
-            reader.client = int(client[heads[i]])
+            reader.client = int(client[i])
             place = (key[0], key[1], key[2])
             carried[i] = reader.at.get(place, NULL)
             readers.append((reader, place))
@@ -102,12 +107,12 @@ class Positions:
             if position != NULL:
                 reader.at[place] = position
         moved = np.flatnonzero((asked != NULL) & (asked != expected))
-        refused = np.flatnonzero(parts[s.P_ERROR] == kafka_errors.OFFSET_OUT_OF_RANGE)
+        refused = np.flatnonzero(parts[s.P_ERROR, of_fetches] == kafka_errors.OFFSET_OUT_OF_RANGE)
         for what, chosen in ((ASKED, moved), (REFUSED, refused)):
             if len(chosen):
                 chosen = chosen[np.argsort(order[chosen])]  # as the window has them
                 offset = np.where(asked[chosen] != NULL, asked[chosen], expected[chosen])
-                yield _moves(every, rows[chosen], parts[:, chosen], what, offset, expected[chosen])
+                yield _moves(every, rows[chosen], parts[:, of_fetches[chosen]], what, offset, expected[chosen])
 
     def _left(self, window: Window, ended: list[tuple[int, int]]) -> Columns:
         """The places at which connections ended."""
@@ -147,19 +152,19 @@ def _moves(
     }
 
 
-def _by_reader(connection: np.ndarray, parts: np.ndarray) -> np.ndarray:
+_OF_READERS: Final = (s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION)
+
+
+def _by_reader(connection: np.ndarray, name: np.ndarray, topic_id: np.ndarray, partition: np.ndarray) -> np.ndarray:
     """An order in which rows of one connection, topic and partition follow one another as they stand. One integer a
     row sorts several times as fast as four; where the numbers do not fit into one, four it is."""
-    topic = np.where(parts[s.P_TOPIC] != NULL, 2 * parts[s.P_TOPIC], 2 * parts[s.P_TOPIC_ID] + 1)
-    partition = parts[s.P_PARTITION]
+    topic = np.where(name != NULL, 2 * name, 2 * topic_id + 1)
     fits = (
-        (connection < 1 << _CONNECTION_BITS)
-        & (topic >= 0)
-        & (topic < 1 << _TOPIC_BITS)
-        & (partition >= 0)
-        & (partition < 1 << _PARTITION_BITS)
+        (int(connection.max()) < 1 << _CONNECTION_BITS)
+        and (int(topic.min()) >= 0 and int(topic.max()) < 1 << _TOPIC_BITS)
+        and (int(partition.min()) >= 0 and int(partition.max()) < 1 << _PARTITION_BITS)
     )
-    if fits.all():
+    if fits:
         packed = connection << (_TOPIC_BITS + _PARTITION_BITS) | topic << _PARTITION_BITS | partition
         return np.argsort(packed, kind="stable")
-    return np.lexsort((partition, parts[s.P_TOPIC_ID], parts[s.P_TOPIC], connection))
+    return np.lexsort((partition, topic_id, name, connection))
