@@ -336,33 +336,17 @@ class Seen:
         out = np.full(len(link), -1, np.int32)
         null = np.iinfo(np.int32).min
         orphan = at[0] == null
-        self._put_owners(out, self._requests[1:], link, at[0], ~orphan)
+        put_owners(out, self._requests[1:], link, at[0], ~orphan)
         if orphan.any():
             alone = np.where(self.exchanges.exchange == null, self.exchanges.reply, null)
-            self._put_owners(out, self._index(alone), link, at[1], orphan & (at[1] != null))
+            put_owners(out, self._index(alone), link, at[1], orphan & (at[1] != null))
         return out
-
-    @staticmethod
-    def _put_owners(
-        out: np.ndarray, known: tuple[np.ndarray, np.ndarray], link: np.ndarray, ordinal: np.ndarray, wanted: np.ndarray
-    ) -> None:
-        """Of rows that are `wanted` the exchange; `known`: as `_index` gives it."""
-        index, base = known
-        chosen = np.flatnonzero(wanted & (link >= 0) & (link < len(base) - 1))
-        place = base[link[chosen]] + ordinal[chosen]
-        inside = place < base[link[chosen] + 1]
-        out[chosen[inside]] = index[place[inside]]
 
     def _index(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Exchanges by connection and ordinal: row = index[base[link] + ordinal]. Ordinals count frames, so that they
         leave few places free."""
-        null = np.iinfo(np.int32).min
-        rows = np.flatnonzero(ordinals != null)
-        link, ordinal = self.exchanges.link[rows], ordinals[rows]
-        base = np.concatenate([[0], np.cumsum(highest(link, ordinal, len(self.links), -1) + 1)])
-        index = np.full(int(base[-1]), -1, np.int32)
-        index[base[link] + ordinal] = rows
-        return index, base
+        rows = np.flatnonzero(ordinals != np.iinfo(np.int32).min)
+        return indexed(rows, self.exchanges.link[rows], ordinals[rows], len(self.links))
 
     @functools.cached_property
     def _requests(self) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
@@ -454,6 +438,25 @@ def highest(place: np.ndarray, values: np.ndarray, count: int, none: int) -> np.
     out = np.full(count, none, np.int64)
     np.maximum.at(out, place.astype(np.intp), values.astype(np.int64))  # of other types it takes ten times as long
     return out
+
+
+def indexed(rows: np.ndarray, link: np.ndarray, ordinal: np.ndarray, links: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows by connection (a number below `links`) and ordinal: row = index[base[link] + ordinal], -1: none."""
+    base = np.concatenate([[0], np.cumsum(highest(link, ordinal, links, -1) + 1)])
+    index = np.full(int(base[-1]), -1, np.int32)
+    index[base[link] + ordinal] = rows
+    return index, base
+
+
+def put_owners(
+    out: np.ndarray, known: tuple[np.ndarray, np.ndarray], link: np.ndarray, ordinal: np.ndarray, wanted: np.ndarray
+) -> None:
+    """Of rows that are `wanted` the exchange; `known`: as `indexed` gives it."""
+    index, base = known
+    chosen = np.flatnonzero(wanted & (link >= 0) & (link < len(base) - 1))
+    place = base[link[chosen]] + ordinal[chosen]
+    inside = place < base[link[chosen] + 1]
+    out[chosen[inside]] = index[place[inside]]
 
 
 def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

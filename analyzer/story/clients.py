@@ -16,6 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analyzer import arrow
+from analyzer.findings.seen import grouped, indexed, put_owners
+from analyzer.findings.source import NULL
 from analyzer.protocol.judgements import judge
 from analyzer.story.sources import Source
 from analyzer.story.telling import WHY, Event, Row, between, count, error, places, some, span, who, within
@@ -74,31 +77,15 @@ def _connections(source: Source) -> Iterator[Event]:
 
 def _traffic(source: Source) -> Iterator[Event]:
     """What each client wrote to and read from each topic."""
-    asked = source.table(
-        "exchanges", ("connection", "exchange", "client_id", "client_ip", "api", "request_time", "response_end"),
-        pc.field("api").isin(["Produce", "Fetch"]) & pc.is_valid(pc.field("exchange")),
-    )  # fmt: skip
-    if not asked.num_rows:
-        return
-    parts = source.table(
-        "partitions",
-        ("connection", "exchange", "topic", "topic_id", "partition", "record_count", "record_bytes", "error_code"),
-    )
-    ids = source.topics
-    joined = parts.join(asked, ["connection", "exchange"], join_type="inner")
-    grouped = joined.group_by(["client_id", "client_ip", "api", "topic", "topic_id", "partition"]).aggregate(
-        [("record_count", "sum"), ("record_bytes", "sum"), ("request_time", "min"), ("response_end", "max")]
-    )
     by_topic: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in grouped.to_pylist():
-        topic = row["topic"] or ids.get(row["topic_id"] or "", row["topic_id"])
+    for row in _carried(source):
+        topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
         by_topic[row["client_id"], row["client_ip"], row["api"], topic].append({**row, "topic": topic})
     for (client, ip, api, topic), rows in by_topic.items():
-        records = sum(row["record_count_sum"] or 0 for row in rows)
-        amount = sum(row["record_bytes_sum"] or 0 for row in rows)
-        first = min(row["request_time_min"] for row in rows)
-        last = max((row["response_end_max"] or row["request_time_min"] for row in rows), default=first)
-        held = [row for row in rows if row["record_bytes_sum"]] or rows
+        records = sum(row["records"] for row in rows)
+        amount = sum(row["bytes"] for row in rows)
+        first, last = moment(min(row["first"] for row in rows)), moment(max(row["last"] for row in rows))
+        held = [row for row in rows if row["bytes"]] or rows
         where = places((topic, row["partition"]) for row in held)
         verb = "wrote" if api == "Produce" else "read"
         much = f"{count(records, 'record')}, {size(amount)}" if records else size(amount) if amount else "nothing"
@@ -106,6 +93,51 @@ def _traffic(source: Source) -> Iterator[Event]:
         inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
         weight = 3 if not amount else 6 if inside else 27
         yield Event(first, verb, who(client, ip), text, weight, topic=topic, client_id=client)
+
+
+def _carried(source: Source) -> Iterator[Row]:
+    """What was written to and read from each partition by each client, in order of the first time: records, bytes,
+    first request and last answer (us). By columns: a capture has millions of these."""
+    texts: dict[str, dict[str, int]] = {"connection": {}, "client_id": {}, "client_ip": {}, "api": {}}
+    times = dict.fromkeys(("exchange", "request_time", "response_end"), np.int64)
+    asked = source.stored("exchanges").gather(times, texts)
+    links, names = asked["connection"]
+    apis = [number for number, api in enumerate(asked["api"][1]) if api in ("Produce", "Fetch")]
+    of_data = arrow.among(asked["api"][0], apis) & (asked["exchange"] != NULL) & (asked["request_time"] != NULL)
+    rows = np.flatnonzero(of_data)
+    if not len(rows):
+        return
+    numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes"), np.int64)
+    known = {name: number for number, name in enumerate(names)}
+    parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
+    owner = np.full(len(parts["exchange"]), -1, np.int64)
+    index = indexed(rows, links[rows], asked["exchange"][rows], len(names))
+    put_owners(owner, index, parts["connection"][0], parts["exchange"], parts["exchange"] != NULL)
+    chosen = np.flatnonzero(owner >= 0)
+    owner = owner[chosen]
+    keys = [asked[name][0][owner] for name in ("client_id", "client_ip", "api")]
+    keys += [parts["topic"][0][chosen], parts["topic_id"][0][chosen], parts["partition"][chosen]]
+    order, starts, _ = grouped(*keys)
+    if not len(order):
+        return
+    records, amount = (np.maximum(parts[name][chosen], 0)[order] for name in ("record_count", "record_bytes"))
+    sums = np.add.reduceat(records, starts), np.add.reduceat(amount, starts)
+    first = np.minimum.reduceat(asked["request_time"][owner][order], starts)
+    last = np.maximum.reduceat(asked["response_end"][owner][order], starts)
+    last = np.where(last == NULL, first, last)
+    heads = order[starts]
+    for at in np.argsort(heads).tolist():
+        client, ip, api, topic, topic_id, partition = (int(key[heads[at]]) for key in keys)
+        yield {
+            "client_id": _text(asked["client_id"][1], client), "client_ip": _text(asked["client_ip"][1], ip),
+            "api": asked["api"][1][api], "topic": _text(parts["topic"][1], topic),
+            "topic_id": _text(parts["topic_id"][1], topic_id), "partition": None if partition == NULL else partition,
+            "records": int(sums[0][at]), "bytes": int(sums[1][at]), "first": int(first[at]), "last": int(last[at]),
+        }  # fmt: skip
+
+
+def _text(texts: list[str], number: int) -> str | None:
+    return texts[number] if number >= 0 else None
 
 
 def _refusals(source: Source) -> Iterator[Event]:

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from analyzer import tables
 from analyzer.dataset import StoredDataset
+from analyzer.findings import source as stored_tables
+from analyzer.findings.source import Table
 from analyzer.meaning.names import METADATA_TOPIC
 from analyzer.story.telling import Row
 
@@ -25,6 +27,7 @@ class Source:
     def __init__(self, dataset: StoredDataset, capture: str) -> None:
         self.dataset = dataset
         self.capture = capture
+        self._read = stored_tables.Source.of(dataset)
         said = {row["topic_id"]: row["topic"] for row in self.rows("topic_ids")}
         self.topics: dict[str, str] = {**METADATA_TOPIC, **said}
         self.nodes: dict[tuple[str, int], int] = {
@@ -34,11 +37,21 @@ class Source:
 
     def table(self, name: str, columns: Sequence[str] = (), where: Any = None) -> pa.Table:
         """Columns of the rows that an Arrow expression lets through."""
-        here = pc.field("capture") == self.capture
+        chosen = where
+        if len(self.dataset.captures) > 1:
+            here = pc.field("capture") == self.capture
+            chosen = here if where is None else here & where
         stored = getattr(self.dataset, name)
         wanted = list(columns) or [column.name for column in tables.TABLES[name]]
         there = [column for column in wanted if column in stored.schema.names]
-        return stored.to_table(columns=there, filter=here if where is None else here & where)
+        # What is asked for is rare, and often there is none: to know it takes only the columns that it is known by.
+        if where is not None and not stored.count_rows(filter=chosen):
+            return pa.schema([stored.schema.field(column) for column in there]).empty_table()
+        return stored.to_table(columns=there, filter=chosen)
+
+    def stored(self, name: str) -> Table:
+        """The rows of a table as arrays of numbers."""
+        return Table(self._read, self.capture, name)
 
     def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
         """The same as dictionaries, topics by the names that the capture says."""
