@@ -7,6 +7,7 @@ an older dataset lacks is absent or null.
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,7 +28,6 @@ class Source:
     def __init__(self, dataset: StoredDataset, capture: str) -> None:
         self.dataset = dataset
         self.capture = capture
-        self._read = stored_tables.Source.of(dataset)
         said = {row["topic_id"]: row["topic"] for row in self.rows("topic_ids")}
         self.topics: dict[str, str] = {**METADATA_TOPIC, **said}
         self.nodes: dict[tuple[str, int], int] = {
@@ -52,6 +52,10 @@ class Source:
     def stored(self, name: str) -> Table:
         """The rows of a table as arrays of numbers."""
         return Table(self._read, self.capture, name)
+
+    @functools.cached_property
+    def _read(self) -> stored_tables.Source:
+        return stored_tables.Source.of(self.dataset)
 
     def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
         """The same as dictionaries, topics by the names that the capture says."""

@@ -17,6 +17,7 @@ import pytest
 import analyzer
 from analyzer import tables
 from analyzer.cli import main
+from analyzer.findings import source as stored_tables
 from analyzer.story import clients, cluster, command, groups, offsets, overview, transactions
 from analyzer.story.sources import Source
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, places, span
@@ -183,7 +184,11 @@ class Made:
 
 
 def source(**rows: list[dict[str, Any]]) -> Source:
-    return Source(Made(**rows), "day")  # type: ignore[arg-type]
+    made = Made(**rows)
+    found = Source(made, "day")  # type: ignore[arg-type]
+    parts = {name: getattr(made, name).to_table() for name in ("exchanges", "partitions")}
+    vars(found)["_read"] = stored_tables.Source(parts, made.captures)  # there are no files to read
+    return found
 
 
 def at(seconds: float) -> datetime.datetime:
