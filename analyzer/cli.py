@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from analyzer.escapes import printable
-from analyzer.live.options import LIVE, add_live, add_record, add_watch
+from analyzer.live.options import LIVE, add_live, add_record, add_rotation, add_watch
 from captures.problems import Problem
 
 EXIT_USAGE = 2
@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     analyze = commands.add_parser("analyze", help="decode captures to a dataset of Parquet tables, print a summary")
     analyze.add_argument("captures", nargs="*", metavar="CAPTURE")
     add_live(analyze)
+    add_rotation(analyze, "dataset", "after so many captured bytes (with --append: another capture point)")
     analyze.add_argument("-o", "--out", metavar="DATASET", required=True, help="folder to write; a dataset is replaced")
     _reading_options(analyze)
     analyze.add_argument(
@@ -331,7 +332,7 @@ def _entry(options: argparse.Namespace) -> str:
             return "analyzer.live.listening:analyze"
         for name in LIVE:
             if getattr(options, name) is not None:
-                said = {"bpf": "-f", "duration": "--for"}.get(name, f"--{name}")
+                said = {"bpf": "-f", "duration": "--for"}.get(name, f"--{name.replace('_', '-')}")
                 fail(f"{said} goes with -i", "it is about capturing; add -i IFACE")
         if options.engine == "spark":
             return "reports.commands:analyze"

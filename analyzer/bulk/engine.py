@@ -144,15 +144,23 @@ class _Keys:
 
 class Engine:
     """One capture point being read. `flows` knows connections, `merging` names them, `reader` knows files and notes;
-    `done_packets` is how many packets the windows handed out so far cover."""
+    `done_packets` is how many packets the windows handed out so far cover.
+
+    `after`: an engine that was left, whose reading this one goes on with; of all that was learned so far it knows
+    nothing, so it takes up connections in their middle, and what was in progress is lost."""
 
     def __init__(
-        self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None, share: Share | None = None
-    ) -> None:
+        self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None, share: Share | None = None,
+        after: Engine | None = None,
+    ) -> None:  # fmt: skip
         # Half of what there is to compile is one kernel.
         compile_apart(converse, compile_converse)
         self.settings = settings
-        self.reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin)
+        self.reader: Reader = (
+            Reader(point, window_bytes=settings.window_bytes, stdin=stdin) if after is None else after.reader
+        )
+        self._ahead: Future[_Packets | None] | None = None if after is None else after._ahead
+        self._leaving = False
         self._live = "-" in point.paths
         self._keys = _Keys(settings.keylogs, self.reader, self._live)
         self.flows = Flows()
@@ -180,6 +188,10 @@ class Engine:
         self._share = share
         self._recycled: list[np.ndarray] = []
 
+    def leave(self) -> None:
+        """To be called between two windows: hand out what is done, and read no more; another engine may go on."""
+        self._leaving = True
+
     def attempts(self) -> list[Attempt]:
         """All has been read: connections that were asked for in vain. Every share of a capture point sees all."""
         return attempts(self.flows)
@@ -197,7 +209,7 @@ class Engine:
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)
             done: list[Ended] | None = None
             until = 0
-            while (window := ahead.result()) is not None:
+            while not self._leaving and (window := ahead.result()) is not None:
                 ahead = pool.submit(next, windows, None)
                 slots = self.flows.slots
                 parts = [pool.submit(shard.process, window, slots, False, self._keys) for shard in self._shards]
@@ -218,16 +230,30 @@ class Engine:
                 self.done_packets = until
                 yield done
                 self._recycle(done)
+            if self._leaving:
+                self._ahead = ahead
+                return
             last = _Packets(no_packets(), self._mine(self.flows.all_end()), self.packets)
             final = [pool.submit(shard.process, last, self.flows.slots, True, self._keys) for shard in self._shards]
             yield [part.result() for part in final]
         finally:
             # Not waited for: where stdin is read, a thread may sit there until somebody sends more.
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=not self._leaving)
+
+    def _read(self) -> Iterator[Packets]:
+        """What was read ahead by the engine before this one, and all that follows."""
+        if self._ahead is not None:
+            first = self._ahead.result()
+            self._ahead = None
+            if first is None:
+                return
+            yield first.packets
+        for packets in self.reader:  # noqa: UP028  (`yield from` would close it with this engine)
+            yield packets
 
     def _windows(self) -> Iterator[_Packets]:
         """Read ahead: one thread at a time is in here."""
-        for packets in self.reader:
+        for packets in self._read():
             while self._recycled:
                 self.flows.recycle(self._recycled.pop())
             self._keys.look()

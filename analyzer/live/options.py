@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from captures.live.opening import Asked
 
-LIVE = ("bpf", "snaplen", "duration", "via", "spool")
+LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
 """Options that mean nothing without an interface."""
 
 WAYS = ("libpcap", "ring", "tcpdump", "dumpcap", "scapy")
@@ -61,14 +61,20 @@ def add_live(parser: argparse.ArgumentParser, required: bool = False) -> None:
                              "and counted")  # fmt: skip
 
 
+def add_rotation(parser: argparse.ArgumentParser, what: str, large: str) -> None:
+    """When the next one of a row begins."""
+    parser.add_argument("--rotate-bytes", type=size, metavar="N", help=f"begin another {what} {large}")
+    parser.add_argument("--rotate-seconds", type=duration, metavar="S", help=f"begin another {what} after so long")
+    parser.add_argument("--keep", type=count, metavar="N",
+                        help=f"keep the last N {what}s of the row, delete older ones")  # fmt: skip
+
+
 def add_record(record: argparse.ArgumentParser) -> None:
     """`kwire record`."""
     add_live(record, required=True)
     record.add_argument("-o", "--out", metavar="FILE|DIR", required=True,
                         help="a capture file (pcap; pcapng where it ends so), a folder for several, or - for stdout")
-    record.add_argument("--rotate-bytes", type=size, metavar="N", help="begin another file before one is so large")
-    record.add_argument("--rotate-seconds", type=duration, metavar="S", help="begin another file after so long")
-    record.add_argument("--keep", type=count, metavar="N", help="keep the last N files of the row, delete older ones")
+    add_rotation(record, "file", "before one is so large")
     record.set_defaults(run="analyzer.live.listening:record")
 
 

@@ -34,21 +34,21 @@ MOST_MESSAGES: Final = 2000
 """Messages of a window up to which they are kept for a look: beyond it they cost more than the rest."""
 
 MOST_NAMES: Final = 1_000_000
-"""Distinct names (client ids, members, topics, lists of them) after which an engine is replaced, where `renewed`
-gives it a fresh beginning: they are never forgotten one by one."""
+"""Distinct names (client ids, members, topics, lists of them) after which an engine is replaced by a fresh one: they
+are never forgotten one by one."""
 
 _KINDS: Final = 200
 
 
 class Session:
-    """See above. `ended`: all has been read; `failure`: what ended it before; `renewed` gives the stream's rest as one
-    that begins anew."""
+    """See above. `ended`: all has been read; `failure`: what ended it before; `renewals`: how often a fresh engine took
+    over."""
 
     def __init__(
         self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None, wanted: Any, telling: bool,
-        find: bool = True, renewed: Callable[[], BinaryIO] | None = None,
+        find: bool = True,
     ) -> None:  # fmt: skip
-        self._point, self._settings, self._renewed = point, settings, renewed
+        self._point, self._settings = point, settings
         self.engine = Engine(point, settings, stdin)
         self.lock = threading.Lock()
         self.counts = Counts(telling)
@@ -83,9 +83,8 @@ class Session:
         """Read it all. An engine that has numbered too many names is replaced by a fresh one, which takes up the
         connections in their middle."""
         while self._read():
-            assert self._renewed is not None
             with self.lock:
-                self.engine = Engine(self._point, self._settings, self._renewed())
+                self.engine = Engine(self._point, self._settings, after=self.engine)
                 if self._laps is not None:
                     self._laps.go_on(self.engine)
                 self._latency, self._topics, self._messages = Latency(), TopicIds(), Messages()
@@ -98,14 +97,14 @@ class Session:
     def _read(self) -> bool:
         """Read on with this engine; whether it is to be replaced."""
         names = self.engine.merging.names
-        windows = self.engine.windows()
-        for window in windows:
+        full = False
+        for window in self.engine.windows():
             self._take(window)
             self.after()
-            if self._renewed is not None and len(names.strings) + len(names.lists) > MOST_NAMES:
-                windows.close()  # type: ignore[attr-defined]  # a generator
-                return True
-        return False
+            if not full and len(names.strings) + len(names.lists) > MOST_NAMES:
+                full = True
+                self.engine.leave()
+        return full
 
     def _tell(self, found: dict[str, Any]) -> None:
         self.findings.append(found)

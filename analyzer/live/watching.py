@@ -45,44 +45,6 @@ class Source:
     drops: Callable[[], int | None]
     stop: Callable[[], None]
     live: bool = False
-    renewed: Callable[[], BinaryIO] | None = None
-
-
-class Streams:
-    """A belt as several streams, one after the other, each with a header of its own; `next` ends the one before."""
-
-    def __init__(self, belt: Belt) -> None:
-        self._belt = belt
-        self._last: _Stretch | None = None
-
-    def next(self) -> BinaryIO:
-        if self._last is not None:
-            self._last.over = True
-        self._last = _Stretch(self._belt)
-        return cast(BinaryIO, self._last)
-
-
-class _Stretch:
-    """One of them. What an earlier one has begun of a chunk is lost."""
-
-    def __init__(self, belt: Belt) -> None:
-        self._belt, self._stream = belt, LiveStream(belt)
-        self.over = False
-
-    def readinto1(self, into: memoryview) -> int:
-        while not self.over:
-            if self._stream.waits(_UPDATE_SECONDS):
-                return self._stream.readinto1(into)
-            if self._belt.over:
-                break
-        return 0
-
-    def waits(self, seconds: float) -> bool:
-        return not self.over and self._stream.waits(seconds)
-
-    @property
-    def dropped(self) -> int:
-        return self._stream.dropped
 
 
 def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
@@ -90,9 +52,9 @@ def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
     with Belt(tap, options.spool) as belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before
-        streams = Streams(belt)
         point = CapturePoint(tap.interface, ("-",))
-        source = Source(point, streams.next(), lambda: belt.drops().total, belt.stop, live=True, renewed=streams.next)
+        stream = cast(BinaryIO, LiveStream(belt))
+        source = Source(point, stream, lambda: belt.drops().total, belt.stop, live=True)
         code = _watch(options, source)
     if tap.problem:
         say(f"note: {tap.interface}: the capture ended: {tap.problem}")
@@ -118,8 +80,7 @@ def _watch(options: argparse.Namespace, source: Source) -> int:
     wanted = parsed(options.filter)
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
     settings = reading(options).settings(keep_messages=keeps)
-    session = Session(source.point, settings, source.stdin, wanted, telling=not screen and not options.once,
-                      renewed=source.renewed)  # fmt: skip
+    session = Session(source.point, settings, source.stdin, wanted, telling=not screen and not options.once)
     stop = threading.Event()
 
     def end() -> None:

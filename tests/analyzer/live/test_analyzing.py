@@ -1,12 +1,13 @@
 """`kwire analyze -i`: the same rows as of a recording of the same traffic; ended as a recording is.
 
-(proves: analyzer/live/analyzing.py, analyzer/live/listening.py)
+(proves: analyzer/live/analyzing.py, analyzer/live/stretches.py, analyzer/live/listening.py)
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import signal
 from pathlib import Path
 from typing import cast
@@ -15,11 +16,14 @@ import pyarrow as pa
 import pytest
 
 import analyzer
-from analyzer import reading, tables
+from analyzer import cli, reading, tables
+from analyzer.live import analyzing
 from analyzer.live.ending import ended_by
+from analyzer.live.stretches import Stretches
 from analyzer.options import Reading
 from analyzer.points import Choice
 from captures.files import CapturePoint
+from captures.files.write import Record, pcap
 from captures.live.belt import Belt
 from captures.live.recording import Recording, Target
 from captures.live.stream import LiveStream
@@ -84,9 +88,95 @@ def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path:
     assert live.captures[0]["packets"]["dropped_by_capture"] == 0
 
 
+def analysed(tap: ScriptedTap, *arguments: object) -> None:
+    """`kwire analyze -i` of what a script gives."""
+    options = cli._parser().parse_args(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])
+    assert analyzing.analyze(options, tap) == 0
+
+
+def pieces() -> list[list[Record]]:
+    """The sample's records as a rotation after 30,000 bytes divides them, 20 at a time."""
+    found: list[list[Record]] = [[]]
+    for i in range(0, len(RECORDS), 20):
+        if sum(16 + len(one.data) for one in found[-1]) >= 30_000:
+            found.append([])
+        found[-1] += RECORDS[i : i + 20]
+    return found
+
+
+def test_a_row_of_datasets_has_what_recordings_of_the_same_stretches_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analysed(ScriptedTap(chunks_of(RECORDS, 20), Counts(0, None)), "-o", tmp_path / "row")
+    made = sorted((tmp_path / "row").iterdir())
+    assert [path.name[:14] for path in made] == [f"script0-{i:05d}-" for i in range(1, len(pieces()) + 1)]
+    assert len(made) == 4
+    for path, records in zip(made, pieces(), strict=True):
+        live = analyzer.open_dataset(path)
+        (tmp_path / "a.pcap").write_bytes(pcap(records, nanoseconds=True))
+        of_file = analyzer.analyze(tmp_path / "a.pcap")
+        for name in sorted(set(of_file.tables) - {"findings"}):
+            assert rows(getattr(live, name).to_table()) == rows(of_file.tables[name]), name
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [path.name for path in made]
+    assert sum(int(line.split()[1]) for line in lines) == len(RECORDS)
+
+
+def test_a_row_keeps_the_last_and_what_somebody_reads(tmp_path: Path) -> None:
+    row = tmp_path / "row"
+    analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", row, "--keep", "2", "--records", "none")
+    assert [path.name[:13] for path in sorted(row.iterdir())] == ["script0-00003", "script0-00004"]
+    (row / "script0-00002-20260101T000000").mkdir()
+    (row / "notes").mkdir()
+    read = analyzer.open_dataset(sorted(row.glob("script0-00003-*"))[0])
+    analysed(ScriptedTap(chunks_of(RECORDS[:40], 20)), "-o", row, "--keep", "1", "--records", "none")
+    assert sorted(path.name[:13] for path in row.iterdir()) == ["notes", *(f"script0-0000{i}" for i in (2, 3, 5))]
+    assert read.exchanges.count_rows() > 0
+
+
+def test_stretches_of_one_dataset_are_capture_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "dataset"
+    for _ in range(2):
+        analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out, "--append", "--json", "--records", "none")
+    dataset = analyzer.open_dataset(out)
+    names = [capture["name"] for capture in dataset.captures]
+    assert len(set(names)) == len(names) == 8
+    assert sum(capture["packets"]["packets"] for capture in dataset.captures) == 2 * len(RECORDS)
+    assert set(dataset.exchanges.to_table(["capture"]).column(0).to_pylist()) == set(names)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["capture"] for one in said] == names
+    assert {one["dataset"] for one in said} == {str(out)}
+
+
+@pytest.mark.parametrize(("most", "seconds"), [(None, None), (5000, None), (1, None), (None, 1e-9)])
+def test_stretches_lose_nothing_between_them(most: int | None, seconds: float | None) -> None:
+    chunks = chunks_of(RECORDS, 7)
+    found: list[bytes] = []
+    with Belt(ScriptedTap(chunks)) as belt:
+        stretches = Stretches(belt, most, seconds)
+        while stretches.more():
+            stream, data = cast(LiveStream, stretches.next()), b""
+            room = memoryview(bytearray(1000))
+            while count := stream.readinto1(room):
+                data += room[:count].tobytes()
+            assert data.startswith(belt.tap.header)
+            assert not stream.waits(0.0)
+            found.append(data.removeprefix(belt.tap.header))
+    assert b"".join(found) == b"".join(chunk.data for chunk in chunks)
+    if most is None and seconds is None:
+        assert len(found) == 1
+    elif most != 5000:
+        assert found == [chunk.data for chunk in chunks]
+    else:
+        assert all(5000 <= len(data) < 5000 + max(len(chunk.data) for chunk in chunks) for data in found[:-1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["-i", "lo", "-o", "{tmp}/d", "--keep", "2"], "--keep goes with a row of datasets"),
+        (["-i", "lo", "-o", "{tmp}/d", "--keep", "2", "--append", "--rotate-bytes", "1MB"], "--keep goes with a row"),
+        (["a.pcap", "--rotate-seconds", "60s", "-o", "{tmp}/d"], "--rotate-seconds goes with -i"),
         (["-o", "{tmp}/d"], "the following arguments are required: CAPTURE, or -i IFACE"),
         (["a.pcap", "-i", "lo", "-o", "{tmp}/d"], "-i captures itself: a CAPTURE beside it is one too many"),
         (["a.pcap", "--for", "60s", "-o", "{tmp}/d"], "--for goes with -i"),

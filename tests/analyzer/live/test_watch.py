@@ -99,27 +99,43 @@ def test_a_folder_that_grows_from_its_oldest_file(tmp_path: Path) -> None:
     assert exchanges_in(said) > 100
 
 
-def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day of clients with ids of their own must not fill the memory."""
+@pytest.mark.parametrize("source", ["interface", "capture", "folder"])
+def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day of clients with ids of their own must not fill the memory: every packet is read, and of exchanges only
+    those are missing that were on their way when an engine was replaced."""
     from analyzer.live import session as module
-    from analyzer.live.watching import Streams
     from analyzer.options import Reading
     from captures.files import CapturePoint
     from captures.live.belt import Belt
+    from captures.live.follow import Follower
+    from captures.live.stream import LiveStream
     from tests.captures.live.scripted import ScriptedTap, chunks_of
 
     monkeypatch.setattr(module, "MOST_NAMES", 12)
-    with Belt(ScriptedTap(chunks_of(RECORDS, 20))) as belt:
-        streams = Streams(belt)
-        watched = module.Session(
-            CapturePoint("eth7", ("-",)), Reading(window_bytes=4096).settings(), streams.next(), None, telling=True,
-            renewed=streams.next,
-        )  # fmt: skip
-        watched.run()
+    stream: Any = None
+    paths: Any = (str(SAMPLE),)
+    belt = Belt(ScriptedTap(chunks_of(RECORDS, 20)))
+    if source == "interface":
+        stream, paths = LiveStream(belt.start()), ("-",)
+    elif source == "folder":
+        shutil.copy(SAMPLE, tmp_path / "a.pcap")
+        stream = paths = Follower(str(tmp_path))
+    watched = module.Session(
+        CapturePoint("eth7", paths), Reading(window_bytes=4096).settings(), stream, None, telling=True
+    )
+
+    def seen() -> None:
+        if source == "folder" and watched.engine.reader.counts["packets"] == len(RECORDS):
+            stream.stop()
+
+    watched.after = seen
+    watched.run()
     told = sum(moment.exchanges for moment in watched.counts.told)
     assert watched.renewals >= 1
-    assert told == watched.exchanges > 0
-    assert belt.over
+    assert ALL / 2 < told == watched.exchanges
+    assert watched.engine.reader.counts["packets"] == len(RECORDS)
 
 
 @pytest.mark.parametrize(
