@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import select
+import sys
 import threading
 from typing import Any, Final
 
@@ -47,8 +48,6 @@ class _Statistics(ctypes.Structure):
 
 def library() -> Any | None:
     """libpcap with what we call declared; None where it is not installed, or the C library has no files in memory."""
-    import sys
-
     for name in (ctypes.util.find_library("pcap"), *_NAMES.get(sys.platform, ())):
         try:
             found = ctypes.CDLL(name) if name else None

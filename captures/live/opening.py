@@ -39,6 +39,8 @@ def opened(asked: Asked) -> Tap:
     """Listen. Raises CaptureError."""
     if sys.byteorder != "little":
         raise CaptureError("-i: not on this machine: its byte order is another", "tcpdump -w - | kwire ... -")
+    if sys.platform == "win32":  # what libpcap writes goes to a C file in memory, which Windows has not
+        raise CaptureError("-i: kwire does not capture on Windows", "dumpcap -i IFACE -w - | kwire ... -")
     session = interfaces.own_session() if asked.expression is None else None
     expression = interfaces.default_filter(session) if asked.expression is None else asked.expression
     if asked.via in TOOLS:

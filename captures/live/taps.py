@@ -8,6 +8,7 @@ until then, and then None.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
@@ -121,6 +122,11 @@ def file_header(link: int, snaplen: int) -> bytes:
 
 def no_rights(interface: str) -> CaptureError:
     """The error where the system does not let us listen."""
+    if sys.platform == "darwin":
+        return CaptureError(
+            f"{interface}: no right to capture here (/dev/bpf* are root's)",
+            "sudo kwire ..., or let Wireshark's ChmodBPF give your user the right",
+        )
     return CaptureError(
         f"{interface}: no right to capture here (that takes CAP_NET_RAW)",
         "sudo kwire ..., or as one who may: sudo tcpdump -B 65536 -U -w - -i "

@@ -8,6 +8,8 @@ Each step of a test reads all that was written before the next: nothing depends 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from captures.live.follow import Follower
 from captures.packets import Reader
 from captures.problems import CaptureError
 from tests.captures.reading import rows_of
-from tests.live import sample_records
+from tests.live import Wire, sample_records
 
 RECORDS = sample_records()
 HEAD = pcap([], nanoseconds=True)
@@ -130,6 +132,33 @@ def test_deleted_files_do_not_matter_once_begun(tmp_path: Path) -> None:
         (tmp_path / "1.pcap").write_bytes(HEAD + packed(RECORDS[4:6]))
         reading.more(6)
         assert reading.rest() == times(6)
+
+
+@pytest.mark.parametrize("tool", ["tcpdump", "dumpcap"])
+def test_what_the_tools_themselves_rotate(tool: str, wire: Wire, tmp_path: Path) -> None:
+    """A new file after a megabyte, or half of one, while they capture."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    command, begun = {
+        "tcpdump": (["tcpdump", "-U", "-B", "8192", "-Z", "root", "-C", "1", "-w", f"{tmp_path}/a.pcap"], "listening"),
+        "dumpcap": (["dumpcap", "-q", "-B", "8", "-b", "filesize:500", "-w", f"{tmp_path}/a.pcapng"], "File:"),
+    }[tool]
+    frames = [record.data for record in RECORDS] * 15
+    with subprocess.Popen([*command, "-i", wire.name], stderr=subprocess.PIPE, text=True) as capturing:
+        assert capturing.stderr is not None
+        while begun not in (line := capturing.stderr.readline()):
+            assert line, "it ended"
+        try:
+            wire.send(frames)
+            with followed(tmp_path) as reading:
+                reading.more(len(frames))
+                assert len(set(reading.follower.names)) > 1
+                seen = list(reading.seen)
+        finally:
+            capturing.terminate()
+            capturing.stderr.read()
+    assert len(seen) == len(frames)
+    assert seen == sorted(seen)
 
 
 def test_no_packets_end_it_at_once(tmp_path: Path) -> None:
