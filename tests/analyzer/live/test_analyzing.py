@@ -196,14 +196,18 @@ def test_what_cannot_be_is_one_line_and_a_hint(
 
 def test_the_first_signal_ends_the_capture_and_another_interrupt_all() -> None:
     stopped: list[int] = []
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests are started
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with contextlib.suppress(KeyboardInterrupt), ended_by(lambda: stopped.append(1)):
-        interrupt()
-        assert stopped == [1]
-        interrupt()
-        raise AssertionError("not reached")
-    assert signal.getsignal(signal.SIGINT) == before
+    try:
+        with contextlib.suppress(KeyboardInterrupt), ended_by(lambda: stopped.append(1)):
+            interrupt()
+            assert stopped == [1]
+            interrupt()
+            raise AssertionError("not reached")
+        assert signal.getsignal(signal.SIGINT) == before
+    finally:
+        signal.signal(signal.SIGINT, outside)

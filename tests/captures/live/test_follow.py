@@ -153,7 +153,7 @@ def test_what_the_tools_themselves_rotate(tool: str, wire: Wire, tmp_path: Path)
             with followed(tmp_path) as reading:
                 reading.more(len(frames))
                 assert len(set(reading.follower.names)) > 1
-                seen = list(reading.seen)
+                seen = reading.rest()
         finally:
             capturing.terminate()
             capturing.stderr.read()
