@@ -233,7 +233,10 @@ def _parser() -> argparse.ArgumentParser:
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
     diff.add_argument("run_b", nargs="?", metavar="RUN_B", help="another of the same capture; default: the capture")
-    diff.add_argument("--json", action="store_true", help="as JSON")
+    diff.add_argument("--json", action="store_true", help="as JSON (--format json)")
+    diff.add_argument("--format", choices=("text", "json", "html", "junit"), default=None,
+                      help="text (default), JSON, one page of HTML, or JUnit XML for builds")
+    diff.add_argument("-o", "--out", metavar="FILE", help="write it there, not to stdout")
     _fail_on(diff)
     diff.set_defaults(run="replay.commands:diff")
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 import shutil
 import sys
 from collections import Counter
@@ -26,7 +27,7 @@ from analyzer.failure import Failure
 from analyzer.options import Reading
 from replay import asked, outcome, run
 from replay.audit import audit
-from replay.diff import pairs, text
+from replay.diff import junit, page, pairs, text
 from replay.diff.compare import SLOWER as SLOWER_KIND
 from replay.diff.compare import compare
 from replay.options import Options
@@ -318,14 +319,35 @@ _VERDICTS: Final = ("answered", "not_comparable", "unanswered", "skipped", "not_
 
 def diff(options: argparse.Namespace) -> int:
     """`kwire diff`."""
+    form = options.format or ("json" if options.json else "text")
+    if options.json and form != "json":
+        raise Failure(f"--json and --format {form} say both what it is written as", "one of them")
+    if form == "html" and not options.out and sys.stdout.isatty():
+        raise Failure("a page is nothing for a terminal", "-o diff.html writes it to a file")
     if options.run_b is None:
-        comparison, sides = compare(pairs.from_run(options.run_a)), ("captured", "replayed")
+        found, sides = pairs.from_run(options.run_a), ("captured", "replayed")
     else:
-        comparison, sides = compare(pairs.from_runs(options.run_a, options.run_b)), ("A", "B")
-    if options.json:
-        print(json.dumps(text.as_json(comparison, sides), indent=2))
+        found, sides = pairs.from_runs(options.run_a, options.run_b), ("A", "B")
+    comparison = compare(found)
+    written = {
+        "text": lambda: text.as_text(comparison, sides) + "\n",
+        "json": lambda: json.dumps(text.as_json(comparison, sides), indent=2) + "\n",
+        "html": lambda: page.as_html(comparison, sides, found),
+        "junit": lambda: junit.as_junit(comparison),
+    }[form]()
+    if options.out:
+        _write(options.out, written)
     else:
-        print(text.as_text(comparison, sides))
+        sys.stdout.write(written)
     kinds = {one.kind == SLOWER_KIND for one in comparison.differences if one.unexpected}
     counted = {ANY: kinds, UNEXPECTED: kinds - {True}, SLOWER: kinds - {False}}.get(options.fail_on)
     return EXIT_DIFFERS if counted else 0
+
+
+def _write(path: str, text: str) -> None:
+    """A file for its owner only: it may show what was captured."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as failure:
+        raise Failure(f"{path}: {failure.strerror}", "name a file that can be written") from None

@@ -89,7 +89,7 @@ class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
     `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us;
     `audit`: of what a target acknowledged, None where nobody looked; `judged`: were latencies, for both sides were sent
-    at one speed? `slower`: by API, what `slower.shift` says."""
+    at one speed? `slower`: by API, what `slower.shift` says; `apis`: those that were compared."""
 
     differences: Differences = field(default_factory=Differences)
     audit: audited.Audited | None = None
@@ -102,6 +102,7 @@ class Comparison:
     skipped: Counter[str] = field(default_factory=Counter)
     noise: Counter[str] = field(default_factory=Counter)
     latencies: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    apis: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -157,6 +158,7 @@ class _Comparing:
             result.skipped[pair.right.rule or pair.left.rule or reason] += 1
             return
         result.compared += 1
+        result.apis.add(schema.api_name(pair.api_key))
         differences = [self._caused(pair, difference) for difference in self._differences(pair)]
         result.differences.take(differences)
         if any(difference.unexpected for difference in differences):

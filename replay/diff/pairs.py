@@ -76,7 +76,8 @@ def _renamed(value: Any, called: Mapping[str, str], field_name: str = "") -> Any
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One captured exchange on both sides. `row` has columns of the table `exchanges` (`stored.ROW`) as captured."""
+    """One captured exchange on both sides. `row` has columns of the table `exchanges` (`stored.ROW`) as captured, and
+    of a RUN its `place` among the pairs."""
 
     row: dict[str, Any]
     left: Side
@@ -141,7 +142,7 @@ def from_run(path: str | os.PathLike[str]) -> Pairs:
 
 def _of_run(run: Run) -> Pairs:
     def pair(place: int) -> Pair:
-        row = run.row(place)
+        row = {**run.row(place), "place": place}
         return Pair(row, _captured(run, place, row), against_capture(_replayed(run, place), row["api_key"]))
 
     return Pairs(len(run), pair, (run,))
@@ -183,7 +184,7 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
         for at, side in enumerate(sides):
             if side.rule == "not_captured" and side.answer is not None:
                 sides[at] = dataclasses.replace(side, state="answered", rule=None)
-        return Pair(runs[0].row(place), *sides)
+        return Pair({**runs[0].row(place), "place": place}, *sides)
 
     return Pairs(len(runs[0]), pair, runs)
 

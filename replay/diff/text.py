@@ -96,8 +96,25 @@ def as_text(comparison: Comparison, sides: tuple[str, str]) -> str:
     """For a person: the verdict first, then what it rests on."""
     groups = grouped(comparison.differences)
     unexpected = [group for group in groups if group.unexpected]
+    lines = [f"verdict: {verdict(comparison, unexpected)}", *summary_lines(comparison, sides)]
+    if unexpected:
+        lines += ["", "unexpected"]
+        for group in unexpected:
+            lines += group_lines(group)
+    # What follows from a difference is told beneath it.
+    expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
+    if expected:
+        lines += ["", "expected"]
+        for group in expected:
+            lines.append(f"  {group_title(group)}: {group.rule} ({RULES[group.rule or ''].partition(';')[0]})")
+    if any(left and right for left, right in comparison.latencies.values()):
+        lines += ["", *_latency_lines(comparison, sides)]
+    return "\n".join(lines)
+
+
+def summary_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:
+    """How much was compared, and what was not."""
     lines = [
-        f"verdict: {verdict(comparison, unexpected)}",
         f"{comparison.total} exchanges, {sides[0]} against {sides[1]}: {comparison.compared} compared "
         f"({comparison.same} same, {comparison.expected} differ as expected, "
         f"{comparison.unexpected} differ unexpectedly)",
@@ -108,19 +125,7 @@ def as_text(comparison: Comparison, sides: tuple[str, str]) -> str:
         lines.append(f"  values that may differ, and do: {_counts(comparison.noise)}")
     if comparison.audit is not None:
         lines.append(f"  {_audit_line(comparison.audit)}")
-    if unexpected:
-        lines += ["", "unexpected"]
-        for group in unexpected:
-            lines += _group_lines(group)
-    # What follows from a difference is told beneath it.
-    expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
-    if expected:
-        lines += ["", "expected"]
-        for group in expected:
-            lines.append(f"  {_title(group)}: {group.rule} ({RULES[group.rule or ''].partition(';')[0]})")
-    if any(left and right for left, right in comparison.latencies.values()):
-        lines += ["", *_latency_lines(comparison, sides)]
-    return "\n".join(lines)
+    return lines
 
 
 def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
@@ -161,13 +166,15 @@ def _name(group: Grouped) -> str:
     return schema.api_name(group.api_key) + (f" v{group.version}" if group.version is not None else "")
 
 
-def _title(group: Grouped) -> str:
+def group_title(group: Grouped) -> str:
+    """A group of differences, in a line."""
     values = f": {group.left} -> {group.right}" if group.left or group.right else ""
     return f"{group.count} x {_name(group)}  {group.path}  {group.kind}{values}"
 
 
-def _group_lines(group: Grouped) -> list[str]:
-    lines = [f"  {_title(group)}"]
+def group_lines(group: Grouped) -> list[str]:
+    """It with its examples, and what follows from it."""
+    lines = [f"  {group_title(group)}"]
     for example in group.examples:
         row = example.row
         key = "/".join(example.key)
@@ -180,14 +187,15 @@ def _group_lines(group: Grouped) -> list[str]:
         lines.append(f"      and {group.count - len(group.examples)} more")
     shown = group.consequences[:_CONSEQUENCES]
     if shown:
-        lines.append(f"      from which follow {', '.join(map(_consequence, shown))}")
+        lines.append(f"      from which follow {', '.join(map(consequence_text, shown))}")
     if len(group.consequences) > len(shown):
         rest = sum(one.count for one in group.consequences[_CONSEQUENCES:])
         lines.append(f"      and {rest} others")
     return lines
 
 
-def _consequence(one: Consequence) -> str:
+def consequence_text(one: Consequence) -> str:
+    """What follows from a difference, in words."""
     what = f"{one.kind} {one.right}" if one.right else one.kind
     return f"{one.count} x {schema.api_name(one.api_key)} {what}"
 

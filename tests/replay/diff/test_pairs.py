@@ -72,9 +72,9 @@ def test_every_pair_has_the_rows_and_frames_that_the_tables_have(runs: list[Path
         found = pairs.from_run(path)
         keys = [_key(pair.row) for pair in found]
         assert keys == sorted(outcomes, key=lambda key: (rows[key]["request_time"], key[1], key[2]))
-        for key, pair in zip(keys, found, strict=True):
+        for place, (key, pair) in enumerate(zip(keys, found, strict=True)):
             own = f"replay:{key[0]}", key[1], key[2]
-            assert pair.row == {name: rows[key][name] for name in stored_run.ROW}
+            assert pair.row == {**{name: rows[key][name] for name in stored_run.ROW}, "place": place}
             assert (pair.left.request, pair.left.answer) == (asked.get(key), answered.get(key))
             assert (pair.right.request, pair.right.answer) == (asked.get(own), answered.get(own))
             outcome = outcomes[key]

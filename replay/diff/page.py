@@ -1,0 +1,217 @@
+"""A comparison as one page of HTML, in the style of `kwire report`: verdict, causes with what follows from them,
+records that were acknowledged, latencies side by side, each with its evidence.
+
+In: a `Comparison`, and its pairs for the bodies of examples. Out: HTML with everything in it: no script, nothing that
+is loaded from elsewhere. Rules: whatever was captured is escaped; a page shows so much of a body and no more, records
+as their size; secrets are overwritten in a RUN already.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from typing import Any, Final
+
+from analyzer.escapes import printable
+from replay.diff.audited import Audited
+from replay.diff.compare import Comparison
+from replay.diff.differences import RULES, Difference, Grouped, grouped
+from replay.diff.pairs import Pair, Side
+from replay.diff.text import consequence_text, group_title, quantiles, summary_lines, verdict
+
+_MOST: Final = 4_000
+"""Characters of a body that a page shows."""
+_ROWS: Final = 200
+"""Partitions that are listed."""
+_BARS: Final = 24
+_WIDTH, _HEIGHT = 360, 64
+
+_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5c6775; --line: #d8dee6; --back: #fff; --bad: #b3261e;
+  --good: #1b7f4b; --left: #4a78c2; --right: #d9822b; --card: #f6f8fa }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b1; --line: #333c47; --back: #14181d;
+  --bad: #ff8a80; --good: #6fd19c; --left: #7ea6ea; --right: #f0a35a; --card: #1c2229 } }
+body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; font: 15px/1.5 system-ui, sans-serif;
+  color: var(--ink); background: var(--back) }
+h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+.bad { color: var(--bad) } .good { color: var(--good) } .soft { color: var(--soft) }
+article { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: .7rem 1rem;
+  margin: .7rem 0 }
+table { border-collapse: collapse; width: 100%; display: block; overflow-x: auto }
+th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
+td.n, th.n { text-align: right } pre { overflow-x: auto; font-size: 12px; margin: .3rem 0 }
+.both { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem }
+@media (max-width: 50rem) { .both { display: block } }
+.left { fill: var(--left); color: var(--left) } .right { fill: var(--right); color: var(--right) }
+svg { max-width: 100% }
+"""
+
+
+def as_html(comparison: Comparison, sides: tuple[str, str], pairs: Sequence[Pair]) -> str:
+    """The page."""
+    groups = grouped(comparison.differences)
+    unexpected = [group for group in groups if group.unexpected]
+    expected = [group for group in groups if not group.unexpected and group.examples[0].cause is None]
+    said = verdict(comparison, unexpected)
+    parts = [
+        f'<h1>kwire diff: <span class="{"bad" if unexpected else "good"}">{_text(said)}</span></h1>',
+        "".join(f'<p class="soft">{_text(line)}</p>' for line in summary_lines(comparison, sides)),
+    ]
+    if unexpected:
+        parts += ["<h2>What differs, and what follows from it</h2>", *(_cause(one, sides, pairs) for one in unexpected)]
+    if comparison.audit is not None:
+        parts += ["<h2>Records that the target acknowledged</h2>", _audit(comparison.audit)]
+    parts += ["<h2>Latency</h2>", *_latencies(comparison, sides)]
+    if expected:
+        parts += ["<h2>Differences that a rule explains</h2>", _expected(expected)]
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>kwire diff</title>'
+        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def _text(value: object) -> str:
+    return escape(printable(str(value)))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> str:
+    """`numbers`: so many columns, the last ones, are numbers."""
+    first = len(columns) - numbers
+
+    def line(cells: Sequence[object], tag: str) -> str:
+        return "".join(
+            f'<{tag}{" class=n" if at >= first else ""}>{_text(cell)}</{tag}>' for at, cell in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(columns, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+
+
+# --- causes ---
+
+
+def _cause(group: Grouped, sides: tuple[str, str], pairs: Sequence[Pair]) -> str:
+    follows = "".join(f"<li>{_text(consequence_text(one))}</li>" for one in group.consequences)
+    rows = [
+        (one.row["request_file"], one.row["request_packet"], one.row["connection"], one.row["correlation_id"],
+         "/".join(one.key), one.left, one.right)
+        for one in group.examples
+    ]  # fmt: skip
+    columns = ("file", "packet", "connection", "id", "about", *sides)
+    said = [f"<article><h3>{_text(group_title(group))}</h3>"]
+    if follows:
+        said.append(f"<p>From which follow</p><ul>{follows}</ul>")
+    said.append(_table(columns, rows))
+    said += _bodies(group.examples[0], sides, pairs)
+    return "".join(said) + "</article>"
+
+
+def _bodies(example: Difference, sides: tuple[str, str], pairs: Sequence[Pair]) -> Iterator[str]:
+    """Both sides of the first example: what was asked, and what was answered."""
+    place = example.row.get("place")
+    if place is None or not 0 <= place < len(pairs):
+        return
+    pair = pairs[place]
+    said: tuple[tuple[str, Callable[[Side], Any]], ...] = (
+        ("request", lambda side: side.asked()),
+        ("answer", lambda side: getattr(side.said(pair.api_key), "body", None)),
+    )
+    yield "<details><summary>the first of them, both sides</summary>"
+    for what, body in said:
+        yield f'<h4>{what}</h4><div class="both">'
+        for name, side, colour in zip(sides, (pair.left, pair.right), ("left", "right"), strict=True):
+            yield f'<div><b class="{colour}">{_text(name)}</b><pre>{_shown(body(side))}</pre></div>'
+        yield "</div>"
+    yield "</details>"
+
+
+def _shown(body: Any) -> str:
+    if body is None:
+        return "none"
+    told = json.dumps(_without_bytes(body), indent=1, ensure_ascii=False)
+    said = told if len(told) <= _MOST else f"{told[:_MOST]}\n... {len(told) - _MOST:,} characters more"
+    return "\n".join(map(_text, said.split("\n")))
+
+
+def _without_bytes(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_bytes(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_bytes(inner) for inner in value]
+    return f"{len(value)} bytes" if isinstance(value, bytes | bytearray | memoryview) else value
+
+
+def _expected(groups: Sequence[Grouped]) -> str:
+    rows = [(group_title(group), group.rule or "", RULES[group.rule or ""]) for group in groups]
+    return _table(("difference", "rule", "because"), rows)
+
+
+# --- records ---
+
+
+def _audit(audit: Audited) -> str:
+    worst = sorted(audit.after.items(), key=lambda each: (-_wrong(each[1]), each[0]))
+    columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise")
+    rows = [
+        (*where, row.get("stored_as") or "", *("not read" if row.get(one) is None else row[one] for one in columns))
+        for where, row in worst[:_ROWS]
+    ]
+    named = (one.replace("_", " ") for one in columns)
+    headings = ("topic", "partition", "stored as, where otherwise than sent", *named)
+    more = f'<p class="soft">and {len(worst) - _ROWS:,} partitions more</p>' if len(worst) > _ROWS else ""
+    return _table(headings, rows, len(columns)) + more
+
+
+def _wrong(row: Any) -> int:
+    return sum(row.get(one) or 0 for one in ("missing", "out_of_order", "stored_otherwise")) + (row["readable"] is None)
+
+
+# --- latencies ---
+
+
+def _latencies(comparison: Comparison, sides: tuple[str, str]) -> Iterator[str]:
+    both = {api: values for api, values in sorted(comparison.latencies.items()) if all(values)}
+    if not both:
+        yield '<p class="soft">No API was answered on both sides.</p>'
+    for api, (left, right) in both.items():
+        slower = ' <span class="bad">slower beyond noise</span>' if api in comparison.slower else ""
+        rows = [
+            (name, *(f"{quantiles(values)[at] / 1000:.2f}" for at in ("p50", "p95", "p99", "max")), len(values))
+            for name, values in zip(sides, (left, right), strict=True)
+        ]
+        table = _table(("ms", "p50", "p95", "p99", "max", "answers"), rows, 5)
+        chart = _histogram(left, right)
+        yield f'<article><h3>{_text(api)}{slower}</h3><div class="both">{table}{chart}</div></article>'
+    if both and not comparison.judged:
+        yield '<p class="soft">Not judged: the sides were sent at different speeds.</p>'
+
+
+def _histogram(left: Sequence[int], right: Sequence[int]) -> str:
+    """Both distributions over one logarithmic axis, each by its own total."""
+    logs = [[math.log10(max(value, 1)) for value in values] for values in (left, right)]
+    low, high = min(map(min, logs)), max(map(max, logs))
+    step = (high - low) / _BARS or 1.0
+    shares = []
+    for values in logs:
+        counts = [0] * _BARS
+        for value in values:
+            counts[min(int((value - low) / step), _BARS - 1)] += 1
+        shares.append([count / len(values) for count in counts])
+    top = max(map(max, shares))
+    wide = _WIDTH / _BARS / 2
+    bars = "".join(
+        f'<rect class="{name}" x="{(2 * at + beside) * wide:.1f}" y="{_HEIGHT * (1 - share / top):.1f}" '
+        f'width="{wide * 0.9:.1f}" height="{_HEIGHT * share / top:.1f}"/>'
+        for beside, (name, some) in enumerate(zip(("left", "right"), shares, strict=True))
+        for at, share in enumerate(some)
+        if share
+    )
+    label = f"from {10**low / 1000:.2f} to {10**high / 1000:.2f} ms, logarithmic"
+    return (
+        f'<figure><svg role="img" aria-label="{label}" viewBox="0 0 {_WIDTH} {_HEIGHT}">{bars}</svg>'
+        f'<figcaption class="soft">{label}</figcaption></figure>'
+    )
