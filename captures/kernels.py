@@ -64,6 +64,9 @@ def _set(variable: str) -> bool:
 _PLAIN_PYTHON = _set("NUMBA_DISABLE_JIT")
 _BOUNDS_CHECKED = _set("NUMBA_BOUNDSCHECK")
 
+COMPILED: Final = not _PLAIN_PYTHON
+"""Kernels are machine code, and may call others' (`call_at`)."""
+
 
 def cache_folder(root: Path = _ROOT) -> Path:
     """The folder that holds the compiled kernels of this version of the packages in `root`. Bounds-checked builds get
@@ -115,6 +118,10 @@ def with_numba() -> Any:
     @typeof_impl.register(Helper)
     def _(function: Helper, context: Any) -> Any:
         return numba.types.Dispatcher(function.dispatcher)
+
+    @typeof_impl.register(Intrinsic)
+    def _(one: Intrinsic, context: Any) -> Any:
+        return one.numba_type
 
     return numba
 
@@ -188,6 +195,69 @@ class Helper:
     def dispatcher(self) -> Any:
         """What Numba compiles it with."""
         return with_numba().njit(self.py_func, **self._options)
+
+
+class Intrinsic:
+    """What kernels say in LLVM's own words: `make` builds Numba's intrinsic, once something is compiled with it."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @functools.cached_property
+    def numba_type(self) -> Any:
+        """What Numba takes it for."""
+        with_numba()
+        from numba.core.registry import cpu_target
+
+        made = self._make()
+        cpu_target.typing_context.refresh()
+        return cpu_target.typing_context.resolve_value_type(made)
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise NotImplementedError("only compiled kernels can do this")
+
+
+def _call_at() -> Any:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def call_at(typing_context: Any, address: Any, arguments: Any) -> Any:
+        count = len(arguments)
+
+        def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            words = [builder.extract_value(values[1], number) for number in range(count)]
+            kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * count)
+            return builder.call(builder.inttoptr(values[0], kind.as_pointer()), words)
+
+        return types.int32(types.int64, types.UniTuple(types.int64, count)), build
+
+    return call_at
+
+
+def _address_of() -> Any:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def address_of(typing_context: Any, array: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, values[0]).data
+            return builder.ptrtoint(data, ir.IntType(64))
+
+        return types.int64(array), build
+
+    return address_of
+
+
+call_at: Callable[[Int, tuple[Int, ...]], Int] = Intrinsic(_call_at)
+"""Call the C function at an address with whole numbers and addresses, all int64; it gives a C int. Nothing is checked:
+who calls answers for the address and for what is behind those that it hands over."""
+
+address_of: Callable[[Bytes], Int] = Intrinsic(_address_of)
+"""Where an array's first item lies, for as long as the kernel's caller keeps the array."""
 
 
 class Kernel(Helper):

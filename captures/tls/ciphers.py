@@ -7,11 +7,15 @@ lies in the record where its ciphertext lay (`skip` bytes after the header), so 
 
 from __future__ import annotations
 
+import functools
 import hmac
 import struct
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
+
 from captures.problems import CaptureError
+from captures.tls import evp
 from captures.tls.derivation import KeyBlock, expand_label, following, key_block
 from captures.tls.suites import CBC, CCM, CHACHA, GCM, SUITES, Suite
 
@@ -30,11 +34,29 @@ class Opened(NamedTuple):
     skip: int
 
 
+class Keys(NamedTuple):
+    """What opens many records at once: OpenSSL's context, the fixed part of the nonce (uint8[12]), and how many bytes
+    of it a record carries."""
+
+    context: evp.Context
+    vector: np.ndarray
+    tls13: bool
+    explicit: int
+
+
+def _many(suite: Suite, key: bytes, vector: bytes, tls13: bool, explicit: int) -> Keys | None:
+    made = evp.context(suite.kind, key) if suite.tag == 16 else None
+    return Keys(made, np.frombuffer(bytearray(vector.ljust(12, b"\0")), np.uint8), tls13, explicit) if made else None
+
+
 class Opener(Protocol):
     """Keys of one direction. `overhead`: bytes that each record has beside its plaintext, the header included; None
-    where that depends on its padding."""
+    where that depends on its padding. `keys`: what opens many records at once; None: they are opened one by one."""
 
     overhead: int | None
+
+    @property
+    def keys(self) -> Keys | None: ...
 
     def open(self, number: int, head: bytes, body: bytes) -> Opened | None:
         """A record with this sequence number; None: it does not authenticate."""
@@ -83,7 +105,8 @@ class Opener13:
     def __init__(self, secret: bytes, number: int) -> None:
         suite = SUITES[number]
         self._secret, self._suite = secret, number
-        self._cipher = _aead(suite, expand_label(secret, b"key", suite.key, suite.prf))
+        self._key = expand_label(secret, b"key", suite.key, suite.prf)
+        self._cipher = _aead(suite, self._key)
         self._iv = int.from_bytes(expand_label(secret, b"iv", 12, suite.prf), "big")
         self._invalid = _invalid_tag()
         self._tag = suite.tag
@@ -103,6 +126,10 @@ class Opener13:
         text = plain.rstrip(b"\0")  # padding
         return Opened(text[-1], text[:-1], 0) if text else Opened(0, b"", 0)
 
+    @functools.cached_property
+    def keys(self) -> Keys | None:
+        return _many(SUITES[self.suite], self._key, self._iv.to_bytes(12, "big"), True, 0)
+
     def following(self) -> Opener13:
         return Opener13(following(self._secret, SUITES[self._suite].prf), self._suite)
 
@@ -112,6 +139,7 @@ class Aead12:
 
     def __init__(self, suite: Suite, keys: KeyBlock) -> None:
         self._cipher = _aead(suite, keys.key)
+        self._suite, self._key = suite, keys.key
         self._iv = keys.iv
         self._whole = int.from_bytes(keys.iv, "big") if suite.kind == CHACHA else None
         self._skip = 0 if suite.kind == CHACHA else 8
@@ -131,6 +159,10 @@ class Aead12:
             return None
         return Opened(head[0], plain, self._skip)
 
+    @functools.cached_property
+    def keys(self) -> Keys | None:
+        return _many(self._suite, self._key, self._iv, False, self._skip)
+
     def following(self) -> None:
         return None
 
@@ -148,6 +180,7 @@ class Cbc12:
         self._size = len(keys.mac)
         self._outside = outside
         self.overhead: int | None = None
+        self.keys: Keys | None = None
 
     def _right(self, number: int, head: bytes, data: bytes, mac: bytes) -> bool:
         about = struct.pack(">Q3sH", number, head[:3], len(data))

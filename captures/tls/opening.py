@@ -16,7 +16,7 @@ import numpy as np
 
 from captures.prefixes import CONNECT, MAX_HEAD, MORE_BYTES, SOCKS5, broker_prefix, client_prefix
 from captures.stream_tables import SEG_AT, SEG_KEY, SEG_LENGTH
-from captures.tls.session import Row
+from captures.tls.direction import Row
 
 HEAD: Final = 6
 """Bytes that tell a handshake record: its header, and the type of the message in it."""

@@ -11,9 +11,10 @@ import numpy as np
 
 from captures.stream_tables import DATA, END, GAP, SEG_AT, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SNAPLEN
 from captures.streams import Segments
+from captures.tls.direction import Row
 from captures.tls.keylog import KeyLog
 from captures.tls.opening import Opening
-from captures.tls.session import Row, Session
+from captures.tls.session import Session
 
 
 class _Nobody:

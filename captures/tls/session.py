@@ -18,16 +18,20 @@ packets that brought its ciphertext, and holes of plaintext. Rules
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from captures.stream_tables import SEG_KEY, SEG_LENGTH, SEG_ORDINAL
+import numpy as np
+
+from captures.stream_tables import SEG_KEY, SEG_LENGTH, SEG_ORDINAL, SEG_TRIGGER
 from captures.tls import hello
 from captures.tls.alerts import SEALED, alert_name, fatal
 from captures.tls.ciphers import HEADER, TLS13, Opened, Opener, Opener13, opener12
+from captures.tls.direction import BYTES_PER_TRIAL, EARLY_DATA, LARGEST, SHAKING, TRAFFIC_DATA, Direction, Row
 from captures.tls.keylog import EARLY, HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyLog
 from captures.tls.midstream import MOST_SECRETS, Search, guesses
+from captures.tls.runs import Sink as Many
+from captures.tls.runs import Sources, opened
 from captures.tls.suites import BY_SECRET, SUITES
 
 UNKNOWN: Final = 1 << 40
@@ -36,18 +40,8 @@ through it."""
 
 _CHANGE_CIPHER, _ALERT, _HANDSHAKE, _DATA = 20, 21, 22, 23
 
-LARGEST: Final = 16384 + 2048
-"""Bytes of a record's body (RFC 5246, 6.2.3); TLS 1.3 has less."""
-
 MOST_HANDSHAKE: Final = 1 << 18
 """Bytes kept of a handshake message that is not whole: more than chains of certificates have."""
-
-TRIALS: Final = 1 << 10
-BYTES_PER_TRIAL: Final = 8
-MOST_TRIALS: Final = 1 << 22
-"""After holes, records may be tried so often in a direction, and once more for so many bytes that it has said. Records
-take a hundred bytes at least where they hold a message, so a hole ten times as long as what came before is searched.
-All in all it is tried for some tens of seconds: a stream that makes no sense may be long."""
 
 MOST_EARLY: Final = 1 << 20
 """Bytes of early data kept until the server says whether it takes them; servers take 16 KiB by default."""
@@ -58,13 +52,9 @@ MOST_WAITING: Final = 1 << 20
 MOST_PASSED: Final = 32
 """Records that may fail to open before traffic does: handshakes whose keys are not logged, early data refused."""
 
-EARLY_DATA, SHAKING, TRAFFIC_DATA = 0, 1, 2
 _FEW: Final = 32
 _LEAST_RECORD: Final = 21
 """Bytes of a record without content: header and tag (TLS 1.2 with ChaCha20)."""
-
-Row = list[int]
-"""A row of `Segments`."""
 
 
 class Sink(Protocol):
@@ -79,39 +69,8 @@ class Sink(Protocol):
         ...
 
 
-class _Direction:
-    """What is known of one direction. Offsets count its bytes from the first that was seen, holes included.
-
-    good      where the last record that was understood ended
-    lost      bytes are missing, or make no sense, behind `good`
-    passed    records that did not open before any did, or in an epoch before traffic; `good` stays before them
-    rank      epoch of the keys at hand: EARLY_DATA, SHAKING, TRAFFIC_DATA; -1: none yet
-    told      application data came under the keys at hand, so what is lost is application data too
-    sealed    a record came that only keys open
-    """
-
-    __slots__ = (
-        "begin", "early", "early_bytes", "end", "good", "have", "hole", "left", "lost", "message", "need", "number",
-        "opener", "passed", "pieces", "protected", "rank", "runs", "sealed", "told", "trials",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.begin = self.end = self.good = 0  # of the bytes in `pieces`; `end` is where the next one comes
-        self.have = 0
-        self.need = HEADER
-        self.runs: deque[tuple[int, Row]] = deque()
-        self.opener: Opener | None = None
-        self.number = 0
-        self.rank = -1
-        self.protected = self.told = self.lost = self.sealed = False
-        self.hole: Row | None = None
-        self.message = b""
-        self.passed = 0
-        self.trials = TRIALS
-        self.left = MOST_TRIALS
-        self.early: list[tuple[Row, bytes]] = []
-        self.early_bytes = 0
+class SinkOfMany(Sink, Many, Protocol):
+    """Takes many rows at once, too."""
 
 
 class Session:
@@ -127,19 +86,20 @@ class Session:
     """
 
     __slots__ = (
-        "_accepted", "_client", "_gaps", "_keys", "_offers_early", "_openers", "_outside", "_patient", "_random",
-        "_search_of", "_server_random", "_session", "_sides", "_waiting", "_waiting_bytes", "alert", "certificate",
-        "first", "given", "protocol", "retried", "server_name", "suite", "taken", "version",
+        "_accepted", "_client", "_gaps", "_keys", "_nameless", "_offers_early", "_openers", "_outside", "_patient",
+        "_random", "_search_of", "_server_random", "_session", "_sides", "_waiting", "_waiting_bytes", "alert",
+        "certificate", "first", "given", "protocol", "retried", "server_name", "suite", "taken", "version",
     )  # fmt: skip
 
     def __init__(self, keys: KeyLog, patient: bool = False, midstream: bool = False) -> None:
         self._keys = keys
         self._search_of = Search() if midstream else None
         self._patient = patient
-        self._sides = (_Direction(), _Direction())
+        self._sides = (Direction(), Direction())
         self._client = -1
         self._random: bytes | None = None
         self._server_random = self._session = b""
+        self._nameless: bytes | None = None  # the master secret of a session without a name
         self._accepted: bool | None = None  # early data
         self._offers_early = self._outside = False
         self._openers: dict[tuple[int, int, int], tuple[Opener13, ...]] = {}
@@ -266,7 +226,7 @@ class Session:
         d.runs.clear()
         self._lose(d, row)
 
-    def _lose(self, d: _Direction, row: Row) -> None:
+    def _lose(self, d: Direction, row: Row) -> None:
         d.lost = True
         d.message = b""
         if d.hole is None:
@@ -280,10 +240,13 @@ class Session:
         d.have += len(data)
         d.end += len(data)
         d.trials += len(data) // BYTES_PER_TRIAL + 1
-        if d.have < d.need:
-            return
-        if len(d.pieces) > 1:
-            data = b"".join(d.pieces)
+        if d.have >= d.need:
+            self._records(d, row, sink)
+
+    def _records(self, d: Direction, row: Row, sink: Sink) -> None:
+        """Open the records that are whole; `row` brought the last bytes."""
+        side = row[SEG_KEY] & 1
+        data = d.pieces[0] if len(d.pieces) == 1 else b"".join(d.pieces)
         at = 0
         d.need = HEADER
         while len(data) - at >= HEADER:
@@ -325,7 +288,7 @@ class Session:
         while d.runs and d.runs[0][0] + d.runs[0][1][SEG_LENGTH] <= d.begin:
             d.runs.popleft()
 
-    def _may_pass(self, d: _Direction, side: int) -> bool:
+    def _may_pass(self, d: Direction, side: int) -> bool:
         """Whether a record that does not open is simply passed over: there are no keys, or they are those of later
         records."""
         if d.opener is None and not any(True for _ in self._later(d, side)):
@@ -335,9 +298,11 @@ class Session:
             return True
         return False
 
-    def _open(self, d: _Direction, side: int, head: bytes, body: bytes) -> Opened | None:
+    def _open(self, d: Direction, side: int, head: bytes, body: bytes) -> Opened | None:
         """A protected record, where nothing is missing before it."""
         if d.opener is None and self.version and self.version != TLS13:
+            if self._nameless is None and not self._session and not d.passed:
+                self._name(side, head, body)
             self._derive(d, side)
         if d.opener is not None:
             opened = d.opener.open(d.number, head, body)
@@ -351,17 +316,34 @@ class Session:
                 return opened
         return None
 
-    def _derive(self, d: _Direction, side: int) -> None:
+    def _derive(self, d: Direction, side: int) -> None:
         """The keys of TLS 1.2, once the ServerHello is known."""
         master = self._keys.find(MASTER, self._random) or self._keys.find(SESSION, self._session or None)
-        if master is None or self._random is None or self._client < 0:
-            return
-        randoms = self._server_random + self._random
-        d.opener = opener12(master, randoms, self.suite, self.version, side != self._client, self._outside)
+        master = master or self._nameless
+        if master is not None:
+            d.opener = self._opener12(master, side)
         if d.opener is not None:
             d.rank = TRAFFIC_DATA
 
-    def _later(self, d: _Direction, side: int) -> Iterator[tuple[int, Opener13]]:
+    def _opener12(self, master: bytes, side: int) -> Opener | None:
+        if self._random is None or self._client < 0:
+            return None
+        randoms = self._server_random + self._random
+        return opener12(master, randoms, self.suite, self.version, side != self._client, self._outside)
+
+    def _name(self, side: int, head: bytes, body: bytes) -> None:
+        """A server that gives tickets names no session, so a line of an agent for Java does not say that it is of this
+        one: the name in it comes with the next connection. Which it is, the first record tells."""
+        if self._keys.find(MASTER, self._random) is not None:
+            return
+        for name in self._keys.names(SESSION)[:MOST_SECRETS]:
+            master = self._keys.find(SESSION, name)
+            opener = self._opener12(master, side) if master is not None else None
+            if opener is not None and opener.open(0, head, body) is not None:
+                self._nameless = master
+                return
+
+    def _later(self, d: Direction, side: int) -> Iterator[tuple[int, Opener13]]:
         """Keys of TLS 1.3 for the epochs after the one at hand."""
         if self._random is None or (self.version and self.version != TLS13):
             return
@@ -378,8 +360,36 @@ class Session:
             for opener in self._openers[server, rank, known]:
                 yield rank, opener
 
+    # -- many records at once ------------------------------------------------------------------------------------------
+    def steady(self, side: int) -> bool:
+        """Whether many records of a side can be opened at once."""
+        d = self._sides[side]
+        if d.rank != TRAFFIC_DATA or d.lost or d.message or d.opener is None or self._waiting is not None:
+            return False
+        return d.opener.keys is not None
+
+    def many(self, side: int, rows: np.ndarray, places: np.ndarray, sources: Sources, sink: SinkOfMany) -> int:
+        """Rows of payload of a side that is steady, in order; returns how many of them were worked on, at least one."""
+        d = self._sides[side]
+        assert d.opener is not None
+        keys = d.opener.keys
+        assert keys is not None
+        run = opened(keys, d, rows, places, sources, sink)
+        last = run.whole - 1
+        fed = rows[: run.whole, SEG_LENGTH]
+        d.paid(fed)
+        d.number = run.number
+        d.sealed = True
+        d.told = d.told or run.used > 0
+        self.taken += int(fed.sum())
+        self.given += run.used
+        if d.have >= d.need:
+            sink.at(int(places[last]), int(rows[last, SEG_TRIGGER]))
+            self._records(d, rows[last].tolist(), sink)
+        return run.whole
+
     # -- after a hole --------------------------------------------------------------------------------------------------
-    def _seek(self, d: _Direction, side: int, data: bytes, at: int, sink: Sink) -> tuple[int, int]:
+    def _seek(self, d: Direction, side: int, data: bytes, at: int, sink: Sink) -> tuple[int, int]:
         """Find the next record that opens, from `at` on: where the one behind it begins, or (`lost` stays) what to keep
         and how many bytes it takes to look again."""
         while True:
@@ -407,7 +417,7 @@ class Session:
                 d.good = d.begin + end
                 return end, HEADER
 
-    def _search(self, d: _Direction, side: int, head: bytes, body: bytes, missing: int, sink: Sink) -> Opened | None:
+    def _search(self, d: Direction, side: int, head: bytes, body: bytes, missing: int, sink: Sink) -> Opened | None:
         """Open a record after a hole of so many bytes, whatever its number is, and say what is missing before it."""
         if self._search_of is not None and d.opener is None:
             return self._recall(self._search_of, d, side, head, body)
@@ -440,7 +450,7 @@ class Session:
                         return opened
         return None
 
-    def _recall(self, search: Search, d: _Direction, side: int, head: bytes, body: bytes) -> Opened | None:
+    def _recall(self, search: Search, d: Direction, side: int, head: bytes, body: bytes) -> Opened | None:
         """Open a record of a direction whose beginning nobody saw."""
         server = None if self._client < 0 else side != self._client
         known = guesses(self._keys, self._random, server, self.suite)[: 2 * MOST_SECRETS]
@@ -452,7 +462,7 @@ class Session:
         d.opener, d.rank, d.number = found.opener, TRAFFIC_DATA, found.number + 1
         return found.opened
 
-    def _missed(self, d: _Direction, opener: Opener, rank: int, number: int, missing: int) -> int:
+    def _missed(self, d: Direction, opener: Opener, rank: int, number: int, missing: int) -> int:
         """How many bytes of plaintext a hole took, UNKNOWN where nobody can tell."""
         if rank < TRAFFIC_DATA:
             return 0
@@ -465,7 +475,7 @@ class Session:
         return size if size >= 0 else UNKNOWN
 
     # -- what records hold ---------------------------------------------------------------------------------------------
-    def _deliver(self, d: _Direction, side: int, opened: Opened, at: int, sink: Sink) -> None:
+    def _deliver(self, d: Direction, side: int, opened: Opened, at: int, sink: Sink) -> None:
         """`at`: where the record begins."""
         if opened.kind == _HANDSHAKE:
             self._handshake(d, side, opened.plain, True, sink)
@@ -507,7 +517,7 @@ class Session:
                 self.given += len(piece)
                 sink.text(row, piece)
 
-    def _handshake(self, d: _Direction, side: int, data: bytes, protected: bool, sink: Sink) -> None:
+    def _handshake(self, d: Direction, side: int, data: bytes, protected: bool, sink: Sink) -> None:
         d.message += data
         while len(d.message) >= 4:
             size = int.from_bytes(d.message[1:4], "big")
@@ -528,7 +538,7 @@ class Session:
         if number is not None and (self.alert is None or self.alert[1] == SEALED):
             self.alert = (self._is_server(side), alert_name(number))
 
-    def _sealed(self, d: _Direction, side: int, size: int) -> None:
+    def _sealed(self, d: Direction, side: int, size: int) -> None:
         """A record that only keys open. The first of a client of TLS 1.3 is its Finished, or an alert: that has two
         bytes, and the content type (RFC 8446, 5.2 and 6)."""
         if not d.sealed and self.version == TLS13 and side == self._client and not self._offers_early:
@@ -562,7 +572,7 @@ class Session:
         elif kind == hello.CERTIFICATE and side != self._client and not self.certificate:
             self.certificate = hello.first_certificate(body, self.version)
 
-    def _said_sealed(self, d: _Direction, side: int, kind: int, body: bytes, sink: Sink) -> None:
+    def _said_sealed(self, d: Direction, side: int, kind: int, body: bytes, sink: Sink) -> None:
         """A handshake message inside a record that was opened."""
         server = side != self._client
         if kind == hello.KEY_UPDATE and d.rank == TRAFFIC_DATA and d.opener is not None:

@@ -38,24 +38,67 @@ from captures.stream_tables import (
     SNAPLEN,
 )
 from captures.streams import Segments
+from captures.tls.direction import LARGEST, Row
 from captures.tls.keylog import TRAFFIC, KeyLog
 from captures.tls.opening import HEAD, Opening, begins_tls, may_follow
-from captures.tls.session import LARGEST, Row, Session
+from captures.tls.runs import Sources
+from captures.tls.session import Session
 
 _NEW, _PLAIN, _TLS = 0, 1, 2
+
+FEWEST: Final = 4
+"""Rows of a direction that are worth it to be opened at once."""
+
+MOST: Final = 1 << 16
+"""Rows that are tried at once; fewer where tries have ended early, so that they cost no more than what they bring."""
 
 MOST_DOUBTED: Final = 4 * LARGEST
 """Bytes of a connection that wait until it is known whether a secret opens its records, whose beginning nobody saw."""
 
 
-class _Out:
-    """The rows that come out, each with the place of the row it stands for; `slab` has their bytes."""
+class _Heap:
+    """Memory for plaintext, used again window by window."""
 
     def __init__(self) -> None:
+        self.data = np.empty(1 << 16, np.uint8)
+        self.used = 0
+
+    def room(self, size: int) -> np.ndarray:
+        """Memory for so many bytes more, and one."""
+        if self.used + size >= len(self.data):
+            more = np.empty(max(2 * len(self.data), self.used + size + 1), np.uint8)
+            more[: self.used] = self.data[: self.used]
+            self.data = more
+        return self.data[self.used :]
+
+    def put(self, data: bytes) -> int:
+        """Where they are."""
+        at = self.used
+        self.room(len(data))[: len(data)] = np.frombuffer(data, np.uint8)
+        self.used += len(data)
+        return at
+
+
+class _Out:
+    """The rows that come out, each with the place of the row it stands for; `heap` has their bytes."""
+
+    def __init__(self, heap: _Heap) -> None:
         self.rows: list[Row] = []
         self.places: list[int] = []
-        self.slab = bytearray()
+        self.many: list[tuple[np.ndarray, np.ndarray]] = []
+        self.heap = heap
         self.place = self.trigger = 0
+
+    def room(self, size: int) -> np.ndarray:
+        return self.heap.room(size)
+
+    def take(self, rows: np.ndarray, places: np.ndarray, used: int) -> None:
+        rows[:, SEG_AT] += self.heap.used
+        self.heap.used += used
+        self.many.append((rows, places))
+
+    def at(self, place: int, trigger: int) -> None:
+        self.place, self.trigger = place, trigger
 
     def put(self, row: Row) -> None:
         self.rows.append(row)
@@ -63,9 +106,8 @@ class _Out:
 
     def text(self, row: Row, data: bytes) -> None:
         new = list(row)
-        new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = 1, len(self.slab), len(data)
+        new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = 1, self.heap.put(data), len(data)
         new[SEG_TRIGGER] = self.trigger
-        self.slab += data
         self.put(new)
 
     def hole(self, size: int, row: Row) -> None:
@@ -95,6 +137,7 @@ class Stage:
         self._doubted: dict[int, list[tuple[Row, bytes | None]]] = {}
         self.over: dict[int, Session] = {}
         self._connections: np.ndarray | None = None
+        self._heap = _Heap()
         self._plainly: set[int] = set()  # no TLS after all, as this window has shown
 
     def leave(self, slots: np.ndarray) -> None:
@@ -121,16 +164,22 @@ class Stage:
         if not len(rows):
             return segments
         mine = self._mine(rows, segments)
-        out = _Out()
+        self._heap.used = 0
+        out = _Out(self._heap)
         if self._live:
             self._resume(out, int(rows[0, SEG_TRIGGER]))
-        for place, row in zip(mine.tolist(), rows[mine].tolist(), strict=True):
-            out.place, out.trigger = place, row[SEG_TRIGGER]
+        later = _Later(rows, mine)
+        place = -1
+        while (place := later.done.find(0, place + 1)) >= 0:
+            row = rows[place].tolist()
+            out.at(place, row[SEG_TRIGGER])
             while self._blocks < len(blocks) and blocks[self._blocks][0] <= row[SEG_TRIGGER]:
                 self._own.take(blocks[self._blocks][1])
                 self._blocks += 1
                 self._resume(out, row[SEG_TRIGGER])
             self._row(row, segments, out)
+            if row[SEG_KIND] == DATA:
+                self._many(row[SEG_KEY], place, later, segments, out)
         for slot in self._plainly:
             self._state[slot] = _PLAIN
         self._plainly.clear()
@@ -155,8 +204,8 @@ class Stage:
             source, at, size = rows[place, [SEG_SOURCE, SEG_AT, SEG_LENGTH]].tolist()
             self._state[slot] = self._begun(int(slot), segments.sources[source][at : at + size])
             begins[slot] = place
-        mine: np.ndarray = np.flatnonzero((self._state[slots] == _TLS) & (np.arange(len(rows)) >= begins[slots]))
-        return mine
+        mine: np.ndarray = np.flatnonzero(self._state[slots] == _TLS)
+        return mine[mine >= begins[slots[mine]]] if len(fresh) else mine
 
     def _begun(self, slot: int, first: np.ndarray) -> int:
         """What a connection is whose first payload this is."""
@@ -195,6 +244,21 @@ class Stage:
                 session.over(other, out)
                 self.over[slot] = self._sessions.pop(slot)
             out.put(row)
+
+    def _many(self, key: int, place: int, later: _Later, segments: Segments, out: _Out) -> None:
+        """Of a direction whose keys are at hand all that comes in this window, at once."""
+        session = self._sessions.get(key >> 1)
+        if session is None or (key >> 1) in self._doubted:
+            return
+        while session.steady(key & 1):
+            places = later.payload(key, place)
+            if len(places) < FEWEST:
+                return
+            whole = session.many(key & 1, segments.rows[places], places, Sources(*segments.sources), out)
+            later.over(key, places, whole)
+            if whole < len(places):
+                return  # what comes next is to be looked at by itself
+            place = int(places[-1])
 
     def _opened(self, slot: int, row: Row, segments: Segments, out: _Out) -> bool:
         """A row of a connection of which it is not known yet whether it is TLS. Returns whether the row is still to be
@@ -261,6 +325,36 @@ class Stage:
                 session.resume(out)
 
 
+class _Later:
+    """The rows of a window that are still to come. `done`: by place, whether a row is of no TLS connection, or has been
+    worked on ahead of others."""
+
+    def __init__(self, rows: np.ndarray, mine: np.ndarray) -> None:
+        self._rows, self._mine = rows, mine
+        self._by_key: dict[int, np.ndarray] | None = None
+        self._most: dict[int, int] = {}
+        self.done = bytearray(b"\1") * len(rows)
+        np.frombuffer(self.done, np.uint8)[mine] = 0
+
+    def payload(self, key: int, place: int) -> np.ndarray:
+        """Places of a direction's rows behind this one, as long as they are payload, and as many as are to be tried."""
+        if self._by_key is None:
+            keys = self._rows[self._mine, SEG_KEY]
+            order = np.argsort(keys, kind="stable")
+            known, begins = np.unique(keys[order], return_index=True)
+            self._by_key = dict(zip(known.tolist(), np.split(self._mine[order], begins[1:]), strict=True))
+        mine = self._by_key[key]
+        begin = int(np.searchsorted(mine, place, "right"))
+        mine = mine[begin : begin + self._most.get(key, MOST)]
+        others = np.flatnonzero(self._rows[mine, SEG_KIND] != DATA)
+        return mine[: others[0]] if len(others) else mine
+
+    def over(self, key: int, places: np.ndarray, whole: int) -> None:
+        """Of these rows that were tried so many have been worked on."""
+        np.frombuffer(self.done, np.uint8)[places[:whole]] = 1
+        self._most[key] = min(4 * len(places), MOST) if whole == len(places) else max(2 * whole, FEWEST)
+
+
 def _bytes(row: Row, segments: Segments) -> bytes:
     at = row[SEG_AT]
     data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
@@ -272,12 +366,16 @@ def _joined(segments: Segments, mine: np.ndarray, out: _Out) -> Segments:
     kept = np.ones(len(segments.rows), np.bool_)
     kept[mine] = False
     others = segments.rows[kept]
+    heap = out.heap
     for i in np.flatnonzero((others[:, SEG_SOURCE] == 1) & (others[:, SEG_KIND] == DATA)).tolist():
         at, size = others[i, [SEG_AT, SEG_LENGTH]].tolist()  # the waiting bytes, which plaintext takes the place of
-        others[i, SEG_AT] = len(out.slab)
-        out.slab += segments.sources[1][at : at + size].tobytes()
-    made = np.array(out.rows, np.int64).reshape(-1, SEG_COLUMNS)
-    places = np.concatenate([np.flatnonzero(kept), np.array(out.places, np.int64)])
-    rows = np.concatenate([others, made])[np.argsort(places, kind="stable")]
-    heap = np.frombuffer(out.slab or bytearray(1), np.uint8)
-    return Segments(np.ascontiguousarray(rows), (segments.sources[0], heap))
+        others[i, SEG_AT] = heap.put(segments.sources[1][at : at + size].tobytes())
+    made = [rows for rows, _ in out.many]
+    stand = [places for _, places in out.many]
+    made.append(np.array(out.rows, np.int64).reshape(-1, SEG_COLUMNS))  # behind the many, where they share a place
+    stand.append(np.array(out.places, np.int64))
+    places = np.concatenate([np.flatnonzero(kept), *stand])
+    rows = np.concatenate([others, *made])
+    if (places[1:] < places[:-1]).any():
+        rows = rows[np.argsort(places, kind="stable")]
+    return Segments(rows, (segments.sources[0], heap.data))

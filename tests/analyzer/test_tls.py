@@ -434,9 +434,10 @@ def followed(capture: Path, keys: Path, stream: int = 0) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed: it is the witness here")
-@pytest.mark.parametrize("name", [*HOWS, "forged 1.3"])
+@pytest.mark.parametrize("name", ["1.3", "1.2, CBC", "forged 1.3"])
 def test_tshark_sees_the_same_bytes(name: str, tmp_path: Path) -> None:
-    """Wireshark's own decryption of the same capture with the same key log."""
+    """Wireshark's own decryption of the same capture with the same key log, against the messages that are kept; of
+    every suite and way to resume `tests/captures/tls/test_recorded` compares the bytes."""
     said_ = talked(8)
     if name == "forged 1.3":
         made = Forged(3)

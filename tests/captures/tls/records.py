@@ -86,6 +86,10 @@ class Forged:
         self._numbers[TRAFFIC, side] = 0
         return out
 
+    def expanded(self, label: bytes, size: int) -> bytes:
+        """Key or vector of what the client says."""
+        return self._expanded(self._secrets[TRAFFIC, True], label, size)
+
     def _expanded(self, secret: bytes, label: bytes, size: int) -> bytes:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand

@@ -16,8 +16,9 @@ import pytest
 from captures.forge import Write
 from captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_ORDINAL
 from captures.tls.ciphers import Opener13
+from captures.tls.direction import BYTES_PER_TRIAL, TRIALS, Row
 from captures.tls.keylog import MASTER, SESSION, KeyLog
-from captures.tls.session import BYTES_PER_TRIAL, TRIALS, UNKNOWN, Row, Session
+from captures.tls.session import UNKNOWN, Session
 from tests.captures.tls.records import ALERT, CHANGE_CIPHER, DATA, EARLY, HANDSHAKE, SHAKING, TRAFFIC, Forged, message
 from tests.captures.tls.sealing import (
     HOST,
@@ -196,6 +197,24 @@ def test_a_line_of_an_agent_for_java_opens_all_that_resumes_its_session(tmp_path
     agent = KeyLog()
     agent.take(line)
     assert agent.find(SESSION, name) == master
+
+
+def test_a_session_without_a_name_is_opened_by_a_line_that_fits(tmp_path: Path) -> None:
+    """A server with tickets gives no session id: the agent's line has that of a later connection. Others do not fit."""
+    talk = Talk(How(ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES256-GCM-SHA384"), tmp_path)
+    said = spoken()
+    writes = talk.sealed(said)
+    hello = next(write.data for write in writes if not write.to_broker)
+    assert hello[43] == 0
+    log = KeyLog()
+    log.take(talk.keys)
+    master = log.find(MASTER, next(write.data for write in writes)[11:43])
+    assert master is not None
+    others = "".join(f"RSA Session-ID:{number:064x} Master-Key:{number:096x}\n" for number in range(1, 9))
+    line = f"RSA Session-ID:{99:064x} Master-Key:{master.hex()}\n"
+    check((others + line).encode(), writes, said, mss=700)
+    session, heard = opened(others.encode(), writes)
+    assert (session.given, heard.events) == (0, {True: [], False: []})
 
 
 # ---------------------------------------------------------------------------------------------------- what we forge

@@ -1,0 +1,106 @@
+"""What is known of one direction of a TLS connection.
+
+In: what `captures.tls.session` and `captures.tls.runs` find out. Out: the same. Rule: offsets count the direction's
+bytes from the first that was seen, holes included.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from captures.stream_tables import SEG_AT, SEG_COLUMNS, SEG_LENGTH, SEG_SOURCE
+from captures.tls.ciphers import HEADER, Opener
+
+Row = list[int]
+"""A row of `Segments`."""
+
+LARGEST: Final = 16384 + 2048
+"""Bytes of a record's body (RFC 5246, 6.2.3); TLS 1.3 has less."""
+
+FIRST_KIND, LAST_KIND = 20, 23
+"""Content types of records: ChangeCipherSpec, Alert, Handshake, application data."""
+
+EARLY_DATA, SHAKING, TRAFFIC_DATA = 0, 1, 2
+
+HELD: Final = 2
+"""SEG_SOURCE of bytes that came in earlier rows."""
+
+TRIALS: Final = 1 << 10
+BYTES_PER_TRIAL: Final = 8
+MOST_TRIALS: Final = 1 << 22
+"""After holes, records may be tried so often in a direction, and once more for so many bytes that it has said. Records
+take a hundred bytes at least where they hold a message, so a hole ten times as long as what came before is searched.
+All in all it is tried for some tens of seconds: a stream that makes no sense may be long."""
+
+
+def needed(data: bytes) -> int:
+    """How many bytes make the record whole that begins so; those of a header, where that is not there or is none."""
+    if len(data) < HEADER or not FIRST_KIND <= data[0] <= LAST_KIND or data[1] != 3:
+        return HEADER
+    size = data[3] << 8 | data[4]
+    return HEADER + size if size <= LARGEST else HEADER
+
+
+class Direction:
+    """What is known of one direction.
+
+    good      where the last record that was understood ended
+    lost      bytes are missing, or make no sense, behind `good`
+    passed    records that did not open before any did, or in an epoch before traffic; `good` stays before them
+    rank      epoch of the keys at hand: EARLY_DATA, SHAKING, TRAFFIC_DATA; -1: none yet
+    told      application data came under the keys at hand, so what is lost is application data too
+    sealed    a record came that only keys open
+    """
+
+    __slots__ = (
+        "begin", "early", "early_bytes", "end", "good", "have", "hole", "left", "lost", "message", "need", "number",
+        "opener", "passed", "pieces", "protected", "rank", "runs", "sealed", "told", "trials",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.begin = self.end = self.good = 0  # of the bytes in `pieces`; `end` is where the next one comes
+        self.have = 0
+        self.need = HEADER
+        self.runs: deque[tuple[int, Row]] = deque()
+        self.opener: Opener | None = None
+        self.number = 0
+        self.rank = -1
+        self.protected = self.told = self.lost = self.sealed = False
+        self.hole: Row | None = None
+        self.message = b""
+        self.passed = 0
+        self.trials = TRIALS
+        self.left = MOST_TRIALS
+        self.early: list[tuple[Row, bytes]] = []
+        self.early_bytes = 0
+
+    def paid(self, sizes: np.ndarray) -> None:
+        """Rows of so many bytes were said, which pay for trials."""
+        self.trials += int((sizes // BYTES_PER_TRIAL + 1).sum())
+
+    def held_rows(self) -> np.ndarray:
+        """int64[n, SEG_COLUMNS]: what brought the bytes in `pieces`, each row with its place in them."""
+        out = []
+        for begin, row in self.runs:
+            first = max(begin, self.begin)
+            new = list(row)
+            new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = HELD, first - self.begin, begin + row[SEG_LENGTH] - first
+            out.append(new)
+        return np.array(out, np.int64).reshape(-1, SEG_COLUMNS)
+
+    def keep(self, used: int, rows: np.ndarray, data: bytes) -> None:
+        """`used` bytes from `begin` on have been opened; `rows` brought what is left, `data`."""
+        self.begin += used
+        self.good = self.begin
+        self.pieces, self.have = [data] if data else [], len(data)
+        self.runs.clear()
+        at = self.begin
+        for row in rows.tolist():
+            self.runs.append((at, row))
+            at += row[SEG_LENGTH]
+        self.end = at
+        self.need = needed(data)

@@ -1,0 +1,217 @@
+"""Many records at once: rows and bytes are those that come out where each record is opened by itself.
+
+(proves: captures/tls/runs.py, captures/tls/evp.py, captures/tls/direction.py)
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from captures.forge import Write
+from captures.kernels import COMPILED
+from captures.stream_tables import (
+    DATA,
+    END,
+    GAP,
+    SEG_AT,
+    SEG_COLUMNS,
+    SEG_KEY,
+    SEG_KIND,
+    SEG_LENGTH,
+    SEG_ORDINAL,
+    SEG_SOURCE,
+    SEG_TRIGGER,
+)
+from captures.streams import Segments
+from captures.tls import ciphers, evp, runs, session
+from captures.tls.keylog import KeyLog
+from captures.tls.stage import Stage
+from tests.captures.tls.records import ALERT, HANDSHAKE, TRAFFIC, Forged, message
+from tests.captures.tls.sealing import How, Talk
+
+pytest.importorskip("cryptography", reason="TLS needs the package cryptography: pip install 'kwire[tls]'")
+
+Step = tuple[int, Write | int]
+"""A connection's slot with what it says, or with the size of a hole of its client; -1: it ends."""
+
+Told = tuple[int, int, int, int, bytes | int]
+
+
+def windows(steps: Sequence[Step], mss: int, most: int, rng: random.Random) -> list[Segments]:
+    """A row a packet, `most` rows a window; some bytes lie among the waiting ones."""
+    rows: list[tuple[int, int, bytes | int]] = []
+    for slot, step in steps:
+        if isinstance(step, int):
+            rows.append((2 * slot, GAP if step >= 0 else END, max(step, 0)))
+        else:
+            key = 2 * slot + int(not step.to_broker)
+            rows += [(key, DATA, step.data[at : at + mss]) for at in range(0, len(step.data), mss)]
+    made = []
+    for begin in range(0, len(rows), most):
+        sources: tuple[bytearray, bytearray] = (bytearray(7), bytearray(3))
+        table = []
+        for ordinal, (key, kind, data) in enumerate(rows[begin : begin + most], begin):
+            row = [0] * SEG_COLUMNS
+            row[SEG_KEY], row[SEG_KIND], row[SEG_ORDINAL], row[SEG_TRIGGER] = key, kind, ordinal, ordinal
+            if isinstance(data, int):
+                row[SEG_LENGTH] = data
+            else:
+                row[SEG_SOURCE] = int(rng.random() < 0.1)
+                row[SEG_AT], row[SEG_LENGTH] = len(sources[row[SEG_SOURCE]]), len(data)
+                sources[row[SEG_SOURCE]].extend(data)
+            table.append(row)
+        arrays = [np.frombuffer(one, np.uint8) for one in sources]
+        made.append(Segments(np.array(table, np.int64), (arrays[0], arrays[1])))
+    return made
+
+
+def told(log: bytes, steps: Sequence[Step], mss: int, most: int) -> tuple[list[Told], list[tuple[object, ...]]]:
+    """What comes out, and what is known of the connections that ended."""
+    keys = KeyLog()
+    keys.take(log)
+    stage = Stage(keys)
+    out: list[Told] = []
+    over: list[tuple[object, ...]] = []
+    for window in windows(steps, mss, most, random.Random(1)):
+        found = stage.take(window)
+        for row in found.rows.tolist():
+            at, size = row[SEG_AT], row[SEG_LENGTH]
+            said = found.sources[row[SEG_SOURCE]][at : at + size].tobytes() if row[SEG_KIND] == DATA else size
+            out.append((row[SEG_KEY], row[SEG_KIND], row[SEG_ORDINAL], row[SEG_TRIGGER], said))
+        assert [row[3] for row in out] == sorted(row[3] for row in out)
+        over += [(slot, one.taken, one.given, one.alert) for slot, one in sorted(stage.over.items())]
+    return out, over
+
+
+class Counted:
+    """How many rows were opened at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows = 0
+        many = runs.opened
+
+        def counting(*arguments: object) -> object:
+            run = many(*arguments)  # type: ignore[arg-type]
+            self.rows += run.whole
+            return run
+
+        monkeypatch.setattr(session, "opened", counting)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    if evp.context("gcm", bytes(16)) is None:
+        pytest.skip("OpenSSL's functions cannot be called here: every record is opened by itself")
+    return Counted(monkeypatch)
+
+
+WAYS = ((100, 400), (1448, 7), (1448, 10_000), (40_000, 60))
+"""Bytes of a packet, rows of a window."""
+
+
+def check(log: bytes, steps: Sequence[Step], counted: Counted, ways: Sequence[tuple[int, int]] = WAYS) -> None:
+    """The same, whatever windows and packets are, with every record by itself as the twin."""
+    for mss, rows in ways:
+        found = told(log, steps, mss, rows)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ciphers, "_many", lambda *_: None)
+            before = counted.rows
+            assert found == told(log, steps, mss, rows), (mss, rows)
+            assert counted.rows == before
+
+
+def texts(rng: random.Random, count: int) -> list[Write]:
+    return [Write(rng.random() < 0.7, rng.randbytes(rng.choice((1, 40, 300, 300, 2000, 16_384)))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("suite", [0x1301, 0x1302, 0x1303])
+def test_whole_sessions_of_tls_1_3(suite: int, counted: Counted) -> None:
+    """Three at once, with padding, tickets, key updates, empty records and alerts on the way."""
+    rng = random.Random(suite)
+    steps: list[Step] = []
+    made = [Forged(number, suite) for number in range(3)]
+    for slot, one in enumerate(made):
+        steps += [(slot, write) for write in one.shaken()]
+    for turn in range(40):
+        slot = rng.randrange(3)
+        one = made[slot]
+        for write in texts(rng, rng.choice((1, 1, 9))):
+            steps.append((slot, one.said(write, padding=rng.choice((0, 0, 0, 90)))))
+        if turn % 9 == 0:
+            steps.append((slot, Write(turn % 2 == 0, one.updated(turn % 2 == 0))))
+        if turn % 13 == 0:
+            steps.append((slot, Write(False, one.sealed(False, TRAFFIC, HANDSHAKE, message(4, bytes(150))))))
+        if turn % 11 == 0:
+            steps.append((slot, one.said(Write(True, b""), padding=turn % 2)))
+    for slot, one in enumerate(made):
+        steps += [(slot, Write(True, one.sealed(True, TRAFFIC, ALERT, b"\x02\x14"))), (slot, -1)]
+    check(b"".join(one.log for one in made), steps, counted)
+    assert counted.rows > 500
+
+
+@pytest.mark.parametrize(
+    "name", ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-CHACHA20-POLY1305"]
+)
+def test_whole_sessions_of_tls_1_2(name: str, tmp_path: Path, counted: Counted) -> None:
+    talk = Talk(How(ssl.TLSVersion.TLSv1_2, name), tmp_path)
+    steps: list[Step] = [(0, write) for write in talk.sealed(texts(random.Random(2), 40))]
+    check(talk.keys, [*steps, (0, -1)], counted)
+    assert counted.rows > 200
+
+
+def test_holes_and_damage(counted: Counted) -> None:
+    """Bytes changed, left out and put in, at random places of random sessions."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        made = Forged(seed, rng.choice((0x1301, 0x1303)))
+        steps: list[Step] = [(0, write) for write in made.shaken()]
+        for write in texts(rng, 60):
+            data = bytearray(made.said(write).data)
+            fault = rng.random()
+            if fault < 0.04:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            elif fault < 0.07 and write.to_broker:
+                steps.append((0, len(data)))
+                continue
+            elif fault < 0.09:
+                data[rng.randrange(len(data)) :] = rng.randbytes(rng.choice((0, 3, 500)))
+            steps.append((0, Write(write.to_broker, bytes(data))))
+        check(made.log, [*steps, (0, -1)], counted, ways=((1448, 60),))
+    assert counted.rows > 100
+
+
+def test_records_that_are_to_be_looked_at_cost_no_more_than_they_bring(counted: Counted) -> None:
+    """A key update after every record: what is tried in vain stays in proportion."""
+    made = Forged(3)
+    steps: list[Step] = [(0, write) for write in made.shaken()]
+    for _ in range(300):
+        steps += [(0, made.said(Write(True, b"said"))), (0, Write(True, made.updated(True)))]
+    tried = 0
+    many = runs.opened
+
+    def counting(*arguments: object) -> object:
+        nonlocal tried
+        tried += len(arguments[2])  # type: ignore[arg-type]
+        return many(*arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "opened", counting)
+        out, _ = told(made.log, steps, 1448, 10_000)
+    assert [row[4] for row in out] == [b"said"] * 300
+    assert tried < 3 * len(steps)
+
+
+def test_keys_are_given_back_and_what_is_not_there_is_none() -> None:
+    assert evp.context("ccm", bytes(16)) is None
+    assert evp.context("gcm", bytes(5)) is None
+    made = evp.context("gcm", bytes(32))
+    assert (made is not None) == (COMPILED and evp.context("gcm", bytes(16)) is not None)
+    del made
+    gc.collect()
