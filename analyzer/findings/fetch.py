@@ -497,7 +497,10 @@ def down_conversion(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
         return
-    magic, owner = table.numbers("magic"), seen.owners(table)
+    magic = table.numbers("magic")
+    if not (magic < 2).any():
+        return
+    owner = seen.owners(table)
     (where, places), amount = seen.placed(table), table.numbers("batch_bytes")
     valid = np.flatnonzero(owner >= 0)
     fresh = {places[number][0] for number in arrow.distinct(where[valid[magic[valid] == 2]]).tolist()}

@@ -55,6 +55,7 @@ def _batches(seen: Seen) -> Batches:
     if not len(table):
         none = np.zeros(0, np.int64)
         return Batches(none, none, none, [], *[none] * 9)
+    table.load((*_COLUMNS.values(), "magic"), ("side", "codec", "reason", "topic", "topic_id"))
     side, sides = table.codes("side")
     chosen = np.flatnonzero(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
     places, known = seen.placed(table)

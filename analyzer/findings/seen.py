@@ -108,7 +108,7 @@ class Seen:
         self.entry = entry
         self.name: str = entry["name"]
         self.asked = asked
-        self.memo: dict[str, Any] = {}
+        self.memo: dict[str | tuple[str, str], Any] = {}
         """What was worked out for several rules."""
         self._tables: dict[str, Table] = {}
 
@@ -311,7 +311,13 @@ class Seen:
     """(topic, partition) by place, once `partitions` was asked for."""
 
     def placed(self, rows: Table) -> tuple[np.ndarray, list[tuple[str, int]]]:
-        """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these."""
+        """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these. Worked out once."""
+        if ("placed", rows.name) not in self.memo:
+            self.memo["placed", rows.name] = self._placed(rows)
+        found: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
+        return found
+
+    def _placed(self, rows: Table) -> tuple[np.ndarray, list[tuple[str, int]]]:
         topics, names = rows.codes("topic")
         ids, by_id = rows.codes("topic_id")
         names = list(names)
@@ -329,7 +335,13 @@ class Seen:
         return inverse, places
 
     def owners(self, rows: Table) -> np.ndarray:
-        """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none."""
+        """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none. Worked out once."""
+        if ("owners", rows.name) not in self.memo:
+            self.memo["owners", rows.name] = self._owners(rows)
+        found: np.ndarray = self.memo["owners", rows.name]
+        return found
+
+    def _owners(self, rows: Table) -> np.ndarray:
         known = {name: number for number, name in enumerate(self.links)}
         link, _ = rows.codes("connection", known)
         at = [rows.numbers(name, np.int32) for name in ("exchange", "reply")]

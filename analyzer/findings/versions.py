@@ -102,7 +102,10 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
         return
-    magic, owner, (where, places) = table.numbers("magic"), seen.owners(table), seen.placed(table)
+    magic = table.numbers("magic")
+    if not (magic < 2).any():
+        return
+    owner, (where, places) = seen.owners(table), seen.placed(table)
     side, sides = table.codes("side")
     written = arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"])
     old = np.flatnonzero(written & (owner >= 0) & (magic >= 0) & (magic < 2))

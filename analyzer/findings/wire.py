@@ -119,6 +119,8 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
     told = arrow.among(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
     inside, outside = table.numbers("uncompressed_bytes"), table.numbers("batch_bytes")
     large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
+    if not (told | large).any():
+        return
     owner, (where, places) = seen.owners(table), seen.placed(table)
     for batch in np.flatnonzero(told | large).tolist():
         topic, partition = places[where[batch]]

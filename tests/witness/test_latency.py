@@ -146,11 +146,15 @@ def test_latencies_are_what_the_broker_took(every: list[Judged]) -> None:
 
 
 def test_what_was_parked_was_held_as_long(every: list[Judged]) -> None:
-    """Within 5 ms or 10 %. The aim is 99 % of Fetch and 95 % of the others: missing are replicas' fetches in a cluster
-    that was too busy to send at once what had let them go (the log counts until then, the wire until the answer came),
-    and two of thirty SyncGroups."""
+    """Within 5 ms or 10 %. The aim is 99 % of Fetch and 95 % of the others. Of 8,505 parked fetches 198 are missing: 42
+    of 3,883 of clients (98.9 % are right), 156 of 4,622 of replicas (96.6 %). 171 of them are told too long: 30 because
+    the answer came later than the broker says it sent it, the others because a busy broker (most: two clusters of three
+    on two cores) took 5 to 40 ms for its own part, which its log counts apart. The wire does not show when the wait
+    ended: the records that release a replica's fetch are acknowledged after it. 14 are told too short, five of them
+    waits that were over and that the broker ended late; 13 cannot be told. Of 30 SyncGroups two are told 9 ms too long,
+    again the broker's own part."""
     whole = together(every)
-    for key, bar in ((names.FETCH, 0.95), (names.JOIN_GROUP, 0.95), (names.SYNC_GROUP, 0.93)):
+    for key, bar in ((names.FETCH, 0.97), (names.JOIN_GROUP, 0.95), (names.SYNC_GROUP, 0.93)):
         assert whole.right[key] >= bar * whole.parked[key], (names.name(key), [one.odd for one in every])
 
 
