@@ -432,9 +432,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "findings":
         options.released = _release_of(options.target, "--target")
     module_name, function_name = _entry(options).split(":")
-    if module_name.startswith("reports."):
-        # PySpark needs pandas in places.
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _WithoutPandas]
     try:
         command: Any = getattr(__import__(module_name, fromlist=[function_name]), function_name)
         code: int = _interruptible(command, options)
@@ -541,11 +538,11 @@ def _leave_stdout() -> None:
 
 
 class _WithoutPandas:
-    """An import hook: pandas is not there."""
+    """An import hook: pandas is not there, unless PySpark is, which needs it in places."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
+        if name == "pandas" and "pyspark" not in sys.modules:
             raise ModuleNotFoundError("kwire's own process does without pandas", name=name)
 
 

@@ -109,7 +109,7 @@ def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
         json.dump(result.summary, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        from analyzer.text import summary_text
+        from analyzer.summary_text import summary_text
 
         sys.stdout.write(summary_text(result.summary, options.out))
 

@@ -92,6 +92,23 @@ def test_analysing_needs_the_light_half_of_its_libraries(records: str, tmp_path:
     arguments = ["kwire", "analyze", str(capture), "--records", records, "-o", str(tmp_path / "dataset")]
     # The first run compiles, which needs Numba.
     subprocess.run([*KWIRE, *arguments[1:-1], str(tmp_path / "warm")], cwd=ROOT, capture_output=True, check=True)
+    loaded = loaded_by(arguments)
+    assert {"analyzer.reading", "pyarrow.parquet"} <= loaded
+    assert not loaded & {"numba", "pandas", "pyarrow.compute", "pyarrow.dataset", "numpy.ma", "rich", "lark"}
+
+
+def test_a_report_of_the_embedded_engine_needs_no_more_than_that(tmp_path: Path) -> None:
+    """Neither pandas, which PyArrow would load where it can, nor anything that decodes."""
+    dataset = str(tmp_path / "dataset")
+    capture = next(SAMPLES.rglob("capture.pcap*"))
+    subprocess.run([*KWIRE, "analyze", str(capture), "-o", dataset], cwd=ROOT, capture_output=True, check=True)
+    loaded = loaded_by(["kwire", "report", dataset, "-o", str(tmp_path / "report.html"), "--engine", "embedded"])
+    assert {"duckdb", "sqlglot", "jinja2"} <= loaded
+    assert not loaded & {"numba", "pandas", "pyspark", "lark", "rich", "analyzer.bulk", "analyzer.meaning"}
+
+
+def loaded_by(arguments: list[str]) -> set[str]:
+    """The modules that a command of the console script loads."""
     program = f"""
 import contextlib, io, json, sys
 from analyzer import cli
@@ -101,9 +118,7 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
 print(json.dumps(sorted(sys.modules)))
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = set(json.loads(ran.stdout))
-    assert {"analyzer.reading", "pyarrow.parquet"} <= loaded
-    assert not loaded & {"numba", "pandas", "pyarrow.compute", "pyarrow.dataset", "numpy.ma", "rich", "lark"}
+    return set(json.loads(ran.stdout))
 
 
 def test_scapy_is_imported_by_live_capture_only_and_late() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.text import summary_text
+from analyzer.summary_text import summary_text
 from captures.forge import Segment, Write, converse
 from captures.tls import midstream
 from captures.tls.ciphers import Opener13
