@@ -36,7 +36,7 @@ from tests.shared import KWIRE, ROOT
 
 _BATCH_SECONDS = 0.002
 _BROKER_PORT = (9092).to_bytes(2, "big")
-_CLIENT_AT = 68
+_CLIENT_AT = 80
 """Where a packet that begins with a request has its client's name: an even place in its TCP segment."""
 _SOAK_RATE = 3000
 _SAMPLE_SECONDS = 10.0
