@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from analyzer import cli
 from captures.files.write import pcap
 from tests.analyzer.live.running import Running, capturing, refused, running
 from tests.live import SAMPLE, Wire, sample_records
@@ -59,12 +60,9 @@ def test_a_pipe_as_lines_of_json() -> None:
     assert [line["finding"]["code"] for line in said if "finding" in line]
 
 
-def test_a_capture_once() -> None:
-    done = subprocess.run(
-        [*KWIRE, "watch", str(SAMPLE), "--once", "--filter", "api == EndTxn"], cwd=ROOT, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    first = json.loads(done.stdout.splitlines()[0])
+def test_a_capture_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["watch", str(SAMPLE), "--once", "--filter", "api == EndTxn"]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert {line["api"] for line in first["apis"]} == {"EndTxn"}
 
 
