@@ -307,7 +307,14 @@ def _view_options(view: argparse.ArgumentParser) -> None:
     view.add_argument("--no-open", dest="open", action="store_false", help="print the address, open no browser")
     view.add_argument("--no-cache", dest="cache", action="store_false",
                       help="keep nothing on disk: what is made for the page goes when it ends")
-    view.set_defaults(run="reports.view.command:view")
+    view.set_defaults(run="reports.view.command:view", judge=_judged)
+
+
+def _judged(run: str) -> Any:
+    """What `kwire diff` says of a RUN, for the page that shows it."""
+    from replay.diff.by_exchange import differing
+
+    return differing(run)
 
 
 def _engine_option(parser: argparse.ArgumentParser) -> None:

@@ -84,9 +84,9 @@ class Lines:
             _Column("time", 1, 15 if self._absolute else 12, True, self._when),
             _Column("latency", 1, 9, True, _latency),
             _Column("mostly", 1, 8, False, _mostly),
-            _Column("api", 2, 24, False, _api),
-            _Column("client", 1, 21, False, lambda row: _end(row["client_ip"], row["client_port"])),
-            _Column("broker", 1, 21, False, lambda row: _end(row["broker_ip"], row["broker_port"])),
+            _Column("api", 2, 24, False, api),
+            _Column("client", 1, 21, False, lambda row: end(row["client_ip"], row["client_port"])),
+            _Column("broker", 1, 21, False, lambda row: end(row["broker_ip"], row["broker_port"])),
             _Column("request", 1, 9, True, lambda row: size(row["request_bytes"])),
             _Column("response", 1, 9, True, lambda row: size(row["response_bytes"])),
             _Column("id", 2, 6, True, _correlation),
@@ -107,7 +107,7 @@ class Lines:
         always = [
             column("time", self._when, (8, 15), True),
             column("latency", _latency, (8, 8), True),
-            column("api", _api, (12, 18 if width < _ROOMY else 24)),
+            column("api", api, (12, 18 if width < _ROOMY else 24)),
             column("client id", lambda row: cut(_client_id(row), widest), (9, widest)),
         ]
         sizes = [
@@ -200,7 +200,7 @@ class Lines:
         row = one.row
         lines = []
         if row["request_time"] is not None:
-            asked = f"{_api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
+            asked = f"{api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
             lines.append(f"{self._time(row['request_time'])}  > {_words(asked, subject(row), detail(one))}")
         if row["response_time"] is not None:
             line = (
@@ -252,9 +252,9 @@ class Lines:
         ends = self._ends.client(row), self._ends.broker(row)
         sender, receiver = ends if side == "request" else ends[::-1]
         if side == "request":
-            rest = _words(_api(row), "request", subject(row), detail(one, short=self._width is not None))
+            rest = _words(api(row), "request", subject(row), detail(one, short=self._width is not None))
         else:
-            rest = _words(_api(row), "response", outcome(row))
+            rest = _words(api(row), "response", outcome(row))
         when = self._time(row[f"{side}_time"]).strip()
         cells = [when, sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
         line = self._placed(zip(columns, cells, strict=True), "", rest)
@@ -364,11 +364,11 @@ class _Ends:
         if self.several_brokers or self.broker_port is None:
             return ""
         same = (row["broker_ip"], row["broker_port"]) == (self.broker_ip, self.broker_port)
-        return "" if same else f"broker {_end(row['broker_ip'], row['broker_port'])}"
+        return "" if same else f"broker {end(row['broker_ip'], row['broker_port'])}"
 
 
 def _short_end(ip: str, port: int, shared: str | None) -> str:
-    return f":{port}" if ip == shared else _end(ip, port)
+    return f":{port}" if ip == shared else end(ip, port)
 
 
 def cut(line: str, width: int) -> str:
@@ -394,9 +394,10 @@ def _words(*parts: str) -> str:
     return " ".join(filter(None, parts))
 
 
-def _api(row: Row) -> str:
-    api = row["api"] or (f"API {row['api_key']}" if row["api_key"] is not None else "?")
-    return api + (f" v{row['api_version']}" if row["api_version"] is not None else "")
+def api(row: Row) -> str:
+    """Its API and version."""
+    name = row["api"] or (f"API {row['api_key']}" if row["api_key"] is not None else "?")
+    return name + (f" v{row['api_version']}" if row["api_version"] is not None else "")
 
 
 def _latency(row: Row) -> str:
@@ -417,7 +418,8 @@ def _client_id(row: Row) -> str:
     return printable(row["client_id"] or "")
 
 
-def _end(ip: str, port: int) -> str:
+def end(ip: str, port: int) -> str:
+    """One end of a connection."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 

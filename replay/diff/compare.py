@@ -109,20 +109,21 @@ class Comparison:
         return self.compared + sum(self.skipped.values())
 
 
-def compare(pairs: Sequence[Pair]) -> Comparison:
-    """Compare two sides of the same exchanges, in order of captured time."""
-    return _Comparing(pairs).run()
+def compare(pairs: Sequence[Pair], differences: Differences | None = None) -> Comparison:
+    """Compare two sides of the same exchanges, in order of captured time. `differences`: what takes them, for who
+    wants all."""
+    return _Comparing(pairs, Comparison(Differences() if differences is None else differences)).run()
 
 
 class _Comparing:
     """The second pass: what has gone wrong so far decides what later differences follow from it."""
 
-    def __init__(self, pairs: Sequence[Pair]) -> None:
+    def __init__(self, pairs: Sequence[Pair], result: Comparison) -> None:
         self.pairs = pairs
         self.runs = pairs.runs if isinstance(pairs, Pairs) else ()
         self.place = 0  # of the pair that is compared now
         self.correspondence: Correspondence = learn(pairs)
-        self.result = Comparison()
+        self.result = result
         self.slowest: dict[str, tuple[int, dict[str, Any]]] = {}  # by API the right's answer that took longest
         # What has gone wrong, each with the difference that said so first.
         self.failed_groups: dict[str, Difference] = {}

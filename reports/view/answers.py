@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,13 +19,17 @@ from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
 from analyzer.findings.rules import SEVERITIES
 from captures.problems import Problem
-from reports.view import completing, counts, drawings, exporting, heatmap, others, trees
-from reports.view.counting import GivenUp
+from reports.view import alike, completing, counts, drawings, exporting, frames, heatmap, others, pairing, trees
+from reports.view.counting import GivenUp, wanted
 from reports.view.messages import SIDES, Messages
 from reports.view.notes import Notes
-from reports.view.tables import Tables, Wrong, key_read, key_text
+from reports.view.pairing import Pairing
+from reports.view.tables import Key, Tables, Wrong, key_read, key_text
 
 Query = Mapping[str, str]
+
+WAITED_SECONDS: Final = 0.2
+"""Between two looks at whether somebody still waits."""
 
 ROWS_AT_ONCE: Final = 1000
 """Rows of one answer: a few screens."""
@@ -48,7 +52,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class View:
     """What is looked at. `command`: how to ask the same in a terminal, a filter and the like left to be added; `first`:
-    the filter that the page begins with; `growing`: more exchanges are to come."""
+    the filter that the page begins with; `growing`: more exchanges are to come; `pairing`: what is there twice."""
 
     tables: Tables
     messages: Messages
@@ -57,6 +61,7 @@ class View:
     first: str = ""
     growing: bool = False
     notes: Notes = field(default_factory=Notes)
+    pairing: Pairing | None = None
 
 
 def answered(view: View, what: str, query: Query) -> Answer:
@@ -66,7 +71,7 @@ def answered(view: View, what: str, query: Query) -> Answer:
         return _wrong(404, Wrong(f"no such call: {what}", "API.md lists them"))
     began = time.perf_counter()
     try:
-        found = call(view, query)
+        found = call(_within(view, query), query)
     except Problem as problem:
         return _wrong(400, problem)
     except GivenUp:
@@ -74,6 +79,17 @@ def answered(view: View, what: str, query: Query) -> Answer:
     answer = found if isinstance(found, Answer) else Answer(200, _json(found))
     answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"
     return answer
+
+
+def _within(view: View, query: Query) -> View:
+    """The view of nothing but a partition, where one is asked for (TOPIC-NUMBER)."""
+    asked = query.get("partition", "")
+    if not asked:
+        return view
+    topic, _, number = asked.rpartition("-")
+    if not topic or not (number.isascii() and number.isdigit()) or len(number) > 10:
+        raise Wrong(f"partition={asked[:40]}: not TOPIC-NUMBER")
+    return replace(view, tables=view.tables.about_partition(topic, int(number)))
 
 
 def kept(view: View, content: bytes) -> Answer:
@@ -138,9 +154,18 @@ def info(view: View, query: Query) -> Any:
         "first_time": min(ends, default=None), "last_time": max(ends, default=None),
         "captures": [one["name"] for one in dataset.captures], "coverage": _safe(dataset.coverage),
         "meaning": any(one.get("meaning") for one in dataset.captures),
-        "command": list(view.command), "bytes": view.messages.at_hand,
+        "command": list(view.command), "bytes": view.messages.at_hand, "pairs": _pairs(view),
         "columns": [_column(view, column) for column in tables.EXCHANGES],
     }  # fmt: skip
+
+
+def _pairs(view: View) -> Any:
+    """What is there twice: what the sides are called, and how many pairs."""
+    pairs = view.pairing
+    if pairs is None:
+        return None
+    return {"replay": pairs.replay, "names": pairs.names, "count": int(np.count_nonzero(pairs.left & (pairs.of >= 0))),
+            "judging": pairs.judging is not None}  # fmt: skip
 
 
 def _column(view: View, column: tables.Column) -> dict[str, Any]:
@@ -231,9 +256,16 @@ def marked(view: View, query: Query) -> Any:
 
 
 def table(view: View, query: Query) -> Any:
-    """A window of another table of the dataset; `filters`: what chooses the exchanges of a row."""
+    """A window of another list: of a table of the dataset (`filters`: what chooses the exchanges of a row), or of what
+    a filter chooses its frames or its pairs (`keys`: their exchanges)."""
     start, count = _number(query, "start", 0), min(_number(query, "count", 100), ROWS_AT_ONCE)
-    return _safe(others.window(view.tables, query.get("name", ""), query.get("sort", ""), start, count))
+    name, text, sort = (query.get(one, "") for one in ("name", "filter", "sort"))
+    if name == "frames":
+        return _safe(frames.window(view.tables, text, sort, start, count))
+    if name == "pairs":
+        differing = query.get("only", "") == "differing"
+        return _safe(_paired(view).window(view.tables, text, sort, differing, start, count))
+    return _safe(others.window(view.tables, name, sort, start, count))
 
 
 def ladder(view: View, query: Query) -> Any:
@@ -263,6 +295,11 @@ def export(view: View, query: Query) -> Answer:
 def batch(view: View, query: Query) -> Any:
     """A filter for all exchanges that carry the first batch of one again; null where it has none."""
     return {"filter": others.sent_again(view.tables, key_read(query.get("key", "")))}
+
+
+def partitions(view: View, query: Query) -> Any:
+    """The partitions that an exchange names."""
+    return {"partitions": others.partitions_of(view.tables, key_read(query.get("key", "")))}
 
 
 def facets(view: View, query: Query) -> Any:
@@ -306,6 +343,80 @@ def exchange(view: View, query: Query) -> Any:
     row = view.tables.row(number)
     outcome, subject = lines.outcome(row), lines.subject(row)
     return {"key": key_text(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
+
+
+# --- what is there twice ---
+
+
+def _paired(view: View) -> Pairing:
+    if view.pairing is None:
+        raise Wrong("nothing is here twice", "a RUN of kwire replay has pairs; so have captures of both ends")
+    return view.pairing
+
+
+def _twin(view: View, key: Key) -> tuple[int, Key | None]:
+    """The row of an exchange, and its other side."""
+    pairs, row = _paired(view), view.tables.row_of(key)
+    if row is None:
+        raise Wrong("there is no such exchange", "it may be of another capture")
+    return row, None if pairs.of[row] < 0 else view.tables.key_of(int(pairs.of[row]))
+
+
+def twin(view: View, query: Query) -> Any:
+    """The other side of an exchange, what the replay did with it, and what differs as far as it was judged."""
+    pairs, key = _paired(view), key_read(query.get("key", ""))
+    row, other = _twin(view, key)
+    first = bool(pairs.left[row])
+    told = pairs.told(key if first or other is None else other)
+    return _safe({
+        "key": None if other is None else key_text(other), "first": first, "names": pairs.names,
+        "outcome": pairs.outcome(view.tables, row if first else int(pairs.of[row])),
+        "judged": pairs.judging is None or pairs.judging.done,
+        "differences": [{"text": pairing.said(one), "rule": one[5]} for one in told],
+        "sides": [_side_told(view, one) for one in ((key, other) if first else (other, key))],
+    })  # fmt: skip
+
+
+def _side_told(view: View, key: Key | None) -> Any:
+    """What a pair's line says of one side."""
+    row = None if key is None else view.tables.row_of(key)
+    if row is None:
+        return None
+    told = view.tables.row(row)
+    return {"outcome": lines.outcome(told), "latency_us": told["latency_us"]}
+
+
+def differences(view: View, query: Query) -> Any:
+    """The fields in which one side's message differs from the other's: places in both trees."""
+    key, side = key_read(query.get("key", "")), _side(query)
+    _, other = _twin(view, key)
+    if other is None:
+        return {"total": 0, "differences": []}
+    found, total = alike.differences(*(view.messages.of(one).tree(side)[0] for one in (key, other)))
+    return {"total": total, "differences": [one._asdict() for one in found]}
+
+
+def counterpart(view: View, query: Query) -> Any:
+    """Where the other side has a field; null: nowhere."""
+    key, side = key_read(query.get("key", "")), _side(query)
+    _, other = _twin(view, key)
+    if other is None:
+        return {"path": None}
+    here, there = (view.messages.of(one).tree(side)[0] for one in (key, other))
+    return {"path": alike.counterpart(here, there, _path(query))}
+
+
+def judged(view: View, query: Query) -> Any:
+    """What `kwire diff` says of a RUN, waited for: its verdict in a line, and how many pairs came to what."""
+    pairs = _paired(view)
+    if pairs.judging is not None:
+        while not pairs.judging.wait(WAITED_SECONDS):
+            wanted()
+    found = pairs.verdicts(view.tables)[pairs.left]
+    return {
+        "verdict": "" if pairs.judging is None else pairs.judging.line,
+        "counts": {name: int(np.count_nonzero(found == at)) for at, name in enumerate(pairing.VERDICTS)},
+    }  # fmt: skip
 
 
 def findings(view: View, query: Query) -> Any:
@@ -376,5 +487,7 @@ CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
     "message": message, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,
-    "marked": marked, "ladder": ladder, "timeline": timeline, "export": export,
+    "marked": marked, "ladder": ladder, "timeline": timeline, "export": export, "twin": twin,
+    "partitions": partitions,
+    "differences": differences, "counterpart": counterpart, "judged": judged,
 }  # fmt: skip

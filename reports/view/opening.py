@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,7 @@ from captures.cache import cache_root
 from captures.files import CaptureError, capture_points, urls
 from captures.problems import Problem
 from reports.output import name_of
-from reports.view import columns
+from reports.view import columns, pairing
 from reports.view.answers import View
 from reports.view.messages import Captures, Messages
 from reports.view.notes import Notes
@@ -110,7 +110,10 @@ def _of_dataset(source: str, options: argparse.Namespace, stack: contextlib.Exit
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
     tables, messages = _tables(dataset, folder / "columns", _captures_of(dataset))
     notes = Notes.kept(_notes(options, os.path.realpath(source)))
-    return View(tables, messages, name_of(source), ("kwire", "view", source), options.filter or "", notes=notes)
+    judge = getattr(options, "judge", None)
+    pairs = pairing.paired(tables, judge and (lambda: pairing.Judging(judge, source)))
+    command = ("kwire", "view", source)
+    return View(tables, messages, name_of(source), command, options.filter or "", notes=notes, pairing=pairs)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ class _Asked:
 
     def view(self) -> View:
         """The view of all."""
-        return self.named(*_tables(open_dataset(self.made), self.folder / "columns", self.captures))
+        tables, messages = _tables(open_dataset(self.made), self.folder / "columns", self.captures)
+        return replace(self.named(tables, messages), pairing=pairing.paired(tables))
 
     def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
         """A view of these captures."""

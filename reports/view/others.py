@@ -16,6 +16,9 @@ from analyzer.dataset import readable
 from reports.view.naming import moment, quoted
 from reports.view.tables import OTHER_ROWS, Key, Tables, Wrong
 
+NAMED: Final = 100
+"""Partitions of an exchange that are named."""
+
 SENT_AGAIN: Final = 100
 """Exchanges with the same batch that are named."""
 
@@ -69,6 +72,20 @@ FILTERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "transactions": lambda row: _equal("transactional_id", row["transactional_id"]) + _between(row),
 }
 """Tables that are shown beside the exchanges, and the filter that chooses the exchanges of a row."""
+
+
+def partitions_of(tables: Tables, key: Key) -> list[str]:
+    """The partitions that an exchange names, as TOPIC-NUMBER."""
+    import pyarrow.compute as pc
+
+    capture, connection, number, _ = key
+    field = pc.field
+    here = (field("capture") == capture) & (field("connection") == connection) & (field("exchange") == number)
+    with readable(tables.dataset.path, "partitions"):
+        columns = ["topic", "topic_id", "partition"]
+        rows = [] if number is None else tables.dataset.partitions.to_table(columns, filter=here).to_pylist()
+    found = ((row["topic"] or tables.topic_names.get(row["topic_id"] or "", ""), row["partition"]) for row in rows)
+    return [f"{topic}-{place}" for topic, place in dict.fromkeys(found) if topic and place is not None][:NAMED]
 
 
 def sent_again(tables: Tables, key: Key) -> str | None:

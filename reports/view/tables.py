@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from analyzer import tables
 from analyzer.dataset import StoredDataset, readable
@@ -39,6 +41,9 @@ FILTERED: Final = 1 << 18
 AT_ONCE: Final = 300_000
 """Rows that are sorted while one waits: that takes a few hundredths of a second."""
 
+_ORDINALS: Final = 40
+"""Bits of a number that hold an exchange's ordinal in its connection; the others hold the connection's."""
+
 OTHER_ROWS: Final = 100_000
 """Rows of a small table (connections, findings) that are read; the page says where there are more."""
 
@@ -53,22 +58,26 @@ class Wrong(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows (uint32, in order of the requests) that a filter chooses; `every`: all there are."""
+    """Rows (uint32, in order of the requests) that a filter chooses; `every`: all there are; `name`: what tells it from
+    others (the filter, and what it is within)."""
 
     text: str
     rows: np.ndarray
     every: bool
+    name: str
 
 
 @dataclass
 class Tables:
     """A dataset as the page sees it. `bodies`: keys of the exchanges that match a filter, of those that may,
-    for filters that ask for what only bodies say; None where there are none at hand."""
+    for filters that ask for what only bodies say; None where there are none at hand. `part`: a topic and a partition,
+    to look at nothing but the exchanges that are about it (`about_partition`)."""
 
     dataset: StoredDataset
     columns: Columns
     topic_names: Mapping[str, str]
     bodies: Callable[[str, np.ndarray], Iterable[Key]] | None = None
+    part: tuple[str, int] | None = None
     _kept: Kept = field(default_factory=lambda: Kept(KEPT_BYTES))
     _places: dict[str, dict[str, int]] = field(default_factory=dict)
     _sorting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "sorting"))
@@ -90,7 +99,35 @@ class Tables:
         asked = self.parse(text)
         said = "" if asked is None else str(asked)
         rows = self._kept.made((said, ""), lambda: self._choose(asked))
-        return Selection(said, rows, len(rows) == self.columns.n)
+        if self.part is None:
+            return Selection(said, rows, len(rows) == self.columns.n, said)
+        name = f"{said}\0{self.part}"
+        rows = self._kept.made((name, ""), lambda: np.intersect1d(rows, self._of_partition(), assume_unique=True))
+        return Selection(said, rows, False, name)
+
+    def about_partition(self, topic: str, partition: int) -> Tables:
+        """The same, of which nothing is looked at but exchanges about a partition: of its producers, its consumers and
+        its followers, and what asked for its offsets."""
+        return replace(self, part=(topic, partition))
+
+    def _of_partition(self) -> np.ndarray:
+        """uint32: rows about the partition, by the table `partitions`."""
+        assert self.part is not None
+        topic, partition = self.part
+
+        def make() -> np.ndarray:
+            field = pc.field
+            ids = [one for one, name in self.topic_names.items() if name == topic]
+            with readable(self.dataset.path, "partitions"):
+                found = self.dataset.partitions.to_table(
+                    columns=["capture", "connection", "exchange"],
+                    filter=((field("topic") == topic) | field("topic_id").isin(ids))
+                    & (field("partition") == partition),
+                )
+            rows = self.joined(found)
+            return np.unique(rows[rows >= 0]).astype(np.uint32)
+
+        return self._kept.made((str(self.part), "partition"), make)
 
     def _choose(self, asked: evaluation.Filter | None) -> np.ndarray:
         if asked is None:
@@ -148,11 +185,11 @@ class Tables:
         if not sort:
             return selection
         order = self._whole(selection, sort)
-        return Selection(selection.text, selection.rows[order], selection.every)
+        return Selection(selection.text, selection.rows[order], selection.every, selection.name)
 
     def _order(self, selection: Selection, sort: str) -> np.ndarray | None:
         """The whole order, if it is quickly there; else it is begun, and None."""
-        name = (selection.text, sort)
+        name = (selection.name, sort)
         order = self._kept.get(name)
         if order is not None:
             return order
@@ -167,11 +204,11 @@ class Tables:
         try:
             self._whole(selection, sort)
         finally:
-            self._sorted.discard((selection.text, sort))
+            self._sorted.discard((selection.name, sort))
 
     def _whole(self, selection: Selection, sort: str) -> np.ndarray:
         """Places in the selection's rows, in order."""
-        return self._kept.made((selection.text, sort), lambda: orders.whole(self._keys(selection, sort)))
+        return self._kept.made((selection.name, sort), lambda: orders.whole(self._keys(selection, sort)))
 
     def _keys(self, selection: Selection, sort: str) -> np.ndarray:
         """What the rows are sorted by."""
@@ -183,7 +220,7 @@ class Tables:
             return orders.keys(lambda part: numbers(part if rows is None else rows[part]), len(selection.rows), low,
                                high, descending)  # fmt: skip
 
-        return self._kept.made((selection.text, f"keys {sort}"), make)
+        return self._kept.made((selection.name, f"keys {sort}"), make)
 
     def _sortable(self, column: str) -> tuple[Callable[[Any], np.ndarray], int, int]:
         """Numbers of some rows in the order of a column's values, the smallest of their type where there is none; from
@@ -241,11 +278,10 @@ class Tables:
         columns = self.columns
         code = []
         for name, value in zip(("capture", "connection"), key[:2], strict=True):
-            if name not in self._places:
-                self._places[name] = {value: place for place, value in enumerate(columns.values[name])}
-            if value not in self._places[name]:
+            place = self._places_of(name).get(value)
+            if place is None:
                 return None
-            code.append(self._places[name][value])
+            code.append(place)
         of_connection = self._rows_of(*code)
         same = np.ones(len(of_connection), np.bool_)
         for name, number in zip(("exchange", "reply"), key[2:], strict=True):
@@ -254,6 +290,49 @@ class Tables:
             same &= column[of_connection] == (least if number is None else number)
         found = of_connection[same]
         return int(found[0]) if len(found) else None
+
+    def joined(self, found: pa.Table) -> np.ndarray:
+        """int64[k]: of each row of a table with `capture`, `connection` and `exchange`, the row of its exchange; -1:
+        none."""
+        codes = []
+        for name in ("capture", "connection"):
+            places = self._places_of(name)
+            column = found.column(name).dictionary_encode().unify_dictionaries().combine_chunks()
+            known = np.array([places.get(value, -1) for value in column.dictionary.to_pylist()] + [-1], np.int64)
+            codes.append(known[pc.fill_null(column.indices, len(known) - 1).to_numpy(zero_copy_only=False)])
+        numbers = found.column("exchange").combine_chunks()
+        numbers = pc.fill_null(numbers, -1).to_numpy(zero_copy_only=False)
+        return self.rows_by(self.packed(codes[0], codes[1], numbers))
+
+    def packed(self, captures: np.ndarray, connections: np.ndarray, exchanges: np.ndarray) -> np.ndarray:
+        """int64: an exchange's capture, connection (codes) and ordinal as one number; -1 where one of them is none."""
+        links = captures.astype(np.int64) * len(self.columns.values["connection"]) + connections
+        known = (captures >= 0) & (connections >= 0) & (exchanges >= 0) & (exchanges < 1 << _ORDINALS)
+        return np.where(known, links << _ORDINALS | exchanges, -1)
+
+    def rows_by(self, packed: np.ndarray) -> np.ndarray:
+        """int64: the rows of what is `packed`; -1: there is none."""
+
+        def all_of_them() -> np.ndarray:
+            codes, exchanges = self.columns.codes, self.columns.integers["exchange"].astype(np.int64)
+            return self.packed(codes["capture"], codes["connection"], exchanges)
+
+        order = self._kept.made(("", "rows by exchange"), lambda: np.argsort(all_of_them(), kind="stable"))
+        there = self._kept.made(("", "exchanges in order"), lambda: all_of_them()[order])
+        if not len(there):
+            return np.full(len(packed), -1)
+        at = np.minimum(np.searchsorted(there, packed), len(there) - 1)
+        return np.where((packed >= 0) & (there[at] == packed), order[at], -1)
+
+    def made(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What is kept under a name, else made."""
+        return self._kept.made(("", name), make)
+
+    def _places_of(self, name: str) -> dict[str, int]:
+        """Codes of a column's values."""
+        if name not in self._places:
+            self._places[name] = {value: place for place, value in enumerate(self.columns.values[name])}
+        return self._places[name]
 
     def _rows_of(self, capture: int, connection: int) -> np.ndarray:
         """Rows of a connection."""

@@ -64,6 +64,12 @@ def replay_capture(
     return Replayed(out, result, found, compare(found), notes)
 
 
+def replayed_at(capture: Path, port: int, out: Path) -> None:
+    """Replay a capture at a server of the test's own, as fast as answers allow."""
+    chosen = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
+    asyncio.run(run.replay(run.read(capture), chosen, link.tcp(), out, []))
+
+
 def _later(sessions: Sequence[Session], seconds: float) -> list[Session]:
     start = min(one.sent_ns for session in sessions for one in session.requests) + round(seconds * 1e9)
     kept = [

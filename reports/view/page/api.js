@@ -11,6 +11,20 @@ export class Refused extends Error {
   }
 }
 
+/** What every filter looks within: a partition, as TOPIC-NUMBER; empty: everything. */
+export const within = { partition: "" };
+
+/**
+ * A query as an address has it.
+ * @param {Record<string, string | number>} query
+ */
+export function worded(query) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) if (value !== "") words.set(name, String(value));
+  if ("filter" in query && within.partition) words.set("partition", within.partition);
+  return words;
+}
+
 /**
  * @param {string} what
  * @param {Record<string, string | number>} query
@@ -19,11 +33,9 @@ export class Refused extends Error {
  * @returns {Promise<Response>}
  */
 async function answer(what, query, signal, body) {
-  const words = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) if (value !== "") words.set(name, String(value));
   let response;
   try {
-    response = await fetch(`/api/1/${what}?${words}`, { signal, cache: "no-store", method: body === undefined ? "GET" : "PUT", body });
+    response = await fetch(`/api/1/${what}?${worded(query)}`, { signal, cache: "no-store", method: body === undefined ? "GET" : "PUT", body });
   } catch (failure) {
     if (failure instanceof DOMException && failure.name === "AbortError") throw failure;
     throw new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" });

@@ -1,18 +1,28 @@
-/** The chosen exchange: its two messages as trees, and the bytes of one of them, linked both ways. */
+/**
+ * The chosen exchange: two messages as trees, and the bytes of one of them, linked both ways. The messages are its
+ * request and its response; or, of what is there twice, the same message on both sides, with what differs.
+ */
 
 import { ask } from "./api.js";
 import { spent } from "./columns.js";
 import { element } from "./frame.js";
 import { Hex } from "./hex.js";
-import { counted, printable, size } from "./text.js";
+import { counted, duration, printable, size } from "./text.js";
 import { Tree } from "./tree.js";
 
 /** @import { Column, Row } from "./columns.js" */
 /** @import { Node } from "./tree.js" */
-/** @typedef {{key: string, side: string, path: string}} Shown the part of the page's state that this is about */
+/** @typedef {{key: string, side: string, path: string, against: string}} Shown the part of the page's state that this is about */
+/** @typedef {"request" | "response"} Pane the places of the two trees, called after what they show as a rule */
+/** @typedef {{key: string, side: string}} Place a message */
+/** @typedef {{key: string | null, first: boolean, names: [string, string], judged: boolean, outcome: any, differences: {text: string, rule: string | null}[], sides: ({outcome: string, latency_us: number | null} | null)[]}} Twin */
 
-export const SIDES = /** @type {const} */ (["request", "response"]);
+const PANES = /** @type {const} */ (["request", "response"]);
+const SIGNS = /** @type {Record<string, string>} */ ({ changed: "≠", left: "−", right: "+" });
 const BUSY_MS = 150;
+const SAID = 4;
+/** Differences that are told in words; the trees have them all. */
+
 const REST_MS = 60;
 /** Messages are asked for when the keys rest so long. */
 
@@ -25,67 +35,110 @@ export class Detail {
    * @param {(text: string, bad?: boolean) => void} to.tell
    * @param {() => string} to.told what is told now
    * @param {(failure: unknown) => void} to.failed
-   * @param {() => {bytes: boolean, columns: Map<string, Column>}} to.now are messages at hand?
+   * @param {() => {bytes: boolean, columns: Map<string, Column>, pairs: boolean}} to.now are messages at hand? is anything
+   *   there twice?
    */
   constructor(state, to) {
     this.state = state;
     this.to = to;
-    /** Bytes of each side of the chosen exchange. */
+    /** Bytes of each message, and which messages they are. */
     this.lengths = { request: 0, response: 0 };
+    /** @type {Record<Pane, Place>} */
+    this.places = { request: { key: "", side: "request" }, response: { key: "", side: "response" } };
+    /** @type {Pane} */
+    this.pane = "request";
     /** Rounds of asking for messages: only the last one counts. */
     this.round = 0;
     this.timer = 0;
-    const [request, response] = SIDES.map((side) => new Tree(element(side), side, {
-      chosen: (node, path) => this.chosen(side, node, path), menu: to.menu, failed: to.failed,
+    const [request, response] = PANES.map((pane) => new Tree(element(pane), pane, {
+      chosen: (node, path) => this.chosen(pane, node, path), menu: to.menu, failed: to.failed,
     }));
     this.trees = { request: /** @type {Tree} */ (request), response: /** @type {Tree} */ (response) };
     this.bytes = new Hex(element("bytes"), {
-      chosen: (offset) => void ask("field", { key: state.key, side: this.bytes.side, offset })
-        .then(({ path }) => this.tree(this.bytes.side).reveal(path)).catch(to.failed),
+      chosen: (offset) => void ask("field", { ...this.places[this.pane], offset })
+        .then(({ path }) => this.trees[this.pane].reveal(path)).catch(to.failed),
       failed: to.failed,
     });
     for (const button of document.querySelectorAll("button.side")) {
-      if (button instanceof HTMLElement) button.addEventListener("click", () => this.other(button.dataset.side ?? "request"));
+      if (button instanceof HTMLElement) button.addEventListener("click", () => this.enter(button.dataset.side ?? "request"));
     }
   }
 
-  /** @param {string} side */
-  tree(side) {
-    return side === "response" ? this.trees.response : this.trees.request;
+  /** Do both trees show one side's message, as it is here and there? */
+  get paired() {
+    return Boolean(this.state.against) && this.to.now().pairs;
   }
 
   /**
-   * @param {string} side
+   * @param {Pane} pane
    * @param {Node | null} node
    * @param {number[]} path
    */
-  chosen(side, node, path) {
+  chosen(pane, node, path) {
     if (!node) return;
-    this.to.become({ side, path: path.join(".") });
-    this.turn(side);
+    if (!this.paired) this.to.become({ side: pane, path: path.join(".") });
+    else {
+      if (this.places[pane].key === this.state.key) this.to.become({ path: path.join(".") });
+      void this.follow(pane, path);
+    }
+    this.turn(pane);
     this.bytes.mark(node.start, node.end);
     this.to.tell(`${node.name}: ${node.type}, ` + (node.start === node.end ? "no bytes of its own here (compressed)" : `bytes ${node.start} to ${node.end} (${size(node.end - node.start)})`));
   }
 
   /**
-   * Look at one side.
-   * @param {string} side
+   * The same field on the other side, beside it.
+   * @param {Pane} pane
+   * @param {number[]} path
    */
-  turn(side) {
-    element("detail").dataset.side = side;
-    for (const button of document.querySelectorAll("button.side")) {
-      if (button instanceof HTMLElement) button.setAttribute("aria-pressed", String(button.dataset.side === side));
+  async follow(pane, path) {
+    try {
+      const found = await ask("counterpart", { ...this.places[pane], path: path.join(".") });
+      if (found.path) await this.trees[pane === "request" ? "response" : "request"].reveal(found.path, true);
+    } catch (failure) {
+      this.to.failed(failure);
     }
-    const total = side === "response" ? this.lengths.response : this.lengths.request;
-    this.bytes.show(this.state.key, side, total);
+  }
+
+  /**
+   * Look at the bytes of one message.
+   * @param {Pane} pane
+   */
+  turn(pane) {
+    this.pane = pane;
+    element("detail").dataset.side = pane;
+    for (const button of document.querySelectorAll("button.side")) {
+      if (button instanceof HTMLElement) button.setAttribute("aria-pressed", String(button.dataset.side === pane));
+    }
+    const total = this.lengths[pane], { key, side } = this.places[pane];
+    this.bytes.show(key, side, total);
     element("about-bytes").textContent = total ? `${counted(total)} bytes` : "no bytes";
   }
 
-  /** @param {string} side */
-  other(side) {
-    this.turn(side);
-    this.to.become({ side });
-    element(side).focus();
+  /**
+   * Into one of the trees.
+   * @param {string} name
+   */
+  enter(name) {
+    const pane = name === "response" ? "response" : "request";
+    this.turn(pane);
+    if (!this.paired) this.to.become({ side: pane });
+    element(pane).focus();
+  }
+
+  /** The other message: of two sides, both show it. */
+  other() {
+    const side = this.state.side === "request" ? "response" : "request";
+    if (!this.paired) return this.enter(side);
+    this.to.become({ side, path: "" });
+    void this.messages();
+  }
+
+  /** Both sides of what is there twice, or the two messages of one. */
+  beside() {
+    if (!this.to.now().pairs) return this.to.tell("nothing is here twice: a RUN of kwire replay has pairs, and captures of both ends");
+    this.to.become({ against: this.state.against ? "" : "twin", path: "" });
+    void this.messages();
   }
 
   /** @param {Row} row */
@@ -106,40 +159,110 @@ export class Detail {
 
   async messages() {
     clearTimeout(this.timer);
-    const mine = ++this.round, { key, side, path } = this.state, { tell, told } = this.to;
+    const mine = ++this.round, { key, side, path } = this.state, { tell, told } = this.to, { paired } = this;
     if (!key) return;
+    /** @type {Twin | null} */
+    let twin = null;
+    try {
+      if (paired) twin = await ask("twin", { key });
+    } catch (failure) {
+      return this.to.failed(failure);
+    }
+    if (mine !== this.round) return;
+    this.placed(key, side, twin);
     if (!this.to.now().bytes) {
-      for (const one of SIDES) element(`about-${one}`).textContent = "not in this dataset";
+      for (const one of PANES) element(`about-${one}`).textContent = "not in this dataset";
       return tell("the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
     }
     const reading = "reading the messages …", before = told();
     const busy = setTimeout(() => { if (told() === before) tell(reading); }, BUSY_MS); // else it said more since
-    const found = await Promise.allSettled(SIDES.map((one) => ask("message", { key, side: one })));
+    const found = await Promise.allSettled(PANES.map((pane) => this.places[pane].key ? ask("message", this.places[pane]) : null));
     clearTimeout(busy);
     if (mine !== this.round) return;
     if ([before, reading].includes(told())) tell("");
-    SIDES.forEach((name, at) => this.show(name, key, /** @type {PromiseSettledResult<any>} */ (found[at])));
-    this.turn(side);
-    if (path) await this.tree(side).reveal(path.split(".").map(Number)).catch(this.to.failed);
+    PANES.forEach((pane, at) => this.show(pane, /** @type {PromiseSettledResult<any>} */ (found[at])));
+    const pane = !twin ? (side === "response" ? "response" : "request") : twin.first ? "request" : "response";
+    this.turn(pane);
+    if (twin?.key) await this.differing(mine, !path);
+    if (path && mine === this.round) await this.trees[pane].reveal(path.split(".").map(Number)).catch(this.to.failed);
+  }
+
+  /**
+   * What the trees show, and how that is called.
+   * @param {string} key
+   * @param {string} side
+   * @param {Twin | null} twin
+   */
+  placed(key, side, twin) {
+    const [one, other] = twin?.first === false ? [twin.key ?? "", key] : [key, twin ? twin.key ?? "" : key];
+    this.places = { request: { key: one, side: twin ? side : "request" }, response: { key: other, side: twin ? side : "response" } };
+    PANES.forEach((pane, at) => {
+      element(`title-${pane}`).textContent = twin ? `${printable(twin.names[at] ?? "")}: ${side}` : pane;
+      const button = document.querySelector(`button.side[data-side=${pane}]`);
+      if (button) button.textContent = twin ? printable(twin.names[at] ?? "") : pane;
+    });
+    const box = element("pair");
+    box.hidden = !twin;
+    if (twin) box.replaceChildren(...this.said(twin));
+  }
+
+  /**
+   * A pair in words.
+   * @param {Twin} twin
+   */
+  said({ names, sides, outcome, differences, judged }) {
+    const told = names.map((name, at) => {
+      const one = sides[at];
+      return `${name}: ${one ? `${one.outcome}${one.latency_us === null ? "" : ` after ${duration(one.latency_us)}`}` : "not there"}`;
+    });
+    if (outcome) told.push([outcome.action, outcome.rule && `by ${outcome.rule}`, outcome.reason, outcome.retries.length ? `sent again: ${outcome.retries.join(", ")}` : ""].filter(Boolean).join(" "));
+    if (!judged) told.push("being compared …");
+    const said = [line("", told.join(" · "))];
+    for (const one of differences.slice(0, SAID)) said.push(line(one.rule ? "expected" : "different", `${one.rule ? "expected" : "different"}: ${one.text}`));
+    if (differences.length > SAID) said.push(line("", `and ${counted(differences.length - SAID)} more`));
+    return said;
+  }
+
+  /**
+   * Mark what differs.
+   * @param {number} mine round
+   * @param {boolean} first bring the first one into sight
+   */
+  async differing(mine, first) {
+    try {
+      const { total, differences } = await ask("differences", this.places.request);
+      if (mine !== this.round) return;
+      for (const pane of PANES) {
+        const here = pane === "request" ? "left" : "right";
+        this.trees[pane].mark(differences.flatMap((/** @type {any} */ one) => one[here] ? [[one[here], SIGNS[one.what] ?? "≠"]] : []));
+      }
+      this.to.tell(total ? `${counted(total)} ${total === 1 ? "field differs" : "fields differ"} byte by byte: ≠ other value, − and + on one side only; ids, offsets and times that a target assigns are among them` : "every field is the same on both sides");
+      const one = differences[0];
+      if (!first || !one) return;
+      if (one.left) await this.trees.request.reveal(one.left, true);
+      if (one.right) await this.trees.response.reveal(one.right, true);
+    } catch (failure) {
+      this.to.failed(failure);
+    }
   }
 
   /**
    * One message, or why there is none.
-   * @param {"request" | "response"} name
-   * @param {string} key
+   * @param {Pane} pane
    * @param {PromiseSettledResult<any>} found
    */
-  show(name, key, found) {
-    const about = element(`about-${name}`), tree = this.trees[name];
-    if (found.status === "rejected") {
-      this.lengths[name] = 0;
+  show(pane, found) {
+    const about = element(`about-${pane}`), tree = this.trees[pane], { key, side } = this.places[pane];
+    if (found.status === "rejected" || !found.value) {
+      this.lengths[pane] = 0;
       tree.empty();
-      about.textContent = found.reason instanceof Error ? printable(found.reason.message) : "";
-      return this.to.failed(found.reason);
+      about.textContent = found.status === "fulfilled" ? "not there" : found.reason instanceof Error ? printable(found.reason.message) : "";
+      if (found.status === "rejected") this.to.failed(found.reason);
+      return;
     }
     const { bytes, incomplete, reason, source } = found.value;
-    this.lengths[name] = bytes;
-    tree.show(key, found.value);
+    this.lengths[pane] = bytes;
+    tree.show(key, side, found.value);
     const notes = [bytes ? size(bytes) : "", incomplete ? "bytes are missing" : "", reason ?? "", bytes ? `from ${source}` : ""];
     about.textContent = printable(notes.filter(Boolean).join(" · "));
   }
@@ -154,4 +277,15 @@ export class Detail {
     const tree = Object.values(this.trees).find((one) => one.box === at);
     return tree ? tree.pressed(event) : false;
   }
+}
+
+/**
+ * @param {string} kind
+ * @param {string} text
+ */
+function line(kind, text) {
+  const made = document.createElement("p");
+  if (kind) made.className = kind;
+  made.textContent = printable(text);
+  return made;
 }

@@ -1,5 +1,7 @@
 /** What is chosen, as a file: the forms that there are. */
 
+import { worded } from "./api.js";
+
 /**
  * @param {string} filter
  * @param {string} sort
@@ -13,7 +15,7 @@ export function forms(filter, sort, bytes) {
     text: text ?? "",
     does: () => {
       const link = document.createElement("a");
-      link.href = `/api/1/export?${new URLSearchParams({ filter, sort, format: format ?? "" })}`;
+      link.href = `/api/1/export?${worded({ filter, sort, format: format ?? "" })}`;
       link.download = "";
       link.click();
     },

@@ -1,6 +1,6 @@
 /** Latencies over time of what the filter chooses, on a canvas: held ones hatched; a cell or a span becomes a filter. */
 
-import { grid } from "./api.js";
+import { grid, within } from "./api.js";
 import { Picture } from "./picture.js";
 import { counted, duration, moment, since } from "./text.js";
 
@@ -83,6 +83,7 @@ export class Heat extends Picture {
     this.grid = null;
     /** Columns that were asked for. */
     this.asked = 0;
+    this.partition = "";
     this.column = 0;
     this.bucket = 0;
     /** The column where a span began; -1: none. */
@@ -112,8 +113,9 @@ export class Heat extends Picture {
    * @param {boolean} [again] there may be more of it
    */
   async show(filter, begin, again = false) {
-    const same = filter === this.filter && this.grid && !again;
+    const same = filter === this.filter && within.partition === this.partition && this.grid && !again;
     this.filter = filter;
+    this.partition = within.partition;
     this.begin = begin;
     const width = this.wanted();
     if (width < 1 || (same && width === this.asked)) return this.draw();

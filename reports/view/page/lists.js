@@ -2,47 +2,73 @@
 
 import { ask, givenUp } from "./api.js";
 import { Rows, heading, menuKey, moved, say } from "./rows.js";
-import { counted, duration, moment, printable, size } from "./text.js";
+import { counted, duration, moment, printable, since, size } from "./text.js";
 
 const BLOCK = 100;
 const HEIGHT = 22;
 
-/** @typedef {{name: string, kind: string, about: string}} About */
+/** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null}} About */
+
+/**
+ * What is listed: `name` of a list, of what a filter chooses where it follows that; `only`: pairs that differ.
+ * @typedef {{name: string, sort: string, filter: string, only: string}} Listed
+ */
+
+/**
+ * @typedef {object} To
+ * @property {(filter: string) => void} taken the exchanges of a row are wanted
+ * @property {(key: string, side: string | undefined) => void} chosen a row that is an exchange's
+ * @property {() => void} entered and that is to be looked into
+ * @property {(filter: string, text: string, x: number, y: number) => void} menu
+ * @property {(text: string) => void} counted
+ * @property {(failure: unknown) => void} failed
+ * @property {() => number} began when the capture began
+ */
+
+/** Widths of columns, in characters, where what is in them does not say. */
+const WIDTHS = /** @type {Record<string, number>} */ ({ time: 28, since: 14, duration: 10, size: 10 });
+const WIDEST = 44;
 
 /**
  * A value as text.
  * @param {About} column
  * @param {any} value
+ * @param {number} [start] when the capture began
  * @returns {string}
  */
-export function shown(column, value) {
+export function shown(column, value, start = 0) {
   if (value === null || value === undefined) return "";
   if (column.kind === "time") return moment(value);
+  if (column.kind === "since") return since(value, start);
   if (column.kind === "duration") return duration(value);
   if (column.kind === "size") return size(value);
   return printable(String(value));
+}
+
+/**
+ * What a column is called.
+ * @param {About} column
+ */
+function headed({ name, title }) {
+  return title || name.replace(/_(us|bytes)$/, "").replaceAll("_", " ");
 }
 
 export class Lists {
   /**
    * @param {HTMLElement} box
    * @param {HTMLElement} head
-   * @param {object} to
-   * @param {(filter: string) => void} to.taken the exchanges of a row are wanted
-   * @param {(filter: string, text: string, x: number, y: number) => void} to.menu
-   * @param {(text: string) => void} to.counted
-   * @param {(failure: unknown) => void} to.failed
+   * @param {To} to
    */
   constructor(box, head, to) {
     this.box = box;
     this.head = head;
     this.to = to;
-    this.name = "";
-    this.sort = "";
+    /** @type {Listed} */
+    this.asked = { name: "", sort: "", filter: "", only: "" };
     this.index = -1;
     /** @type {About[]} */
     this.about = [];
-    /** @type {Map<number, {columns: Record<string, any[]>, filters: string[]}>} */
+    /** @type {Map<number, {columns: Record<string, any[]>, filters?: string[], keys?: string[], sides?: string[]}>} */
     this.blocks = new Map();
     this.stop = new AbortController();
     /** @type {Set<number>} */
@@ -58,41 +84,38 @@ export class Lists {
     box.addEventListener("dblclick", (event) => this.take(this.rows.at(event)));
     head.addEventListener("click", (event) => {
       const name = event.target instanceof HTMLElement ? event.target.dataset.id : undefined;
-      if (name) void this.show(this.name, this.sort === name ? `-${name}` : this.sort === `-${name}` ? "" : name);
+      const { sort } = this.asked;
+      if (!name || this.about.find((one) => one.name === name)?.sorted === false) return;
+      void this.show({ ...this.asked, sort: sort === name ? `-${name}` : sort === `-${name}` ? "" : name });
     });
   }
 
-  /**
-   * @param {string} name of a table
-   * @param {string} [sort]
-   */
-  async show(name, sort = "") {
+  /** @param {Listed} asked */
+  async show(asked) {
     this.stop.abort();
     this.stop = new AbortController();
     try {
-      const found = await ask("table", { name, sort, count: BLOCK }, this.stop.signal);
-      this.name = name;
-      this.sort = sort;
+      const found = await ask("table", { ...asked, count: BLOCK }, this.stop.signal);
+      this.asked = asked;
       this.index = -1;
       this.blocks = new Map([[0, found]]);
       this.coming.clear();
       // Columns that say nothing in what is seen first are left out.
       this.about = found.about.filter((/** @type {About} */ one) => one.name !== "capture" && found.columns[one.name].some((/** @type {any} */ value) => value !== null && value !== 0 && value !== false));
-      const widths = this.about.map((one) => `${{ time: 28, duration: 10, size: 10 }[one.kind] ?? Math.min(44, Math.max(one.name.length + 2, ...found.columns[one.name].map((/** @type {any} */ value) => String(value ?? "").length + 1)))}ch`);
+      const widths = this.about.map((one) => `${WIDTHS[one.kind] ? Math.max(WIDTHS[one.kind] ?? 0, headed(one).length + 2) : Math.min(WIDEST, Math.max(headed(one).length + 2, ...found.columns[one.name].map((/** @type {any} */ value) => String(value ?? "").length + 1)))}ch`);
       for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths.join(" "));
       for (const element of this.rows.pool.splice(0)) element.remove();
       this.headings();
       this.rows.position = 0;
       this.rows.resize(found.total);
-      this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${name}`);
+      this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${asked.name}`);
     } catch (failure) {
       if (!givenUp(failure)) this.to.failed(failure);
     }
   }
 
   headings() {
-    this.head.replaceChildren(...this.about.map(({ name, about }) =>
-      heading({ id: name, title: name.replace(/_(us|bytes)$/, "").replaceAll("_", " "), about, by: name }, this.sort)));
+    this.head.replaceChildren(...this.about.map((one) => heading({ id: one.name, title: headed(one), about: one.about, by: one.name }, this.asked.sort)));
   }
 
   /**
@@ -114,7 +137,7 @@ export class Lists {
     this.coming.add(block);
     const { blocks } = this;
     try {
-      blocks.set(block, await ask("table", { name: this.name, sort: this.sort, start: block * BLOCK, count: BLOCK }, this.stop.signal));
+      blocks.set(block, await ask("table", { ...this.asked, start: block * BLOCK, count: BLOCK }, this.stop.signal));
       this.rows.refresh(true);
     } catch (failure) {
       if (!givenUp(failure)) this.to.failed(failure);
@@ -136,10 +159,12 @@ export class Lists {
       element.append(cell);
     }
     element.setAttribute("aria-selected", String(index === this.index));
+    element.dataset.verdict = block.columns.verdict?.[index % BLOCK] ?? "";
     if (index === this.index) this.box.setAttribute("aria-activedescendant", element.id);
     this.about.forEach((one, at) => {
       const cell = /** @type {HTMLElement} */ (element.children[at]);
-      say(cell, shown(one, block.columns[one.name]?.[index % BLOCK]));
+      cell.dataset.id = one.name;
+      say(cell, shown(one, block.columns[one.name]?.[index % BLOCK], this.to.began()));
     });
   }
 
@@ -148,7 +173,7 @@ export class Lists {
    * @param {number} index
    */
   filter(index) {
-    return this.blocks.get(Math.floor(index / BLOCK))?.filters[index % BLOCK] ?? "";
+    return this.blocks.get(Math.floor(index / BLOCK))?.filters?.[index % BLOCK] ?? "";
   }
 
   /** @param {number} index */
@@ -157,12 +182,15 @@ export class Lists {
     this.index = index;
     this.rows.reveal(index);
     this.rows.refresh(true);
+    const block = this.blocks.get(Math.floor(index / BLOCK)), key = block?.keys?.[index % BLOCK];
+    if (key) this.to.chosen(key, block?.sides?.[index % BLOCK]);
   }
 
   /** @param {number} index */
   take(index) {
     const filter = this.filter(index);
     if (filter) this.to.taken(filter);
+    else if (index >= 0) this.to.entered();
   }
 
   /**

@@ -6,13 +6,14 @@ import { Lists } from "./lists.js";
 import { joined } from "./text.js";
 import { Timeline } from "./timeline.js";
 
-const NAMES = ["", "connections", "clients", "groups", "rebalances", "transactions", "ladder", "timeline"];
+const NAMES = ["", "frames", "pairs", "connections", "clients", "groups", "rebalances", "transactions", "ladder", "timeline"];
 /** The first one: exchanges. */
 
 const DRAWN = ["ladder", "timeline"];
+const OF_FILTER = ["frames", "pairs"];
 const TRACKS = ["connection", "client", "group", "member"];
 
-/** @typedef {{list: string, tracks: string, filter: string}} Shown the part of the page's state that this is about */
+/** @typedef {{list: string, tracks: string, filter: string, only: string, against: string}} Shown the part of the page's state that this is about */
 
 export class Tabs {
   /**
@@ -21,10 +22,11 @@ export class Tabs {
    * @param {(change: Partial<Shown>, step?: boolean) => void} to.become
    * @param {(filter: string) => void} to.show the exchanges that a filter chooses
    * @param {(term: string) => void} to.narrow
-   * @param {(key: string) => void} to.chosen
+   * @param {(key: string, side?: string) => void} to.chosen
    * @param {(items: {text: string, does: () => void}[], x: number, y: number) => void} to.menu
-   * @param {() => {begin: number, growing: boolean, row: number}} to.now when the capture began, whether more comes, and
-   *   the chosen row
+   * @param {(side: string) => void} to.entered the chosen exchange is to be looked into
+   * @param {() => {begin: number, growing: boolean, row: number, pairs: boolean}} to.now when the capture began, whether
+   *   more comes, the chosen row, and whether anything is there twice
    * @param {(text: string) => void} to.copy
    * @param {(text: string) => void} to.tell
    * @param {(failure: unknown) => void} to.failed
@@ -36,11 +38,15 @@ export class Tabs {
     this.ladder = new Ladder(element("ladder", HTMLCanvasElement), element("drawn"), { chosen, failed });
     this.timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), { chosen, failed }, to.narrow);
     this.tables = new Lists(element("other"), element("others-head"), {
-      taken: (filter) => this.take(filter),
+      taken: (filter) => this.take(filter), chosen, entered: () => to.entered("request"), began: () => to.now().begin,
       menu: (filter, text, x, y) => to.menu(
         [
-          { text: "its exchanges", does: () => this.take(filter) },
-          { text: "its exchanges among those that are chosen", does: () => this.take(joined(state.filter, filter)) },
+          ...(filter
+            ? [
+                { text: "its exchanges", does: () => this.take(filter) },
+                { text: "its exchanges among those that are chosen", does: () => this.take(joined(state.filter, filter)) },
+              ]
+            : [{ text: "among the exchanges", does: () => this.turn("") }]),
           { text: "copy value", does: () => to.copy(text) },
         ],
         x, y,
@@ -48,11 +54,30 @@ export class Tabs {
       counted: to.tell,
       failed,
     });
+    element("only").addEventListener("click", () => this.differing());
   }
 
-  /** Is a picture shown, which changes with the filter? */
+  /** Is a picture shown? */
   get picture() {
     return DRAWN.includes(this.state.list);
+  }
+
+  /** Does what is shown follow the filter? */
+  get following() {
+    return this.picture || OF_FILTER.includes(this.state.list);
+  }
+
+  get names() {
+    return NAMES.filter((name) => name !== "pairs" || this.to.now().pairs);
+  }
+
+  /** Pairs that differ only, or all. */
+  differing() {
+    if (!this.to.now().pairs) return this.to.tell("nothing is here twice: a RUN of kwire replay has pairs, and captures of both ends");
+    const { list, only } = this.state;
+    this.to.become({ only: list === "pairs" && only ? "" : "differing" });
+    if (list === "pairs") this.redraw();
+    else this.turn("pairs");
   }
 
   /**
@@ -73,7 +98,8 @@ export class Tabs {
     element("drawing").hidden = !this.picture;
     for (const name of DRAWN) element(name).hidden = list !== name;
     element("scroll").hidden = Boolean(list);
-    element("tabs").replaceChildren(...NAMES.map((name) => {
+    element("twice").hidden = list !== "pairs";
+    element("tabs").replaceChildren(...this.names.map((name) => {
       const tab = document.createElement("button");
       tab.type = "button";
       tab.setAttribute("role", "tab");
@@ -83,28 +109,33 @@ export class Tabs {
       tab.addEventListener("click", () => this.turn(name));
       return tab;
     }));
-    if (this.picture) this.redraw();
-    else if (list && (this.tables.name !== list || this.to.now().growing)) void this.tables.show(list);
+    if (this.following) this.redraw();
+    else if (list && (this.tables.asked.name !== list || this.to.now().growing)) void this.tables.show({ name: list, sort: "", filter: "", only: "" });
   }
 
-  /** The picture, of what the filter chooses. */
+  /** What is shown, of what the filter chooses. */
   redraw() {
     const { state } = this, { begin, row } = this.to.now();
     if (state.list === "ladder") void this.ladder.show(state.filter, begin, Math.max(0, row));
+    if (OF_FILTER.includes(state.list)) {
+      element("only").setAttribute("aria-pressed", String(Boolean(state.only)));
+      const { asked } = this.tables, only = state.list === "pairs" ? state.only : "";
+      void this.tables.show({ name: state.list, sort: asked.name === state.list ? asked.sort : "", filter: state.filter, only });
+    }
     if (state.list === "timeline") void this.timeline.show(state.filter, state.tracks || "connection", begin);
   }
 
   /** @param {string} name */
   turn(name) {
-    this.to.become({ list: name }, true);
+    this.to.become({ list: name, ...(name === "pairs" ? { against: "twin" } : {}) }, true);
     this.draw();
     element(DRAWN.includes(name) ? name : name ? "other" : "list").focus();
   }
 
   /** @param {number} step */
   next(step) {
-    const at = Math.max(NAMES.indexOf(this.state.list), 0);
-    this.turn(NAMES[(at + step + NAMES.length) % NAMES.length] ?? "");
+    const { names } = this, at = Math.max(names.indexOf(this.state.list), 0);
+    this.turn(names[(at + step + names.length) % names.length] ?? "");
   }
 
   /** A timeline by something else. */

@@ -38,6 +38,8 @@ export class Tree {
     this.side = side;
     this.to = to;
     this.key = "";
+    /** Signs of fields that differ from another message's, by path. */
+    this.marks = /** @type {Map<string, string>} */ (new Map());
     /** @type {Node} */
     this.root = { name: side, type: "", value: "", start: 0, end: 0, total: 0, children: [], open: true };
     /** @type {Line[]} */
@@ -57,10 +59,13 @@ export class Tree {
   /**
    * Show a side of an exchange.
    * @param {string} key
+   * @param {string} side
    * @param {any} told the first page of its fields
    */
-  show(key, told) {
+  show(key, side, told) {
     this.key = key;
+    this.side = side;
+    this.marks.clear();
     this.root = { ...this.root, total: told.total, children: told.children, open: true };
     for (const node of told.children) opened(node);
     this.index = -1;
@@ -129,17 +134,23 @@ export class Tree {
     if (node.total) element.setAttribute("aria-expanded", String(Boolean(node.open)));
     else element.removeAttribute("aria-expanded");
     say(fold, node.total ? (node.open ? "▾" : "▸") : "");
-    say(name, `${printable(node.name)}${node.value ? ":" : ""}`);
+    const sign = this.marks.get(path.join("."));
+    if (sign) element.classList.add(sign === "·" ? "around" : "differs");
+    say(name, `${sign ? `${sign} ` : ""}${printable(node.name)}${node.value ? ":" : ""}`);
     say(value, printable(node.value));
     element.title = `${node.type}, bytes ${node.start} to ${node.end}` + (node.start === node.end ? ": compressed, or none of its own" : "");
   }
 
-  /** @param {number} index */
-  choose(index) {
+  /**
+   * @param {number} index
+   * @param {boolean} [quiet] nobody is told
+   */
+  choose(index, quiet = false) {
     if (!this.lines[index]) return;
     this.index = index;
     this.rows.reveal(index);
     this.rows.refresh(true);
+    if (quiet) return;
     const line = this.lines[index];
     if (line && line.more === undefined) this.to.chosen(line.node, line.path);
   }
@@ -179,10 +190,27 @@ export class Tree {
   }
 
   /**
+   * Mark fields that differ, and what is around them.
+   * @param {readonly (readonly [readonly number[], string])[]} signs by path
+   */
+  mark(signs) {
+    this.marks.clear();
+    for (const [path, sign] of signs) {
+      for (let depth = 1; depth < path.length; depth++) {
+        const around = path.slice(0, depth).join(".");
+        if (!this.marks.has(around)) this.marks.set(around, "·");
+      }
+      this.marks.set(path.join("."), sign);
+    }
+    this.rows.refresh(true);
+  }
+
+  /**
    * Open the way to a node, and choose it.
    * @param {readonly number[]} path
+   * @param {boolean} [quiet] nobody is told
    */
-  async reveal(path) {
+  async reveal(path, quiet = false) {
     const key = this.key;
     let node = this.root;
     for (const [depth, at] of path.entries()) {
@@ -198,7 +226,7 @@ export class Tree {
     const index = this.lines.findIndex((line) => line.more === undefined && line.node === node);
     if (index < 0) return;
     this.rows.reveal(index, true);
-    this.choose(index);
+    this.choose(index, quiet);
   }
 
   /** @param {MouseEvent} event */

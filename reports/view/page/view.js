@@ -1,6 +1,6 @@
 /** The page: panes wired to each other, and to the address, which is the state. */
 
-import { Refused, ask, givenUp } from "./api.js";
+import { Refused, ask, givenUp, within } from "./api.js";
 import { chooser } from "./chooser.js";
 import { FIRST, NARROW, known, parts } from "./columns.js";
 import { Counts } from "./counts.js";
@@ -34,14 +34,17 @@ import { Tabs } from "./tabs.js";
  * @property {string} tracks what the tracks of the timeline are
  * @property {string} above what is shown above the list: `heat`, `none`; empty: what fits
  * @property {string} beside what is shown beside the list: `counts`, `findings`, nothing
+ * @property {string} partition nothing but exchanges about it, as TOPIC-NUMBER
+ * @property {string} only `differing`: pairs that differ
+ * @property {string} against `twin`: both sides of what is there twice are shown, else request and response
  */
-const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "tracks", "above", "beside"]);
+const NAMES = /** @type {const} */ (["filter", "sort", "key", "side", "path", "columns", "list", "tracks", "above", "beside", "partition", "only", "against"]);
 
 /** @returns {State} */
 function addressed() {
   const words = new URLSearchParams(location.search);
-  const [filter, sort, key, side, path, columns, list, tracks, above, panel] = NAMES.map((name) => words.get(name) ?? "");
-  return /** @type {State} */ ({ filter, sort, key, side: side || "request", path, columns, list, tracks, above, beside: panel });
+  const found = Object.fromEntries(NAMES.map((name) => [name, words.get(name) ?? ""]));
+  return /** @type {State} */ ({ ...found, side: found.side || "request" });
 }
 
 const state = addressed();
@@ -53,12 +56,22 @@ const state = addressed();
  */
 function become(change, step = false) {
   Object.assign(state, change);
+  if (within.partition !== state.partition) scoped();
   const words = new URLSearchParams();
   for (const name of NAMES) if (state[name] && !(name === "side" && state.side === "request")) words.set(name, state[name]);
   const address = `/${words.size ? `?${words}` : ""}`;
   if (address === location.pathname + location.search) return;
   if (step) history.pushState(null, "", address);
   else history.replaceState(null, "", address);
+}
+
+/** What everything is within. */
+function scoped() {
+  within.partition = state.partition;
+  const part = element("part");
+  part.hidden = !state.partition;
+  part.textContent = `only partition ${printable(state.partition)} ✕`;
+  part.title = "exchanges about this partition only: its producers, consumers and followers; click to see all again";
 }
 
 const status = element("status");
@@ -144,9 +157,9 @@ const list = new Exchanges(element("list"), element("head"), {
 const notes = new Notes(() => void list.show(list.asked, true));
 
 const tabs = new Tabs(state, {
-  become, chosen: (key) => void find(key), narrow, tell, failed: complain,
+  become, chosen: (key, side) => { if (side) become({ side }); void find(key); }, narrow, entered: (side) => detail.enter(side), tell, failed: complain,
   show: (filter) => void show({ filter }), copy: (text) => void copy(text), menu: (items, x, y) => menu.open(items, x, y),
-  now: () => ({ begin: info.first_time ?? 0, growing: info.growing, row: list.index }),
+  now: () => ({ begin: info.first_time ?? 0, growing: info.growing, row: list.index, pairs: Boolean(info.pairs) }),
 });
 
 /** What is chosen, as a file. */
@@ -162,6 +175,7 @@ function exporting() {
 function following(row) {
   return [
     ...parts(row).map(([name, filter]) => ({ text: `follow ${name}`, does: () => void show({ filter, sort: "" }, true) })),
+    ...(row.topics.length ? [{ text: "follow partition …", does: () => void followPartition(row.key) }] : []),
     ...(row.api === "Produce" ? [{ text: "follow batch", does: () => void followBatch(row.key) }] : []),
   ];
 }
@@ -177,9 +191,39 @@ async function followBatch(key) {
   }
 }
 
+/** @param {string} key */
+async function followPartition(key) {
+  try {
+    const { partitions } = await ask("partitions", { key });
+    if (!partitions.length) tell("this exchange names no partition");
+    const items = partitions.map((/** @type {string} */ name) => ({ text: `follow ${name}`, does: () => void scope(name) }));
+    if (items.length === 1) items[0].does();
+    else unfold(items);
+  } catch (failure) {
+    complain(failure);
+  }
+}
+
+/**
+ * Look at nothing but a partition; empty: at everything again.
+ * @param {string} partition
+ */
+async function scope(partition) {
+  become({ partition }, true);
+  await show({ filter: partition ? "" : state.filter, sort: "" });
+}
+
+/**
+ * A menu at the chosen row.
+ * @param {{text: string, does: () => void}[]} items
+ */
+function unfold(items) {
+  const at = (document.querySelector('#list .row[aria-selected="true"]') ?? list.box).getBoundingClientRect();
+  menu.open(items, at.left + 60, at.top + 24);
+}
+
 function followed() {
-  const row = list.current, at = (document.querySelector('#list .row[aria-selected="true"]') ?? list.box).getBoundingClientRect();
-  if (row) menu.open(following(row), at.left + 60, at.top + 24);
+  if (list.current) unfold(following(list.current));
 }
 
 /** @param {number} step */
@@ -228,7 +272,7 @@ function narrow(term) {
 }
 
 const detail = new Detail(state, {
-  become, tell, failed: complain, told: () => status.textContent ?? "", now: () => ({ bytes: info.bytes, columns }),
+  become, tell, failed: complain, told: () => status.textContent ?? "", now: () => ({ bytes: info.bytes, columns, pairs: Boolean(info.pairs) }),
   menu: (node, x, y) => menu.open(nodeMenu(node), x, y),
 });
 
@@ -313,7 +357,7 @@ async function find(key, step = false) {
  */
 async function show(change, step = false) {
   const asked = { filter: change.filter ?? state.filter, sort: change.sort ?? state.sort };
-  if (state.list && !tabs.picture && change.filter !== undefined) {
+  if (state.list && !tabs.following && change.filter !== undefined) {
     become({ list: "" });
     tabs.draw();
   }
@@ -321,7 +365,7 @@ async function show(change, step = false) {
   if (!(await list.show(asked))) return;
   become(change, step);
   panels();
-  if (tabs.picture) tabs.redraw();
+  if (tabs.following) tabs.redraw();
   document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
   if (state.key && list.index < 0) tell("the chosen exchange is not among those that the filter lets through");
 }
@@ -398,7 +442,7 @@ function pane(event) {
   const at = document.activeElement;
   if (at === list.box) {
     if (event.key === "Enter" && list.current) {
-      element(state.side === "response" ? "response" : "request").focus();
+      detail.enter(state.side);
       return true;
     }
     return list.pressed(event);
@@ -418,7 +462,7 @@ listen(
     { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? tabs.turn("") : element("list").focus()) },
     { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => void beside("on") },
     { keys: [","], shown: ",", about: "the one before it", does: () => void beside("back") },
-    { keys: ["r"], shown: "r", about: "request or response", does: () => detail.other(state.side === "request" ? "response" : "request") },
+    { keys: ["r"], shown: "r", about: "request or response", does: () => detail.other() },
     { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
     { keys: ["f"], shown: "f", about: "what the chosen exchanges have in common: quantiles, APIs, errors, topics", does: () => toggle("counts") },
@@ -426,13 +470,15 @@ listen(
     { keys: ["i"], shown: "i", about: "findings: what is wrong", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
     { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
-    { keys: ["o"], shown: "o, O", about: "the next list: connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
+    { keys: ["o"], shown: "o, O", about: "the next list: frames, connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
     { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
     { keys: ["l"], shown: "l", about: "ladder: who asked whom; w and s: earlier and later exchanges", does: () => tabs.turn("ladder") },
     { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: nearer, farther, earlier, later", does: () => tabs.turn("timeline") },
     { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: () => tabs.otherTracks() },
+    { keys: ["="], shown: "=", about: "both sides of what is there twice, captured and replayed or at two capture points; and back", does: () => detail.beside() },
+    { keys: ["d"], shown: "d", about: "the pairs that differ, or all pairs", does: () => tabs.differing() },
     { keys: ["x"], shown: "x", about: "what is chosen as a file: csv, json, Parquet, pcapng", does: exporting },
-    { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic or batch", does: followed },
+    { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic, partition or batch", does: followed },
     { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void (state.key && notes.mark(state.key).catch(complain)) },
     { keys: ["e"], shown: "e", about: "write a note about it", does: note },
     { keys: ["]"], shown: "] [", about: "the next mark, the one before", does: () => void marked(1) },
@@ -447,6 +493,7 @@ listen(
 /** What the address says, shown. */
 async function follow() {
   Object.assign(state, addressed());
+  scoped();
   tabs.draw();
   list.key = state.key;
   draw();
@@ -470,6 +517,16 @@ async function grown() {
   if (await list.show(list.asked, true)) panels(true);
 }
 
+/** How the sides of what is there twice compare, as soon as it is known. */
+async function judged() {
+  const { replay, names, count: pairs } = info.pairs, box = element("verdict");
+  box.textContent = `${counted(pairs)} pairs` + (replay ? "; being compared …" : ` at ${printable(names.join(" and "))}`);
+  if (!replay) return;
+  const { verdict, counts: of } = await ask("judged");
+  box.textContent = printable(`${counted(pairs)} pairs; of what was captured ${Object.entries(of).map(([name, many]) => `${counted(many)} ${name}`).join(", ")}; ${verdict}`);
+  if (state.list === "pairs") tabs.redraw();
+}
+
 async function begin() {
   themed(() => {
     for (const one of [heat, tabs.ladder, tabs.timeline]) one.draw();
@@ -481,6 +538,8 @@ async function begin() {
   element("name").title = `kwire ${info.version}: ${printable(info.captures.join(", "))}`;
   if (!location.search && info.filter) state.filter = info.filter;
   saved(element("saved"), info.columns, narrow);
+  element("part").addEventListener("click", () => void scope(""));
+  if (info.pairs?.replay && !location.search) Object.assign(state, { list: "pairs", against: "twin", side: "response", above: "none" });
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
   findings = new Findings(element("findings"), () => info.growing ? "The capture is still being analysed." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, true));
@@ -497,7 +556,8 @@ async function begin() {
   become({});
   notes.noted = await ask("notes");
   await follow();
-  element("list").focus();
+  if (info.pairs) void judged().catch(complain);
+  element(state.list === "pairs" ? "other" : "list").focus();
   if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && detail.messages()), failed: complain });
 }
 

@@ -5,7 +5,6 @@ Proves: replay/diff/pairs.py, replay/diff/stored_run.py
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,11 @@ import pytest
 import analyzer
 from analyzer import dataset
 from analyzer.dataset import DatasetError
-from replay import run
 from replay.diff import pairs, stored_run
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
-from replay.options import Options
-from replay.send import link
-from replay.send.settings import Settings
 from tests.bench import diff as bench
+from tests.replay.replaying import replayed_at
 from tests.replay.test_commands import CAPTURE, replayed, sinking
 from tests.shared import SAMPLES
 
@@ -56,14 +52,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     with sinking() as port:
         replayed(port, folder / "made")
         for name in ("real", "again"):
-            _replay(CAPTURE, port, folder / name)
+            replayed_at(CAPTURE, port, folder / name)
     bench.forge(folder / "forged", 500)
     return [folder / name for name in ("made", "real", "forged")]
-
-
-def _replay(capture: Path, port: int, out: Path) -> None:
-    chosen = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
-    asyncio.run(run.replay(run.read(capture), chosen, link.tcp(), out, []))
 
 
 def test_every_pair_has_the_rows_and_frames_that_the_tables_have(runs: list[Path]) -> None:

@@ -66,7 +66,7 @@ class Opened:
         self.page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else
                      self.complaints.append(asked.url))  # fmt: skip
         self.page.goto(f"{address}?token={token}{'&' + state if state else ''}")
-        self.wait("document.activeElement && document.activeElement.id === 'list'")
+        self.wait("document.activeElement && ['list', 'other'].includes(document.activeElement.id)")
 
     def __enter__(self) -> Opened:
         return self

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,3 +96,40 @@ def look(chromium: Any, txn: Asking) -> Iterator[Look]:
     """Opens the page of the sample with transactions."""
     with served(txn.view) as place:
         yield Look(chromium, place)
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A RUN: a real capture, replayed at a server that offers less than its broker did."""
+    from tests.replay.replaying import replayed_at
+    from tests.replay.test_commands import CAPTURE, sinking
+
+    out = tmp_path_factory.mktemp("view") / "run"
+    with sinking() as port:
+        replayed_at(CAPTURE, port, out)
+    return out
+
+
+def moved(path: Path, to: Path, seconds: int, cut: int = 0) -> Path:
+    """A pcap whose clock is so many seconds ahead, without its last `cut` packets: another capture point's."""
+    content = path.read_bytes()
+    order = "<" if content[:4] in (b"\xd4\xc3\xb2\xa1", b"\x4d\x3c\xb2\xa1") else ">"
+    packets, at = [], 24
+    while at + 16 <= len(content):
+        time, fraction, length, whole = struct.unpack_from(f"{order}4I", content, at)
+        head = struct.pack(f"{order}4I", time + seconds, fraction, length, whole)
+        packets.append(head + content[at + 16 : at + 16 + length])
+        at += 16 + length
+    to.write_bytes(content[:24] + b"".join(packets[: len(packets) - cut]))
+    return to
+
+
+@pytest.fixture(scope="session")
+def points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+    """The sample with transactions, as two hosts captured it: the other's clock is ahead, and it stopped earlier."""
+    folder = tmp_path_factory.mktemp("points")
+    here, there = folder / "client.pcap", folder / "broker.pcap"
+    moved(TXN, here, 0)
+    moved(TXN, there, 5, cut=40)
+    with contextlib.ExitStack() as stack:
+        yield Asking(viewed(stack, here, there))

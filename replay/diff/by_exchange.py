@@ -1,0 +1,50 @@
+"""What differs in a RUN, exchange by exchange, as plain values: for whoever shows exchanges one by one (`kwire view`).
+
+In: a RUN. Out: the verdict in a line, and the differences of each captured exchange that has some. Rule: the
+differences are those of `kwire diff`; at most `MOST` exchanges have them listed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from replay.diff import pairs, text
+from replay.diff.compare import compare
+from replay.diff.differences import Difference, Differences, grouped
+
+MOST: Final = 100_000
+"""Exchanges of which differences are listed, and at most so many of each."""
+OF_ONE: Final = 50
+
+Told = tuple[str, str, str, str, str, str | None]
+"""Field, elements around it, kind, both values, and the rule by which it is expected (None: it is not)."""
+
+
+class _All(Differences):
+    """Keeps what differs of each exchange, besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_exchange: dict[tuple[str, str, int], list[Told]] = {}
+
+    def take(self, differences: Iterable[Difference]) -> None:
+        every = list(differences)
+        super().take(every)
+        for one in every:
+            row = one.row
+            key = row["capture"], row["connection"], row["exchange"]
+            if key not in self.by_exchange and len(self.by_exchange) >= MOST:
+                continue
+            told = self.by_exchange.setdefault(key, [])
+            if len(told) < OF_ONE:
+                told.append((one.path, "/".join(one.key), one.kind, one.left, one.right, one.rule))
+
+
+def differing(path: str | os.PathLike[str]) -> tuple[str, dict[tuple[str, str, int], list[Told]]]:
+    """The verdict on a RUN, and what differs by (capture, connection, exchange). Raises DatasetError."""
+    every = _All()
+    comparison = compare(pairs.from_run(path), every)
+    unexpected = [group for group in grouped(comparison.differences) if group.unexpected]
+    return text.verdict(comparison, unexpected), every.by_exchange
