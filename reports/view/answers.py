@@ -269,7 +269,9 @@ def table(view: View, query: Query) -> Any:
 
 
 def ladder(view: View, query: Query) -> Any:
-    """Who asked whom, and when it was answered; who led meanwhile."""
+    """Who asked whom, and when it was answered; who led meanwhile. `bands`: all of it, by so many intervals of time."""
+    if query.get("bands"):
+        return _safe(drawings.bands(view.tables, query.get("filter", ""), _number(query, "bands", 1)))
     start, count = _number(query, "start", 0), _number(query, "count", drawings.ARROWS)
     return _safe(drawings.ladder(view.tables, query.get("filter", ""), start, count))
 

@@ -17,6 +17,15 @@ from reports.view.tables import Tables, Wrong, key_text
 ARROWS: Final = 2_000
 """Exchanges of a ladder at once."""
 
+ACTORS: Final = 12
+"""Clients, and brokers, of a ladder's bands."""
+
+CODES: Final = 1 << 22
+"""Codes that are counted in one array each."""
+
+TALLEST: Final = 400
+"""Intervals of a ladder's bands."""
+
 TRACKS: Final = 50
 """Tracks of a timeline; the rest is counted."""
 
@@ -49,6 +58,63 @@ def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
         "total": len(selection.rows), "start": start, "actors": list(actors), "arrows": arrows,
         "keys": list(map(key_text, tables.keys_of(numbers))), "leaders": _leaders(tables, topics, times),
     }  # fmt: skip
+
+
+def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
+    """All of the chosen exchanges as bands: of each client and broker how many there are in each interval of time, and
+    how many of them have errors. `starts`: of each interval the place of its first exchange among the chosen ones.
+    Clients and brokers beyond `ACTORS` of each are one together, the least busy ones."""
+    rows = tables.chosen(text).rows
+    columns, shown = tables.columns, min(max(height, 1), TALLEST)
+    times, there = columns.integer("request_time")
+    rows = rows[there[rows]]
+    if not len(rows):
+        return {"total": 0, "actors": [], "first": 0, "step": 1, "rows": 0, "starts": [], "cells": []}
+    first, last = int(times[rows[0]]), int(times[rows[-1]])
+    step = -(-(last - first + 1) // shown)
+    ids, codes = len(columns.values["client_id"]) + 1, columns.codes
+    asked, clients = _busiest((codes["client_ip"][rows].astype(np.int64) + 1) * ids + codes["client_id"][rows] + 1)
+    answered, brokers = _busiest(codes["broker"][rows].astype(np.int64) + 1)
+    interval = ((times[rows].astype(np.int64) - first) // step).astype(np.int32)
+    wrong = columns.errors.filled()[columns.errors.of[rows]]
+    shape = (len(clients), len(brokers), -(-(last - first + 1) // step))
+    place = np.ravel_multi_index((asked, answered, interval), shape)
+    size = int(np.prod(shape))
+    counts, errors = np.bincount(place, minlength=size), np.bincount(place[wrong], minlength=size)
+    known = {(row["host"], row["port"]): row["node_id"] for row in tables.other("brokers")}
+    names = [_client(tables, code, ids) for code in clients]
+    ends = ["other brokers" if code is None else _broker(*columns.values["broker"][code - 1], known) if code else "?"
+            for code in brokers]  # fmt: skip
+    filled = np.flatnonzero(counts)
+    one, other, at = np.unravel_index(filled, shape)
+    cells = np.stack([one, other + len(names), at, counts[filled], errors[filled]], axis=1)
+    return {
+        "total": len(rows), "actors": names + ends, "first": first, "step": step, "rows": shape[2],
+        "starts": np.searchsorted(interval, np.arange(shape[2])).tolist(), "cells": cells.tolist(),
+    }  # fmt: skip
+
+
+def _busiest(codes: np.ndarray) -> tuple[np.ndarray, list[int | None]]:
+    """Which of the most frequent codes (0 and up) each is, and these; None: all the others."""
+    if int(codes.max()) > CODES:
+        distinct, codes = np.unique(codes, return_inverse=True)
+    else:
+        distinct = np.arange(int(codes.max()) + 1)
+    counts = np.bincount(codes)
+    there = np.flatnonzero(counts)
+    most = there if len(there) <= ACTORS else np.sort(there[np.argsort(-counts[there], kind="stable")[: ACTORS - 1]])
+    place = np.full(len(distinct), len(most))
+    place[most] = np.arange(len(most))
+    return place[codes], [*distinct[most].tolist(), *([None] if len(most) < len(there) else [])]
+
+
+def _client(tables: Tables, code: int | None, ids: int) -> str:
+    if code is None:
+        return "client others"
+    ip, name = code // ids - 1, code % ids - 1
+    values = tables.columns.values
+    called = values["client_id"][name] if name >= 0 else ""
+    return f"client {values['client_ip'][ip] if ip >= 0 else '?'} {called}".strip()
 
 
 def _broker(ip: str | None, port: int | None, known: dict[tuple[str, int], int]) -> str:

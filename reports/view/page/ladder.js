@@ -1,6 +1,10 @@
-/** A ladder: who asked whom and when, on a canvas. Time runs downwards; where nothing happens it is folded. */
+/**
+ * A ladder: who asked whom and when, on a canvas. Time runs downwards; where nothing happens it is folded. More exchanges
+ * than can be told apart are bands, of which one leads to its arrows.
+ */
 
 import { ask } from "./api.js";
+import { strength } from "./heat.js";
 import { Picture } from "./picture.js";
 import { moved } from "./rows.js";
 import { counted, duration, printable, since } from "./text.js";
@@ -9,6 +13,15 @@ const TOP = 34;
 const LEFT = 96;
 const FOLD_US = 50_000;
 /** A pause that is told as such. */
+
+const ARROWS = 2_000;
+const BAND = 3;
+/** Pixels of an interval. */
+
+/**
+ * @typedef {{total: number, actors: string[], first: number, step: number, rows: number, starts: number[], cells: [number, number, number, number, number][]}} Bands
+ *   cells: from, to, interval, exchanges, of which with errors
+ */
 
 /**
  * @typedef {object} Steps
@@ -54,6 +67,8 @@ export class Ladder extends Picture {
     super(canvas, told, to);
     /** @type {Steps | null} */
     this.steps = null;
+    /** @type {Bands | null} */
+    this.bands = null;
     this.index = -1;
     this.scroll = 0;
     this.picture = folded([]);
@@ -68,16 +83,27 @@ export class Ladder extends Picture {
   /**
    * @param {string} filter
    * @param {number} begin when the capture began
-   * @param {number} start row to begin with
+   * @param {number} start row to begin with; -1: with none, so that many of them are bands
    */
   async show(filter, begin, start) {
     this.begin = begin;
     this.filter = filter;
     await this.asking(async (signal) => {
-      const steps = /** @type {Steps} */ (await ask("ladder", { filter, start }, signal));
+      if (start < 0) {
+        const rows = Math.max(20, Math.floor((this.canvas.clientHeight - TOP) / BAND));
+        const bands = /** @type {Bands} */ (await ask("ladder", { filter, bands: rows }, signal));
+        if (bands.total > ARROWS) {
+          this.bands = bands;
+          this.steps = null;
+          this.index = -1;
+          return this.draw();
+        }
+      }
+      const steps = /** @type {Steps} */ (await ask("ladder", { filter, start: Math.max(0, start) }, signal));
       const times = steps.arrows.flatMap(([, , asked, answered]) => [asked, answered].filter((one) => one !== null));
       this.picture = folded(/** @type {number[]} */ (times).sort((a, b) => a - b));
       this.steps = steps;
+      this.bands = null;
       this.index = -1;
       this.scroll = 0;
       this.draw();
@@ -86,7 +112,7 @@ export class Ladder extends Picture {
 
   /** @param {number} index */
   x(index) {
-    const room = this.canvas.clientWidth - LEFT - 40, count = Math.max(1, (this.steps?.actors.length ?? 1) - 1);
+    const room = this.canvas.clientWidth - LEFT - 40, count = Math.max(1, ((this.bands ?? this.steps)?.actors.length ?? 1) - 1);
     return LEFT + 20 + (room * index) / count;
   }
 
@@ -98,7 +124,9 @@ export class Ladder extends Picture {
 
   draw() {
     const { steps } = this, surface = this.surface();
-    if (!surface || !steps) return;
+    if (!surface) return;
+    if (this.bands) return this.dense(this.bands, surface);
+    if (!steps) return;
     const { context, width: clientWidth, height: clientHeight, colour } = surface;
     const { at, folds } = this.picture, y = (/** @type {number} */ time) => TOP + (at.get(time) ?? 0) - this.scroll;
     context.strokeStyle = colour("--line");
@@ -140,19 +168,74 @@ export class Ladder extends Picture {
         context.fillText(api + (error ? ` (${error})` : "") + (answered === null ? " …" : ""), left + (right > left ? 6 : -6), y(first) - 6);
       }
     });
-    context.fillStyle = colour("--raised");
-    context.fillRect(0, 0, clientWidth, TOP - 8);
-    context.fillStyle = colour("--ink");
-    context.textAlign = "center";
-    steps.actors.forEach((name, index) => {
-      const room = Math.max(6, Math.floor((clientWidth - LEFT) / steps.actors.length / 7));
-      context.fillText(shortened(printable(name.replace(/^client /, "")), room), this.x(index), 13);
-    });
+    this.heads(steps.actors, surface);
     const row = steps.arrows[this.index];
     this.told.textContent = row
       ? `${row[4]} from ${printable(steps.actors[row[0]] ?? "")} to ${printable(steps.actors[row[1]] ?? "")}, ` +
         (row[2] !== null && row[3] !== null ? `answered after ${duration(row[3] - row[2])}` : "not answered") + (row[5] ? `, error ${row[5]}` : "")
-      : `${counted(steps.arrows.length)} of ${counted(steps.total)} exchanges from the ${counted(steps.start + 1)}. on; arrows: asked, dashed: answered`;
+      : `${counted(steps.arrows.length)} of ${counted(steps.total)} exchanges from the ${counted(steps.start + 1)}. on; arrows: asked, dashed: answered` + (steps.total > ARROWS ? "; Backspace: all of them as bands" : "");
+  }
+
+  /**
+   * Who stands above the lines.
+   * @param {string[]} actors
+   * @param {import("./picture.js").Surface} surface
+   */
+  heads(actors, { context, width, colour }) {
+    context.fillStyle = colour("--raised");
+    context.fillRect(0, 0, width, TOP - 8);
+    context.fillStyle = colour("--ink");
+    context.textAlign = "center";
+    const room = Math.max(6, Math.floor((width - LEFT) / actors.length / 7));
+    actors.forEach((name, index) => context.fillText(shortened(printable(name.replace(/^client /, "")), room), this.x(index), 13));
+  }
+
+  /**
+   * All exchanges as bands: the more there are in an interval, the stronger; what has errors is hatched.
+   * @param {Bands} bands
+   * @param {import("./picture.js").Surface} surface
+   */
+  dense(bands, surface) {
+    const { context, width, height, colour } = surface, tall = (height - TOP) / Math.max(1, bands.rows);
+    context.strokeStyle = colour("--line");
+    bands.actors.forEach((_, index) => line(context, this.x(index), TOP - 6, this.x(index), height));
+    const most = Math.max(1, ...bands.cells.map(([, , , count]) => count));
+    for (const [from, to, row, count, errors] of bands.cells) {
+      const y = TOP + row * tall, left = this.x(from), right = this.x(to);
+      context.globalAlpha = strength(count, most);
+      context.fillStyle = colour("--broker");
+      context.fillRect(left, y, right - left, Math.max(1, tall - 1));
+      if (!errors) continue;
+      context.globalAlpha = 1;
+      context.fillStyle = colour("--bad");
+      for (let at = left; at < right; at += 12) context.fillRect(at, y, 4, Math.max(1, tall - 1));
+    }
+    context.globalAlpha = 1;
+    context.fillStyle = colour("--quiet");
+    context.textAlign = "right";
+    for (let tick = 0; tick <= 8; tick++) {
+      const row = Math.floor((bands.rows * tick) / 8);
+      context.fillText(`${since(bands.first + row * bands.step, this.begin)} s`, LEFT - 6, Math.min(TOP + row * tall + 6, height - 6));
+    }
+    if (this.index >= 0) {
+      context.strokeStyle = colour("--mark");
+      context.strokeRect(LEFT, TOP + this.index * tall - 0.5, width - LEFT - 4, tall + 1);
+    }
+    this.heads(bands.actors, surface);
+    const mine = bands.cells.filter(([, , row]) => row === this.index), from = bands.first + this.index * bands.step;
+    const [exchanges, errors] = [3, 4].map((at) => mine.reduce((sum, cell) => sum + (cell[at] ?? 0), 0));
+    this.told.textContent = this.index >= 0
+      ? `${since(from, this.begin)} to ${since(from + bands.step, this.begin)} s: ${counted(exchanges ?? 0)} exchanges, ${counted(errors ?? 0)} with errors; Enter: their arrows`
+      : `${counted(bands.total)} exchanges as bands, ${duration(bands.step)} each: the stronger the more, hatched: errors; arrows and Enter, or a click: what is there`;
+  }
+
+  /**
+   * The arrows of an interval.
+   * @param {number} row
+   */
+  enter(row) {
+    const start = this.bands?.starts[row];
+    if (start !== undefined) void this.show(this.filter, this.begin, start);
   }
 
   /**
@@ -185,9 +268,9 @@ export class Ladder extends Picture {
 
   /** @param {MouseEvent} event */
   clicked(event) {
-    const { steps } = this;
+    const { steps, bands } = this, place = this.canvas.getBoundingClientRect();
+    if (bands) return this.enter(Math.floor(((event.clientY - place.top - TOP) / (place.height - TOP)) * bands.rows));
     if (!steps) return;
-    const place = this.canvas.getBoundingClientRect();
     const wanted = event.clientY - place.top - TOP + this.scroll, x = event.clientX - place.left;
     let best = -1, nearest = 12;
     steps.arrows.forEach(([from, to, asked, answered], index) => {
@@ -202,6 +285,10 @@ export class Ladder extends Picture {
 
   /** @param {number} index */
   choose(index) {
+    if (this.bands) {
+      this.index = index;
+      return this.draw();
+    }
     const row = this.steps?.arrows[index];
     if (!row) return;
     this.index = index;
@@ -216,7 +303,20 @@ export class Ladder extends Picture {
    * @returns {boolean}
    */
   pressed(event) {
-    const { steps } = this;
+    const { steps, bands } = this;
+    if (bands && event.key === "Enter") {
+      this.enter(this.index);
+      return true;
+    }
+    if (steps && event.key === "Backspace" && steps.total > ARROWS) {
+      void this.show(this.filter, this.begin, -1);
+      return true;
+    }
+    if (bands) {
+      const to = moved(event.key, this.index, bands.rows, 20);
+      if (to !== null) this.choose(to);
+      return to !== null;
+    }
     if (!steps) return false;
     const page = steps.arrows.length, step = { w: -page, s: page }[event.key];
     if (step !== undefined) {

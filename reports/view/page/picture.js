@@ -2,6 +2,7 @@
 
 import { givenUp } from "./api.js";
 
+/** @typedef {{context: CanvasRenderingContext2D, width: number, height: number, colour: (name: string) => string}} Surface */
 /** @typedef {{chosen: (what: string) => void, failed: (failure: unknown) => void}} To */
 
 export class Picture {
@@ -45,7 +46,7 @@ export class Picture {
 
   /**
    * An empty surface as large as the canvas.
-   * @returns {{context: CanvasRenderingContext2D, width: number, height: number, colour: (name: string) => string} | null}
+   * @returns {Surface | null}
    */
   surface() {
     const { canvas } = this, context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;

@@ -116,7 +116,7 @@ export class Tabs {
   /** What is shown, of what the filter chooses. */
   redraw() {
     const { state } = this, { begin, row } = this.to.now();
-    if (state.list === "ladder") void this.ladder.show(state.filter, begin, Math.max(0, row));
+    if (state.list === "ladder") void this.ladder.show(state.filter, begin, row);
     if (OF_FILTER.includes(state.list)) {
       element("only").setAttribute("aria-pressed", String(Boolean(state.only)));
       const { asked } = this.tables, only = state.list === "pairs" ? state.only : "";

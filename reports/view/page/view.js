@@ -472,7 +472,7 @@ listen(
     { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
     { keys: ["o"], shown: "o, O", about: "the next list: frames, connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
     { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
-    { keys: ["l"], shown: "l", about: "ladder: who asked whom; w and s: earlier and later exchanges", does: () => tabs.turn("ladder") },
+    { keys: ["l"], shown: "l", about: "ladder: who asked whom; w and s: earlier and later exchanges; Backspace: all of them as bands", does: () => tabs.turn("ladder") },
     { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: nearer, farther, earlier, later", does: () => tabs.turn("timeline") },
     { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: () => tabs.otherTracks() },
     { keys: ["="], shown: "=", about: "both sides of what is there twice, captured and replayed or at two capture points; and back", does: () => detail.beside() },

@@ -54,10 +54,11 @@ class Opened:
     """The page, and all that it complained of or asked others for."""
 
     def __init__(
-        self, browser: Any, place: Place, state: str = "", width: int = 1500, scheme: str = "light"
+        self, browser: Any, place: Place, state: str = "", width: int = 1500, height: int = 900,
+        scheme: str = "light",
     ) -> None:
         address, token = place
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         self.context.set_default_timeout(30_000)
         self.page = self.context.new_page()
         self.complaints: list[str] = []

@@ -57,6 +57,40 @@ def test_a_ladder_knows_brokers_by_their_ids_and_who_led(tmp_path: Path) -> None
     assert [(one["leader"], one["epoch"]) for one in told["leaders"]] == [(2, 5), (3, 6)]
 
 
+def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    for number in range(300):
+        forged.exchange(
+            "Produce", second=number / 10, client_id=f"app-{number % 20 if number < 200 else 0}", exchange=number,
+            broker_ip=f"10.0.0.{number % 3}", error="NOT_LEADER_OR_FOLLOWER" if number % 50 == 0 else None,
+        )  # fmt: skip
+    for node, host in ((7, "10.0.0.2"), (8, "elsewhere")):
+        forged.add("brokers", node_id=node, host=host, port=9092)
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, forged.write()))
+        told, rows = asking("ladder", bands=40), asking("rows", count=1000)["columns"]
+        assert asking("ladder", bands=40, filter="api == Fetch")["total"] == 0
+    assert told["total"] == 300 == sum(cell[3] for cell in told["cells"])
+    clients, brokers = told["actors"][:12], told["actors"][12:]
+    assert clients[-1] == "client others"
+    assert "client 10.0.0.1 app-0" in clients
+    assert brokers == ["broker 10.0.0.0:9092", "broker 10.0.0.1:9092", "broker 7"]
+    wanted: Counter[tuple[str, str, int, str]] = Counter()
+    names = ("request_time", "client_id", "broker_ip", "error_code")
+    for time, client, ip, code in zip(*(rows[name] for name in names), strict=True):
+        who = f"client 10.0.0.1 {client}"
+        where = "broker 7" if ip == "10.0.0.2" else f"broker {ip}:9092"
+        place = (who if who in clients else "client others", where, (time - told["first"]) // told["step"])
+        wanted[*place, "all"] += 1
+        wanted[*place, "wrong"] += bool(code)
+    found = {(told["actors"][one], told["actors"][other], row, what): count
+             for one, other, row, *both in told["cells"] for what, count in zip(("all", "wrong"), both, strict=True)}
+    assert found == dict(wanted)
+    starts = [sum((time - told["first"]) // told["step"] < row for time in rows["request_time"])
+              for row in range(told["rows"])]  # fmt: skip
+    assert told["starts"] == starts
+
+
 @pytest.mark.parametrize("by", ["connection", "client", "group", "member"])
 def test_tracks_have_the_longest_exchange_of_each_interval(txn: Asking, by: str) -> None:
     told = txn("timeline", by=by, width=50)

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from analyzer.failure import Failure
 from reports.view import opening
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
-from tests.reports.view.browsing import CONTRAST, Look, Opened
+from tests.reports.view.browsing import CONTRAST, Look, Opened, Place
 from tests.reports.view.conftest import TXN, served, viewed
 from tests.reports.view.test_stage import Slow, asked
 from tests.shared import ROOT
@@ -253,6 +254,20 @@ def test_a_notch_of_the_wheel_moves_the_same_rows_anywhere_and_none_is_blank(
         assert opened.complaints == []
 
 
+def test_many_exchanges_are_bands_that_lead_to_their_arrows(chromium: Any, hostile: Place) -> None:
+    with Look(chromium, hostile)("above=none", "3,000") as opened:
+        page = opened.page
+        page.keyboard.press("l")
+        page.locator("#drawn", has_text="3,000 exchanges as bands").wait_for()
+        page.keyboard.press("Home")
+        page.keyboard.press("j")
+        page.locator("#drawn", has_text="exchanges, 0 with errors; Enter: their arrows").wait_for()
+        page.keyboard.press("Enter")
+        page.locator("#drawn", has_text="of 3,000 exchanges from the").wait_for()
+        page.keyboard.press("Backspace")
+        page.locator("#drawn", has_text="3,000 exchanges as bands").wait_for()
+
+
 def test_two_tabs_look_at_one_server(look: Look) -> None:
     with look("filter=api+%3D%3D+Fetch", "11") as opened:
         other = opened.context.new_page()
@@ -264,7 +279,7 @@ def test_two_tabs_look_at_one_server(look: Look) -> None:
 
 def test_every_key_is_listed_and_every_region_has_a_name(look: Look) -> None:
     """What a reader of the page without sight gets, kept as text."""
-    with look("filter=api+%3D%3D+Heartbeat+or+api+%3D%3D+FindCoordinator&above=none", "") as opened:
+    with look("filter=api+%3D%3D+Heartbeat+or+api+%3D%3D+FindCoordinator&above=none", "", height=1600) as opened:
         page = opened.page
         page.locator("#list .row").first.click()
         page.locator("#request .row", has_text="clientId").wait_for()
@@ -275,7 +290,7 @@ def test_every_key_is_listed_and_every_region_has_a_name(look: Look) -> None:
         assert {key for key in bound if key not in listed} == {"Escape", "\\\\"}  # shown as Esc and as one stroke
         assert {"Esc", "\\"} <= listed
         page.keyboard.press("Escape")
-        for region in ("#tabs", "#head", "#saved"):
+        for region in ("#tabs", "#head", "#saved", "#request", "#response"):
             kept = KEPT / f"{region[1:]}.aria"
             assert page.locator(region).aria_snapshot() == kept.read_text(encoding="utf-8").strip(), kept.name
         unnamed = page.evaluate("""() =>
@@ -390,6 +405,21 @@ def test_first_exchanges_are_shown_while_the_rest_is_analysed(
         opened.page.locator("#findings [aria-current=true]").wait_for()
         assert opened.complaints == []
         opened.context.close()
+
+
+def test_an_analysis_for_which_the_disk_is_full_leaves_what_was_read(
+    chromium: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch, Failure("the disk is full", "make room"))
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(TXN)], asked(), stack)
+        stack.callback(slow.go_on.set)
+        with Look(chromium, stack.enter_context(served(stage)))(total="") as opened:
+            opened.page.locator("#list .row").first.wait_for()
+            slow.go_on.set()
+            opened.page.locator("#progress.bad", has_text="ended early: the disk is full — make room").wait_for()
+            opened.page.keyboard.press("j")
+            opened.page.locator("#request .row", has_text="clientId").wait_for()
 
 
 def test_a_server_that_is_gone_leaves_a_page_that_says_so(chromium: Any, tmp_path: Path) -> None:
