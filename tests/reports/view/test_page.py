@@ -9,14 +9,19 @@ Proves: reports/view/page
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analyzer import cli
 from analyzer.failure import Failure
 from reports.view import opening
 from tests.bench.view import view_of
@@ -317,7 +322,9 @@ def test_both_themes_are_readable_and_a_phone_shows_a_message(look: Look, width:
 def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_away(look: Look) -> None:
     with look("above=none") as opened:
         page = opened.page
-        page.keyboard.press("o")  # connections
+        page.keyboard.press("o")
+        page.keyboard.press("o")  # frames, then connections
+        page.locator("#status", has_text="connections").wait_for()
         page.locator("#other .row").first.wait_for()
         page.keyboard.press("j")
         page.keyboard.press("Enter")
@@ -405,6 +412,41 @@ def test_first_exchanges_are_shown_while_the_rest_is_analysed(
         opened.page.locator("#findings [aria-current=true]").wait_for()
         assert opened.complaints == []
         opened.context.close()
+
+
+def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    dataset = tmp_path / "dataset"
+    with contextlib.ExitStack() as stack, io.StringIO() as said, contextlib.redirect_stdout(said):
+        assert cli.main(["analyze", str(TXN), "-o", str(dataset), "--keep-bytes"]) == 0
+        view = viewed(stack, dataset, cache=True)
+        place = stack.enter_context(served(view))
+        with Look(chromium, place)() as opened:
+            page = opened.page
+            page.locator("#list .row").first.click()
+            page.locator("#request .row", has_text="clientId").wait_for()
+            # Another one takes its place: its messages are gone, and what is mapped stays.
+            shutil.rmtree(dataset)
+            assert cli.main(["analyze", str(TXN), "-o", str(dataset), "--filter", "api == Fetch"]) == 0
+            page.keyboard.press("End")
+            page.locator("#status.bad", has_text="dataset").wait_for()
+            page.locator("#filter").fill("api == InitProducerId")
+            page.keyboard.press("Enter")
+            opened.total("4")
+
+            def full(*_: Any, **__: Any) -> int:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            with monkeypatch.context() as patch:
+                patch.setattr("reports.view.notes.os.open", full)
+                page.locator("#list").focus()
+                page.keyboard.press("m")
+                page.locator("#status.bad", has_text="notes cannot be kept: No space left on device").wait_for()
+            assert all("400" in one for one in opened.complaints)
+            opened.complaints.clear()
 
 
 def test_an_analysis_for_which_the_disk_is_full_leaves_what_was_read(

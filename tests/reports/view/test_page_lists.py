@@ -26,7 +26,7 @@ def replayed(run: Path) -> Iterator[Place]:
 
 
 DIFFERS = "#{} .row.differs:visible"
-MARKED = "[...document.querySelectorAll('#bytes .hex.on')].map(one => one.textContent).join('')"
+MARKED = "[...document.querySelectorAll('#bytes .row:not([hidden]) .hex.on')].map(one => one.textContent).join('')"
 """Of the page: the marked bytes as hex digits."""
 
 
