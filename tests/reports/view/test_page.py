@@ -167,6 +167,8 @@ def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(look: Lo
         assert "latency >= " in page.locator("#filter").input_value()
         page.go_back()
         opened.total("188")
+        page.locator("#list").focus()
+        page.locator("#cell", has_text=re.compile(r"latency of 18\d exchanges")).wait_for()
         # By mouse: the first half of the time.
         box = page.locator("#cells").bounding_box()
         page.mouse.move(box["x"] + 63, box["y"] + 20)

@@ -8,6 +8,7 @@ Proves: reports/view/page (detail.js, lists.js, tabs.js)
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from analyzer.cli import _judged
 from tests.reports.view.browsing import Look, Place
 from tests.reports.view.conftest import Asking, served, viewed
+from tests.shared import SAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,73 @@ def test_two_capture_points_stand_side_by_side(chromium: Any, points: Asking) ->
         page.locator("#filter").fill("api == Fetch")
         page.keyboard.press("Enter")
         page.locator("#status", has_text="11 pairs").wait_for()  # the list stays, and follows the filter
+
+
+def shown(children: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Lines of a tree as the API tells it: name, value, bytes."""
+    for node in children:
+        yield f"{node['name']}:" if node["value"] else node["name"], node["value"], f"{node['start']} to {node['end']}"
+        if "children" in node:
+            yield from shown(node["children"])
+            if node["total"] > len(node["children"]):
+                yield f"{node['total'] - len(node['children'])} more", "", ""
+
+
+LINES = """async (side) => { await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+  return [...document.querySelectorAll(`#${side} .row`)].filter(row => !row.hidden).map(row =>
+    [Number(row.ariaRowIndex), row.children[1].textContent, row.children[2].textContent,
+     (row.title.match(/bytes (\\d+ to \\d+)/) ?? ['', ''])[1]]); }"""
+"""Of the page: what stands in a tree, once it is drawn."""
+
+PLACES = "[...document.querySelectorAll('#bytes .row:not([hidden]) .hex.on')].map(one => one.dataset.at).join()"
+GO = """(key) => { history.pushState(null, '', `/?above=none&key=${encodeURIComponent(key)}`);
+    dispatchEvent(new PopStateEvent('popstate')); }"""
+
+
+def test_every_field_of_every_api_of_the_samples_is_shown_and_leads_to_its_bytes(chromium: Any) -> None:
+    folders = [one for one in sorted(SAMPLES.iterdir()) if one.is_dir()]
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, *folders))
+        place = stack.enter_context(served(asking.view))
+        opened = stack.enter_context(Look(chromium, place)("above=none", "", height=2000))
+        page = opened.page
+        opened.wait("document.querySelector('#count').textContent")
+        page.evaluate("document.querySelector('#main').style.setProperty('--list', '15%')")
+        shown_apis = 0
+        for api in asking.view.tables.columns.values["api"]:
+            some = f"api == {api} and request_bytes > 0"
+            keys = [asking("rows", filter=text, count=1)["keys"] for text in (f"{some} and response_bytes > 0", some)]
+            key = next(iter(keys[0] or keys[1]), None)
+            if key is None:
+                continue  # Kafka has it, the samples do not
+            shown_apis += 1
+            told = {side: asking("message", key=key, side=side) for side in ("request", "response")}
+            page.evaluate(GO, key)
+            for side in (side for side in told if told[side]["bytes"]):
+                wanted = list(shown(told[side]["children"]))
+                lines = _drawn(page, side, wanted)
+                assert lines == {index: wanted[index - 1] for index in lines}, (api, side)
+            # The last field that has bytes in the request: its bytes, and from them back.
+            places = [(at, line[2]) for at, line in enumerate(shown(told["request"]["children"])) if line[2]]
+            at, span = next((at, span) for at, span in reversed(places) if len(set(span.split(" to "))) == 2)
+            if at >= len(page.evaluate(LINES, "request")):
+                continue
+            start, end = map(int, span.split(" to "))
+            page.locator(f'#request .row[aria-rowindex="{at + 1}"]').click()
+            opened.wait(f"{PLACES} === '{','.join(map(str, range(start, end)))}'")
+            page.locator(f'#bytes .hex[data-at="{start}"]').click()
+            opened.wait(f"document.querySelector('#request .row[aria-selected=true]')?.ariaRowIndex === '{at + 1}'")
+        assert shown_apis >= 40
+
+
+def _drawn(page: Any, side: str, wanted: list[tuple[str, str, str]]) -> dict[int, tuple[str, str, str]]:
+    """The lines of a tree that are in sight, by number: as soon as they are what is wanted."""
+    given_up = time.monotonic() + 30
+    while True:
+        lines = {index: tuple(line) for index, *line in page.evaluate(LINES, side)}
+        right = lines and all(index <= len(wanted) and line == wanted[index - 1] for index, line in lines.items())
+        if right or time.monotonic() > given_up:
+            return lines
 
 
 def test_frames_lead_to_messages_and_a_partition_is_all_there_is(look: Look) -> None:
