@@ -83,8 +83,9 @@ def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
     counts, errors = np.bincount(place, minlength=size), np.bincount(place[wrong], minlength=size)
     known = {(row["host"], row["port"]): row["node_id"] for row in tables.other("brokers")}
     names = [_client(tables, code, ids) for code in clients]
-    ends = ["other brokers" if code is None else _broker(*columns.values["broker"][code - 1], known) if code else "?"
-            for code in brokers]  # fmt: skip
+    places = [None, *columns.values["broker"]]  # codes begin with 1 here
+    ends = ["other brokers" if code is None else "?" if (place := places[code]) is None
+            else _broker(place[0], place[1], known) for code in brokers]  # fmt: skip
     filled = np.flatnonzero(counts)
     one, other, at = np.unravel_index(filled, shape)
     cells = np.stack([one, other + len(names), at, counts[filled], errors[filled]], axis=1)
