@@ -103,12 +103,14 @@ class Lines:
             needed = max((len(cell(row)) for row in head), default=most)
             return _Column(heading, 1, max(least, min(needed, most)), right, cell)
 
-        widest = 10 if width < _NARROW else 16 if width < _ROOMY else 20
+        several = self._ends.several_brokers and width >= _NARROW
+        widest = 10 if width < _NARROW or (several and width < _ROOMY) else 16 if width < _ROOMY else 20
         always = [
             column("time", self._when, (8, 15), True),
             column("latency", _latency, (8, 8), True),
             column("api", api, (12, 18 if width < _ROOMY else 24)),
             column("client id", lambda row: cut(_client_id(row), widest), (9, widest)),
+            *([column("broker", self._ends.which_broker, (6, 15 if width < _ROOMY else 21))] if several else []),
         ]
         sizes = [
             column("request", lambda row: size(row["request_bytes"]), (8, 8), True),
@@ -116,7 +118,6 @@ class Lines:
         ]
         optional = [  # what is worth its place comes first
             [column("mostly", _mostly, (6, 8))] if any(map(_mostly, head)) else [],
-            [column("broker", self._ends.broker, (6, 21))] if self._ends.several_brokers else [],
             [column("client", self._ends.client, (6, 21))],
             sizes,
             [column("id", _correlation, (5, 6), True)],
@@ -331,7 +332,8 @@ def node_value(node: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """How the two ends of a connection are written: an address that all the first exchanges share is left out."""
+    """How the two ends of a connection are written: an address that all the first exchanges share is left out.
+    `broker_port`: where all of their brokers have the same."""
 
     client_ip: str | None = None
     broker_ip: str | None = None
@@ -343,11 +345,11 @@ class _Ends:
     def of(cls, head: Sequence[Any]) -> _Ends:
         clients = {one.row["client_ip"] for one in head}
         brokers = {(one.row["broker_ip"], one.row["broker_port"]) for one in head}
-        hosts = {ip for ip, _ in brokers}
+        hosts, ports = {ip for ip, _ in brokers}, {port for _, port in brokers}
         ends = cls(
             clients.pop() if len(clients) == 1 else None,
             hosts.pop() if len(hosts) == 1 else None,
-            next(iter(brokers))[1] if len(brokers) == 1 else None,
+            ports.pop() if len(ports) == 1 else None,
             len(brokers) > 1,
         )
         widest = max((len(text) for one in head for text in (ends.client(one.row), ends.broker(one.row))), default=21)
@@ -358,6 +360,10 @@ class _Ends:
 
     def broker(self, row: Row) -> str:
         return _short_end(row["broker_ip"], row["broker_port"], self.broker_ip)
+
+    def which_broker(self, row: Row) -> str:
+        """The broker among others, for a column: what tells them apart, its host or its port, is enough."""
+        return str(row["broker_ip"]) if row["broker_port"] == self.broker_port else self.broker(row)
 
     def elsewhere(self, row: Row) -> str:
         """The broker, where it has no column and is not that of the first exchanges."""

@@ -15,6 +15,7 @@ FOLDER = Path(__file__).resolve().parent / "views"
 
 _COLUMN = re.compile(r"-- ([a-z][a-z0-9_]*): (.+)")
 _NAME = re.compile(r"\b[a-z][a-z0-9_]*\b")
+_FROM = re.compile(r"\b(?:from|join)\s+`?([a-z][a-z0-9_]*)\b")
 
 
 _ASKS = re.compile(r"\s*(SELECT|WITH|FROM|VALUES|EXPLAIN|DESCRIBE|DESC)\b", re.IGNORECASE)
@@ -84,6 +85,15 @@ def needed(query: str) -> frozenset[str] | None:
     for one in reversed(views()):
         if one.name in names:
             names.update(_NAME.findall(one.sql))
+    return frozenset(names)
+
+
+def read_from(query: str) -> frozenset[str]:
+    """Names after FROM and JOIN in a query, and in the views that are among them."""
+    names = set(_FROM.findall(query.lower()))
+    for one in reversed(views()):
+        if one.name in names:
+            names.update(_FROM.findall(one.sql.lower()))
     return frozenset(names)
 
 

@@ -115,9 +115,17 @@ def _render(made: Report, form: str) -> str:
 
 def analyze(options: argparse.Namespace) -> int:
     """`kwire analyze --engine spark`."""
+    from analyzer import dataset
     from analyzer.commands import print_analysis
+    from analyzer.options import Reading
+    from captures.files import capture_points
     from reports.spark import session
 
+    # Captures that are not there, and a folder that cannot be written, are told before a session takes its time to
+    # start; nothing is left of the try.
+    capture_points(options.captures, Reading.asked(options).rotated)
+    with dataset.Writer(Path(options.out).absolute(), options.append, options.wait):
+        pass
     with session.of_command(options) as spark:
         result = _analyzed(options, spark)
     print_analysis(result, options)

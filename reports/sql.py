@@ -12,8 +12,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from analyzer.failure import Failure
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from reports.asking import Engine
+
+Notes = Callable[[str], Iterator[str]]
+"""What is to be said of a query besides its answer."""
 
 SHOWN_ROWS = 1000
 """Rows of a table for people; the other forms have all."""
@@ -59,12 +63,13 @@ def sql(options: argparse.Namespace) -> int:
     with _dataset(options.dataset, stored, options.keylog) as dataset:
         from reports import catalog, engines
 
+        notes = partial(unkept, dataset if stored else None, dataset)
         only = None if options.query is None else catalog.needed(options.query)
         with engines.opened(options, [dataset], only) as engine:
             if options.query is not None:
-                _answer(engine, options.query, form, options.out, options.raw)
+                _answer(engine, options.query, form, options.out, options.raw, notes)
                 return 0
-            return _prompt(engine, form, options.raw)
+            return _prompt(engine, form, options.raw, notes)
 
 
 def _is_stored(path: str) -> bool:
@@ -102,10 +107,12 @@ def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[s
         yield made
 
 
-def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool) -> None:
-    """Ask one question; `raw`: as `results.as_csv` has it. Raises WrongQuery."""
+def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, notes: Notes) -> None:
+    """Ask one question; `raw`: as `results.as_csv` has it; `notes`: what to say of a query. Raises WrongQuery."""
     limit = SHOWN_ROWS if form == "table" and not out else None
     table, more = _about(engine, query) or engine.ask(query, limit)
+    for note in notes(query):
+        sys.stderr.write(f"note: {note}\n")
     if out is None:
         _write(table, form, sys.stdout, raw)
         if more:
@@ -131,6 +138,34 @@ def _write(table: pa.Table, form: str, stream: IO[str], raw: bool) -> None:
     else:
         stream.writelines(results.as_json(table))
     stream.flush()
+
+
+_KEPT_BY = {
+    "batches": "--records batches", "records": "--records meta", "messages": "--keep-bytes",
+}  # fmt: skip
+"""Tables that have rows only where they were asked for."""
+
+
+def unkept(name: str | None, dataset: str, query: str) -> Iterator[str]:
+    """Why a table that a query reads is empty, where that is because nobody asked for its rows; `name`: the dataset's,
+    where a user gave it one."""
+    import pyarrow.compute as pc
+
+    from analyzer import dataset as datasets
+    from reports import catalog
+
+    read = catalog.read_from(query) & _KEPT_BY.keys()
+    if not read:
+        return
+    opened = datasets.open_dataset(dataset)
+    if "replay" in opened.manifest or not opened.exchanges.count_rows():
+        return
+    for table in sorted(read):
+        # Where no batch was sent or fetched, there was nothing to be kept.
+        some = table == "messages" or opened.partitions.count_rows(filter=pc.field("record_bytes") > 0)
+        if some and not getattr(opened, table).count_rows():
+            option = _KEPT_BY[table]
+            yield f"{table} is empty, made without {option}: kwire analyze CAPTURE -o {name or 'DATASET'} {option}"
 
 
 _SHOW = re.compile(r"\s*SHOW\s+(VIEWS|TABLES)\s*", re.IGNORECASE)
@@ -180,11 +215,11 @@ def statements(lines: Iterator[str]) -> Iterator[str]:
         yield rest
 
 
-def _prompt(engine: Engine, form: str, raw: bool) -> int:
+def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
     """Questions from a terminal with history and completion, or from whatever stdin is; 2 if that had a wrong one."""
     if not sys.stdin.isatty():
         for statement in statements(line.rstrip("\n") for line in sys.stdin):
-            _answer(engine, statement, form, None, raw)
+            _answer(engine, statement, form, None, raw, notes)
         return 0
     sys.stderr.write(
         f"{len(relations.names())} tables and views (SHOW VIEWS lists them, DESCRIBE NAME their columns). "
@@ -203,20 +238,20 @@ def _prompt(engine: Engine, form: str, raw: bool) -> int:
             if typed.lower() in ("exit", "quit"):
                 return 0
             try:
-                _answer_or_cancel(engine, typed, form, raw)
+                _answer_or_cancel(engine, typed, form, raw, notes)
             except Problem as failure:
                 sys.stderr.write(f"{failure}\nhint: {failure.hint}\n")
             except KeyboardInterrupt:
                 sys.stderr.write("interrupted\n")
 
 
-def _answer_or_cancel(engine: Engine, query: str, form: str, raw: bool) -> None:
+def _answer_or_cancel(engine: Engine, query: str, form: str, raw: bool, notes: Notes) -> None:
     """The same in a thread of its own, so that Ctrl-C finds us free to tell the engine: the JVM's connection to this
     thread, if it is Spark, does not wait for an answer then."""
     from reports.asking import cancel
 
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_answer, engine, query, form, None, raw)
+        asked = pool.submit(_answer, engine, query, form, None, raw, notes)
         try:
             asked.result()
         except KeyboardInterrupt:

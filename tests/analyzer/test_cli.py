@@ -703,6 +703,16 @@ def test_a_terminal_is_paged_and_a_pipe_is_not() -> None:
     assert printed("show", CAPTURE, "--fields", "api", env={**os.environ, "PAGER": pager}).startswith("api\n")
 
 
+@pytest.mark.parametrize(("version", "sticky"), [("643", True), ("590", False)])
+def test_a_pager_that_can_keeps_the_heading_on_the_screen(version: str, sticky: bool, tmp_path: Path) -> None:
+    """`less` has `--header` from 600 on; what has no heading keeps none."""
+    pager = tmp_path / "less"
+    pager.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "less {version} (GNU)" && exit\necho "with:$*"; cat\n')
+    pager.chmod(0o700)
+    assert on_a_terminal("show", CAPTURE, PAGER=str(pager)).startswith(f"with:{'--header=1' * sticky}\n")
+    assert on_a_terminal("show", CAPTURE, "--json", PAGER=str(pager)).startswith("with:\n")
+
+
 def test_what_a_capture_says_cannot_command_a_terminal(tmp_path: Path) -> None:
     """Control characters in a client id are shown as text."""
     from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer
@@ -776,6 +786,25 @@ def test_several_brokers_have_a_column_and_one_that_comes_late_is_named(tmp_path
     assert "broker" in lines[0].split()
     assert any(" :9192 " in line for line in lines)
     assert any(" :9092 " in line for line in lines)
+
+
+def test_which_of_several_brokers_stands_on_a_narrow_screen(tmp_path: Path) -> None:
+    """By its port where they share a host, by its host where they share a port; a client id gives way to it."""
+    from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer
+
+    for name, ends in (("host", (("10.0.0.2", 9092), ("10.0.0.2", 9192))),
+                       ("port", (("10.0.0.2", 9092), ("192.168.100.3", 9092)))):  # fmt: skip
+        segments = []
+        for number, broker in enumerate(ends):
+            writes = [asking(heartbeat(1, client_id="a client with a long name")), answering(heartbeat_answer(1))]
+            segments += forge.converse(writes, client=("10.0.0.1", 5000 + number), broker=broker)
+        path = tmp_path / f"{name}.pcap"
+        path.write_bytes(forge.pcap(forge.rendered(segments)))
+        heading, *lines = on_a_terminal("show", path, columns=100, NO_COLOR="1").splitlines()
+        assert heading.split()[:6] == ["time", "latency", "api", "client", "id", "broker"]
+        assert 100 - heading.index("result") >= 36
+        shown = [line[heading.index("broker") :].split()[0] for line in lines]
+        assert shown == ([":9092", ":9192"] if name == "host" else ["10.0.0.2", "192.168.100.3"])
 
 
 def test_frames_fit_too() -> None:

@@ -45,6 +45,26 @@ def test_a_file_that_cannot_be_written_is_told_before_a_capture_is_read(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("capture", "out", "message"),
+    [(str(SAMPLES / "txn-librdkafka-4.3"), "file/data", "file: File exists"), ("no-such.pcap", "data", "no such file"),
+     (str(SAMPLES / "txn-librdkafka-4.3"), ".", "not empty, and not a dataset")],
+)  # fmt: skip
+def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
+    capture: str, out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("reports.spark.session.of_command", None)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["analyze", capture, "-o", str(tmp_path / out), "--engine", "spark"])
+    assert left.value.code == cli.EXIT_USAGE
+    said = capsys.readouterr().err
+    assert message in said
+    assert "\nhint: " in said
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_filter_goes_with_a_capture_not_with_a_dataset(forged: Forged, capsys: pytest.CaptureFixture[str]) -> None:
     assert "go with a CAPTURE" in refused(capsys, str(forged.write()), "--format", "md", "--filter", "api == Fetch")
 

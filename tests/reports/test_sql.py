@@ -157,6 +157,26 @@ def test_a_file_that_cannot_be_written_is_told_first(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("query", ["SELECT * FROM records", "SELECT count(*) AS n FROM named_records r", ""])
+def test_an_empty_table_says_with_what_it_would_have_rows(
+    query: str, dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not query:  # from stdin
+        monkeypatch.setattr("sys.stdin", io.StringIO("SELECT *\nFROM records;\n"))
+    assert asked(dataset, query or None) == 0
+    told = f"note: records is empty, made without --records meta: kwire analyze CAPTURE -o {dataset} --records meta\n"
+    assert capsys.readouterr().err == told
+    asked(dataset, "SELECT * FROM messages")
+    assert "made without --keep-bytes" in capsys.readouterr().err
+    for full in ("SELECT * FROM batches", "SELECT count(*) AS records FROM exchanges", "DESCRIBE records"):
+        asked(dataset, full)
+        assert capsys.readouterr().err == ""
+    kept = tmp_path / "kept"
+    analyzer.analyze(CAPTURE, kept, records="meta", filter="api == Metadata")
+    asked(str(kept), "SELECT * FROM records")
+    assert capsys.readouterr().err == "", "nothing was sent or fetched"
+
+
 def test_a_folder_that_is_no_dataset_is_an_error(engine: str, tmp_path: Path) -> None:
     with pytest.raises(Problem, match="not a dataset") as raised:
         asked(str(tmp_path), COUNTS, engine)
