@@ -290,6 +290,8 @@ def _anonymous(node: Any) -> Any:
     name, arguments = node.name.lower(), node.expressions
     if name == "bucketed" and len(arguments) == 1:
         return _call("kwire_bucketed", *arguments)
+    if name == "get" and len(arguments) == 2 and re.fullmatch(r"\d+", arguments[1].sql()):
+        return _nth(arguments[0], int(arguments[1].this))
     if name == "percentile" and len(arguments) in (2, 3):
         return _percentile(node, *arguments)
     if name == "round" and len(arguments) in (1, 2):
@@ -369,12 +371,23 @@ def _joined(node: Any) -> Any:
 
 
 def _element(node: Any) -> Any:
+    """`list[i]`, `map[key]`; `element_at` and `try_element_at`, which count from one."""
     (index,) = node.expressions if len(node.expressions) == 1 else (None,)
     if isinstance(index, exp.Literal) and re.fullmatch(r"\d+", index.this) and not index.is_string:
-        return _call("kwire_element", node.this.copy(), index.copy())
-    if index is None or isinstance(index, exp.Neg | exp.Slice):
+        place = int(index.this) - (node.args.get("offset") or 0)
+        if place < 0:
+            raise Untaken(_shown(node))
+        if node.args.get("safe"):
+            return _nth(node.this, place)
+        return _call("kwire_element", node.this.copy(), _number(place))
+    if index is None or isinstance(index, exp.Neg | exp.Slice) or node.args.get("offset"):
         raise Untaken(_shown(node))
     return _call("kwire_value", node.this.copy(), index.copy())  # of a map; of a list DuckDB refuses
+
+
+def _nth(values: Any, place: int) -> Any:
+    """An element, counted from zero; null beyond the end."""
+    return _call("list_extract", values.copy(), _number(place + 1))
 
 
 def _counted(node: Any) -> Any:

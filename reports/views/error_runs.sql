@@ -34,7 +34,7 @@ WITH broken AS (
     CAST(NULL AS INT) AS partition, time, held.code AS error_code, held.error AS error
   FROM (
     SELECT x.capture, x.connection, x.exchange, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id,
-      nullif(array_join(slice(x.topics, 1, 1), ''), '') AS topic, x.response_time AS time, explode(x.errors) AS held
+      nullif(get(x.topics, 0), '') AS topic, x.response_time AS time, explode(x.errors) AS held
     FROM exchanges AS x LEFT ANTI JOIN broken AS b
       ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
     WHERE x.error_code <> 0
@@ -59,7 +59,7 @@ WITH broken AS (
   WHERE p.error_code = 0
   UNION ALL
   SELECT capture, client_id, client_ip, api, group_id, transactional_id,
-    nullif(array_join(slice(topics, 1, 1), ''), '') AS topic, CAST(NULL AS INT) AS partition, response_time AS time
+    nullif(get(topics, 0), '') AS topic, CAST(NULL AS INT) AS partition, response_time AS time
   FROM exchanges
   WHERE error_code = 0 AND response_time IS NOT NULL
 ), answers AS (

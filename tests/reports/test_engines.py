@@ -39,6 +39,9 @@ ASKED = (
     "CAST(latency_us / 7 AS INT) AS e, floor(latency_us / 7) AS f FROM exchanges ORDER BY a, b, c LIMIT 50",
     "SELECT client_id, topics[0] AS topic, errors[0].code AS code FROM exchanges WHERE NOT array_contains(topics, 'x') "
     "AND error_code > 0 AND topics IS NOT NULL AND topics <> array() ORDER BY capture, connection, exchange LIMIT 20",
+    "SELECT get(topics, 0) AS a, get(topics, 1) AS b, try_element_at(topics, 1) AS c, try_element_at(topics, 2) AS d, "
+    "if(topics <> array(), element_at(topics, 1), 'none') AS e FROM exchanges ORDER BY capture, connection, exchange, "
+    "reply LIMIT 50",
     "SELECT date_trunc('hour', request_time) AS hour, percentile(latency_us, 0.9) AS p90 FROM exchanges GROUP BY ALL "
     "ORDER BY hour",
     "SELECT capture, row_number() OVER (PARTITION BY capture ORDER BY first_time, connection) AS number, "

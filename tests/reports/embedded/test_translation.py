@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reports import catalog, relations
+from reports.embedded import engine
 from reports.embedded.translation import Untaken, of_view, translated
 
 NAMES = frozenset(relations.names())
@@ -26,6 +27,10 @@ def test_every_view_is_taken(view: str) -> None:
         "SELECT kwire_list(api) AS x FROM exchanges",
         "SELECT try_cast(api AS INT) AS x FROM exchanges",
         "SELECT CAST(latency_us AS DECIMAL(10, 2)) AS x FROM exchanges",
+        "SELECT element_at(topics, 0) AS x FROM exchanges",  # an error
+        "SELECT element_at(topics, -1) AS x FROM exchanges",
+        "SELECT element_at(topics, length(api)) AS x FROM exchanges",
+        "SELECT get(topics, -1) AS x FROM exchanges",
         "SELECT api LIKE 'a\\\\_b' AS x FROM exchanges",
         "SELECT latency_us + 1 FROM exchanges",  # Spark's name of the column
         "SELECT * FROM exchanges TABLESAMPLE (1 PERCENT)",
@@ -38,6 +43,19 @@ def test_every_view_is_taken(view: str) -> None:
 def test_what_was_not_compared_is_left_to_spark(query: str) -> None:
     with pytest.raises(Untaken):
         translated(query, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("array('a', 'b')[1]", "b"), ("get(array('a', 'b'), 1)", "b"), ("get(array('a', 'b'), 2)", None),
+        ("element_at(array('a', 'b'), 1)", "a"), ("try_element_at(array('a', 'b'), 2)", "b"),
+        ("try_element_at(array('a', 'b'), 3)", None),
+    ],
+)  # fmt: skip
+def test_elements_are_counted_as_spark_counts_them(column: str, value: str | None) -> None:
+    with engine.opened([]) as empty:
+        assert empty.ask(f"SELECT {column} AS x")[0].to_pylist() == [{"x": value}]
 
 
 @pytest.mark.parametrize(
