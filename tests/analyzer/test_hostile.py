@@ -9,17 +9,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import analyzer
-from analyzer import lines
+from analyzer import cli, lines
 from analyzer.escapes import json_text, printable
 from analyzer.lines import Lines
+from analyzer.protocol import budget
 from captures import forge
 from captures.files.sources import utf8
 from tests.shared import KWIRE, ROOT, SAMPLES
@@ -55,6 +58,21 @@ def test_a_bomb_of_records_is_shown_as_far_as_its_budget_goes(form: str) -> None
     if form == "--tree":
         assert b" limited (--page))" in found.stdout or b"stopped after" in found.stdout, "the stop is named"
         assert b" more: --page 2)" in found.stdout
+
+
+@pytest.mark.parametrize("form", ["--tree", "--json"])
+def test_a_stop_by_time_is_named(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """On a clock that is a second and a half further each time it is looked at."""
+    ticks = itertools.count(0, 1.5)
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    assert cli.main(["show", str(CASES / "record-bomb.pcap"), form]) == 0
+    said = capsysbinary.readouterr().out
+    if form == "--tree":
+        assert re.search(rb"and [\d,]+ records more: stopped after 2 s", said)
+    else:
+        assert re.search(rb'"left_out":\d+,"reason":"stopped after 2 s"', said)
 
 
 def test_the_budget_of_a_message_is_said_and_named_where_it_ends() -> None:

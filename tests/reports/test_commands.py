@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from analyzer import cli
 from reports import output, releases
 from tests.reports.forging import Forged
-from tests.shared import KWIRE, SAMPLES
+from tests.shared import KWIRE, ROOT, SAMPLES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -63,6 +64,35 @@ def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
     assert message in said
     assert "\nhint: " in said
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from analyzer import dataset
+with dataset.Writer(Path(sys.argv[1]), False, False):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_spark_writes_no_dataset_that_another_process_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.spark.session.of_command", None)
+    out = str(tmp_path / "data")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, out], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(SystemExit) as left:
+            cli.main(["analyze", str(SAMPLES / "txn-librdkafka-4.3"), "-o", out, "--engine", "spark"])
+        other.communicate("\n")
+    assert left.value.code == cli.EXIT_USAGE
+    said = capsys.readouterr().err
+    assert str(other.pid) in said
+    assert "--wait" in said
 
 
 def test_a_filter_goes_with_a_capture_not_with_a_dataset(forged: Forged, capsys: pytest.CaptureFixture[str]) -> None:
