@@ -32,7 +32,7 @@ import pytest
 import analyzer
 from analyzer import cli
 from analyzer.protocol import names
-from replay import commands, run
+from replay import asked, commands, run
 from replay.diff import pairs
 from replay.diff.compare import compare
 from replay.options import Options
@@ -576,7 +576,7 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
     processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The patience of minutes is one of a second here."""
-    monkeypatch.setattr(commands, "Settings", partial(Settings, answer_timeout=0.4, silence=1.0))
+    monkeypatch.setattr(asked, "Settings", partial(Settings, answer_timeout=0.4, silence=1.0))
     monkeypatch.setattr(run, "read", lambda *_, **__: sessions(4, 25, None))
     monkeypatch.setattr(_Fading, "asked", 0)
     with serving(_Fading) as port:
