@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from analyzer.meaning.connections import TLS
+from analyzer.meaning.connections import TLS, ZOOKEEPER
 from analyzer.meaning.summary import LISTED
 from analyzer.protocol.errors import label
 from analyzer.text import aligned, duration, printable, size
@@ -84,11 +84,17 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
         amount = size(sum(one["payload_bytes"] for one in sealed))
         parts.append(f"TLS: {_connections(len(sealed))}, {amount}: encrypted, what is said there stays shut\n")
         parts.append(_handshakes_text(one["tls"] for one in sealed if "tls" in one))
-    if unrecognised["connections"] > len(sealed):
-        looks = sorted({one["looks_like"] for one in unrecognised["listed"]} - {TLS}) or ["too many to tell"]
-        amount = size(unrecognised["payload_bytes"] - sum(one["payload_bytes"] for one in sealed))
+    keepers = [one for one in unrecognised["listed"] if one["looks_like"] == ZOOKEEPER]
+    if keepers:
+        amount = size(sum(one["payload_bytes"] for one in keepers))
+        parts.append(f"ZooKeeper: {_connections(len(keepers))}, {amount}\n")
+    known = [*sealed, *keepers]
+    if unrecognised["connections"] > len(known):
+        looks = sorted({one["looks_like"] for one in unrecognised["listed"]} - {TLS, ZOOKEEPER})
+        looks = looks or ["too many to tell"]
+        amount = size(unrecognised["payload_bytes"] - sum(one["payload_bytes"] for one in known))
         parts.append(
-            f"not Kafka: {_connections(unrecognised['connections'] - len(sealed))}, {amount} "
+            f"not Kafka: {_connections(unrecognised['connections'] - len(known))}, {amount} "
             f"(look like: {', '.join(looks)}); --port N insists\n"
         )
     if out is not None:

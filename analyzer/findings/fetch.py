@@ -350,7 +350,7 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     moved = np.flatnonzero(read.size > 0)
     latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
     for mine in parted(np.arange(len(read.owner)), seen.client[read.owner], read.place):
-        mine = mine[position[mine] != NULL]
+        mine = mine[(position[mine] != NULL) & (read.time[mine] != NULL)]  # no answer, no moment
         if not len(mine) or seen.between_brokers[seen.client[read.owner[mine[0]]]]:
             continue
         who_ = int(seen.client[read.owner[mine[0]]])

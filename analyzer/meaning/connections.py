@@ -35,6 +35,8 @@ _TIMES = {"first_time": "first_ns", "last_time": "last_ns"}
 
 TLS = "TLS"
 """What a connection looks like that begins with a TLS record."""
+ZOOKEEPER = "ZooKeeper"
+"""What a connection looks like that begins as one to ZooKeeper does; `analyzer.bulk.zookeeper` reads it."""
 
 
 def unrecognised_guess(first: tuple[int, int]) -> str:
@@ -50,7 +52,7 @@ def unrecognised_guess(first: tuple[int, int]) -> str:
         if data[4:8] in (b"\x00\x03\x00\x00", b"\x04\xd2\x16\x2f", b"\x04\xd2\x16\x30"):
             return "PostgreSQL"
         if data[:3] == b"\x00\x00\x00" and data[3] in (44, 45) and data[4:8] == b"\x00\x00\x00\x00":
-            return "ZooKeeper"
+            return ZOOKEEPER
         if data.startswith((b"*1\r\n", b"*2\r\n", b"*3\r\n", b"+OK", b"-ERR", b"+PONG")):
             return "Redis"
         if data.startswith(b"AMQP"):
@@ -250,20 +252,21 @@ def unrecognised_lines(capture: str, ended: EndedConnections) -> list[str]:
             f"{capture}: {len(sealed):,} {are} TLS ({sealed_bytes:,} bytes): encrypted, so what is said stays "
             "shut; --keylog opens it with a key log of the clients or brokers, or capture where it is in the clear"
         )
-    if ended.unrecognised_connections == len(sealed):
+    keepers = [one for one in ended.unrecognised if one.looks_like == ZOOKEEPER]  # known, if not as Kafka
+    if ended.unrecognised_connections == len(sealed) + len(keepers):
         return lines
     looks: dict[str, int] = {}
     ports: dict[str, int] = {}
     for one in ended.unrecognised:
-        if one.looks_like == TLS:
+        if one.looks_like in (TLS, ZOOKEEPER):
             continue
         looks[one.looks_like] = looks.get(one.looks_like, 0) + 1
         port = one.connection.rsplit("#", 1)[0].rsplit(":", 1)[-1]
         ports[port] = ports.get(port, 0) + one.payload_bytes
     seen = ", ".join(f"{name} ({count})" for name, count in sorted(looks.items(), key=lambda item: -item[1]))
     insist = f"; --port {max(ports, key=lambda port: ports[port])} insists" if ports else ""
-    count = ended.unrecognised_connections - len(sealed)
-    rest = ended.unrecognised_bytes - sealed_bytes
+    count = ended.unrecognised_connections - len(sealed) - len(keepers)
+    rest = ended.unrecognised_bytes - sealed_bytes - sum(one.payload_bytes for one in keepers)
     return [
         *lines,
         f"{capture}: {count} connections are not recognised as Kafka "

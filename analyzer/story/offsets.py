@@ -37,8 +37,20 @@ def _common(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
 
-def _where(kind: str) -> str:
-    return {"zookeeper": " to ZooKeeper (OffsetCommit v0)", "txn_commit": " in a transaction"}.get(kind, "")
+def _where(row: Row) -> str:
+    if row["kind"] == "zookeeper":
+        return " to ZooKeeper" if _itself(row) else " to ZooKeeper (OffsetCommit v0)"
+    return " in a transaction" if row["kind"] == "txn_commit" else ""
+
+
+def _itself(row: Row) -> bool:
+    """Whether the client wrote to ZooKeeper, and no broker for it."""
+    return row["kind"] == "zookeeper" and row["exchange"] is None
+
+
+def _actor(row: Row) -> str:
+    """Who commits. A connection to ZooKeeper names no client: its own end has to do."""
+    return row["connection"].partition("-")[0] if _itself(row) else who(row["client_id"])
 
 
 def _commits(source: Source) -> Iterator[Event]:
@@ -47,16 +59,22 @@ def _commits(source: Source) -> Iterator[Event]:
     columns = ("time", "group_id", "topic", "topic_id", "partition", "offset", "step", "kind", "client_id",
                "connection", "exchange", "reply")  # fmt: skip
     made = source.table("offsets", columns, wanted)
-    keys = ["group_id", "client_id", "kind"]
+    itself = pc.and_(pc.equal(made["kind"], "zookeeper"), pc.invert(pc.is_valid(made["exchange"])))
+    made = made.append_column("writer", pc.if_else(itself, made["connection"].cast(pa.string()), None))
+    keys = ["group_id", "client_id", "kind", "writer"]
     for key in made.select(keys).group_by(keys).aggregate([]).to_pylist():
         chosen = made.filter(_same(key))
         firsts, lasts = _ends(source, chosen, "first"), _ends(source, chosen, "last")
-        number = chosen.group_by(["connection", "exchange"]).aggregate([]).num_rows
+        if key["writer"] is None:
+            number = chosen.group_by(["connection", "exchange"]).aggregate([]).num_rows
+        else:  # a node each partition
+            nodes = chosen.group_by(["topic", "partition"]).aggregate([([], "count_all")])
+            number = pc.max(nodes["count_all"]).as_py()
         head, tail = chosen.slice(0, 1).to_pylist()[0], chosen.slice(len(chosen) - 1).to_pylist()[0]
         topics = tuple(dict.fromkeys(row["topic"] for row in firsts if row["topic"]))
-        actor = who(key["client_id"])
+        actor = _actor(head)
         at = _offsets(firsts)
-        text = f"committed {at} for group {key['group_id']}{_where(key['kind'])}"
+        text = f"committed {at} for group {key['group_id']}{_where(head)}"
         of_all = {"topics": topics, "topic": topics[0] if len(topics) == 1 else None, "partition": None}
         if number > 1 or (head["step"] or 0) >= 0:  # a step back is told by itself
             yield Event(head["time"], "commit", actor, text, 4, **{**_common(head), **of_all})
@@ -100,10 +118,10 @@ def _back(source: Source) -> Iterator[Event]:
     for row in source.rows("offsets", where=(pc.field("step") < 0) & pc.field("kind").isin(_STEADY)):
         text = (
             f"committed {row['topic']}-{row['partition']} at {row['offset']:,}, behind the {row['previous']:,} "
-            f"committed before, for group {row['group_id']}{_where(row['kind'])}: "
+            f"committed before, for group {row['group_id']}{_where(row)}: "
             f"{count(-row['step'], 'offset')} will be read again"
         )
-        yield Event(row["time"], "commit_back", who(row["client_id"]), text, 45, **_common(row))
+        yield Event(row["time"], "commit_back", _actor(row), text, 45, **_common(row))
 
 
 def _refused(source: Source) -> Iterator[Event]:

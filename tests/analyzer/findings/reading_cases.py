@@ -81,6 +81,12 @@ def stuck(traffic: Traffic, wrong: bool) -> None:
         fetch(traffic, second, second, 1000, ("t", 5), got=100)
 
 
+@case("partition-stuck", "and was asked for once more, without an answer")
+def stuck_unanswered(traffic: Traffic, wrong: bool) -> None:
+    stuck(traffic, wrong)
+    fetch(traffic, 62, 900, 40_000, ("t", 4), latency_ms=None)
+
+
 @case("partition-stuck", "since the last rebalance")
 def stuck_since(traffic: Traffic, wrong: bool) -> None:
     for second in (0, 61):

@@ -16,14 +16,28 @@ import pytest
 import analyzer
 from analyzer import shares
 from analyzer.bulk.zookeeper import ZooKeeper
+from analyzer.cli import main
 from analyzer.dataset import Parts
 from analyzer.meaning import zookeeper as z
 from analyzer.options import Reading
 from analyzer.points import Choice
 from captures.files import capture_points
-from captures.forge import START_NS, TO_BROKER, TO_CLIENT, Segment, Write, converse, interleaved, pcap, rendered
+from captures.forge import (
+    START_NS,
+    TO_BROKER,
+    TO_CLIENT,
+    Segment,
+    Write,
+    converse,
+    interleaved,
+    loaded,
+    pcap,
+    rendered,
+    segments_of,
+)
 from tests.analyzer.forging import heartbeat, heartbeat_answer
 from tests.analyzer.zookeeping import connect, connected, get, login, make, ping, put, together
+from tests.shared import SAMPLES
 
 STATE = "/brokers/topics/orders/partitions/0/state"
 OFFSET = "/consumers/billing/offsets/orders/0"
@@ -159,3 +173,92 @@ def test_nodes_that_are_not_kafkas_are_not_named() -> None:
     assert z.kind_of("/consumers/g/owners/t/1") == "/consumers/GROUP/owners/TOPIC/PARTITION"
     assert z.kind_of("/config/topics/orders") == "/config/topics/NAME"
     assert z.kind_of("/brokers/ids") == "/brokers/ids"
+
+
+# --- a real broker and real consumers of 0.8 --------------------
+
+
+REAL = SAMPLES / "zookeeper-java-0.8.2"
+GROUP = "old-readers"
+
+
+@pytest.fixture(scope="module")
+def truth() -> dict[str, Any]:
+    """What ZooKeeper and Kafka's own tools said when the capture was over."""
+    told: dict[str, Any] = json.loads((REAL / "truth.json").read_text())
+    return told
+
+
+@pytest.fixture(scope="module")
+def real() -> Any:
+    return analyzer.analyze(str(REAL / "capture.pcap.gz"))
+
+
+def test_offsets_end_where_zookeeper_held_them(real: Any, truth: dict[str, Any]) -> None:
+    rows = [row for row in real.offsets.to_pylist() if row["kind"] == "zookeeper"]
+    assert {row["group_id"] for row in rows} == {GROUP}
+    last = {(row["topic"], row["partition"]): row["offset"] for row in rows}
+    held = truth["zookeeper_at_end"]
+    assert last == {("orders", n): int(held[f"/consumers/{GROUP}/offsets/orders/{n}"]) for n in (0, 1)}
+    checked = truth["offset_checker_at_end"]["rows"]
+    assert last == {(row["topic"], row["partition"]): row["offset"] for row in checked}
+    # The first began at offset 0 and all committed when they left, so the steps of each are what it printed.
+    read: dict[str, int] = {}
+    for row in rows:
+        step = row["offset"] if row["previous"] is None else row["step"]
+        read[row["connection"]] = read.get(row["connection"], 0) + step
+    assert list(read.values()) == list(truth["consumed"].values())
+
+
+def test_leaders_brokers_and_controller_are_those_zookeeper_held(real: Any, truth: dict[str, Any]) -> None:
+    held = truth["zookeeper_at_end"]
+    rows = [row for row in real.leaders.to_pylist() if row["leader_epoch"] is not None]  # Metadata v0 has none
+    assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 0), ("orders", 1)}
+    for row in rows:
+        state = held[f"/brokers/topics/orders/partitions/{row['partition']}/state"]
+        assert (row["leader"], row["leader_epoch"], row["isr"]) == (
+            state["leader"], state["leader_epoch"], state["isr"],
+        )  # fmt: skip
+    registered = {n: held[f"/brokers/ids/{n}"] for n in held["/brokers/ids"]}
+    brokers = {row["node_id"]: (row["host"], row["port"]) for row in real.brokers.to_pylist()}
+    assert brokers == {n: (one["host"], one["port"]) for n, one in registered.items()}
+    (entry,) = real.captures
+    assert [one["broker"] for one in entry["zookeeper"]["controllers"]] == [held["/controller"]["brokerid"]]
+
+
+def test_zookeeper_alone_tells_of_offsets_and_brokers(real: Any, truth: dict[str, Any], tmp_path: Path) -> None:
+    """Without a byte of Kafka; and in windows, over threads."""
+    link, records = loaded(REAL / "capture.pcap.gz")
+    kept = [
+        record
+        for record in records
+        if any(2181 in (one.source[1], one.target[1]) for one in segments_of([record], link))
+    ]
+    alone = tmp_path / "alone.pcap"
+    alone.write_bytes(pcap(kept, link))
+    found = analyzer.analyze(str(alone), window_bytes=4000, threads=2)
+    assert len(found.exchanges) == 0
+    ours = [row for row in real.offsets.to_pylist() if row["kind"] == "zookeeper"]
+    for name, expected in (("offsets", ours), ("brokers", real.brokers.to_pylist())):
+        got = found.tables[name].to_pylist()
+        assert [{**row, "capture": None} for row in got] == [{**row, "capture": None} for row in expected]
+    assert found.captures[0]["zookeeper"] == real.captures[0]["zookeeper"]
+
+
+def test_what_is_said_to_zookeeper_is_no_riddle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """No advice to read it as Kafka; commits are told by who wrote them, once."""
+    capture = str(REAL / "capture.pcap.gz")
+    assert main(["analyze", capture, "-o", str(tmp_path / "dataset")]) == 0
+    said = capsys.readouterr()
+    assert "\nZooKeeper: 6 connections, 29.2 kB\n" in said.out
+    assert "not Kafka" not in said.out
+    assert "not recognised" not in said.err
+    assert main(["story", str(tmp_path / "dataset"), "--group", GROUP]) == 0
+    lines = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [" ".join(line.split()) for line in lines] == [
+        "127.0.0.1:37962 committed orders-0 at 36, orders-1 at 24 for group old-readers to ZooKeeper",
+        "127.0.0.1:37962 made its last commit for group old-readers: orders-0 at 60, orders-1 at 24; 2 commits in "
+        "4.49 s",
+        "127.0.0.1:37978 committed orders-1 at 40 for group old-readers to ZooKeeper",
+        "127.0.0.1:55924 committed orders-0 at 67, orders-1 at 48 for group old-readers to ZooKeeper",
+    ]
