@@ -3,7 +3,7 @@
 What a RUN's sides are is told by its tables and by `kwire diff`; what a partition's exchanges are by the bodies of all
 messages.
 
-Proves: reports/view/pairing, alike, frames; replay/diff/by_exchange.py
+Proves: reports/view/pairing, alike, frames
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+"""What differs exchange by exchange is what `kwire diff` tells, no more and no less.
+
+Proves: replay/diff/by_exchange.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replay.diff import by_exchange, pairs, text
+from replay.diff.compare import compare
+from replay.diff.differences import grouped
+from tests.replay.replaying import replayed_at
+from tests.replay.test_commands import CAPTURE, sinking
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A RUN of a real capture, most of which its target does not offer."""
+    folder = tmp_path_factory.mktemp("runs") / "real"
+    with sinking() as port:
+        replayed_at(CAPTURE, port, folder)
+    return folder
+
+
+def test_they_are_those_of_the_comparison(real: Path) -> None:
+    comparison = compare(pairs.from_run(real))
+    groups = grouped(comparison.differences)
+    verdict, told = by_exchange.differing(real)
+    assert verdict == text.verdict(comparison, [group for group in groups if group.unexpected])
+    assert sum(group.count for group in groups) == sum(map(len, told.values())) > 0
+    assert {(one[0], one[2]) for each in told.values() for one in each} == {(one.path, one.kind) for one in groups}
+
+
+def test_how_much_is_listed_has_an_end(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict, told = by_exchange.differing(real)
+    assert len(told) > 2
+    monkeypatch.setattr(by_exchange, "MOST", 2)
+    monkeypatch.setattr(by_exchange, "OF_ONE", 1)
+    less, few = by_exchange.differing(real)
+    assert less == verdict, "what is counted is everything"
+    assert few == {key: told[key][:1] for key in list(told)[:2]}
