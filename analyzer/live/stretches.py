@@ -12,6 +12,7 @@ from time import monotonic
 from typing import BinaryIO, Final, cast
 
 from captures.live.belt import Belt
+from captures.live.stream import LiveStream
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -38,36 +39,31 @@ class Stretches:
         return False
 
 
-class Stretch:
+class Stretch(LiveStream):
     """One of them: what a reader asks of stdin."""
 
     def __init__(self, belt: Belt, most_bytes: int | None, seconds: float | None) -> None:
-        self._belt, self._most = belt, most_bytes
+        super().__init__(belt)
+        self._most = most_bytes
         self._until = None if seconds is None else monotonic() + seconds
-        self._rest = memoryview(belt.tap.header)
         self._before = belt.drops().total
         self._bytes = 0
         self.over = False
 
     def readinto1(self, into: memoryview) -> int:
         """Some bytes; waits for the first. 0: it is over."""
-        while not self._rest or self.over:
-            if self.over or self._full():
-                return 0
-            if self._belt.waits(_LOOK_SECONDS):
-                self._take()
-            elif self._belt.over:
-                return 0
-        count = min(len(into), len(self._rest))
-        into[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+        return 0 if self.over else super().readinto1(into)
 
-    def _take(self) -> None:
+    def _more(self) -> bool:
+        if self.over or self._full():
+            return False
+        if not self._belt.waits(_LOOK_SECONDS):
+            return not self._belt.over
         chunk = None if self.over else self._belt.take(0.0)
         if chunk is not None:
             self._rest = memoryview(chunk.data)
             self._bytes += len(chunk.data)
+        return True
 
     def _full(self) -> bool:
         """It has its length."""
@@ -76,11 +72,9 @@ class Stretch:
 
     def waits(self, seconds: float) -> bool:
         """Whether there is more, or will be within so many seconds."""
-        if self.over:
-            return False
-        return bool(self._rest) or (not self._full() and self._belt.waits(seconds))
+        return not self.over and (bool(self._rest) or (not self._full() and super().waits(seconds)))
 
     @property
     def dropped(self) -> int:
         """Packets lost since it began."""
-        return self._belt.drops().total - self._before
+        return super().dropped - self._before

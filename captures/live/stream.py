@@ -20,17 +20,21 @@ class LiveStream:
         self._rest = memoryview(belt.tap.header)
 
     def readinto1(self, into: memoryview) -> int:
-        """Some bytes; waits for the first."""
+        """Some bytes; waits for the first. 0: it is over."""
         while not self._rest:
-            chunk = self._belt.take(_PATIENCE_SECONDS)
-            if chunk is not None:
-                self._rest = memoryview(chunk.data)
-            elif self._belt.over:
+            if not self._more():
                 return 0
         count = min(len(into), len(self._rest))
         into[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
+
+    def _more(self) -> bool:
+        """Take what comes next, if it comes; False: nothing will."""
+        chunk = self._belt.take(_PATIENCE_SECONDS)
+        if chunk is not None:
+            self._rest = memoryview(chunk.data)
+        return chunk is not None or not self._belt.over
 
     def waits(self, seconds: float) -> bool:
         """Whether there is more, or will be within so many seconds."""
