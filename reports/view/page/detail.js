@@ -157,7 +157,11 @@ export class Detail {
     this.timer = window.setTimeout(() => void this.messages(), REST_MS);
   }
 
-  async messages() {
+  /**
+   * The messages of the chosen exchange, now.
+   * @param {string} [after] said when they are there, unless something else was said meanwhile
+   */
+  async messages(after = "") {
     clearTimeout(this.timer);
     const mine = ++this.round, { key, side, path } = this.state, { tell, told } = this.to, { paired } = this;
     if (!key) return;
@@ -172,14 +176,14 @@ export class Detail {
     this.placed(key, side, twin);
     if (!this.to.now().bytes) {
       for (const one of PANES) element(`about-${one}`).textContent = "not in this dataset";
-      return tell("the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
+      return tell(after || "the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
     }
     const reading = "reading the messages …", before = told();
     const busy = setTimeout(() => { if (told() === before) tell(reading); }, BUSY_MS); // else it said more since
     const found = await Promise.allSettled(PANES.map((pane) => this.places[pane].key ? ask("message", this.places[pane]) : null));
     clearTimeout(busy);
     if (mine !== this.round) return;
-    if ([before, reading].includes(told())) tell("");
+    if ([before, reading].includes(told())) tell(after);
     PANES.forEach((pane, at) => this.show(pane, /** @type {PromiseSettledResult<any>} */ (found[at])));
     const pane = !twin ? (side === "response" ? "response" : "request") : twin.first ? "request" : "response";
     this.turn(pane);

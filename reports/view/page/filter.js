@@ -43,6 +43,7 @@ export class FilterBar {
 
   /** @param {string} text */
   set value(text) {
+    this.stop.abort(); // what was asked about an earlier text says nothing of this one
     this.input.value = text;
     this.right();
     this.close();
@@ -172,6 +173,7 @@ export class FilterBar {
     } else if (event.key === "Enter") {
       event.preventDefault();
       if (open && this.chosen >= 0) return this.take(this.chosen);
+      this.stop.abort(); // a late word on what was being typed must not hide what is said of the whole
       this.close();
       this.applied(this.value.trim());
     } else if (event.key === "Escape") {

@@ -47,6 +47,8 @@ function addressed() {
   return /** @type {State} */ ({ ...found, side: found.side || "request" });
 }
 
+const FILTERED_OUT = "the chosen exchange is not among those that the filter lets through";
+
 const state = addressed();
 
 /**
@@ -343,9 +345,7 @@ async function find(key, step = false) {
     const told = await ask("exchange", { key });
     become({ key, path: "" }, step);
     detail.facts({ ...told.row, outcome: told.outcome, subject: told.subject, key });
-    const there = await list.find(key);
-    await detail.messages();
-    if (!there) tell("the chosen exchange is not among those that the filter lets through");
+    await detail.messages(await list.find(key) ? "" : FILTERED_OUT);
   } catch (failure) {
     complain(failure);
   }
@@ -367,7 +367,7 @@ async function show(change, step = false) {
   panels();
   if (tabs.following) tabs.redraw();
   document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
-  if (state.key && list.index < 0) tell("the chosen exchange is not among those that the filter lets through");
+  if (state.key && list.index < 0) tell(FILTERED_OUT);
 }
 
 /** @param {string} text */
