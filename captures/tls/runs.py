@@ -208,12 +208,12 @@ class Sources(NamedTuple):
 class Sink(Protocol):
     """Takes what is opened."""
 
-    def room(self, size: int) -> np.ndarray:
-        """Memory for so many bytes; what is taken next lies at its begin."""
+    def room(self, rows: int, size: int) -> Made:
+        """Memory for so many rows and bytes; what is taken next lies at its begin."""
         ...
 
-    def take(self, rows: np.ndarray, places: np.ndarray, used: int) -> None:
-        """Rows whose bytes lie in the first `used` bytes of the memory."""
+    def take(self, rows: int, used: int) -> None:
+        """The first rows of the memory, whose bytes lie in its first `used` bytes."""
         ...
 
     def at(self, place: int, trigger: int) -> None:
@@ -234,17 +234,17 @@ def opened(keys: Keys, d: Direction, rows: np.ndarray, places: np.ndarray, sourc
     that brought the beginning of a record that is to be looked at by itself."""
     before = d.held_rows()
     held = np.frombuffer(bytearray(b"".join(d.pieces)) or bytearray(1), np.uint8)
-    every = np.concatenate([before, rows])
-    stands = np.concatenate([np.full(len(before), places[0], np.int64), places])
-    ends = np.cumsum(every[:, SEG_LENGTH])
-    total = int(ends[-1])
-    most = len(every) + total // (_HEADER + _TAG) + 1
-    made = Made(np.empty((most, SEG_COLUMNS), np.int64), np.empty(most, np.int64), sink.room(total))
+    every, stands = rows, places
+    if len(before):
+        every = np.concatenate([before, rows])
+        stands = np.concatenate([np.full(len(before), places[0], np.int64), places])
+    total = int(every[:, SEG_LENGTH].sum())
+    made = sink.room(len(every) + total // (_HEADER + _TAG) + 1, total)
     given = Given(sources.window, sources.waiting, held)
     key = np.array([keys.context.address, d.number, keys.tls13, keys.explicit, LARGEST], np.int64)
     work = np.empty(WORK_BYTES, np.uint8)
     row, first, count, used = open_run(functions(), key, keys.vector, every, stands, given, made, work)
-    sink.take(made.rows[:count], made.places[:count], used)
+    sink.take(count, used)
     left = every[row:].copy()
     if len(left):
         left[0, SEG_AT] += first

@@ -41,7 +41,7 @@ from captures.streams import Segments
 from captures.tls.direction import LARGEST, Row
 from captures.tls.keylog import TRAFFIC, KeyLog
 from captures.tls.opening import HEAD, Opening, begins_tls, may_follow
-from captures.tls.runs import Sources
+from captures.tls.runs import Made, Sources
 from captures.tls.session import Session
 
 _NEW, _PLAIN, _TLS = 0, 1, 2
@@ -57,11 +57,25 @@ MOST_DOUBTED: Final = 4 * LARGEST
 
 
 class _Heap:
-    """Memory for plaintext, used again window by window."""
+    """Memory for plaintext and its rows, used again window by window."""
 
     def __init__(self) -> None:
         self.data = np.empty(1 << 16, np.uint8)
         self.used = 0
+        self.rows = np.empty((FEWEST, SEG_COLUMNS), np.int64)
+        self.places = np.empty(FEWEST, np.int64)
+        self.full = 0
+
+    def begin(self) -> None:
+        """Another window."""
+        self.used = self.full = 0
+
+    def tables(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Memory for so many rows more, and for their places. What others hold of it stays as it is."""
+        if self.full + size > len(self.rows):
+            many = max(2 * len(self.rows), size)
+            self.rows, self.places, self.full = np.empty((many, SEG_COLUMNS), np.int64), np.empty(many, np.int64), 0
+        return self.rows[self.full :], self.places[self.full :]
 
     def room(self, size: int) -> np.ndarray:
         """Memory for so many bytes more, and one."""
@@ -89,13 +103,16 @@ class _Out:
         self.heap = heap
         self.place = self.trigger = 0
 
-    def room(self, size: int) -> np.ndarray:
-        return self.heap.room(size)
+    def room(self, rows: int, size: int) -> Made:
+        return Made(*self.heap.tables(rows), self.heap.room(size))
 
-    def take(self, rows: np.ndarray, places: np.ndarray, used: int) -> None:
-        rows[:, SEG_AT] += self.heap.used
-        self.heap.used += used
-        self.many.append((rows, places))
+    def take(self, rows: int, used: int) -> None:
+        heap = self.heap
+        taken = slice(heap.full, heap.full + rows)
+        heap.rows[taken, SEG_AT] += heap.used
+        self.many.append((heap.rows[taken], heap.places[taken]))
+        heap.full += rows
+        heap.used += used
 
     def at(self, place: int, trigger: int) -> None:
         self.place, self.trigger = place, trigger
@@ -164,7 +181,7 @@ class Stage:
         if not len(rows):
             return segments
         mine = self._mine(rows, segments)
-        self._heap.used = 0
+        self._heap.begin()
         out = _Out(self._heap)
         if self._live:
             self._resume(out, int(rows[0, SEG_TRIGGER]))
@@ -254,7 +271,7 @@ class Stage:
             places = later.payload(key, place)
             if len(places) < FEWEST:
                 return
-            whole = session.many(key & 1, segments.rows[places], places, Sources(*segments.sources), out)
+            whole = session.many(key & 1, _rows(segments.rows, places), places, Sources(*segments.sources), out)
             later.over(key, places, whole)
             if whole < len(places):
                 return  # what comes next is to be looked at by itself
@@ -353,6 +370,12 @@ class _Later:
         """Of these rows that were tried so many have been worked on."""
         np.frombuffer(self.done, np.uint8)[places[:whole]] = 1
         self._most[key] = min(4 * len(places), MOST) if whole == len(places) else max(2 * whole, FEWEST)
+
+
+def _rows(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The rows at these places: as they lie, if they lie together."""
+    first, end = int(places[0]), int(places[-1]) + 1
+    return rows[first:end] if end - first == len(places) else rows[places]
 
 
 def _bytes(row: Row, segments: Segments) -> bytes:
