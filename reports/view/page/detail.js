@@ -34,6 +34,7 @@ export class Detail {
    * @param {(node: Node, x: number, y: number) => void} to.menu
    * @param {(text: string, bad?: boolean) => void} to.tell
    * @param {() => string} to.told what is told now
+   * @param {() => string} to.standing what is to be told where there is nothing else
    * @param {(failure: unknown) => void} to.failed
    * @param {() => {bytes: boolean, columns: Map<string, Column>, pairs: boolean}} to.now are messages at hand? is anything
    *   there twice?
@@ -49,14 +50,15 @@ export class Detail {
     this.pane = "request";
     /** Rounds of asking for messages: only the last one counts. */
     this.round = 0;
+    /** What was looked at: answers about something earlier lead nowhere. */
+    this.looks = 0;
     this.timer = 0;
     const [request, response] = PANES.map((pane) => new Tree(element(pane), pane, {
       chosen: (node, path) => this.chosen(pane, node, path), menu: to.menu, failed: to.failed,
     }));
     this.trees = { request: /** @type {Tree} */ (request), response: /** @type {Tree} */ (response) };
     this.bytes = new Hex(element("bytes"), {
-      chosen: (offset) => void ask("field", { ...this.places[this.pane], offset })
-        .then(({ path }) => this.trees[this.pane].reveal(path)).catch(to.failed),
+      chosen: (offset) => void this.pointed(offset),
       failed: to.failed,
     });
     for (const button of document.querySelectorAll("button.side")) {
@@ -76,11 +78,10 @@ export class Detail {
    */
   chosen(pane, node, path) {
     if (!node) return;
-    if (!this.paired) this.to.become({ side: pane, path: path.join(".") });
-    else {
-      if (this.places[pane].key === this.state.key) this.to.become({ path: path.join(".") });
-      void this.follow(pane, path);
-    }
+    this.looks++;
+    // What stands here may be the exchange before, until the messages of the chosen one come.
+    if (this.places[pane].key === this.state.key) this.to.become({ ...(this.paired ? {} : { side: pane }), path: path.join(".") });
+    if (this.paired) void this.follow(pane, path);
     this.turn(pane);
     this.bytes.mark(node.start, node.end);
     this.to.tell(`${node.name}: ${node.type}, ` + (node.start === node.end ? "no bytes of its own here (compressed)" : `bytes ${node.start} to ${node.end} (${size(node.end - node.start)})`));
@@ -92,11 +93,26 @@ export class Detail {
    * @param {number[]} path
    */
   async follow(pane, path) {
+    const { looks, places } = this;
     try {
       const found = await ask("counterpart", { ...this.places[pane], path: path.join(".") });
-      if (found.path) await this.trees[pane === "request" ? "response" : "request"].reveal(found.path, true);
+      if (found.path && looks === this.looks && places === this.places) await this.trees[pane === "request" ? "response" : "request"].reveal(found.path, true);
     } catch (failure) {
       this.to.failed(failure);
+    }
+  }
+
+  /**
+   * The field that a byte is a part of.
+   * @param {number} offset
+   */
+  async pointed(offset) {
+    const mine = ++this.looks, { pane } = this, place = this.places[pane];
+    try {
+      const { path } = await ask("field", { ...place, offset });
+      if (mine === this.looks && place === this.places[pane]) await this.trees[pane].reveal(path);
+    } catch (failure) {
+      if (mine === this.looks) this.to.failed(failure);
     }
   }
 
@@ -121,8 +137,9 @@ export class Detail {
    */
   enter(name) {
     const pane = name === "response" ? "response" : "request";
+    this.looks++;
     this.turn(pane);
-    if (!this.paired) this.to.become({ side: pane });
+    if (!this.paired && pane !== this.state.side) this.to.become({ side: pane, path: this.places[pane].key === this.state.key ? this.trees[pane].path : "" });
     element(pane).focus();
   }
 
@@ -157,49 +174,47 @@ export class Detail {
     this.timer = window.setTimeout(() => void this.messages(), REST_MS);
   }
 
-  /**
-   * The messages of the chosen exchange, now.
-   * @param {string} [after] said when they are there, unless something else was said meanwhile
-   */
-  async messages(after = "") {
+  /** The messages of the chosen exchange, now. What is looked at meanwhile stays looked at. */
+  async messages() {
     clearTimeout(this.timer);
-    const mine = ++this.round, { key, side, path } = this.state, { tell, told } = this.to, { paired } = this;
+    const mine = ++this.round, { key, side, path } = this.state, { tell, told, standing } = this.to, { paired, looks } = this;
     if (!key) return;
     /** @type {Twin | null} */
     let twin = null;
     try {
       if (paired) twin = await ask("twin", { key });
     } catch (failure) {
-      return this.to.failed(failure);
+      return mine === this.round ? this.to.failed(failure) : undefined;
     }
     if (mine !== this.round) return;
-    this.placed(key, side, twin);
+    const places = placed(key, side, twin);
     if (!this.to.now().bytes) {
+      this.titled(places, side, twin);
       for (const one of PANES) element(`about-${one}`).textContent = "not in this dataset";
-      return tell(after || "the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
+      return tell(standing() || "the bytes of messages are not in this dataset — analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE");
     }
     const reading = "reading the messages …", before = told();
-    const busy = setTimeout(() => { if (told() === before) tell(reading); }, BUSY_MS); // else it said more since
-    const found = await Promise.allSettled(PANES.map((pane) => this.places[pane].key ? ask("message", this.places[pane]) : null));
+    const busy = setTimeout(() => { if (mine === this.round && told() === before) tell(reading); }, BUSY_MS); // else it said more since
+    const found = await Promise.allSettled(PANES.map((pane) => places[pane].key ? ask("message", places[pane]) : null));
     clearTimeout(busy);
     if (mine !== this.round) return;
-    if ([before, reading].includes(told())) tell(after);
+    if ([before, reading].includes(told())) tell(standing());
+    this.titled(places, side, twin);
     PANES.forEach((pane, at) => this.show(pane, /** @type {PromiseSettledResult<any>} */ (found[at])));
-    const pane = !twin ? (side === "response" ? "response" : "request") : twin.first ? "request" : "response";
-    this.turn(pane);
-    if (twin?.key) await this.differing(mine, !path);
-    if (path && mine === this.round) await this.trees[pane].reveal(path.split(".").map(Number)).catch(this.to.failed);
+    const pane = !twin ? (side === "response" ? "response" : "request") : twin.first ? "request" : "response", same = looks === this.looks;
+    this.turn(same ? pane : this.pane);
+    if (twin?.key) await this.differing(mine, same && !path);
+    if (path && same && mine === this.round && looks === this.looks) await this.trees[pane].reveal(path.split(".").map(Number)).catch(this.to.failed);
   }
 
   /**
-   * What the trees show, and how that is called.
-   * @param {string} key
+   * How what the trees show is called.
+   * @param {Record<Pane, Place>} places
    * @param {string} side
    * @param {Twin | null} twin
    */
-  placed(key, side, twin) {
-    const [one, other] = twin?.first === false ? [twin.key ?? "", key] : [key, twin ? twin.key ?? "" : key];
-    this.places = { request: { key: one, side: twin ? side : "request" }, response: { key: other, side: twin ? side : "response" } };
+  titled(places, side, twin) {
+    this.places = places;
     PANES.forEach((pane, at) => {
       element(`title-${pane}`).textContent = twin ? `${printable(twin.names[at] ?? "")}: ${side}` : pane;
       const button = document.querySelector(`button.side[data-side=${pane}]`);
@@ -233,6 +248,7 @@ export class Detail {
    * @param {boolean} first bring the first one into sight
    */
   async differing(mine, first) {
+    const { looks } = this, before = this.to.told();
     try {
       const { total, differences } = await ask("differences", this.places.request);
       if (mine !== this.round) return;
@@ -240,13 +256,14 @@ export class Detail {
         const here = pane === "request" ? "left" : "right";
         this.trees[pane].mark(differences.flatMap((/** @type {any} */ one) => one[here] ? [[one[here], SIGNS[one.what] ?? "≠"]] : []));
       }
-      this.to.tell(total ? `${counted(total)} ${total === 1 ? "field differs" : "fields differ"} byte by byte: ≠ other value, − and + on one side only; ids, offsets and times that a target assigns are among them` : "every field is the same on both sides");
+      const told = total ? `${counted(total)} ${total === 1 ? "field differs" : "fields differ"} byte by byte: ≠ other value, − and + on one side only; ids, offsets and times that a target assigns are among them` : "every field is the same on both sides";
+      if (this.to.told() === before) this.to.tell([this.to.standing(), told].filter(Boolean).join("; "));
       const one = differences[0];
-      if (!first || !one) return;
+      if (!first || !one || looks !== this.looks) return;
       if (one.left) await this.trees.request.reveal(one.left, true);
-      if (one.right) await this.trees.response.reveal(one.right, true);
+      if (one.right && mine === this.round && looks === this.looks) await this.trees.response.reveal(one.right, true);
     } catch (failure) {
-      this.to.failed(failure);
+      if (mine === this.round) this.to.failed(failure);
     }
   }
 
@@ -281,6 +298,18 @@ export class Detail {
     const tree = Object.values(this.trees).find((one) => one.box === at);
     return tree ? tree.pressed(event) : false;
   }
+}
+
+/**
+ * The messages that the trees are to show.
+ * @param {string} key
+ * @param {string} side
+ * @param {Twin | null} twin
+ * @returns {Record<Pane, Place>}
+ */
+function placed(key, side, twin) {
+  const [one, other] = twin?.first === false ? [twin.key ?? "", key] : [key, twin ? twin.key ?? "" : key];
+  return { request: { key: one, side: twin ? side : "request" }, response: { key: other, side: twin ? side : "response" } };
 }
 
 /**

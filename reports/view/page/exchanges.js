@@ -50,6 +50,8 @@ export class Exchanges {
     this.blocks = new Map();
     this.round = 0;
     this.loading = false;
+    /** @type {Promise<boolean>} what is being shown, or was last */
+    this.showing = Promise.resolve(true);
     this.index = -1;
     /** A row that is to be chosen when it comes. */
     this.wanted = -1;
@@ -74,6 +76,7 @@ export class Exchanges {
    * @param {number} start when the capture began
    */
   shown(columns, start) {
+    const same = columns.map((one) => one.id).join() === this.columns.map((one) => one.id).join();
     this.columns = columns;
     this.start = start;
     this.cell = Math.min(this.cell, columns.length - 1);
@@ -81,7 +84,7 @@ export class Exchanges {
     for (const element of [this.box, this.head]) element.style.setProperty("--columns", `3ch ${widths}`);
     this.headings();
     this.blocks.clear();
-    for (const element of this.rows.pool.splice(0)) element.remove();
+    if (!same) for (const element of this.rows.pool.splice(0)) element.remove();
     this.rows.refresh(true);
   }
 
@@ -103,38 +106,70 @@ export class Exchanges {
    * @param {boolean} [stay] where it is: the same was asked, and more is there
    * @returns {Promise<boolean>} whether it is shown; not if a newer question came
    */
-  async show(asked, stay = false) {
-    const round = ++this.round;
+  show(asked, stay = false) {
+    this.showing = this.asking(asked, stay);
+    return this.showing;
+  }
+
+  /** The same once more, where there may be more of it: after what is being shown, which is not given up for it. */
+  async again() {
+    let before;
+    do await (before = this.showing); while (before !== this.showing);
+    return this.show(this.asked, true);
+  }
+
+  /**
+   * @param {Asked} asked
+   * @param {boolean} stay
+   */
+  async asking(asked, stay) {
+    const round = ++this.round, { columns } = this;
     this.stop.abort();
     this.stop = new AbortController();
+    const { signal } = this.stop;
     this.loading = false;
     const began = performance.now();
     const busy = setTimeout(() => this.to.running(true), BUSY_MS);
     try {
-      const place = this.key
-        ? await ask("locate", { ...asked, key: this.key }, this.stop.signal)
-        : { row: null };
+      let { key } = this, place = await this.place(asked, signal);
       const first = stay ? Math.floor(this.rows.position / BLOCK) : place.row === null ? 0 : Math.max(0, Math.floor((place.row - this.rows.fitting / 2) / BLOCK));
-      const found = await ask("rows", this.query(asked, first), this.stop.signal);
+      const found = await ask("rows", this.query(asked, first), signal);
+      while (key !== this.key) { // another was chosen meanwhile
+        ({ key } = this);
+        place = await this.place(asked, signal);
+      }
       if (round !== this.round) return false;
       this.asked = asked;
-      this.wanted = -1;
       this.blocks.clear();
-      this.blocks.set(first, this.made(found));
-      this.index = place.row ?? -1;
+      if (columns === this.columns) this.blocks.set(first, this.made(found)); // else they come as they are in sight
+      if (!stay) this.wanted = -1;
+      if (this.wanted < 0) this.index = place.row ?? -1;
       this.headings();
       if (!stay) this.rows.position = 0;
       this.rows.resize(found.total);
       if (this.index >= 0 && !stay) this.rows.reveal(this.index, true);
+      if (this.row(this.wanted)) this.choose(this.wanted);
       this.to.counted(found.total, performance.now() - began);
       return true;
     } catch (failure) {
-      if (!givenUp(failure) && round === this.round) this.to.failed(failure);
+      if (givenUp(failure) || round !== this.round) return false;
+      this.to.failed(failure);
+      this.rows.refresh(); // what was coming of the list that stays was given up
       return false;
     } finally {
       clearTimeout(busy);
       if (round === this.round) this.to.running(false);
     }
+  }
+
+  /**
+   * Where the chosen exchange is.
+   * @param {Asked} asked
+   * @param {AbortSignal} signal
+   * @returns {Promise<{row: number | null}>}
+   */
+  async place(asked, signal) {
+    return this.key ? ask("locate", { ...asked, key: this.key }, signal) : { row: null };
   }
 
   /** Give up what is running. */
@@ -144,6 +179,7 @@ export class Exchanges {
     this.stop = new AbortController();
     this.loading = false;
     this.to.running(false);
+    this.rows.refresh();
   }
 
   /**
@@ -193,12 +229,12 @@ export class Exchanges {
   async load(block) {
     if (this.loading) return;
     this.loading = true;
-    const round = this.round;
+    const { round, columns } = this;
     try {
       const found = await ask("rows", this.query(this.asked, block), this.stop.signal);
       if (round !== this.round) return;
       this.loading = false;
-      this.blocks.set(block, this.made(found));
+      if (columns === this.columns) this.blocks.set(block, this.made(found));
       if (this.blocks.size > KEPT) {
         const now = Math.floor(this.rows.position / BLOCK);
         const far = [...this.blocks.keys()].sort((a, b) => Math.abs(b - now) - Math.abs(a - now))[0];
@@ -293,17 +329,22 @@ export class Exchanges {
   }
 
   /**
-   * Choose an exchange by its identity.
+   * Choose an exchange by its identity. Where another list is on its way, it is found in that.
    * @param {string} key
-   * @returns {Promise<boolean>} whether it is in the list
    */
   async find(key) {
+    const { round } = this;
     this.key = key;
-    const { row } = await ask("locate", { ...this.asked, key }, this.stop.signal);
-    this.index = row ?? -1;
-    if (row !== null) this.rows.reveal(row, true);
-    this.rows.refresh(true);
-    return row !== null;
+    this.wanted = -1;
+    try {
+      const { row } = await this.place(this.asked, this.stop.signal);
+      if (key !== this.key || round !== this.round) return;
+      this.index = row ?? -1;
+      if (row !== null) this.rows.reveal(row, true);
+      this.rows.refresh(true);
+    } catch (failure) {
+      if (!givenUp(failure)) throw failure;
+    }
   }
 
   /** The row that is chosen, if it is at hand. */

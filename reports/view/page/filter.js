@@ -21,8 +21,11 @@ export class FilterBar {
     this.applied = applied;
     /** @type {Candidate[]} */
     this.candidates = [];
+    /** Where a candidate goes: after so many characters, and before so many. */
     this.start = 0;
-    this.end = 0;
+    this.rest = 0;
+    /** The text that candidates were offered for. */
+    this.about = "";
     this.chosen = -1;
     this.stop = new AbortController();
     input.addEventListener("input", () => void this.typed(true));
@@ -57,6 +60,7 @@ export class FilterBar {
     this.stop.abort();
     this.stop = new AbortController();
     const { value } = this.input;
+    if (this.candidates.length && !this.fits()) this.close();
     const at = this.input.selectionStart ?? value.length;
     try {
       const [checked, found] = await Promise.all([
@@ -69,6 +73,13 @@ export class FilterBar {
     } catch (failure) {
       if (!givenUp(failure)) this.wrong(failure instanceof Error ? failure.message : String(failure), "", 0, 0, true);
     }
+  }
+
+  /** Are the candidates still about the word that is being typed? Those for its next letter may be on their way. */
+  fits() {
+    const { value, about, start, rest } = this, to = value.length - rest;
+    return value.slice(0, start) === about.slice(0, start) && to >= start && value.slice(to) === about.slice(about.length - rest) &&
+      /^("[^"]*|[\w.-]*)$/.test(value.slice(start, to));
   }
 
   right() {
@@ -104,9 +115,10 @@ export class FilterBar {
   offer(found) {
     const pointed = this.candidates[this.chosen]?.text;
     this.candidates = found.candidates;
+    this.about = this.value;
     this.start = found.start;
-    this.end = found.end;
-    const only = this.candidates.length === 1 && this.candidates[0]?.text === this.value.slice(this.start, this.end);
+    this.rest = this.value.length - found.end;
+    const only = this.candidates.length === 1 && this.candidates[0]?.text === this.value.slice(found.start, found.end);
     if (!this.candidates.length || only || document.activeElement !== this.input) return this.close();
     this.list.replaceChildren(...this.candidates.map((one, at) => {
       const row = document.createElement("div");
@@ -151,7 +163,7 @@ export class FilterBar {
     if (!one) return;
     this.chosen = -1;
     const before = this.value.slice(0, this.start) + one.text;
-    const after = this.value.slice(this.end);
+    const after = this.value.slice(this.value.length - this.rest);
     const space = one.text.endsWith("(") || after.startsWith(" ") ? "" : " ";
     this.input.value = before + space + after;
     const caret = before.length + space.length;
@@ -178,8 +190,10 @@ export class FilterBar {
       this.applied(this.value.trim());
     } else if (event.key === "Escape") {
       event.stopPropagation();
-      if (open) this.close();
-      else this.input.blur();
+      if (open) {
+        this.close();
+        void this.typed(false); // candidates on their way are not wanted
+      } else this.input.blur();
     }
   }
 }

@@ -32,14 +32,20 @@ export class Findings {
 
   /** Fetched once. */
   show() {
-    this.asked ??= ask("findings").then(({ findings }) => this.draw(findings));
-    return this.asked;
+    if (this.asked) return this.asked;
+    /** @type {Promise<void>} */
+    const mine = ask("findings").then(({ findings }) => { if (mine === this.asked) this.draw(findings); }).catch((failure) => {
+      if (mine === this.asked) this.forget(); // to be asked for again
+      throw failure;
+    });
+    this.asked = mine;
+    return mine;
   }
 
   /** @param {Finding[]} findings */
   draw(findings) {
+    const before = this.pieces[this.at]?.dataset.key;
     this.pieces = [];
-    this.at = -1;
     this.box.replaceChildren();
     if (!findings.length) this.box.append(line(this.none()));
     for (const one of findings) {
@@ -55,32 +61,38 @@ export class Findings {
         button.textContent = which;
         button.title = printable(key);
         const at = this.pieces.push(button) - 1;
-        button.addEventListener("click", () => this.go(at));
+        button.addEventListener("click", () => this.chosen(this.go(at)));
         button.dataset.key = key;
         article.append(button);
       }
       this.box.append(article);
     }
+    this.at = this.pieces.findIndex((piece) => piece.dataset.key === before);
+    this.pieces[this.at]?.setAttribute("aria-current", "true");
   }
 
   /**
-   * A piece of evidence.
+   * To a piece of evidence.
    * @param {number} at
+   * @returns {string} its identity; empty: there is none
    */
   go(at) {
     const piece = this.pieces[at];
-    if (!piece?.dataset.key) return;
+    if (!piece?.dataset.key) return "";
     this.pieces[this.at]?.removeAttribute("aria-current");
     piece.setAttribute("aria-current", "true");
     piece.scrollIntoView({ block: "nearest" });
     this.at = at;
-    this.chosen(piece.dataset.key);
+    return piece.dataset.key;
   }
 
-  /** @param {number} step */
-  async step(step) {
-    await this.show();
-    if (this.pieces.length) this.go(Math.min(Math.max(this.at + step, 0), this.pieces.length - 1));
+  /**
+   * From one piece to another, once they are shown.
+   * @param {number} step
+   * @returns {string} its identity; empty: there is none
+   */
+  step(step) {
+    return this.go(Math.min(Math.max(this.at + step, 0), this.pieces.length - 1));
   }
 }
 

@@ -12,8 +12,8 @@ import { counted, printable } from "./text.js";
  */
 export function growing(box, to) {
   const source = new EventSource("/api/1/events");
-  let round = -1;
-  source.onmessage = async (event) => {
+  let round = -1, before = Promise.resolve();
+  source.onmessage = (event) => {
     const told = JSON.parse(event.data);
     if (told.done) source.close();
     const share = told.size ? ` ${Math.floor((100 * told.read) / told.size)} %` : "";
@@ -24,12 +24,7 @@ export function growing(box, to) {
       : `analysing${share}: the first ${counted(told.exchanges)}`;
     if (told.round === round) return;
     round = told.round;
-    try {
-      await to.grown();
-    } catch (failure) {
-      to.failed(failure);
-    }
-    if (told.done) to.done();
+    before = before.then(to.grown).catch(to.failed).then(() => { if (told.done) to.done(); }); // one after the other
   };
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) return;

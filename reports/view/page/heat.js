@@ -62,6 +62,18 @@ export function coarser(grid, factor) {
 }
 
 /**
+ * The column of another grid that has a column's time.
+ * @param {Grid | null} before
+ * @param {number} column
+ * @param {Grid} grid
+ * @returns {number} the nearest one that there is
+ */
+export function followed(before, column, grid) {
+  const time = before && before.columns ? before.first + column * before.step : grid.first;
+  return Math.min(Math.max(Math.floor((time - grid.first) / grid.step), 0), Math.max(0, grid.columns - 1));
+}
+
+/**
  * How strongly a count is coloured: by its logarithm, and never so weakly that it cannot be seen.
  * @param {number} count
  * @param {number} most
@@ -119,13 +131,14 @@ export class Heat extends Picture {
     this.begin = begin;
     const width = this.wanted();
     if (width < 1 || (same && width === this.asked)) return this.draw();
+    this.asked = 0;
     const busy = setTimeout(() => this.canvas.setAttribute("aria-busy", "true"), BUSY_MS);
     await this.asking(async (signal) => {
-      const fine = await grid(filter, width, signal);
+      const fine = await grid(filter, width, signal), before = this.grid;
       this.grid = coarser(fine, Math.ceil((fine.buckets * TALL) / Math.max(1, this.canvas.clientHeight)));
-      this.column = Math.min(this.column, Math.max(0, this.grid.columns - 1));
       this.bucket = Math.min(this.bucket, Math.max(0, this.grid.buckets - 1));
-      this.anchor = -1;
+      if (this.anchor >= 0) this.anchor = followed(before, this.anchor, this.grid);
+      this.column = followed(before, this.column, this.grid);
       this.asked = width;
       this.draw();
     });

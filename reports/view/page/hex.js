@@ -45,8 +45,8 @@ export class Hex {
    */
   show(key, side, total) {
     if (key !== this.key || side !== this.side) {
-      this.pieces.clear();
-      this.coming.clear();
+      this.pieces = new Map(); // what comes of another message goes to that one's
+      this.coming = new Set();
       this.start = this.end = 0;
       this.cursor = -1;
       this.rows.position = 0;
@@ -88,17 +88,15 @@ export class Hex {
   /** @param {number} at */
   async load(at) {
     if (this.coming.has(at)) return;
-    this.coming.add(at);
-    const { key, side } = this;
+    const { key, side, coming, pieces } = this;
+    coming.add(at);
     try {
-      const piece = await octets(key, side, at * PIECE);
-      if (key !== this.key || side !== this.side) return;
-      this.pieces.set(at, piece);
+      pieces.set(at, await octets(key, side, at * PIECE));
       this.rows.refresh(true);
     } catch (failure) {
-      this.to.failed(failure);
+      if (pieces === this.pieces) this.to.failed(failure);
     } finally {
-      this.coming.delete(at);
+      coming.delete(at);
     }
   }
 

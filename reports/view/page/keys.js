@@ -26,7 +26,7 @@ export function listen(table, dialog, pane) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
     const { target } = event;
-    if (document.querySelector("dialog[open]")) return; // also where what had the focus in it is gone
+    if (document.body.inert || document.querySelector("dialog[open]")) return; // also where what had the focus in it is gone
     if (target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || (target instanceof Element && target.closest("dialog, [role=menu]"))) return;
     if (pane(event)) return event.preventDefault();
     if (target instanceof HTMLButtonElement && (event.key === "Enter" || event.key === " ")) return;

@@ -70,6 +70,8 @@ export class Ladder extends Picture {
     /** @type {Bands | null} */
     this.bands = null;
     this.index = -1;
+    /** The row that is asked to begin with, or is begun with. */
+    this.start = -1;
     this.scroll = 0;
     this.picture = folded([]);
     canvas.addEventListener("wheel", (event) => {
@@ -88,6 +90,7 @@ export class Ladder extends Picture {
   async show(filter, begin, start) {
     this.begin = begin;
     this.filter = filter;
+    this.start = Math.max(0, start);
     await this.asking(async (signal) => {
       if (start < 0) {
         const rows = Math.max(20, Math.floor((this.canvas.clientHeight - TOP) / BAND));
@@ -320,8 +323,8 @@ export class Ladder extends Picture {
     if (!steps) return false;
     const page = steps.arrows.length, step = { w: -page, s: page }[event.key];
     if (step !== undefined) {
-      const start = Math.min(Math.max(0, steps.start + step), Math.max(0, steps.total - 1));
-      if (start !== steps.start) void this.show(this.filter, this.begin, start);
+      const start = Math.min(Math.max(0, this.start + step), Math.max(0, steps.total - 1));
+      if (start !== this.start) void this.show(this.filter, this.begin, start);
       return true;
     }
     const to = moved(event.key, this.index, steps.arrows.length, 20);

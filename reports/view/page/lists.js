@@ -7,6 +7,9 @@ import { counted, duration, moment, printable, since, size } from "./text.js";
 const BLOCK = 100;
 const HEIGHT = 22;
 
+/** @type {Listed} */
+const NOTHING = { name: "", sort: "", filter: "", only: "" };
+
 /** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null}} About */
 
 /**
@@ -64,8 +67,12 @@ export class Lists {
     this.head = head;
     this.to = to;
     /** @type {Listed} */
-    this.asked = { name: "", sort: "", filter: "", only: "" };
+    this.asked = NOTHING;
+    /** What is asked for, or shown. */
+    this.wanted = NOTHING;
     this.index = -1;
+    /** A row that is to be chosen when it comes. */
+    this.due = -1;
     /** @type {About[]} */
     this.about = [];
     /** @type {Map<number, {columns: Record<string, any[]>, filters?: string[], keys?: string[], sides?: string[]}>} */
@@ -84,34 +91,61 @@ export class Lists {
     box.addEventListener("dblclick", (event) => this.take(this.rows.at(event)));
     head.addEventListener("click", (event) => {
       const name = event.target instanceof HTMLElement ? event.target.dataset.id : undefined;
-      const { sort } = this.asked;
+      const { sort } = this.wanted;
       if (!name || this.about.find((one) => one.name === name)?.sorted === false) return;
-      void this.show({ ...this.asked, sort: sort === name ? `-${name}` : sort === `-${name}` ? "" : name });
+      void this.show({ ...this.wanted, sort: sort === name ? `-${name}` : sort === `-${name}` ? "" : name });
     });
   }
 
-  /** @param {Listed} asked */
+  /**
+   * Show a list; where it is shown already, there may be more of it, and what is chosen stays chosen.
+   * @param {Listed} asked
+   */
   async show(asked) {
     this.stop.abort();
     this.stop = new AbortController();
+    this.wanted = asked;
+    const stays = JSON.stringify(asked) === JSON.stringify(this.asked);
     try {
       const found = await ask("table", { ...asked, count: BLOCK }, this.stop.signal);
       this.asked = asked;
-      this.index = -1;
       this.blocks = new Map([[0, found]]);
-      this.coming.clear();
+      this.coming = new Set();
+      const before = this.about.map((one) => one.name).join();
       // Columns that say nothing in what is seen first are left out.
       this.about = found.about.filter((/** @type {About} */ one) => one.name !== "capture" && found.columns[one.name].some((/** @type {any} */ value) => value !== null && value !== 0 && value !== false));
       const widths = this.about.map((one) => `${WIDTHS[one.kind] ? Math.max(WIDTHS[one.kind] ?? 0, headed(one).length + 2) : Math.min(WIDEST, Math.max(headed(one).length + 2, ...found.columns[one.name].map((/** @type {any} */ value) => String(value ?? "").length + 1)))}ch`);
       for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths.join(" "));
-      for (const element of this.rows.pool.splice(0)) element.remove();
+      if (before !== this.about.map((one) => one.name).join()) for (const element of this.rows.pool.splice(0)) element.remove();
       this.headings();
-      this.rows.position = 0;
+      if (!stays) {
+        this.index = this.due = -1;
+        this.rows.position = 0;
+      }
+      if (!stays || found.total !== this.rows.count) this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${asked.name}`);
       this.rows.resize(found.total);
-      this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${asked.name}`);
     } catch (failure) {
-      if (!givenUp(failure)) this.to.failed(failure);
+      if (givenUp(failure)) return;
+      if (asked.name !== this.asked.name) this.empty();
+      this.wanted = this.asked;
+      this.to.failed(failure);
     }
+  }
+
+  /** Nobody looks any more. */
+  leave() {
+    this.stop.abort();
+    this.stop = new AbortController();
+    this.wanted = this.asked;
+  }
+
+  empty() {
+    this.asked = NOTHING;
+    this.about = [];
+    this.blocks = new Map();
+    this.index = this.due = -1;
+    this.headings();
+    this.rows.resize(0);
   }
 
   headings() {
@@ -134,15 +168,16 @@ export class Lists {
 
   /** @param {number} block */
   async load(block) {
-    this.coming.add(block);
-    const { blocks } = this;
+    const { blocks, coming } = this;
+    coming.add(block);
     try {
       blocks.set(block, await ask("table", { ...this.asked, start: block * BLOCK, count: BLOCK }, this.stop.signal));
       this.rows.refresh(true);
+      if (blocks === this.blocks && Math.floor(this.due / BLOCK) === block) this.choose(this.due);
     } catch (failure) {
       if (!givenUp(failure)) this.to.failed(failure);
     } finally {
-      this.coming.delete(block);
+      coming.delete(block);
     }
   }
 
@@ -183,6 +218,7 @@ export class Lists {
     this.rows.reveal(index);
     this.rows.refresh(true);
     const block = this.blocks.get(Math.floor(index / BLOCK)), key = block?.keys?.[index % BLOCK];
+    this.due = block ? -1 : index;
     if (key) this.to.chosen(key, block?.sides?.[index % BLOCK]);
   }
 

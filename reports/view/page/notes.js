@@ -9,24 +9,27 @@ export const LETTERS = "abcdefgh";
 /** A rule's sign in the gutter: colour alone says nothing. */
 
 export class Notes {
-  /** @param {() => void} changed */
+  /** @param {(rules: boolean) => void} changed `rules`: colours may be others */
   constructor(changed) {
     this.changed = changed;
     /** @type {Noted} */
     this.noted = { marks: {}, rules: [] };
-  }
-
-  async fetch() {
-    this.noted = await ask("notes");
-    this.changed();
+    /** @type {Promise<unknown>} */
+    this.keeping = Promise.resolve();
   }
 
   /**
-   * @param {Noted} noted
+   * Have something changed: after what is being kept, and in what other pages kept meanwhile, of which nothing is lost.
+   * @param {(noted: Noted) => Partial<Noted>} change
    */
-  async keep(noted) {
-    this.noted = await put("notes", noted);
-    this.changed();
+  keep(change) {
+    const kept = this.keeping.then(async () => {
+      const before = await ask("notes");
+      this.noted = await put("notes", { ...before, ...change(before) });
+      this.changed(JSON.stringify(before.rules) !== JSON.stringify(this.noted.rules));
+    });
+    this.keeping = kept.catch(() => undefined);
+    return kept;
   }
 
   /**
@@ -35,9 +38,10 @@ export class Notes {
    * @param {string} [note]
    */
   async mark(key, note) {
-    const { marks, rules } = this.noted;
-    const { [key]: before, ...others } = marks;
-    await this.keep({ marks: note === undefined && before !== undefined ? others : { ...others, [key]: note ?? "" }, rules });
+    await this.keep(({ marks }) => {
+      const { [key]: before, ...others } = marks;
+      return { marks: note === undefined && before !== undefined ? others : { ...others, [key]: note ?? "" } };
+    });
   }
 
   /** @param {string} key @returns {string | undefined} its note; undefined: it has no mark */
@@ -52,9 +56,9 @@ export class Notes {
    * @param {(failure: unknown) => void} failed
    */
   rules(box, filter, failed) {
-    const { marks, rules } = this.noted;
+    const { rules } = this.noted;
     /** @param {string[]} now */
-    const keep = (now) => this.keep({ marks, rules: now }).then(() => this.rules(box, filter, failed), failed);
+    const keep = (now) => this.keep(() => ({ rules: now })).then(() => this.rules(box, filter, failed), failed);
     const rows = rules.map((rule, at) => {
       const row = document.createElement("p"), sign = document.createElement("b"), text = document.createElement("code");
       row.className = `rule-${at}`;

@@ -91,9 +91,14 @@ export class Tabs {
     element("list").focus();
   }
 
-  /** What is wanted, in its place. */
-  draw() {
+  /**
+   * What is wanted, in its place.
+   * @param {boolean} [again] there may be more of it
+   */
+  draw(again = false) {
     const { list } = this.state;
+    if (!list || this.picture) this.tables.leave();
+    for (const one of [this.ladder, this.timeline]) one.stop.abort();
     element("others").hidden = !list || this.picture;
     element("drawing").hidden = !this.picture;
     for (const name of DRAWN) element(name).hidden = list !== name;
@@ -110,7 +115,7 @@ export class Tabs {
       return tab;
     }));
     if (this.following) this.redraw();
-    else if (list && (this.tables.asked.name !== list || this.to.now().growing)) void this.tables.show({ name: list, sort: "", filter: "", only: "" });
+    else if (list && (this.tables.wanted.name !== list || again)) void this.tables.show({ name: list, sort: "", filter: "", only: "" });
   }
 
   /** What is shown, of what the filter chooses. */
@@ -119,8 +124,8 @@ export class Tabs {
     if (state.list === "ladder") void this.ladder.show(state.filter, begin, row);
     if (OF_FILTER.includes(state.list)) {
       element("only").setAttribute("aria-pressed", String(Boolean(state.only)));
-      const { asked } = this.tables, only = state.list === "pairs" ? state.only : "";
-      void this.tables.show({ name: state.list, sort: asked.name === state.list ? asked.sort : "", filter: state.filter, only });
+      const { wanted } = this.tables, only = state.list === "pairs" ? state.only : "";
+      void this.tables.show({ name: state.list, sort: wanted.name === state.list ? wanted.sort : "", filter: state.filter, only });
     }
     if (state.list === "timeline") void this.timeline.show(state.filter, state.tracks || "connection", begin);
   }

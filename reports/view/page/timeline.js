@@ -11,7 +11,8 @@ const TALL = 18;
 /**
  * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[], keys: string[]}} Track
  * @typedef {{kind: string, name: string, began: number, ended: number | null, text: string, stopped: number}} Band
- * @typedef {{first: number, step: number, columns: number, tracks: Track[], others: number, bands: Band[]}} Drawn
+ * @typedef {{first: number, step: number, columns: number, tracks: Track[], others: number, bands: Band[], by?: string}} Drawn
+ *   by: what the tracks are
  */
 
 /**
@@ -72,8 +73,9 @@ export class Timeline extends Picture {
     const asked = { filter, by, width };
     if (this.span) Object.assign(asked, { first: this.span[0], last: this.span[1] });
     await this.asking(async (signal) => {
-      this.drawn = /** @type {Drawn} */ (await ask("timeline", asked, signal));
-      this.track = 0;
+      const drawn = /** @type {Drawn} */ (await ask("timeline", asked, signal)), before = this.drawn?.tracks[this.track]?.name;
+      this.drawn = { ...drawn, by };
+      this.track = Math.max(0, drawn.tracks.findIndex((one) => one.name === before));
       this.place = -1;
       this.draw();
     });
@@ -93,7 +95,7 @@ export class Timeline extends Picture {
     const { drawn } = this, surface = this.surface();
     if (!surface || !drawn) return;
     if (!drawn.columns) {
-      this.told.textContent = `no chosen exchange has a ${this.by}`;
+      this.told.textContent = `no chosen exchange has a ${drawn.by}`;
       return;
     }
     const { context, width: clientWidth, height: clientHeight, colour } = surface;
@@ -170,7 +172,7 @@ export class Timeline extends Picture {
     const at = this.place;
     this.told.textContent = at >= 0
       ? `${printable(track.name)}: ${since(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)} s, the longest here ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
-      : `${counted(drawn.tracks.length)} tracks by ${this.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: nearer, farther, earlier, later; y: tracks by something else`;
+      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: nearer, farther, earlier, later; y: tracks by something else`;
   }
 
   /** @param {MouseEvent} event */
@@ -205,7 +207,7 @@ export class Timeline extends Picture {
   pressed(event) {
     const { drawn } = this;
     if (!drawn) return false;
-    const span = zoomed(event.key, drawn.first, drawn.first + drawn.step * drawn.columns);
+    const [first, last] = this.span ?? [drawn.first, drawn.first + drawn.step * drawn.columns], span = zoomed(event.key, first, last);
     if (span) {
       this.span = span;
       void this.show(this.filter, this.by, this.begin);

@@ -45,6 +45,8 @@ export class Tree {
     /** @type {Line[]} */
     this.lines = [];
     this.index = -1;
+    /** Ways to nodes that are being opened: only the last one counts, and not where a line was chosen meanwhile. */
+    this.round = 0;
     this.rows = new Rows(box, {
       height: HEIGHT, role: "treeitem", draw: (element, index) => this.draw(element, index),
       menu: (index, event) => {
@@ -80,7 +82,15 @@ export class Tree {
     this.flatten();
   }
 
+  /** The chosen field, as the page's state has it. */
+  get path() {
+    const line = this.lines[this.index];
+    return line && line.more === undefined ? line.path.join(".") : "";
+  }
+
+  /** What is open, as lines. The chosen line stays chosen, wherever it is then. */
   flatten() {
+    const chosen = this.lines[this.index];
     /** @type {Line[]} */
     const lines = [];
     /** @param {Node} node @param {number[]} path */
@@ -96,8 +106,24 @@ export class Tree {
     };
     walk(this.root, []);
     this.lines = lines;
+    if (chosen) this.index = this.place(chosen);
     this.rows.resize(lines.length);
     this.rows.refresh(true);
+  }
+
+  /**
+   * Where a line of before is now: itself, the first of the children that came in its place, or what it is inside.
+   * @param {Line} line
+   * @returns {number} -1: nowhere
+   */
+  place(line) {
+    const same = this.lines.findIndex((one) => one.node === line.node && one.more === line.more);
+    if (same >= 0) return same;
+    for (let path = line.more === undefined ? line.path : [...line.path, line.node.total - line.more]; path.length; path = path.slice(0, -1)) {
+      const words = path.join(), at = this.lines.findIndex((one) => one.more === undefined && one.path.join() === words);
+      if (at >= 0) return at;
+    }
+    return -1;
   }
 
   /**
@@ -147,6 +173,7 @@ export class Tree {
    */
   choose(index, quiet = false) {
     if (!this.lines[index]) return;
+    this.round++;
     this.index = index;
     this.rows.reveal(index);
     this.rows.refresh(true);
@@ -163,7 +190,7 @@ export class Tree {
   async toggle(index, open) {
     const line = this.lines[index];
     if (!line) return;
-    const { node, path } = line;
+    const { node, path } = line, { root } = this;
     try {
       if (line.more !== undefined) await this.fetch(node, path);
       else if (node.total) {
@@ -171,6 +198,8 @@ export class Tree {
         if (node.open && !node.children) await this.fetch(node, path);
       }
     } catch (failure) {
+      if (root !== this.root) return;
+      node.open = Boolean(node.children);
       this.to.failed(failure);
     }
     this.flatten();
@@ -182,8 +211,9 @@ export class Tree {
    * @param {number[]} path
    */
   async fetch(node, path) {
-    const first = node.children?.length ?? 0;
+    const { root } = this, first = node.children?.length ?? 0;
     const told = await ask("message", { key: this.key, side: this.side, path: path.join("."), first });
+    if (root !== this.root || (node.children?.length ?? 0) !== first) return; // another message, or they came already
     for (const child of told.children) opened(child);
     node.children = [...(node.children ?? []), ...told.children];
     node.total = told.total;
@@ -211,14 +241,14 @@ export class Tree {
    * @param {boolean} [quiet] nobody is told
    */
   async reveal(path, quiet = false) {
-    const key = this.key;
-    let node = this.root;
+    const { root } = this, mine = ++this.round;
+    let node = root;
     for (const [depth, at] of path.entries()) {
       node.open = true;
       while ((node.children?.length ?? 0) <= at) {
         const before = node.children?.length ?? 0;
         await this.fetch(node, path.slice(0, depth));
-        if (this.key !== key || (node.children?.length ?? 0) === before) return;
+        if (root !== this.root || mine !== this.round || (node.children?.length ?? 0) === before) return;
       }
       node = /** @type {Node} */ (node.children?.[at]);
     }

@@ -52,6 +52,15 @@ const FILTERED_OUT = "the chosen exchange is not among those that the filter let
 const state = addressed();
 
 /**
+ * Answers come when they like: one to an earlier wish must not undo a later one. So wishes are counted: to choose an
+ * exchange, and to look at others through a filter.
+ */
+let choosing = 0, filtering = 0;
+
+/** @type {{filter: string, sort: string} | null} what is asked for, and not shown yet */
+let coming = null;
+
+/**
  * Change the state.
  * @param {Partial<State>} change
  * @param {boolean} [step] one that the back button takes back
@@ -113,6 +122,7 @@ const bar = new FilterBar(
 
 const list = new Exchanges(element("list"), element("head"), {
   chosen: (key, row) => {
+    choosing++;
     become({ key, path: "" });
     detail.facts(row);
     detail.soon();
@@ -156,10 +166,10 @@ const list = new Exchanges(element("list"), element("head"), {
   },
 });
 
-const notes = new Notes(() => void list.show(list.asked, true));
+const notes = new Notes((rules) => rules ? void list.again() : list.rows.refresh(true));
 
 const tabs = new Tabs(state, {
-  become, chosen: (key, side) => { if (side) become({ side }); void find(key); }, narrow, entered: (side) => detail.enter(side), tell, failed: complain,
+  become, chosen: (key, side) => void find(key, { side }), narrow, entered: (side) => detail.enter(side), tell, failed: complain,
   show: (filter) => void show({ filter }), copy: (text) => void copy(text), menu: (items, x, y) => menu.open(items, x, y),
   now: () => ({ begin: info.first_time ?? 0, growing: info.growing, row: list.index, pairs: Boolean(info.pairs) }),
 });
@@ -184,8 +194,10 @@ function following(row) {
 
 /** @param {string} key */
 async function followBatch(key) {
+  const mine = ++filtering;
   try {
     const { filter } = await ask("batch", { key });
+    if (mine !== filtering) return;
     if (filter) await show({ filter, sort: "" }, true);
     else tell("no batch with a producer's sequence is in this exchange");
   } catch (failure) {
@@ -195,8 +207,10 @@ async function followBatch(key) {
 
 /** @param {string} key */
 async function followPartition(key) {
+  const mine = ++filtering, at = document.activeElement;
   try {
     const { partitions } = await ask("partitions", { key });
+    if (mine !== filtering || document.activeElement !== at) return;
     if (!partitions.length) tell("this exchange names no partition");
     const items = partitions.map((/** @type {string} */ name) => ({ text: `follow ${name}`, does: () => void scope(name) }));
     if (items.length === 1) items[0].does();
@@ -212,7 +226,7 @@ async function followPartition(key) {
  */
 async function scope(partition) {
   become({ partition }, true);
-  await show({ filter: partition ? "" : state.filter, sort: "" });
+  await show({ filter: partition ? "" : wanted().filter, sort: "" });
 }
 
 /**
@@ -228,17 +242,27 @@ function followed() {
   if (list.current) unfold(following(list.current));
 }
 
+let walking = Promise.resolve();
+
+/**
+ * From the chosen exchange to another: after the steps before it, and not where something else was chosen meanwhile.
+ * @param {(mine: number) => Promise<unknown>} step
+ */
+function walk(step) {
+  const mine = choosing;
+  walking = walking.then(async () => { if (mine === choosing) await step(mine); }).catch(complain);
+}
+
 /** @param {number} step */
-async function marked(step) {
-  try {
+function marked(step) {
+  walk(async (mine) => {
     const { marked: found } = await ask("marked", { filter: state.filter, sort: state.sort });
+    if (mine !== choosing) return;
     const rows = step > 0 ? found : found.reverse();
     const next = rows.find((/** @type {{row: number}} */ one) => (one.row - list.index) * step > 0);
-    if (next) await find(next.key, true);
+    if (next) await find(next.key, { step: true, mine });
     else tell(`no mark ${step > 0 ? "after" : "before"} this exchange`);
-  } catch (failure) {
-    complain(failure);
-  }
+  });
 }
 
 function note() {
@@ -270,11 +294,11 @@ function values(name, value) {
 
 /** @param {string} term */
 function narrow(term) {
-  void show({ filter: joined(state.filter, term) }, true);
+  void show({ filter: joined(wanted().filter, term) }, true);
 }
 
 const detail = new Detail(state, {
-  become, tell, failed: complain, told: () => status.textContent ?? "", now: () => ({ bytes: info.bytes, columns, pairs: Boolean(info.pairs) }),
+  become, tell, failed: complain, told: () => status.textContent ?? "", standing: () => (hidden() ? FILTERED_OUT : ""), now: () => ({ bytes: info.bytes, columns, pairs: Boolean(info.pairs) }),
   menu: (node, x, y) => menu.open(nodeMenu(node), x, y),
 });
 
@@ -332,42 +356,68 @@ function toggle(name) {
 function evidence(step) {
   become({ beside: "findings" });
   panels();
-  void findings.step(step).catch(complain);
+  walk(async (mine) => {
+    await findings.show();
+    const key = mine === choosing && findings.step(step);
+    if (key) await find(key, { step: true, mine });
+  });
 }
 
 /**
  * Choose an exchange by its identity, wherever it is.
  * @param {string} key
- * @param {boolean} [step]
+ * @param {object} [how]
+ * @param {boolean} [how.step] one that the back button takes back
+ * @param {string} [how.side]
+ * @param {string} [how.path]
+ * @param {number} [how.mine] the wish that this is a part of
  */
-async function find(key, step = false) {
+async function find(key, { step = false, side = "", path = "", mine = ++choosing } = {}) {
   try {
     const told = await ask("exchange", { key });
-    become({ key, path: "" }, step);
+    if (mine !== choosing) return;
+    become({ key, path, ...(side && { side }) }, step);
     detail.facts({ ...told.row, outcome: told.outcome, subject: told.subject, key });
-    await detail.messages(await list.find(key) ? "" : FILTERED_OUT);
+    await list.find(key);
+    if (key === state.key) void detail.messages().catch(complain);
   } catch (failure) {
-    complain(failure);
+    if (mine === choosing) complain(failure);
   }
 }
 
+/** Is the chosen exchange none of those that the list has? */
+function hidden() {
+  return Boolean(state.key) && list.index < 0;
+}
+
+/** Filter and order as they are, or as they are about to be. */
+function wanted() {
+  return coming ?? state;
+}
+
 /**
- * @param {Partial<State>} change
+ * @param {{filter?: string, sort?: string}} change
  * @param {boolean} [step]
  */
 async function show(change, step = false) {
-  const asked = { filter: change.filter ?? state.filter, sort: change.sort ?? state.sort };
+  const { filter, sort } = { ...wanted(), ...change }, asked = { filter, sort };
+  filtering++;
+  coming = asked;
   if (state.list && !tabs.following && change.filter !== undefined) {
     become({ list: "" });
     tabs.draw();
   }
-  bar.value = asked.filter;
-  if (!(await list.show(asked))) return;
-  become(change, step);
+  bar.value = filter;
+  const there = await list.show(asked);
+  if (coming !== asked) return;
+  coming = null;
+  if (!there) return;
+  become(asked, step);
   panels();
   if (tabs.following) tabs.redraw();
-  document.title = `${asked.filter ? `${printable(asked.filter)} – ` : ""}${printable(info.name)} – kwire`;
-  if (state.key && list.index < 0) tell(FILTERED_OUT);
+  document.title = `${filter ? `${printable(filter)} – ` : ""}${printable(info.name)} – kwire`;
+  if (hidden()) tell(FILTERED_OUT);
+  else if (status.textContent === FILTERED_OUT) tell("");
 }
 
 /** @param {string} text */
@@ -406,23 +456,24 @@ function choose() {
 }
 
 /** @param {string} step */
-async function beside(step) {
-  if (!state.key) return;
-  try {
+function beside(step) {
+  walk(async (mine) => {
+    if (!state.key) return;
     const { key } = await ask("neighbour", { key: state.key, step });
-    if (key) await find(key, true);
+    if (mine !== choosing) return;
+    if (key) await find(key, { step: true, mine });
     else tell(`this is the connection's ${step === "back" ? "first" : "last"} exchange`);
-  } catch (failure) {
-    complain(failure);
-  }
+  });
 }
 
 async function goTo() {
   const text = element("packet", HTMLInputElement).value.trim();
   if (!/^\d+$/.test(text)) return tell("a packet has a number, as Wireshark shows it");
+  const mine = ++choosing;
   try {
     const found = await ask("rows", { filter: `packet == ${text}`, count: 1, columns: "api" });
-    if (found.keys.length) await find(found.keys[0], true);
+    if (mine !== choosing) return;
+    if (found.keys.length) await find(found.keys[0], { step: true, mine });
     else tell(`no message begins with packet ${text}`);
   } catch (failure) {
     complain(failure);
@@ -460,8 +511,8 @@ listen(
     { keys: [], shown: "v, Shift+F10", about: "what can be done with the value: filter, exclude, add as column, copy", does: null },
     { keys: [], shown: "Enter", about: "list: to the fields; tree: open and close", does: null },
     { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? tabs.turn("") : element("list").focus()) },
-    { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => void beside("on") },
-    { keys: [","], shown: ",", about: "the one before it", does: () => void beside("back") },
+    { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => beside("on") },
+    { keys: [","], shown: ",", about: "the one before it", does: () => beside("back") },
     { keys: ["r"], shown: "r", about: "request or response", does: () => detail.other() },
     { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
@@ -481,8 +532,8 @@ listen(
     { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic, partition or batch", does: followed },
     { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void (state.key && notes.mark(state.key).catch(complain)) },
     { keys: ["e"], shown: "e", about: "write a note about it", does: note },
-    { keys: ["]"], shown: "] [", about: "the next mark, the one before", does: () => void marked(1) },
-    { keys: ["["], shown: "", about: "", does: () => void marked(-1) },
+    { keys: ["]"], shown: "] [", about: "the next mark, the one before", does: () => marked(1) },
+    { keys: ["["], shown: "", about: "", does: () => marked(-1) },
     { keys: ["c"], shown: "c", about: "copy what is shown as a command", does: copyCommand },
     { keys: ["\\"], shown: "\\", about: "the pane with the focus as large as the page, and back", does: maximise },
     { keys: ["?"], shown: "?", about: "these keys", does: () => element("keys", HTMLDialogElement).showModal() },
@@ -492,18 +543,15 @@ listen(
 
 /** What the address says, shown. */
 async function follow() {
+  const mine = ++choosing;
+  coming = null;
   Object.assign(state, addressed());
   scoped();
   tabs.draw();
   list.key = state.key;
   draw();
   await show({});
-  if (state.key) {
-    const { path, side } = state;
-    await find(state.key);
-    become({ path, side });
-    if (path) await detail.messages();
-  }
+  if (state.key && mine === choosing) await find(state.key, { side: state.side, path: state.path, mine });
 }
 
 /** There is more of the capture, or all of it. */
@@ -513,8 +561,9 @@ async function grown() {
   saved(element("saved"), info.columns, narrow);
   findings.forget();
   draw();
-  tabs.draw();
-  if (await list.show(list.asked, true)) panels(true);
+  tabs.draw(true);
+  await list.again();
+  panels(true);
 }
 
 /** How the sides of what is there twice compare, as soon as it is known. */
@@ -528,11 +577,12 @@ async function judged() {
 }
 
 async function begin() {
+  document.body.inert = true; // until it is known what there is
   themed(() => {
     for (const one of [heat, tabs.ladder, tabs.timeline]) one.draw();
   });
   splitting();
-  info = await ask("info");
+  [info, notes.noted] = await Promise.all([ask("info"), ask("notes")]);
   columns = known(info.columns);
   element("name").textContent = printable(info.name);
   element("name").title = `kwire ${info.version}: ${printable(info.captures.join(", "))}`;
@@ -542,7 +592,7 @@ async function begin() {
   if (info.pairs?.replay && !location.search) Object.assign(state, { list: "pairs", against: "twin", side: "response", above: "none" });
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
-  findings = new Findings(element("findings"), () => info.growing ? "The capture is still being analysed." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, true));
+  findings = new Findings(element("findings"), () => info.growing ? "The capture is still being analysed." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, { step: true }));
   element("heating").addEventListener("click", heating);
   element("counting").addEventListener("click", () => toggle("counts"));
   element("finding").addEventListener("click", () => toggle("findings"));
@@ -554,11 +604,11 @@ async function begin() {
   element("go").addEventListener("submit", () => void goTo());
   addEventListener("popstate", () => void follow());
   become({});
-  notes.noted = await ask("notes");
+  document.body.inert = false;
   await follow();
   if (info.pairs) void judged().catch(complain);
-  element(state.list === "pairs" ? "other" : "list").focus();
+  if (document.activeElement === document.body) element(state.list === "pairs" ? "other" : "list").focus();
   if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && detail.messages()), failed: complain });
 }
 
-void begin().catch(complain);
+void begin().catch(complain).finally(() => { document.body.inert = false; });

@@ -1,19 +1,31 @@
 """The page in a real browser: Debian's Chromium, driven by Playwright. Nothing of it is downloaded.
 
 What the files of browser tests share. Each has its own browser and servers (`chromium`, `look` of `conftest`).
+
+A page that waits for answers must be right whenever they come. By hand, and after a change of the page,
+
+    KWIRE_VIEW_LATE=SEED:MS KWIRE_VIEW_SLOW=6 python -m pytest tests/reports/view -k page
+
+runs its tests with every answer up to so many milliseconds late, and with a processor so many times slower.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import random
 import re
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 Place = tuple[str, str]
@@ -61,6 +73,8 @@ class Opened:
         self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         self.context.set_default_timeout(30_000)
         self.page = self.context.new_page()
+        if slow := os.environ.get("KWIRE_VIEW_SLOW"):
+            self.context.new_cdp_session(self.page).send("Emulation.setCPUThrottlingRate", {"rate": float(slow)})
         self.complaints: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -86,11 +100,63 @@ class Opened:
         """Wait until the list counts so many."""
         self.page.locator("#count", has_text=re.compile(rf"^{count} of ")).wait_for()
 
+    def drawn(self) -> None:
+        """Wait until what is known is on the screen: lists are drawn at the next frame."""
+        self.page.evaluate(FRAMES)
+
     def chosen(self) -> str:
         """The chosen row's text, without its time."""
         row = self.page.locator('#list .row[aria-selected="true"]')
         row.wait_for()
         return str(row.inner_text())
+
+
+FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+class Late:
+    """Answers to one call of the API, kept back from a page until they are let go: `page.route` of what the server
+    said when it was asked."""
+
+    def __init__(self, page: Any, call: str) -> None:
+        self.page = page
+        self.kept: list[tuple[Any, Any]] = []
+        self.address = re.compile(rf"/api/1/{call}\?")
+        page.route(self.address, lambda route: self.kept.append((route, route.fetch())))
+
+    def wait(self, count: int) -> None:
+        """Until so many are kept back."""
+        given_up = time.monotonic() + 60
+        while len(self.kept) < count:
+            assert time.monotonic() < given_up, self.address
+            self.page.wait_for_timeout(10)
+
+    def go(self) -> None:
+        """The page has them, and has made of them what it does; those that it gave up are nobody's."""
+        from playwright.sync_api import Error
+
+        self.page.unroute(self.address)
+        for route, answer in self.kept:
+            with suppress(Error):
+                route.fulfill(response=answer)
+        self.page.evaluate("async () => { await (await fetch('/api/1/info')).text(); }")
+        self.page.evaluate(FRAMES)
+
+
+def delayed(application: ASGIApp) -> ASGIApp:
+    """The same with late answers, where KWIRE_VIEW_LATE asks for them."""
+    asked = os.environ.get("KWIRE_VIEW_LATE")
+    if not asked:
+        return application
+    seed, most = asked.split(":")
+    chance = random.Random(int(seed))
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+            await asyncio.sleep(chance.uniform(0, float(most)) / 1000)
+        await application(scope, receive, send)
+
+    return late
 
 
 CONTRAST = """() => {

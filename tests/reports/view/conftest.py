@@ -18,7 +18,7 @@ import pytest
 from reports.view import opening
 from reports.view.answers import View, answered
 from reports.view.stage import Stage
-from tests.reports.view.browsing import Look, launched
+from tests.reports.view.browsing import Look, delayed, launched
 from tests.shared import SAMPLES
 
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
@@ -72,7 +72,7 @@ def served(view: View | Stage) -> Iterator[tuple[str, str]]:
         port = listening.getsockname()[1]
         door = Door("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
         stage = view if isinstance(view, Stage) else Stage.of(view)
-        config = uvicorn.Config(application(stage, door), log_level="critical", lifespan="off", ws="none",
+        config = uvicorn.Config(delayed(application(stage, door)), log_level="critical", lifespan="off", ws="none",
                                 timeout_graceful_shutdown=1)  # fmt: skip
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
