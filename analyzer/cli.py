@@ -23,6 +23,7 @@ from captures.problems import Problem
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
+_THREADS = "kernels at work at once (default: the cores that this process may use, 16 at most)"
 _OF_NAMES = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -90,7 +91,7 @@ def _reading_options(parser: argparse.ArgumentParser, filter: bool = True) -> No
         help="this server port is Kafka (repeatable); default: recognise it by content on any port",
     )
     _keylog_option(parser)
-    parser.add_argument("--threads", type=_count, metavar="N", help="kernels at work at once (default: 2)")
+    parser.add_argument("--threads", type=_count, metavar="N", help=_THREADS)
     parser.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--frame-limit", type=_count, metavar="BYTES",
                         help="bytes of unfinished messages kept (default: 512 MiB)")  # fmt: skip
@@ -274,7 +275,7 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
     findings.add_argument("--port", type=_port, action="append", default=[], metavar="N",
                           help="this server port of the captures is Kafka (repeatable)")
     _keylog_option(findings)
-    findings.add_argument("--threads", type=_count, metavar="N", help="kernels at work at once (default: 2)")
+    findings.add_argument("--threads", type=_count, metavar="N", help=_THREADS)
     findings.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
     findings.add_argument("--frame-limit", type=_count, metavar="BYTES", help=argparse.SUPPRESS)
     findings.add_argument("--json", action="store_true", help="one JSON object a line: the columns of table findings")

@@ -8,7 +8,9 @@ distinct ones, so no row makes a Python object.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -49,25 +51,80 @@ def lists_of_fields(program: Program) -> list[str | None]:
     return [kept.get(role) for role in roles.roles(program)[0].tolist()]
 
 
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns of rows of integers of some windows, each put together when it is asked for: together they would be tens
+    of megabytes of fresh memory."""
+
+    parts: tuple[np.ndarray, ...]
+
+    def __getitem__(self, column: int) -> np.ndarray:
+        """int64[n]."""
+        return _joined([part[column] for part in self.parts])
+
+    def __len__(self) -> int:
+        return sum(part.shape[1] for part in self.parts)
+
+
+Columns: TypeAlias = np.ndarray | _Columns
+"""int64[columns, n]: of one window, or of several."""
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The same numbers in a row; one part is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    """Which connections some rows are of, by what they are called now: their numbers may be given again.
+
+    local    int32[n]: the place of each row's connection in `names` and `ends`
+    ends     (client address, client port, broker address, broker port) of each
+    """
+
+    local: np.ndarray
+    names: list[str]
+    ends: list[tuple[str, int, str, int]]
+
+    @classmethod
+    def of(cls, names: Names, connection: np.ndarray) -> _Connections:
+        used, local = arrow.compact(connection, len(names.connections))
+        numbers, strings = used.tolist(), names.strings
+        ends = [names.ends[i] for i in numbers]
+        return cls(
+            local,
+            [names.connections[i] for i in numbers],
+            [(strings[client], port, strings[broker], other) for client, port, broker, other in ends],
+        )
+
+
 def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
     """The exchanges of some windows. Strings come as dictionaries: `plain` makes them what the contract says."""
-    none = np.zeros((s.X_COLUMNS, 0), np.int64)
-    x = np.concatenate([none, *(rows.columns for rows in windows)], axis=1)
-    connection = _connections(windows)
-    n = x.shape[1]
+    return later_exchanges(names, windows)()
+
+
+def later_exchanges(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
+    """What makes that table, in any thread and while further windows come: what they may change is looked up now."""
+    connections = _Connections.of(names, _joined([rows.connection for rows in windows]))
+    columns = _Columns(tuple(rows.columns for rows in windows))
+    return functools.partial(_exchanges, names, columns, connections)
+
+
+def _exchanges(names: Names, x: _Columns, connections: _Connections) -> pa.Table:
+    n = len(x)
     strings, files = names.strings, [info.name for info in names.files]
-    used, local = arrow.compact(connection, len(names.connections))
-    ends = [names.ends[i] for i in used.tolist()]
+    local, ends = connections.local, connections.ends
     request_us, request_end_us = arrow.micros(x[s.X_REQUEST_FIRST_NS]), arrow.micros(x[s.X_REQUEST_LAST_NS])
     response_us, response_end_us = arrow.micros(x[s.X_RESPONSE_FIRST_NS]), arrow.micros(x[s.X_RESPONSE_LAST_NS])
     latency, backwards = latency_us(x)
     plain_file = np.array([not info.compressed for info in names.files] or [False])
     columns: dict[str, pa.Array] = {
         "capture": arrow.dictionary(np.zeros(n, np.int32), [names.capture]),
-        "connection": arrow.dictionary(local, [names.connections[i] for i in used.tolist()]),
-        "client_ip": arrow.repeated(local, [strings[end[0]] for end in ends]),
+        "connection": arrow.dictionary(local, connections.names),
+        "client_ip": arrow.repeated(local, [end[0] for end in ends]),
         "client_port": arrow.over(np.array([end[1] for end in ends], np.int32)[local], pa.int32()),
-        "broker_ip": arrow.repeated(local, [strings[end[2]] for end in ends]),
+        "broker_ip": arrow.repeated(local, [end[2] for end in ends]),
         "broker_port": arrow.over(np.array([end[3] for end in ends], np.int32)[local], pa.int32()),
         "api": _api(x[s.X_API_KEY]),
         "request_time": arrow.times(request_us),
@@ -98,24 +155,33 @@ def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
     return pa.Table.from_arrays([columns[name] for name in wanted], names=wanted)
 
 
-def _as_it_stands(column: tables.Column, x: np.ndarray, strings: list[str]) -> pa.Array:
+def _as_it_stands(column: tables.Column, x: _Columns, strings: list[str]) -> pa.Array:
     """A column of `exchanges` that rows of integers have under the same name, or that is reserved."""
     if column.name not in COLUMNS:
-        return pa.nulls(x.shape[1], column.type)
+        return pa.nulls(len(x), column.type)
     values = x[COLUMNS[column.name]]
     return arrow.integers(values, column.type) if pa.types.is_integer(column.type) else arrow.strings(values, strings)
 
 
 def partitions(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
     """The topic-partitions of the exchanges of some windows, in their order."""
-    none = np.zeros((s.P_COLUMNS, 0), np.int64)
-    p = np.concatenate([none, *(rows.partitions for rows in windows)], axis=1)
-    columns = (s.X_EXCHANGE, s.X_REPLY, s.X_API_KEY)
-    exchange, reply, api = (_of_owners([(rows.columns[column], rows.owner) for rows in windows]) for column in columns)
-    connection = _of_owners([(rows.connection, rows.owner) for rows in windows])
-    n = p.shape[1]
+    return later_partitions(names, windows)()
+
+
+def later_partitions(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
+    """As `later_exchanges`."""
+    connections = _Connections.of(names, _joined([rows.connection for rows in windows]))
+    return functools.partial(_partitions, names, tuple(windows), connections)
+
+
+def _partitions(names: Names, windows: tuple[Exchanges, ...], connections: _Connections) -> pa.Table:
+    x, p = _Columns(tuple(rows.columns for rows in windows)), _Columns(tuple(rows.partitions for rows in windows))
+    before = np.cumsum([0, *(len(rows) for rows in windows)])
+    owner = _joined([rows.owner + at if at else rows.owner for rows, at in zip(windows, before[:-1], strict=True)])
+    exchange, reply, api = (x[column][owner] for column in (s.X_EXCHANGE, s.X_REPLY, s.X_API_KEY))
+    used, local = arrow.compact(connections.local[owner].astype(np.int64), len(connections.names))
+    n = len(p)
     strings = names.strings
-    used, local = arrow.compact(connection, len(names.connections))
     kinds = sorted(set(OFFSET_KINDS.values()))
     kind_of = np.full(len(_api_names()) + 1, s.NULL, np.int64)
     for key, kind in OFFSET_KINDS.items():
@@ -125,7 +191,7 @@ def partitions(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
     lag = np.where(api == api_names.FETCH, arrow.minus(watermark, after), s.NULL)
     arrays = {
         "capture": arrow.dictionary(np.zeros(n, np.int32), [names.capture]),
-        "connection": arrow.dictionary(local, [names.connections[i] for i in used.tolist()]),
+        "connection": arrow.dictionary(local, [connections.names[i] for i in used.tolist()]),
         "exchange": arrow.integers(exchange, pa.int64()),
         "reply": arrow.integers(reply, pa.int64()),
         "topic": arrow.strings(p[s.P_TOPIC], strings),
@@ -151,10 +217,6 @@ def partitions(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
     return pa.Table.from_arrays([arrays[name] for name in wanted], names=wanted)
 
 
-def _connections(windows: Sequence[Exchanges]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int64), *(rows.connection for rows in windows)])
-
-
 @functools.cache
 def _api_names() -> list[str]:
     return [api.name for api in definitions.apis()]
@@ -172,7 +234,7 @@ def _error_names(codes: np.ndarray) -> pa.Array:
     return arrow.dictionary(where, [kafka_errors.name(code) for code in known.tolist()])
 
 
-def _topics(x: np.ndarray, names: Names) -> pa.Array:
+def _topics(x: _Columns, names: Names) -> pa.Array:
     """Lists of topics; empty where the messages name none, null where no message was decoded."""
     seen = (x[s.X_REQUEST_STATE] == 0) | (x[s.X_RESPONSE_STATE] == 0)
     used, local = arrow.compact(x[s.X_TOPICS], len(names.lists))
@@ -182,7 +244,7 @@ def _topics(x: np.ndarray, names: Names) -> pa.Array:
     return pa.ListArray.from_arrays(where, arrow.strings(numbers[index], names.strings))
 
 
-def _errors(x: np.ndarray, names: Names) -> pa.Array:
+def _errors(x: _Columns, names: Names) -> pa.Array:
     """Lists of (code, name, count); empty on success, null where no response was decoded."""
     seen = x[s.X_RESPONSE_STATE] == 0
     used, local = arrow.compact(x[s.X_ERRORS], len(names.lists))
@@ -201,24 +263,27 @@ def _errors(x: np.ndarray, names: Names) -> pa.Array:
     return pa.ListArray.from_arrays(where, values.take(pa.array(index)) if len(index) else values[:0])
 
 
-def _reasons(x: np.ndarray, backwards: np.ndarray) -> pa.Array:
+def _reasons(x: _Columns, backwards: np.ndarray) -> pa.Array:
     """Sentences for the few rows that have something to say."""
-    odd = (
-        ((x[s.X_REQUEST_REASON] != s.NULL) & (x[s.X_REQUEST_REASON] != s.R_NONE))
-        | ((x[s.X_RESPONSE_REASON] != s.NULL) & (x[s.X_RESPONSE_REASON] != s.R_NONE))
-        | backwards
+    asked, answered = x[s.X_REQUEST_REASON], x[s.X_RESPONSE_REASON]
+    odd = np.flatnonzero(
+        ((asked != s.NULL) & (asked != s.R_NONE)) | ((answered != s.NULL) & (answered != s.R_NONE)) | backwards
     )
     sentences: dict[str, int] = {}
-    numbers = np.full(x.shape[1], s.NULL, np.int64)
-    for i in np.flatnonzero(odd).tolist():
+    numbers = np.full(len(x), s.NULL, np.int64)
+    sides = [
+        (side, [x[column + more][odd].tolist() for more in range(3)])
+        for side, column in (("request", s.X_REQUEST_REASON), ("response", s.X_RESPONSE_REASON))
+        if len(odd)
+    ]
+    for at, row in enumerate(odd.tolist()):
         said = []
-        for side, column in (("request", s.X_REQUEST_REASON), ("response", s.X_RESPONSE_REASON)):
-            reason, a, b = x[column, i], x[column + 1, i], x[column + 2, i]
-            if reason != s.NULL and reason != s.R_NONE:
-                said.append(f"{side}: {_reason(int(reason), int(a), int(b))}")
-        if backwards[i]:
+        for side, (reasons, of_a, of_b) in sides:
+            if reasons[at] != s.NULL and reasons[at] != s.R_NONE:
+                said.append(f"{side}: {_reason(reasons[at], of_a[at], of_b[at])}")
+        if backwards[row]:
             said.append("response: captured before the end of its request")
-        numbers[i] = sentences.setdefault("; ".join(said), len(sentences))
+        numbers[row] = sentences.setdefault("; ".join(said), len(sentences))
     return arrow.strings(numbers, list(sentences))
 
 
@@ -243,12 +308,7 @@ def _reason(reason: int, a: int, b: int) -> str:
     }[reason]
 
 
-def _of_owners(windows: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """A column of the exchanges, once for each of their topic-partitions."""
-    return np.concatenate([np.zeros(0, np.int64), *(values[owner] for values, owner in windows)])
-
-
-def latency_us(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def latency_us(x: Columns) -> tuple[np.ndarray, np.ndarray]:
     """(latencies of rows int64[X_COLUMNS, n], NULL where there is none; where it would be negative)."""
     latency = arrow.minus(arrow.micros(x[s.X_RESPONSE_FIRST_NS]), arrow.micros(x[s.X_REQUEST_LAST_NS]))
     backwards = (latency < 0) & (latency != s.NULL)
@@ -256,7 +316,7 @@ def latency_us(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return latency, backwards
 
 
-def queue_us(x: np.ndarray, latency: np.ndarray) -> np.ndarray:
+def queue_us(x: Columns, latency: np.ndarray) -> np.ndarray:
     """How long requests waited behind earlier ones of their connection: a broker takes up a request once it has
     answered those before it. NULL where the latency is."""
     earlier = arrow.micros(x[s.X_EARLIER_NS])

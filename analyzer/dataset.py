@@ -16,9 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +27,7 @@ import pyarrow.parquet
 from analyzer import tables
 from analyzer.locks import Beside, DatasetError, Reading, Writing, clear_dead, hidden, unread
 from analyzer.manifest import MANIFEST, is_dataset, joined_manifests, read_manifest
+from analyzer.parts import Made, Parts
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -38,19 +37,8 @@ __all__ = [
     "open_dataset", "read_manifest", "readable",
 ]  # fmt: skip
 
-ROW_GROUP_ROWS = 64_000
-"""Rows of a row group, far below what the contract allows: they wait in memory until there are so many, and fresh
-memory is dear (measured: 700,000 exchanges took 1.9 s with 64,000, 4.3 s with 250,000, at equal CPU time)."""
-PENDING_TABLES = 2
-"""Tables that wait for being written, each a row group: memory is bounded by them, and the reader seldom waits."""
-
 ABORT_SECONDS = 5
 """How long tasks on other machines may still write into the folder of a dataset that was given up."""
-
-RANGED = frozenset(
-    ("api_key", "error_code", "latency_us", "total_us", "offset", "base_offset", "request_bytes", "response_bytes")
-)
-"""Columns by whose range a query may pass over row groups, besides times."""
 
 
 @dataclass(slots=True)
@@ -141,69 +129,14 @@ def readable(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         ) from None
 
 
-class Parts:
-    """Parquet files in `folder`, one a table that has rows, named by `label`. Tasks on other machines write them too:
-    what `close` says of them makes them part of a dataset (`Writer.adopt`)."""
-
-    def __init__(self, folder: Path, label: str) -> None:
-        self._folder = folder
-        self._label = label
-        self._writers: dict[str, pyarrow.parquet.ParquetWriter] = {}
-        self._rows: dict[str, int] = {}
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kwire-parquet")
-        self._pending: deque[Future[None]] = deque()
-
-    def _path(self, name: str) -> Path:
-        return self._folder / name / f"part-{self._label}.parquet"
-
-    def write(self, name: str, table: pa.Table) -> None:
-        """Add rows to a table, as one row group (or several where they are many). They are written in the background:
-        what goes wrong there is raised by a later call, `close` at the latest."""
-        if name not in self._writers:
-            file = self._path(name)
-            file.parent.mkdir(mode=0o700, exist_ok=True)
-            os.close(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600))
-            self._writers[name] = pyarrow.parquet.ParquetWriter(file, table.schema, **_options(name))
-            self._rows[name] = 0
-        if len(table):
-            self._settle(PENDING_TABLES - 1)
-            # Windows end where they do: a table goes whole up to twice the size, lest a small rest make a group.
-            self._pending.append(self._pool.submit(self._writers[name].write_table, table, 2 * ROW_GROUP_ROWS))
-            self._rows[name] += len(table)
-
-    def _settle(self, most: int) -> None:
-        """Wait until at most so many tables are on their way."""
-        while len(self._pending) > most:
-            self._pending.popleft().result()
-
-    def close(self) -> list[dict[str, Any]]:
-        """Finish the files; what the manifest says of each."""
-        self._settle(0)
-        self._pool.shutdown()
-        files: list[dict[str, Any]] = []
-        for name, writer in self._writers.items():
-            writer.close()
-            file = self._path(name)
-            _sync(file)
-            rows, size = self._rows[name], file.stat().st_size
-            files.append({"table": name, "path": f"{name}/{file.name}", "rows": rows, "size": size})
-        return files
-
-    def abandon(self) -> None:
-        """Take the files away."""
-        self._pool.shutdown(cancel_futures=True)
-        for name, writer in self._writers.items():
-            with contextlib.suppress(Exception):
-                writer.close()
-            with contextlib.suppress(OSError):
-                self._path(name).unlink()
-
-
 class Writer:
     """Writes a dataset. Nothing at `path` changes before `commit`; `abort` (or leaving the `with`) takes all away."""
 
-    def __init__(self, path: str | os.PathLike[str], append: bool = False, wait: bool = False) -> None:
-        """`wait`: where another process writes the dataset, wait for it. Raises DatasetError."""
+    def __init__(
+        self, path: str | os.PathLike[str], append: bool = False, wait: bool = False, writers: int = 1
+    ) -> None:
+        """`wait`: where another process writes the dataset, wait for it; `writers`: threads that make and store rows.
+        Raises DatasetError."""
         self.path = Path(path)
         self._append = append
         self._old: dict[str, Any] | None = None
@@ -211,6 +144,7 @@ class Writer:
         self._placed: list[Path] = []  # moved to `path`, and not listed there yet
         self._committed = False
         self._run = secrets.token_hex(4)
+        self._writers = writers
         try:
             os.fspath(path).encode()
         except UnicodeEncodeError:
@@ -235,7 +169,7 @@ class Writer:
             clear_dead(place)
             self._beside = Beside(place, self._run)
             self._folder = self._beside.path
-            self._parts = Parts(self._folder, self._run)
+            self._parts = Parts(self._folder, self._run, writers)
         except OSError as failure:
             self._writing.release()
             raise DatasetError(
@@ -296,10 +230,10 @@ class Writer:
         """What tells this run's files from those of others: parts to be adopted begin their label with it."""
         return self._run
 
-    def write(self, name: str, table: pa.Table) -> None:
+    def write(self, name: str, rows: Made) -> None:
         """Add rows to a table, as one row group (or several where they are many). Raises DatasetError."""
         try:
-            self._parts.write(name, table)
+            self._parts.write(name, rows)
         except OSError as failure:
             raise self._failed(failure) from None
 
@@ -310,7 +244,7 @@ class Writer:
             self._adopted += self._parts.close()
         except OSError as failure:
             raise self._failed(failure) from None
-        self._parts = Parts(self._folder, f"{self._run}-after")
+        self._parts = Parts(self._folder, f"{self._run}-after", self._writers)
         found: dict[str, list[Path]] = {}
         for entry in self._adopted:
             found.setdefault(entry["table"], []).append(self._folder / entry["path"])
@@ -440,37 +374,6 @@ class Writer:
     def _failed(self, failure: OSError) -> DatasetError:
         reason = failure.strerror or str(failure)
         return DatasetError(f"{self.path}: cannot be written: {reason}", "free some room, or give another folder to -o")
-
-
-def _options(name: str) -> dict[str, Any]:
-    """How a table is stored. Times and counters rise slowly: differences take a fraction of their size. Least and
-    greatest value of each row group are kept where a query may pass over groups by them: they cost a quarter of the
-    time to write. Few large batches: each costs the encoders a start."""
-    schema = tables.schema(name)
-    deltas = {
-        column.name: "DELTA_BINARY_PACKED"
-        for column in schema
-        if pa.types.is_timestamp(column.type)
-        or column.name.endswith(("_packet", "_offset", "exchange", "reply"))
-        or column.name in ("offset", "batch")
-    }
-    ranged = [column.name for column in schema if pa.types.is_timestamp(column.type) or column.name in RANGED]
-    # Columns in lists are named by their path in Parquet; they keep the default.
-    coded = [column.name for column in schema if column.name not in deltas and column.type != pa.binary()]
-    return {
-        "compression": "zstd",
-        "compression_level": 1,
-        "use_dictionary": coded,
-        "column_encoding": deltas,
-        "store_schema": False,  # else readers would see our dictionaries instead of plain strings
-        "write_statistics": ranged,
-        "write_batch_size": 2 * ROW_GROUP_ROWS,
-    }
-
-
-def _sync(file: Path) -> None:
-    with open(file, "rb") as handle:
-        os.fsync(handle.fileno())
 
 
 def concatenated(name: str, parts: Iterable[pa.Table]) -> pa.Table:

@@ -16,13 +16,28 @@ from analyzer.bulk.engine import Settings
 __all__ = ["Reading", "Settings"]
 
 
+MOST_THREADS = 16
+"""Threads at most, unless more are asked for: each sees all packets, and one after the other reads and writes."""
+
+FEW_THREADS = 2
+"""Of what runs beside others: a task of Spark, live capture on a broker's host."""
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How captures are read; None is the default.
 
     rotated        files that follow one another are one capture point
     ports          server ports that are Kafka whatever their content
-    threads        kernels at work at once
+    threads        kernels at work at once; by default as many as there are cores, `MOST_THREADS` at most
     window_bytes   capture bytes read at a time
     frame_limit    bytes of unfinished frames kept
     keylogs        TLS key logs: files
@@ -42,11 +57,14 @@ class Reading:
             options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit, options.keylog
         )
 
-    def settings(self, keep_messages: bool | frozenset[int] = False, keep_records: bool = False) -> Settings:
-        """What the engine is to do; `keep_...`: what it is to hand out beside exchanges."""
+    def settings(
+        self, keep_messages: bool | frozenset[int] = False, keep_records: bool = False, most: int = MOST_THREADS
+    ) -> Settings:
+        """What the engine is to do; `keep_...`: what it is to hand out beside exchanges; `most`: threads, where nothing
+        is said of them."""
         default = Settings()
         return Settings(
-            threads=self.threads or min(default.threads, os.cpu_count() or 1),
+            threads=self.threads or min(most, cores()),
             window_bytes=self.window_bytes or default.window_bytes,
             ports=tuple(self.ports),
             keep_messages=keep_messages,

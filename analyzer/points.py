@@ -21,7 +21,7 @@ from analyzer import columns, tables
 from analyzer.arrow import plain
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Exchanges, Names, Window, end_point, ip_text
-from analyzer.dataset import ROW_GROUP_ROWS, Dataset, DatasetError, Writer, concatenated
+from analyzer.dataset import Dataset, DatasetError, Writer, concatenated
 from analyzer.exchange import Exchange
 from analyzer.meaning import Watcher, hearing
 from analyzer.meaning.clients import Clients
@@ -37,6 +37,7 @@ from analyzer.meaning.summary import Summary, Told
 from analyzer.meaning.transactions import Transactions
 from analyzer.meaning.zookeeper import Requests
 from analyzer.messages import Messages
+from analyzer.parts import ROW_GROUP_ROWS, Made, made
 from analyzer.records.batches import Limits
 from analyzer.records.log_names import LogError, LogPoint
 from analyzer.records.log_reading import read_log
@@ -48,7 +49,7 @@ from captures.files import CaptureError, CapturePoint, stored_bytes
 __all__ = [
     "BATCHES", "FULL", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead", "PointTables", "Progress",
     "check_names", "chosen", "joined", "manifest", "nothing_matches", "parsed", "point_tables", "read_point",
-    "size_of",
+    "read_point_later", "size_of",
 ]  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
@@ -164,16 +165,28 @@ def read_point(
 ) -> PointRead:
     """Decode one capture point, or read a partition's log segments. `put` gets the rows, table by table, each table at
     least once (it may be empty)."""
+    return read_point_later(point, settings, choice, lambda name, rows: put(name, made(rows)), progress, stdin)
+
+
+def read_point_later(
+    point: CapturePoint | LogPoint,
+    settings: Settings,
+    choice: Choice,
+    put: Callable[[str, Made], None],
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> PointRead:
+    """The same; `put` also gets what makes a table, for any thread."""
     if isinstance(point, LogPoint):
         return _read_log(point, settings, choice, put, progress)
-    parts = point_tables(point, settings, choice, progress, stdin)
+    parts = _point_rows(point, settings, choice, progress, stdin)
     while True:
         try:
-            name, table = next(parts)
+            name, rows = next(parts)
         except StopIteration as end:
             read: PointRead = end.value
             return read
-        put(name, table)
+        put(name, rows)
 
 
 def _read_log(
@@ -215,10 +228,23 @@ def point_tables(
     stdin: BinaryIO | None = None,
 ) -> Generator[tuple[str, pa.Table], None, PointRead]:
     """The same of a capture point as an iterator of (name of the table, rows), which may be left early."""
+    parts = _point_rows(point, settings, choice, progress, stdin)
+    while True:
+        try:
+            name, rows = next(parts)
+        except StopIteration as end:
+            read: PointRead = end.value
+            return read
+        yield name, made(rows)
+
+
+def _point_rows(
+    point: CapturePoint, settings: Settings, choice: Choice, progress: Progress | None, stdin: BinaryIO | None
+) -> Generator[tuple[str, Made], None, PointRead]:
     engine = Engine(point, dataclasses.replace(settings, keep_records=choice.records != NO_RECORDS), stdin)
     topics = TopicIds()
     ahead = NamesAhead(topics, point, settings)
-    made = PointTables(engine.merging.names, choice, settings.threads, topics, ahead.look_up)
+    point_rows = PointTables(engine.merging.names, choice, settings.threads, topics, ahead.look_up)
     size = size_of(point)
 
     def report(read: int) -> None:
@@ -226,14 +252,14 @@ def point_tables(
             progress(point.name, read, size)
 
     for window in engine.windows(report):
-        made.take(window)
-        yield from made.tables()
-        if made.rows >= ROW_GROUP_ROWS:
-            yield from made.flush()
-    yield from made.flush()
-    yield from made.rest()
-    yield from made.meant()
-    return made.finish(point, engine.reader, engine.attempts())
+        point_rows.take(window)
+        yield from point_rows.tables()
+        if point_rows.rows >= ROW_GROUP_ROWS:
+            yield from point_rows.later()
+    yield from point_rows.later()
+    yield from point_rows.rest()
+    yield from point_rows.meant()
+    return point_rows.finish(point, engine.reader, engine.attempts())
 
 
 class NamesAhead:
@@ -332,8 +358,13 @@ class PointTables:
 
     def flush(self) -> Iterator[tuple[str, pa.Table]]:
         """Tables of all rows that wait."""
-        yield "exchanges", columns.exchanges(self.names, self.waiting)
-        yield "partitions", columns.partitions(self.names, self.waiting)
+        for name, rows in self.later():
+            yield name, made(rows)
+
+    def later(self) -> Iterator[tuple[str, Made]]:
+        """The same, or what makes them, in any thread and while other windows are taken."""
+        yield "exchanges", columns.later_exchanges(self.names, self.waiting)
+        yield "partitions", columns.later_partitions(self.names, self.waiting)
         self.waiting, self.rows = [], 0
         for watcher in self._small:
             yield from watcher.tables()

@@ -41,8 +41,10 @@ from analyzer.points import (
     nothing_matches,
     parsed,
     read_point,
+    read_point_later,
     size_of,
 )
+from analyzer.parts import Made, made
 from analyzer.protocol.embedded import Groups
 from analyzer.records.log_names import LogPoint
 from analyzer.records.log_reading import log_points
@@ -138,15 +140,16 @@ def decode(
         result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
         result.tables["findings"] = judged(result, result.tables)
         return result
-    with Writer(out, append, wait) as writer:
+    with Writer(out, append, wait, settings.threads) as writer:
         check_names(points, writer)
 
-        def put(name: str, table: pa.Table) -> None:
+        def put(name: str, rows: Made) -> None:
             if seen is not None:
-                seen(name, table)
-            writer.write(name, table)
+                rows = made(rows)
+                seen(name, rows)
+            writer.write(name, rows)
 
-        result = joined([read_point(point, settings, choice, put, progress, stdin) for point in points])
+        result = joined([read_point_later(point, settings, choice, put, progress, stdin) for point in points])
         writer.write("findings", judged(result, writer.settle()))
         writer.commit(manifest(result))
     return result

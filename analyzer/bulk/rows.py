@@ -21,7 +21,7 @@ from analyzer.arrow import distinct, text
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
 from analyzer.bulk.fields import MAX_CODES as MAX_CODES
-from analyzer.bulk.merging import move_columns
+from analyzer.bulk.merging import merge, move_columns, rename
 from analyzer.bulk.zookeeper import ZooKeeper
 from captures.files import FileInfo
 
@@ -302,39 +302,44 @@ class EndPoints(Protocol):
         ...
 
 
+def _no_numbers() -> np.ndarray:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(slots=True)
 class _Symbols:
     """One shard's symbols in the numbering of the whole capture point; -1: not needed yet."""
 
     strings: list[int] = field(default_factory=list)
     lists: list[bytes] = field(default_factory=list)
-    topics: list[int] = field(default_factory=list)  # of lists of strings
-    others: list[int] = field(default_factory=list)  # of lists of numbers: errors with counts, node ids
-    by_symbol: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # `strings`
+    topics: np.ndarray = field(default_factory=_no_numbers)  # of lists of strings
+    others: np.ndarray = field(default_factory=_no_numbers)  # of lists of numbers: errors with counts, node ids
+    by_symbol: np.ndarray = field(default_factory=_no_numbers)  # `strings`
 
     def learn(self, ended: Ended, names: Names) -> None:
         """Number the strings that are new in a window."""
         if ended.strings:
             self.strings.extend(names.string(text(value)) for value in ended.strings)
             self.by_symbol = np.array(self.strings, np.int64)
-        self.lists.extend(ended.lists)
-        self.topics.extend([-1] * len(ended.lists))
-        self.others.extend([-1] * len(ended.lists))
+        if ended.lists:
+            self.lists.extend(ended.lists)
+            fresh = np.full(len(ended.lists), -1, np.int64)
+            self.topics, self.others = np.append(self.topics, fresh), np.append(self.others, fresh)
 
     def topic_lists(self, symbols: np.ndarray, names: Names) -> np.ndarray:
-        """Numbers of lists of strings."""
+        """Numbers of lists of strings by symbol, these symbols' among them."""
         return self._lists(symbols, self.topics, names, through=True)
 
     def other_lists(self, symbols: np.ndarray, names: Names) -> np.ndarray:
-        """Numbers of lists of numbers."""
+        """The same of lists of numbers."""
         return self._lists(symbols, self.others, names, through=False)
 
-    def _lists(self, symbols: np.ndarray, numbers: list[int], names: Names, *, through: bool) -> np.ndarray:
-        for symbol in distinct(symbols[symbols != s.NULL]).tolist():
-            if numbers[symbol] < 0:
-                content = np.frombuffer(self.lists[symbol], "<i4").tolist()
-                numbers[symbol] = names.list_of(tuple(self.strings[i] for i in content) if through else tuple(content))
-        return _through(np.array(numbers, np.int64), symbols)
+    def _lists(self, symbols: np.ndarray, numbers: np.ndarray, names: Names, *, through: bool) -> np.ndarray:
+        used = symbols[symbols != s.NULL]
+        for symbol in distinct(used[numbers[used] < 0]).tolist():
+            content = np.frombuffer(self.lists[symbol], "<i4").tolist()
+            numbers[symbol] = names.list_of(tuple(self.strings[i] for i in content) if through else tuple(content))
+        return numbers
 
 
 class Merging:
@@ -378,56 +383,37 @@ class Merging:
     # -- exchanges ----------------------------------------------------------------------------------------------------
     def _exchanges(self, shards: Sequence[Ended]) -> Exchanges:
         """The shards' rows in one order."""
-        names = self.names
-        columns = [ended.exchanges for ended in shards]
-        connection = np.concatenate([self._connections(x[s.X_SLOT], x[s.X_CLIENT_SIDE]) for x in columns])
-        owners, before = [], 0
-        for ended in shards:
-            owners.append(ended.parts[s.P_OWNER] + before)
-            before += ended.exchanges.shape[1]
-        owner = np.concatenate(owners)
-        trigger = np.concatenate([x[s.X_TRIGGER] for x in columns])
-        step = np.diff(trigger)
-        place: np.ndarray | slice = slice(None)
-        part_place: np.ndarray | slice = slice(None)
-        if len(shards) == 1 and not ((step < 0) | ((step == 0) & (np.diff(connection) != 0))).any():
-            x, parts = columns[0].copy(), shards[0].parts.copy()
-        else:
-            order = np.lexsort((np.array(names.born, np.int64)[connection], trigger))
-            place = _inverse(order)
-            x = _merged(columns, place)
-            connection = connection[order]
-            owner = place[owner]
-            part_order = np.argsort(owner, kind="stable")
-            part_place = _inverse(part_order)
-            parts = _merged([ended.parts for ended in shards], part_place)
-            owner = owner[part_order]
-        for column in _SYMBOLS:
-            x[column, place] = self._strings([ended.exchanges[column] for ended in shards])
-        both = list(zip(self._shards, shards, strict=True))
-        topics = [symbols.topic_lists(ended.exchanges[s.X_TOPICS], names) for symbols, ended in both]
-        x[s.X_TOPICS, place] = np.concatenate(topics)
-        errors = [symbols.other_lists(ended.exchanges[s.X_ERRORS], names) for symbols, ended in both]
-        x[s.X_ERRORS, place] = np.concatenate(errors)
-        for column in _PART_SYMBOLS:
-            parts[column, part_place] = self._strings([ended.parts[column] for ended in shards])
-        sets = [
-            np.where(ended.parts[s.P_SET] == s.NULL, s.NULL, self._set_numbers(shard, ended.parts[s.P_SET]))
-            for shard, ended in enumerate(shards)
-        ]
-        parts[s.P_SET, part_place] = np.concatenate(sets)
-        parts[s.P_OWNER] = owner
+        every, every_part = [ended.exchanges for ended in shards], [ended.parts for ended in shards]
+        begins, part_begins = _begins(every), _begins(every_part)
+        slots, sides, trigger = (_in_a_row(every, column) for column in (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER))
+        unordered = self._connections(slots, sides)
+        place = _places(begins, trigger, np.array(self.names.born, np.int64)[unordered])
+        x = _merged(every, place)
+        connection = np.empty_like(unordered)
+        connection[place] = unordered
+        owner = place[_in_a_row(every_part, s.P_OWNER) + np.repeat(begins[:-1], np.diff(part_begins))]
+        part_place = _places(part_begins, owner, np.zeros_like(owner))
+        parts = _merged(every_part, part_place)
+        parts[s.P_OWNER, part_place] = owner
+        for shard, symbols in enumerate(self._shards):
+            mine = place[begins[shard] : begins[shard + 1]]
+            for column in _SYMBOLS:
+                rename(x[column], mine, symbols.by_symbol)
+            rename(x[s.X_TOPICS], mine, symbols.topic_lists(x[s.X_TOPICS, mine], self.names))
+            rename(x[s.X_ERRORS], mine, symbols.other_lists(x[s.X_ERRORS, mine], self.names))
+            mine = part_place[part_begins[shard] : part_begins[shard + 1]]
+            for column in _PART_SYMBOLS:
+                rename(parts[column], mine, symbols.by_symbol)
+            numbers = parts[s.P_SET, mine]
+            kept = numbers != s.NULL
+            if kept.any():
+                parts[s.P_SET, mine[kept]] = self._set_numbers(shard, numbers[kept])
         x[[s.X_BROKER_US, s.X_CAUSE]] = s.NULL  # what links and slots stood in
         forgotten = parts[s.P_ANSWERED] == s.FORGOTTEN
         left = parts[:, :0]
         if forgotten.any():
             left, parts = parts[:, forgotten], parts[:, ~forgotten]
-        return Exchanges(x, connection, parts, names, left)
-
-    def _strings(self, by_shard: list[np.ndarray]) -> np.ndarray:
-        """The shards' symbols of strings, one shard after the other, as numbers of the capture point."""
-        numbers = [_through(known.by_symbol, values) for known, values in zip(self._shards, by_shard, strict=True)]
-        return np.concatenate(numbers)
+        return Exchanges(x, connection, parts, self.names, left)
 
     def _set_numbers(self, shard: int, numbers: np.ndarray) -> np.ndarray:
         """A shard's numbers of record sets in the numbering of the capture point."""
@@ -470,7 +456,7 @@ class Merging:
             rows = ended.leaders.copy()
             for column in (s.L_TOPIC, s.L_TOPIC_ID):
                 rows[:, column] = _through(known.by_symbol, rows[:, column])
-            rows[:, s.L_ISR] = known.other_lists(rows[:, s.L_ISR], self.names)
+            rows[:, s.L_ISR] = _through(known.other_lists(rows[:, s.L_ISR], self.names), rows[:, s.L_ISR])
             taken.append(rows)
             born.append(self._flows.born(rows[:, s.L_SLOT]))
         rows = np.concatenate(taken)
@@ -545,14 +531,25 @@ def _without_repeats(facts: np.ndarray) -> np.ndarray:
     return kept
 
 
-def _inverse(order: np.ndarray) -> np.ndarray:
-    """place[order[i]] = i."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+def _begins(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """int64[len(tables) + 1]: where the rows of each begin among all, int64[columns, n] each."""
+    return np.cumsum([0, *(table.shape[1] for table in tables)], dtype=np.int64)
+
+
+def _in_a_row(tables: Sequence[np.ndarray], column: int) -> np.ndarray:
+    """One column of some tables, one after the other."""
+    return np.concatenate([table[column] for table in tables])
+
+
+def _places(begins: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Where each row stands when all are ordered by two columns; `begins`: of lists that are mostly in order."""
+    place = np.empty(len(first), np.int64)
+    if not merge(begins, np.zeros(len(begins) - 1, np.int64), first, second, place):
+        place[np.lexsort((second, first))] = np.arange(len(first))
     return place
 
 
-def _merged(tables: list[np.ndarray], place: np.ndarray) -> np.ndarray:
+def _merged(tables: Sequence[np.ndarray], place: np.ndarray) -> np.ndarray:
     """The columns of some tables in one: row i of all of them in a row becomes row place[i]."""
     out = np.empty((len(tables[0]), len(place)), np.int64)
     begin = 0

@@ -59,17 +59,6 @@ _WITH_BYTES: Final = {
 
 
 @kernel
-def transpose(rows: Table, out: Table) -> None:
-    """out[c, r] = rows[r, c], in blocks that stay in the cache."""
-    n, columns = rows.shape
-    for start in range(0, n, 32):
-        stop = min(start + 32, n)
-        for c in range(columns):
-            for r in range(start, stop):
-                out[c, r] = rows[r, c]
-
-
-@kernel
 def move_regions(f: Table, slab: Bytes, into: Bytes) -> Int:
     """Copy the regions in use to the front of `into`, each at its full size; returns how much room they take."""
     used = np.int64(0)
@@ -173,9 +162,10 @@ class Conversations:
         self._strings_out = 0
         self._overheard = Overheard()
         self._lists_out = 0
-        # Record sets are handed out as views. Whoever reads those of one window does so while the next one is worked
-        # on, so two buffers take turns.
+        # Exchanges and record sets are handed out as views. Whoever reads those of one window does so while the next one
+        # is worked on, so two buffers take turns.
         self._spare = (self._state.parts.sets.copy(), self._state.parts.set_bytes.copy())
+        self._spare_out = (np.empty_like(self._state.output.exchanges), np.empty_like(self._state.output.parts))
 
     def begun(self) -> np.ndarray:
         """Slots of connections of which segments came."""
@@ -196,6 +186,10 @@ class Conversations:
             spare = (parts.sets, parts.set_bytes)
             self._state = self._state._replace(parts=parts._replace(sets=self._spare[0], set_bytes=self._spare[1]))
             self._spare = spare
+        output = self._state.output
+        spare = (output.exchanges, output.parts)
+        output = output._replace(exchanges=self._spare_out[0], parts=self._spare_out[1])
+        self._state, self._spare_out = self._state._replace(output=output), spare
         v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
         v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
         v[s.V_FINAL] = final
@@ -307,12 +301,9 @@ class Conversations:
             if not session.given:
                 k[s.K_FIRST_0], k[s.K_FIRST_1] = session.first
         ready, framing, symbols = state.output, state.framing, state.matching
-        out = np.empty((s.X_COLUMNS, int(v[s.V_OUT])), np.int64)
-        transpose(ready.exchanges[: v[s.V_OUT]], out)
-        out[[s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US]] = s.NULL  # what links stood in
-        out[s.X_WAY_NS] = way_behind(streams.connections, out[s.X_SLOT])
-        parts = np.empty((s.P_COLUMNS, int(v[s.V_PARTS_OUT])), np.int64)
-        transpose(ready.parts[: v[s.V_PARTS_OUT]], parts)
+        out, parts = ready.exchanges[: v[s.V_OUT]], ready.parts[: v[s.V_PARTS_OUT]]
+        out[:, [s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US]] = s.NULL  # what links stood in
+        out[:, s.X_WAY_NS] = way_behind(streams.connections, out[:, s.X_SLOT])
         ended = ready.ended[: v[s.V_ENDED]]
         every = ended[:, 0].copy()
         # Scans end by the hundred thousand; nobody wants their names.
@@ -327,7 +318,7 @@ class Conversations:
         both = (streams.directions[sides, D_PACKETS] > 0).reshape(-1, 2).all(axis=1)
         texts, said = sealed(slots, said_clear, both & (framing.k[slots, s.K_CLOSED] != 0))
         return Ended(
-            exchanges=out,
+            exchanges=out.T,
             facts=ready.facts[: v[s.V_FACTS]].copy(),
             connections=connections(
                 ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides], said
@@ -336,7 +327,7 @@ class Conversations:
             slots=every,
             messages=ready.messages[: v[s.V_MESSAGES]].copy(),
             message_bytes=ready.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
-            parts=parts,
+            parts=parts.T,
             leaders=state.parts.leaders[: v[s.V_LEADERS]].copy(),
             sets=state.parts.sets[: v[s.V_SETS]],
             set_bytes=state.parts.set_bytes[: v[s.V_SET_BYTES]],

@@ -18,7 +18,7 @@ from pathlib import Path
 from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.live.options import asked
-from analyzer.options import Reading
+from analyzer.options import FEW_THREADS, Reading, cores
 from captures.live import interfaces
 from captures.live.opening import opened
 from captures.live.taps import Tap
@@ -54,7 +54,8 @@ def begun(tap: Tap, what: str) -> None:
 def reading(options: argparse.Namespace) -> Reading:
     """How to read what comes live."""
     how = Reading.asked(options)
-    return how if how.window_bytes else dataclasses.replace(how, window_bytes=WINDOW_BYTES)
+    threads = how.threads or min(FEW_THREADS, cores())
+    return dataclasses.replace(how, window_bytes=how.window_bytes or WINDOW_BYTES, threads=threads)
 
 
 def warm_up() -> None:

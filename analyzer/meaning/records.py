@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Names, Window, no_exchanges
-from analyzer.dataset import ROW_GROUP_ROWS
+from analyzer.parts import ROW_GROUP_ROWS
 from analyzer.protocol import names as api_names
 from analyzer.records.batches import Limits
 from analyzer.records.tables import (

@@ -44,6 +44,16 @@ def _buckets(micros: np.ndarray) -> np.ndarray:
     return buckets
 
 
+def _counted(numbers: np.ndarray, most: int) -> tuple[list[int], list[int]]:
+    """The different numbers, all below `most`, and how often each is there."""
+    if most > 4 * len(numbers):
+        different, counts = np.unique(numbers, return_counts=True)
+        return different.tolist(), counts.tolist()
+    counts = np.bincount(numbers)
+    different = np.flatnonzero(counts)
+    return different.tolist(), counts[different].tolist()
+
+
 @dataclass(slots=True)
 class _Bucket:
     """Latencies that are nearly the same: how many, the smallest and the largest."""
@@ -154,25 +164,26 @@ class Summary:
         for key in distinct(keys).tolist():
             here = keys == key
             api = self._apis.setdefault(key, _Api())
-            api.exchanges += int(here.sum())
-            api.errors += int((here & error).sum())
-            for status, count in zip(*np.unique(statuses[here], return_counts=True), strict=True):
-                api.statuses[int(status)] += int(count)
-            api.undecoded += int((here & undecoded).sum())
-            timed = latency[here & (latency >= 0)]
+            api.exchanges += int(np.count_nonzero(here))
+            api.errors += int(np.count_nonzero(here & error))
+            counts = np.bincount(statuses[here], minlength=len(STATUSES)).tolist()
+            api.statuses = [before + count for before, count in zip(api.statuses, counts, strict=True)]
+            api.undecoded += int(np.count_nonzero(here & undecoded))
+            timed = np.sort(latency[here & (latency >= 0)])
             if len(timed):
-                timed = np.sort(timed)
-                numbers, starts, counts = np.unique(_buckets(timed), return_index=True, return_counts=True)
-                least, most = timed[starts].tolist(), timed[starts + counts - 1].tolist()
-                for bucket in zip(numbers.tolist(), counts.tolist(), least, most, strict=True):
+                numbers = _buckets(timed)  # in order too
+                starts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+                ends = np.append(starts[1:], len(numbers))
+                found = numbers[starts], ends - starts, timed[starts], timed[ends - 1]
+                for bucket in zip(*(values.tolist() for values in found), strict=True):
                     api.take(*bucket)
-                api.max_us = max(api.max_us or 0, int(timed.max()))
+                api.max_us = max(api.max_us or 0, int(timed[-1]))
         for code, count in zip(*np.unique(errors[error], return_counts=True), strict=True):
             self._error_codes[int(code)] += int(count)
         names, topics = exchanges.names, exchanges.column("topics")
-        for number, count in zip(*np.unique(topics[topics != NULL], return_counts=True), strict=True):
+        for number, count in zip(*_counted(topics[topics != NULL], len(names.lists)), strict=True):
             for topic in names.lists[number]:
-                self._topics[names.strings[topic]] += int(count)
+                self._topics[names.strings[topic]] += count
         self._odd[_BACKWARDS] += int((both & (latency < 0)).sum())
 
     def _take_connections(self, ended: Connections, names: Names) -> None:

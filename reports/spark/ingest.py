@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from analyzer import tables
 from analyzer.dataset import Dataset, DatasetError, Parts, Writer
-from analyzer.options import Reading, Settings
+from analyzer.options import FEW_THREADS, Reading, Settings
 from analyzer.points import BATCHES, Choice, check_names, joined, manifest, read_point
 from analyzer.reading import judged
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
@@ -89,7 +89,7 @@ def decode(
 ) -> Dataset:
     """`analyze`, with how to read and what is wanted as objects."""
     points = task_points(captures, how.rotated)
-    settings = how.settings(choice.keep)
+    settings = how.settings(choice.keep, most=FEW_THREADS)
     with Writer(Path(out).absolute(), append, wait) as writer:
         check_names(points, writer)
         done = _decoded(spark, points, settings, choice, writer, split_bytes)

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from analyzer import tables
 from analyzer.arrow import plain
 from analyzer.dataset import concatenated
-from analyzer.options import Reading, Settings
+from analyzer.options import FEW_THREADS, Reading, Settings
 from analyzer.points import BATCHES, META, NO_RECORDS, Choice, joined, point_tables, read_point
 from analyzer.reading import judged
 from captures.files import CapturePoint
@@ -164,7 +164,7 @@ def _settings(options: Mapping[str, str], choice: Choice) -> Settings:
         frame_limit=_number(options, "frameLimit"),
         keylogs=[options["keylog"]] if options.get("keylog") else [],
     )
-    return how.settings(choice.keep)
+    return how.settings(choice.keep, most=FEW_THREADS)
 
 
 def condition(pushed: Any) -> pc.Expression | None:

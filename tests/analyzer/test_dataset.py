@@ -159,7 +159,7 @@ def test_parquet_has_the_contracts_plain_types(name: str, tmp_path: Path) -> Non
 
 
 def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.dataset.ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr("analyzer.parts.ROW_GROUP_ROWS", 10)
     monkeypatch.setattr("analyzer.points.ROW_GROUP_ROWS", 20)
     analyzer.analyze(OTHER, tmp_path / "data", window_bytes=4096)
     (entry,) = [one for one in read_manifest(tmp_path / "data")["files"] if one["table"] == "exchanges"]
