@@ -16,14 +16,20 @@ from tests.shared import ROOT
 DECORATORS = {"kernel", "inline", "shared"}
 
 
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def kernels_of(path: Path) -> Iterator[ast.FunctionDef]:
     """The functions of a file that Numba compiles."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.FunctionDef):
             if any(isinstance(each, ast.Name) and each.id in DECORATORS for each in node.decorator_list):
                 yield node
 
 
+@cache
 def file_of(module: str) -> Path | None:
     """The project's file with a module; None for others'."""
     for path in (ROOT / f"{module.replace('.', '/')}.py", ROOT / module.replace(".", "/") / "__init__.py"):
@@ -37,14 +43,14 @@ def _names(path: Path) -> tuple[dict[str, ast.AST], dict[str, tuple[str, str]]]:
     """What a file defines by name, and what it imports: (module, name), the name empty for the module itself."""
     defined: dict[str, ast.AST] = {}
     imported: dict[str, tuple[str, str]] = {}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
             for each in node.names:
                 imported[each.asname or each.name] = (node.module, each.name)
         elif isinstance(node, ast.Import):
             for each in node.names:
                 imported[each.asname or each.name.partition(".")[0]] = (each.name, "")
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in _parsed(path).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -56,26 +62,39 @@ def _names(path: Path) -> tuple[dict[str, ast.AST], dict[str, tuple[str, str]]]:
     return defined, imported
 
 
-def reached(path: Path, name: str, seen: set[tuple[Path, str]] | None = None) -> set[Path]:
+@cache
+def _next(path: Path, name: str) -> tuple[tuple[Path, str], ...]:
+    """The names, each with the file that uses or defines it, that what `path` calls `name` is directly made from."""
+    defined, imported = _names(path)
+    found: set[tuple[Path | None, str]] = set()
+    if name in defined:
+        aliases = _modules(path)
+        for node in ast.walk(defined[name]):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+                module, part = imported[node.value.id]
+                found.add((file_of(f"{module}.{part}" if part else module), node.attr))
+            elif isinstance(node, ast.Name) and node.id not in aliases:
+                found.add((path, node.id))
+    elif name in imported:
+        module, part = imported[name]
+        found.add((file_of(module), part))
+    return tuple((file, part) for file, part in found if file is not None)
+
+
+@cache
+def _modules(path: Path) -> set[str]:
+    """What a file calls modules by."""
+    imported = _names(path)[1]
+    return {alias for alias, (module, part) in imported.items() if not part or file_of(f"{module}.{part}")}
+
+
+def reached(path: Path, name: str) -> set[Path]:
     """The project's files that what `path` calls `name` is made from."""
-    seen = set() if seen is None else seen
-    if (path, name) not in seen:
-        seen.add((path, name))
-        defined, imported = _names(path)
-        if name in defined:
-            aliases = {alias for alias, (module, part) in imported.items() if not part or file_of(f"{module}.{part}")}
-            for node in ast.walk(defined[name]):
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
-                    module, part = imported[node.value.id]
-                    _follow(f"{module}.{part}" if part else module, node.attr, seen)
-                elif isinstance(node, ast.Name) and node.id not in aliases:
-                    reached(path, node.id, seen)
-        elif name in imported:
-            _follow(*imported[name], seen)
+    seen = {(path, name)}
+    waiting = [(path, name)]
+    while waiting:
+        for one in _next(*waiting.pop()):
+            if one not in seen:
+                seen.add(one)
+                waiting.append(one)
     return {file for file, part in seen if part in _names(file)[0]}
-
-
-def _follow(module: str, name: str, seen: set[tuple[Path, str]]) -> None:
-    path = file_of(module)
-    if path is not None:
-        reached(path, name, seen)
