@@ -9,13 +9,14 @@ BIN := $(VENV)/bin
 SAMPLE := captures/samples/codecs-franzgo-4.3/capture.pcap
 DEMO := out/demo
 
-.PHONY: help demo test lint types imports pytest fuzz bench lock clean
+.PHONY: help demo test lint types imports pytest fuzz bench wheel lock clean
 
 help:
 	@echo "make demo   install into .venv, analyse a shipped capture, show some of its exchanges, report on it"
 	@echo "make test   install into .venv, then linters, types, import rules and tests"
 	@echo "make fuzz   thousands of broken captures, log files and answers at every door (hours)"
 	@echo "make bench  time kwire against tshark on generated captures (minutes; needs tshark)"
+	@echo "make wheel  build dist/kwire-*.whl for this Python, its kernels compiled for x86-64-v3 and v2 (minutes)"
 	@echo "make lock   resolve the dependencies of pyproject.toml again into requirements.lock"
 
 demo: $(VENV)/installed
@@ -55,6 +56,10 @@ fuzz: $(VENV)/installed
 bench: $(VENV)/installed
 	@echo "== bench: kwire against tshark on generated captures"
 	$(BIN)/python -m tests.bench $(ARGS)
+
+wheel: $(VENV)/installed
+	@echo "== wheel: kwire with its kernels compiled, so that its first command does not (minutes)"
+	$(BIN)/python tools/wheel.py $(ARGS)
 
 lock: $(VENV)/installed
 	@echo "== uv: pyproject.toml -> requirements.lock, with the hashes of all files of each package"

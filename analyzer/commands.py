@@ -30,44 +30,110 @@ if TYPE_CHECKING:
     from analyzer.dataset import Dataset
     from analyzer.filter.naming import Named
     from analyzer.points import Progress
+    from captures.kernels import Compiling
 
 
 _NARROWEST = 60
 """Columns that a line takes at least; below that nothing of the result would be left."""
 
 
+_CLEAR = "\r\x1b[K"
+"""To a terminal: the line begins anew."""
+
+
+class _Compilation:
+    """Says on stderr that kernels are being compiled: why and how many, once; on a terminal below it, which one."""
+
+    def __init__(self) -> None:
+        from captures import kernels
+
+        self._long = "" if kernels.warm() else ", half a minute to a minute"
+        self._said = False
+
+    def __call__(self, now: Compiling | None) -> None:
+        self.begin(now)
+        if sys.stderr.isatty():
+            self._write(_CLEAR + (f"kwire: {_kernel(now)}" if now is not None else ""))
+
+    def begin(self, now: Compiling | None) -> None:
+        """The line that is said once."""
+        if now is None or self._said:
+            return
+        from captures import kernels
+
+        self._said = True
+        reason = kernels.came_along().reason
+        why = f" (not as installed: {printable(reason)})" if reason else ""
+        self._write(f"kwire: compiling kernels, once on this machine{why}: at most {now.most}{self._long} ...\n")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody need listen
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def _kernel(now: Compiling) -> str:
+    return f"kernel {now.number} of at most {now.most}, {now.kernel.rpartition('.')[2]}"
+
+
 def announce_compilation() -> None:
-    """The first run on a machine compiles the kernels: say so, or it looks like a hang."""
+    """Have it said when kernels are compiled, which is once on a machine at most, or it looks like a hang."""
     from captures import kernels
 
-    if not kernels.warm():
-        sys.stderr.write("kwire: compiling kernels, once on this machine (about half a minute) ...\n")
-        sys.stderr.flush()
+    kernels.tell(_Compilation())
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar on stderr, where that is a terminal."""
+    """A bar on stderr, where that is a terminal, and below it which kernel is being compiled."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn, TransferSpeedColumn
+    from rich.text import Text
+
+    from captures import kernels
+
+    class Size(DownloadColumn):
+        """Where a task counts bytes."""
+
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.id != compiling else Text()
+
+    class Speed(TransferSpeedColumn):
+        """The same."""
+
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.id != compiling else Text()
 
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-        console=Console(stderr=True), transient=True,
+        TextColumn("{task.description}"), BarColumn(), Size(), Speed(), console=Console(stderr=True), transient=True
     )  # fmt: skip
     tasks: dict[str, Any] = {}
+    compiling = bar.add_task("", visible=False)
 
     def report(name: str, read: int, size: int) -> None:
         if name not in tasks:
             tasks[name] = bar.add_task(escape(printable(name)), total=size or None)
         bar.update(tasks[name], completed=read)
 
-    with bar:
-        yield report
+    def listen(now: Compiling | None) -> None:
+        if now is None:
+            bar.update(compiling, visible=False)
+            return
+        if isinstance(before, _Compilation):
+            before.begin(now)
+        bar.update(compiling, visible=True, description=_kernel(now), completed=now.number - 1, total=now.most)
+
+    before = kernels.tell(listen)
+    try:
+        with bar:
+            yield report
+    finally:
+        kernels.tell(before)
 
 
 def check_analysis(options: argparse.Namespace) -> None:

@@ -161,6 +161,13 @@ def ours_alone(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and _only_ours(status)
 
 
+def as_safe_as(path: Path, code: Path) -> bool:
+    """Whether nobody may write to a file or folder that came with installed code, as `code` did, who may not write to
+    that as well: to trust it is to trust no more people. Raises OSError where it is not there."""
+    status, trusted = path.stat(), code.stat()
+    return status.st_uid in (0, trusted.st_uid) and not status.st_mode & ~trusted.st_mode & _OTHERS_MAY_WRITE
+
+
 def sealed(content: bytes) -> bytes:
     """Content with a checksum before it, so that a file that was cut or damaged is told from a whole one."""
     return hashlib.sha256(content).digest() + content

@@ -8,6 +8,9 @@ Numba is imported only to compile. What it made is kept as object code (`native.
 every file that code may come from (`SOURCES`): Numba itself does not notice an edit of a function that is called from
 another module, and would run the stale one. `NUMBA_DISABLE_JIT=1` leaves plain Python functions, and with
 `NUMBA_BOUNDSCHECK=1` (a read past an array raises IndexError) Numba does all of it, its own cache included.
+
+Where object code came with the installation and fits (`shipped.py`), nothing is compiled at all. Nothing is printed
+here: who wants to say that kernels are being compiled, and how many, asks to be told (`tell`).
 """
 
 from __future__ import annotations
@@ -17,18 +20,17 @@ import contextlib
 import functools
 import gc
 import hashlib
-import importlib.util
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy
 
-from captures import native
-from captures.cache import cache_root, content_of, python_files, replace
+from captures import native, shipped
+from captures.cache import cache_root, content_of, ours_alone, python_files, replace
 
 # What kernels take and give. Numba infers its own types; these let mypy check the calls between kernels.
 Int: TypeAlias = Any
@@ -68,18 +70,32 @@ COMPILED: Final = not _PLAIN_PYTHON
 """Kernels are machine code, and may call others' (`call_at`)."""
 
 
-def cache_folder(root: Path = _ROOT) -> Path:
-    """The folder that holds the compiled kernels of this version of the packages in `root`. Bounds-checked builds get
-    one of their own, because Numba ignores `NUMBA_BOUNDSCHECK` where a cache is warm."""
-    digest = hashlib.sha256(sys.version.encode())
+def sources_hash(root: Path = _ROOT) -> str:
+    """Of all that kernels are made from in `root`."""
+    digest = hashlib.sha256()
     for path in python_files(*(root / folder for folder in SOURCES)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
         digest.update(content)
+    return digest.hexdigest()
+
+
+def cache_folder(sources: str) -> Path:
+    """The folder that holds the compiled kernels of sources with this hash. Bounds-checked builds get one of their own,
+    because Numba ignores `NUMBA_BOUNDSCHECK` where a cache is warm."""
+    digest = hashlib.sha256(f"{sys.version} {sources}".encode())
     return cache_root() / "kernels" / (digest.hexdigest()[:16] + ("-bounds" if _BOUNDS_CHECKED else ""))
 
 
-CACHE_FOLDER = cache_folder()
+_SOURCES_HASH: Final = sources_hash()
+CACHE_FOLDER = cache_folder(_SOURCES_HASH)
+
+
+@functools.cache
+def came_along() -> shipped.Shipped:
+    """The object code of this installation that fits this process; without any, and with no reason, where kernels are
+    not compiled, or Numba alone compiles them."""
+    return shipped.Shipped(None) if _PLAIN_PYTHON or _BOUNDS_CHECKED else shipped.chosen(_SOURCES_HASH)
 
 
 @functools.cache
@@ -87,19 +103,58 @@ def object_folder() -> Path:
     """The part of it with object code of the installed Numba and LLVM for this processor, under the switches of Numba
     that are set."""
     digest = hashlib.sha256(native.machine().encode())
-    package = importlib.util.find_spec("numba")
-    if package is not None and package.origin is not None:
-        digest.update((Path(package.origin).parent / "_version.py").read_bytes())
-    for name, value in sorted(os.environ.items()):
-        if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR":
-            digest.update(f"{name}={value}".encode())
+    digest.update(shipped.numba_version().encode())
+    for name in shipped.switches():
+        digest.update(f"{name}={os.environ[name]}".encode())
     return CACHE_FOLDER / digest.hexdigest()[:16]
 
 
 def warm() -> bool:
     """Whether some kernels are compiled already."""
     folder = CACHE_FOLDER if _BOUNDS_CHECKED else object_folder()
-    return _PLAIN_PYTHON or (folder.is_dir() and any(folder.iterdir()))
+    return _PLAIN_PYTHON or came_along().folder is not None or (folder.is_dir() and any(folder.iterdir()))
+
+
+def once(name: str, work: Callable[[], object]) -> None:
+    """Do `work`, which calls kernels so that they are compiled, where that was not done before under this name; not
+    where nothing need be compiled."""
+    mark = object_folder() / f"{name}.done"
+    if not _PLAIN_PYTHON and came_along().folder is None and not ours_alone(mark):
+        work()
+        replace(mark, b"")
+
+
+class Compiling(NamedTuple):
+    """What is being compiled: which kernel, the how manieth of this process, from 1 on, and how many these can be at
+    most, which is all that the modules loaded so far hold and that have no code yet."""
+
+    kernel: str
+    number: int
+    most: int
+
+
+Listener: TypeAlias = "Callable[[Compiling | None], object]"
+_known: Final[list[Kernel]] = []
+_made: Final[list[str]] = []
+
+
+def _nobody(now: Compiling | None) -> None:
+    """Is told, and does nothing."""
+
+
+_listener: Listener = _nobody
+
+
+def tell(listener: Listener) -> Listener:
+    """Have a listener told before each kernel that is compiled, and None after it; returns who was told until now."""
+    global _listener
+    before, _listener = _listener, listener
+    return before
+
+
+def compiled_here() -> tuple[str, ...]:
+    """The kernels that this process, or one on its behalf, has compiled, as often as each was."""
+    return tuple(_made)
 
 
 # No reference counts: kernels get their arrays and never allocate. Division as NumPy does it: no exceptions to raise.
@@ -267,6 +322,7 @@ class Kernel(Helper):
         super().__init__(function)
         self._ready: dict[tuple[Any, ...], Callable[[Sequence[Any]], Any]] = {}
         self._numba_only: set[tuple[Any, ...]] = set()
+        _known.append(self)
 
     @functools.cached_property
     def by_numba(self) -> Any:
@@ -292,26 +348,44 @@ class Kernel(Helper):
     def _prepared(
         self, kind: tuple[Any, ...], arguments: Sequence[Any], values: Sequence[Any]
     ) -> Callable[[Sequence[Any]], Any] | None:
-        """The code for a kind of arguments: from the cache folder, else compiled and put there. None: Numba's own."""
+        """The code for a kind of arguments: what came along, else from the cache folder, else compiled and put there.
+        None: Numba's own."""
         with _compiling:
             if kind in self._ready or kind in self._numba_only:
                 return self._ready.get(kind)
-            path = object_folder() / self._file_name(kind)
-            code = _stored(path)
-            if code is None and (other := _apart.pop(_full_name(self), None)) is not None:
-                other.wait()
-                code = _stored(path)
+            name = self.file_name(kind)
+            code = _stored(name)
             if code is None:
-                with _without_collection():
-                    code = native.compiled(self.dispatcher, arguments, values)
-                if code is None:
-                    self._numba_only.add(kind)
-                    return None
-                replace(path, code.to_bytes())
+                code = self._made_anew(name, arguments, values)
+            if code is None:
+                self._numba_only.add(kind)
+                return None
             self._ready[kind] = native.linked(code)
             return self._ready[kind]
 
-    def _file_name(self, kind: tuple[Any, ...]) -> str:
+    def _made_anew(self, name: str, arguments: Sequence[Any], values: Sequence[Any]) -> native.ObjectCode | None:
+        """Compiled, here or in the process that was started for it, and put into the cache folder."""
+        others = [one for one in _known if one is not self and not one._ready and not one._numba_only]
+        _listener(Compiling(_full_name(self), len(_made) + 1, len(_made) + 1 + len(others)))
+        code = None
+        if (apart := _apart.pop(_full_name(self), None)) is not None:
+            apart.wait()
+            code = _stored(name)
+        if code is None:
+            with _without_collection():
+                code = native.compiled(self.dispatcher, arguments, values)
+            if code is not None:
+                replace(object_folder() / name, code.to_bytes())
+        _made.append(_full_name(self))
+        _listener(None)
+        return code
+
+    @property
+    def kinds(self) -> list[tuple[Any, ...]]:
+        """Of arguments, as `native.flatten` says them, that it was called with in this process."""
+        return list(self._ready)
+
+    def file_name(self, kind: tuple[Any, ...]) -> str:
         """Of the code for a kind of arguments. Kernels outside `SOURCES` (tests have some) go by their file too."""
         digest = hashlib.sha256(repr(kind).encode())
         if (source := _source_of(self)) is not None:
@@ -319,12 +393,15 @@ class Kernel(Helper):
         return f"{_full_name(self)}.{digest.hexdigest()[:16]}"
 
 
-def _stored(path: Path) -> native.ObjectCode | None:
-    """Object code from the cache folder; None where there is none, or none that is whole."""
-    try:
-        return native.ObjectCode.from_bytes(content_of(path))
-    except (OSError, ValueError, KeyError):
-        return None
+def _stored(name: str) -> native.ObjectCode | None:
+    """Object code that came along, or from the cache folder; None where there is none, or none that is whole."""
+    folder = came_along().folder
+    if folder is not None:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return native.ObjectCode.from_bytes(shipped.content_of(folder / name))
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return native.ObjectCode.from_bytes(content_of(object_folder() / name))
+    return None
 
 
 # The decorators give what they take, as far as mypy sees: so it checks every call of a kernel, and between kernels.

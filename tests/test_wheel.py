@@ -1,24 +1,32 @@
 """The wheel: what is built from the sources holds all that the commands need, and works elsewhere.
 
 It is built and installed without network, into a folder of its own, and run from another folder; of this project
-nothing else is on Python's path. (proves: pyproject.toml, packages and their data)
+nothing else is on Python's path. Its kernels are those of this user's cache, for this processor alone: what
+`make wheel` builds holds them for x86-64-v3 and x86-64-v2, which takes minutes.
+
+(proves: pyproject.toml, packages and their data; tools/wheel.py, tools/object_code.py, captures/shipped.py)
 """
 
 from __future__ import annotations
 
 import fnmatch
+import importlib.metadata
 import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy
+import numpy as np
 import pytest
 from confluent_kafka import Producer
+from packaging.requirements import Requirement
 
+from captures import native, shipped
 from tests.shared import ROOT, SAMPLES
 from tests.test_project import PACKAGES, tracked_files
 
@@ -38,9 +46,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         copy = sources / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "wheel", *options, f"--wheel-dir={built}", str(sources)]
-    done = subprocess.run(command, cwd=built, capture_output=True, text=True, check=False)
+    tool = [sys.executable, str(ROOT / "tools" / "wheel.py"), "--sources", str(sources), "--out", str(built)]
+    options = ["--targets", "native", "--commands", "few"]
+    done = subprocess.run([*tool, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (made,) = built.glob("*.whl")
     return made
@@ -57,7 +65,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kwire(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The installed command, run in another folder. `-S`: no path file leads to the sources."""
-    paths = [str(installed), str(Path(numpy.__file__).parent.parent)]
+    paths = [str(installed), str(Path(np.__file__).parent.parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-S", str(installed / "bin" / "kwire"), *arguments]
     return subprocess.run(
@@ -69,7 +77,9 @@ def test_the_wheel_holds_the_packages_and_their_data_and_no_tests(wheel: Path) -
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = {path.relative_to(ROOT).as_posix(): path for path in tracked_files()}
     wanted = {name for name in files if name == "kwire.py" or (name.partition("/")[0] in PACKAGES and "/" in name)}
-    assert not held - wanted
+    compiled = {name for name in held if name.startswith("captures/object_code/")}
+    assert held - wanted == compiled
+    assert {name.split("/")[2] for name in compiled} == {"made.json", "native"}
     left = {name for name in wanted - held if not any(fnmatch.fnmatch(name, pattern) for pattern in DOCUMENTS)}
     assert not left, "add them to package-data in pyproject.toml"
 
@@ -102,3 +112,119 @@ def test_a_replay_is_planned_at_a_cluster(installed: Path, tmp_path: Path) -> No
     done = kwire(installed, tmp_path, "replay", str(CAPTURE), "--to", address, "--dry-run", "-o", "run")
     assert done.returncode == 0, done.stderr
     assert "Produce" in done.stdout
+
+
+# ------------------------------------------------------------------------------------------ kernels that came along
+
+
+def first(installed: Path, folder: Path, code: str) -> list[str]:
+    """The lines that a program prints which is the first ever to use kwire on this machine: no cache, no home."""
+    paths = [str(installed), str(Path(np.__file__).parent.parent)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KWIRE_", "XDG_", "NUMBA_"))}
+    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "HOME": str(folder / "home")}
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_first_command_compiles_nothing(installed: Path, tmp_path: Path) -> None:
+    """Neither here nor in another process: nothing was put into the cache; and nobody imported Numba."""
+    (tmp_path / "home").mkdir()
+    code = (
+        "import sys; from analyzer.cli import main; from captures import kernels\n"
+        f"codes = main(['analyze', {str(CAPTURE)!r}, '-o', 'dataset']), main(['show', {str(CAPTURE)!r}])\n"
+        "print(codes, kernels.compiled_here(), 'numba' in sys.modules, kernels.came_along().folder.name)"
+    )
+    assert first(installed, tmp_path, code)[-1] == "(0, 0) () False native"
+    assert (tmp_path / "home" / ".cache" / "kwire").is_dir(), "where it would have been"
+    assert not (tmp_path / "home" / ".cache" / "kwire" / "kernels").exists()
+
+
+TRANSPOSED = (
+    "import numpy as np; from analyzer.bulk.shard import transpose; from captures import kernels\n"
+    "rows, out = np.arange(6).reshape(2, 3), np.zeros((3, 2), np.int64); transpose(rows, out)\n"
+    "print(out.tolist(), len(kernels.compiled_here())); print(kernels.came_along().reason)"
+)
+
+
+def test_a_kernel_that_fits_is_not_compiled(installed: Path, tmp_path: Path) -> None:
+    assert first(installed, tmp_path, TRANSPOSED) == ["[[0, 3], [1, 4], [2, 5]] 0", ""]
+
+
+def another_numba(installed: Path) -> None:
+    made = installed / "captures" / "object_code" / "made.json"
+    made.write_text(json.dumps({**json.loads(made.read_text()), "numba": "0.1"}))
+
+
+def another_processor(installed: Path) -> None:
+    made = installed / "captures" / "object_code" / "made.json"
+    made.write_text(json.dumps({**json.loads(made.read_text()), "targets": {"native": ["no such feature"]}}))
+
+
+def edited(installed: Path) -> None:
+    with open(installed / "captures" / "links.py", "a", encoding="utf-8") as file:
+        file.write("# edited\n")
+
+
+def damaged(installed: Path) -> None:
+    for kernel in (installed / "captures" / "object_code" / "native").iterdir():
+        kernel.write_bytes(kernel.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (another_numba, "for numba 0.1, this is "), (another_processor, "this processor is none of native"),
+        (edited, "the sources were changed"), (damaged, ""),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_compiled_into_the_users_cache(
+    installed: Path, tmp_path: Path, change: Callable[[Path], None], reason: str
+) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(installed, changed, ignore=shutil.ignore_patterns("samples", "bin"))
+    change(changed)
+    (tmp_path / "home").mkdir()
+    printed, said = first(changed, tmp_path, TRANSPOSED)
+    assert printed == "[[0, 3], [1, 4], [2, 5]] 1"
+    assert said.startswith(reason)
+    assert [path.name for path in (tmp_path / "home").rglob("*.transpose.*")]
+    assert first(changed, tmp_path, TRANSPOSED)[0] == "[[0, 3], [1, 4], [2, 5]] 0", "once"
+
+
+def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path) -> None:
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert wheel.name.endswith(f"-{python}-none-linux_x86_64.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (about,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        wanted = {Requirement(line.partition(": ")[2]) for line in archive.read(about).decode().splitlines()
+                  if line.startswith("Requires-Dist:")}  # fmt: skip
+        tag = archive.read(about.replace("METADATA", "WHEEL")).decode().splitlines()
+    pinned = {one.name: str(one.specifier) for one in wanted if one.name in ("numba", "llvmlite")}
+    assert pinned == {name: f"=={importlib.metadata.version(name)}" for name in ("numba", "llvmlite")}
+    assert {"Root-Is-Purelib: false", f"Tag: {python}-none-linux_x86_64"} <= set(tag)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
+def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, target: str) -> None:
+    """Here they are, where this processor can; the builder itself looks for registers that a level has not."""
+    kinds = [[["<i8", 2, 1, 0x500], ["<i8", 2, 1, 0x500]]]
+    (tmp_path / "kinds").write_text(json.dumps({"analyzer.bulk.shard.transpose": kinds}))
+    needed = shipped.LEVELS[target]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CPU_NAME": target,
+                   "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in needed)}  # fmt: skip
+    compiler = [sys.executable, str(ROOT / "tools" / "object_code.py"), "compile"]
+    subprocess.run([*compiler, str(tmp_path / "kinds"), str(tmp_path / target)], env=environment, check=True)
+    (file,) = (tmp_path / target).iterdir()
+    code = native.ObjectCode.from_bytes(file.read_bytes())
+    assert str(ROOT).encode() not in code.code
+    if not shipped.features() >= set(needed):
+        pytest.skip(f"this processor is no {target}")
+    rows, out = np.arange(6).reshape(2, 3), np.zeros((3, 2), np.int64)
+    values: list[Any] = []
+    for one in (rows, out):
+        native.flatten(one, [], values)
+    native.linked(code)(values)
+    assert (out == rows.T).all()

@@ -59,12 +59,16 @@ def reading(options: argparse.Namespace) -> Reading:
 
 
 def warm_up() -> None:
-    """Compile what a machine has not compiled yet, by reading a sample."""
+    """Compile what a machine has not compiled yet, some of it or all, by reading a sample, and say so."""
+    from analyzer.commands import announce_compilation
     from captures import kernels
 
-    if kernels.warm() or not _SAMPLE.exists():
-        return
-    say("kwire: compiling kernels, once on this machine (about half a minute) ...")
+    if _SAMPLE.exists():
+        announce_compilation()
+        kernels.once("watch", _read_sample)
+
+
+def _read_sample() -> None:
     from analyzer.reading import analyze as analyse
 
     analyse(_SAMPLE)

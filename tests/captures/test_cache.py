@@ -280,9 +280,9 @@ def test_object_code_comes_only_from_files_that_are_ours_alone(tmp_path: Path) -
     code = native.ObjectCode("f", (), (), False, b"code")
     (tmp_path / "code").write_bytes(code.to_bytes())
     (tmp_path / "code").chmod(0o600)
-    assert kernels._stored(tmp_path / "code") == code
+    assert kernels._stored(str(tmp_path / "code")) == code
     (tmp_path / "code").chmod(0o622)
-    assert kernels._stored(tmp_path / "code") is None
+    assert kernels._stored(str(tmp_path / "code")) is None
 
 
 def test_kernels_are_not_kept_where_others_may_write(tmp_path: Path) -> None:

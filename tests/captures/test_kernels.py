@@ -19,6 +19,7 @@ import pytest
 from captures import kernels, native
 from captures.cache import python_files
 from captures.kernels import inline, kernel, shared
+from captures.shipped import Shipped
 from tests.captures.reaching import kernels_of, reached
 from tests.programs import printed
 from tests.shared import ROOT, SAMPLES
@@ -191,6 +192,11 @@ def test_a_kernel_is_followed_through_imports_aliases_and_constants() -> None:
     assert "streams.py" not in files
 
 
+def cache_folder(sources: Path) -> Path:
+    """The cache of the kernels of sources that lie there."""
+    return kernels.cache_folder(kernels.sources_hash(sources))
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A copy of the packages' Python files, to edit."""
@@ -202,27 +208,27 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_any_edit_gives_another_cache_folder(copied: Path) -> None:
-    assert kernels.cache_folder(copied) == kernels.CACHE_FOLDER
+    assert cache_folder(copied) == kernels.CACHE_FOLDER
     names = {kernels.CACHE_FOLDER}
     for path in python_files(copied):
         whole = path.read_text(encoding="utf-8")
         path.write_text(whole + "# edited\n", encoding="utf-8")
-        names.add(kernels.cache_folder(copied))
+        names.add(cache_folder(copied))
         path.write_text(whole, encoding="utf-8")
     assert len(names) == len(HASHED) + 1
-    assert kernels.cache_folder(copied) == kernels.CACHE_FOLDER
+    assert cache_folder(copied) == kernels.CACHE_FOLDER
 
 
 def test_a_file_added_moved_or_removed_gives_another_cache_folder(copied: Path) -> None:
     file = copied / kernels.SOURCES[0] / "deeper" / "added.py"
     file.parent.mkdir()
     file.write_text("")
-    added = kernels.cache_folder(copied)
+    added = cache_folder(copied)
     file.rename(file.with_name("moved.py"))
-    moved = kernels.cache_folder(copied)
+    moved = cache_folder(copied)
     assert len({kernels.CACHE_FOLDER, added, moved}) == 3
     file.with_name("moved.py").unlink()
-    assert kernels.cache_folder(copied) == kernels.CACHE_FOLDER
+    assert cache_folder(copied) == kernels.CACHE_FOLDER
 
 
 def test_only_kernels_from_elsewhere_go_by_their_own_file() -> None:
@@ -241,6 +247,38 @@ def test_only_kernels_from_elsewhere_go_by_their_own_file() -> None:
 def run(code: str, cache: Path, **environment: str) -> str:
     """What a program prints that has a cache folder of its own."""
     return printed(code, **{"KWIRE_CACHE_DIR": str(cache), **environment})
+
+
+TOLD = (
+    "import sys, numpy as np; from captures import kernels; from tests.captures.test_kernels import nothing, corner;"
+    "told = []; kernels.tell(told.append);"
+    "nothing(np.arange(4)); nothing(np.arange(4)); nothing(np.arange(4, dtype=np.int8));"
+    "print([now and (now.kernel.rpartition('.')[2], now.number) for now in told], len(kernels.compiled_here()),"
+    " told[0] and told[0].most == len(kernels._known), told[2] and told[2].most == len(kernels._known) + 1)"
+)
+
+
+def test_who_asks_is_told_what_is_compiled_and_of_how_many(tmp_path: Path) -> None:
+    """A kernel that is compiled for arguments of another kind counts once more."""
+    assert run(TOLD, tmp_path) == "[('nothing', 1), None, ('nothing', 2), None] 2 True True\n"
+
+
+def test_what_compiles_in_advance_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "object_folder", lambda: tmp_path)
+    done: list[str] = []
+
+    def fails() -> None:
+        done.append("failed")
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        kernels.once("watch", fails)
+    for name in ("watch", "watch", "record", "watch"):
+        kernels.once(name, lambda: done.append("done"))
+    assert done == ["failed", "done", "done"]
+    monkeypatch.setattr(kernels, "came_along", lambda: Shipped(tmp_path))
+    kernels.once("another", lambda: done.append("needless"))
+    assert "needless" not in done
 
 
 DOUBLE = (

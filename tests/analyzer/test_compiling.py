@@ -1,0 +1,108 @@
+"""Whoever waits for kernels to be compiled is told so: why, how many at most, and on a terminal which one it is.
+
+(proves: analyzer/commands.py and analyzer/live/listening.py, what they say about compiling)
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analyzer import commands
+from analyzer.live import listening
+from captures import kernels
+from captures.kernels import Compiling
+from captures.shipped import Shipped
+
+
+class Terminal(io.StringIO):
+    """A stderr that people look at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _told_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compiled before, but for what a test says; and nobody is told afterwards."""
+    monkeypatch.setattr(kernels, "warm", lambda: True)
+    monkeypatch.setattr(kernels, "came_along", lambda: Shipped(None))
+    before = kernels.tell(kernels._nobody)
+    yield
+    kernels.tell(before)
+
+
+def compile_two() -> None:
+    """As a command does that needs two kernels."""
+    listener = kernels.tell(kernels._nobody)
+    kernels.tell(listener)
+    for number, name in enumerate(("captures.packets.scan", "captures.flows.assign"), 1):
+        listener(Compiling(name, number, 7))
+        listener(None)
+
+
+def test_nothing_is_said_where_nothing_is_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    commands.announce_compilation()
+    assert not capsys.readouterr().err
+
+
+def test_a_line_says_how_many_once(capsys: pytest.CaptureFixture[str]) -> None:
+    commands.announce_compilation()
+    compile_two()
+    assert capsys.readouterr().err == "kwire: compiling kernels, once on this machine: at most 7 ...\n"
+
+
+def test_the_very_first_takes_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "warm", lambda: False)
+    commands.announce_compilation()
+    compile_two()
+    assert "at most 7, half a minute to a minute ...\n" in capsys.readouterr().err
+
+
+def test_why_those_of_the_installation_are_not_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "came_along", lambda: Shipped(None, "for numba 1, this is 2"))
+    commands.announce_compilation()
+    compile_two()
+    assert "once on this machine (not as installed: for numba 1, this is 2): at most 7" in capsys.readouterr().err
+
+
+def test_a_terminal_shows_which_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    commands.announce_compilation()
+    compile_two()
+    line, *shown = terminal.getvalue().split(commands._CLEAR)
+    assert line.endswith("at most 7 ...\n")
+    assert shown == ["kwire: kernel 1 of at most 7, scan", "", "kwire: kernel 2 of at most 7, assign", ""]
+
+
+def test_under_a_bar_it_is_a_line_of_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    commands.announce_compilation()
+    before = kernels._listener
+    with commands._progress() as progress:
+        assert progress is not None
+        progress("a capture", 5, 10)
+        compile_two()
+    assert "compiling kernels, once on this machine: at most 7 ..." in terminal.getvalue()
+    assert kernels._listener is before
+
+
+def test_watch_says_so_where_only_some_are_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are there; reading a sample compiles the others, once."""
+    (tmp_path / "captures.packets.scan.0123456789abcdef").touch()
+    monkeypatch.setattr(kernels, "object_folder", lambda: tmp_path)
+    monkeypatch.setattr(listening, "_read_sample", compile_two)
+    listening.warm_up()
+    assert capsys.readouterr().err == "kwire: compiling kernels, once on this machine: at most 7 ...\n"
+    listening.warm_up()
+    assert not capsys.readouterr().err

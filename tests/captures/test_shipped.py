@@ -1,0 +1,158 @@
+"""Object code that came with the installation is used where all that it was made from and with is the same here, and
+nobody else could have written it; otherwise there are words that say why not.
+
+(proves: captures/shipped.py; what is built and installed: tests/test_wheel.py)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from captures import shipped
+from captures.shipped import DESCRIPTION, LEVELS, Shipped, chosen
+
+SOURCES = "hash of the sources"
+
+
+@pytest.fixture(autouse=True)
+def _no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in shipped.switches():
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The installed file that says who may write to the installation."""
+    path = tmp_path / "shipped.py"
+    path.touch()
+    path.chmod(0o644)
+    monkeypatch.setattr(shipped, "__file__", str(path))
+    return path
+
+
+@pytest.fixture
+def along(tmp_path: Path, code: Path) -> Path:
+    """What came along, for processors that there are not, and for this one."""
+    folder = tmp_path / "object_code"
+    (folder / "here").mkdir(parents=True)
+    targets = {"elsewhere": {"no such feature"}, "here": shipped.features()}
+    (folder / DESCRIPTION).write_bytes(shipped.description(SOURCES, targets))
+    for one in (folder, folder / "here", folder / DESCRIPTION):
+        one.chmod(0o755 if one.is_dir() else 0o644)
+    return folder
+
+
+def described(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    made = json.loads((folder / DESCRIPTION).read_bytes())
+    change(made)
+    (folder / DESCRIPTION).write_text(json.dumps(made))
+
+
+def test_the_first_that_this_processor_can_run_is_chosen(along: Path) -> None:
+    assert chosen(SOURCES, along) == Shipped(along / "here", "")
+
+
+def test_where_nothing_came_along_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert chosen(SOURCES, tmp_path / "object_code") == Shipped(None, "")
+
+
+def test_other_sources_need_other_object_code(along: Path) -> None:
+    assert chosen("another hash", along) == Shipped(None, "the sources were changed")
+
+
+@pytest.mark.parametrize("name", ["python", "numba", "llvmlite", "platform"])
+def test_what_it_was_made_with_has_to_be_what_is_here(along: Path, name: str) -> None:
+    here = shipped.conditions(SOURCES)[name]
+    described(along, lambda made: made.update({name: "another"}))
+    assert chosen(SOURCES, along) == Shipped(None, f"for {name} another, this is {here}")
+
+
+def test_versions_are_those_that_the_packages_say() -> None:
+    """Told here without importing Numba."""
+    import numba
+
+    assert shipped.numba_version() == numba.__version__
+
+
+def test_a_processor_that_lacks_something_is_told(along: Path) -> None:
+    described(along, lambda made: made["targets"].pop("here"))
+    assert chosen(SOURCES, along) == Shipped(None, "this processor is none of elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("lacks", "name"), [(set(), "x86-64-v3"), ({"avx2"}, "x86-64-v2"), ({"movbe"}, "x86-64-v2"), ({"sse4.2"}, None)]
+)
+def test_the_best_level_of_a_processor_is_chosen(
+    along: Path, monkeypatch: pytest.MonkeyPatch, lacks: set[str], name: str | None
+) -> None:
+    (along / DESCRIPTION).write_bytes(shipped.description(SOURCES, LEVELS))
+    monkeypatch.setattr(shipped, "features", lambda: frozenset({*LEVELS["x86-64-v3"], "cmov", "sse2"} - lacks))
+    assert chosen(SOURCES, along).folder == (along / name if name else None)
+
+
+def test_levels_are_what_the_dynamic_linker_takes_them_for() -> None:
+    """glibc tells the levels of this processor by itself (ld.so --help, from 2.33 on)."""
+    linker = Path("/lib64/ld-linux-x86-64.so.2")
+    said = subprocess.run([linker, "--help"], capture_output=True, text=True).stdout if linker.exists() else ""
+    lines = [line.split(maxsplit=1) for line in said.splitlines() if line.strip().startswith("x86-64-v")]
+    if not lines:
+        pytest.skip("no dynamic linker that tells the levels of x86-64")
+    theirs = {level: any("supported" in part for part in rest) for level, *rest in lines if level in LEVELS}
+    assert theirs == {level: shipped.features() >= set(needed) for level, needed in LEVELS.items()}
+
+
+def test_switches_of_numba_that_change_code_leave_it_out(along: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
+    assert chosen(SOURCES, along).folder
+    monkeypatch.setenv("NUMBA_OPT", "0")
+    assert chosen(SOURCES, along) == Shipped(None, "NUMBA_OPT is set")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff", b"[]", b"null", b"{}", b'{"targets": []}', b'{"targets": {"here": 3}}'],
+)
+def test_a_description_that_is_damaged_is_said(along: Path, content: bytes) -> None:
+    (along / DESCRIPTION).write_bytes(content)
+    assert chosen(SOURCES, along) == Shipped(None, f"{DESCRIPTION} is damaged")
+    (along / DESCRIPTION).unlink()
+    assert chosen(SOURCES, along) == Shipped(None, f"{DESCRIPTION} is damaged")
+
+
+def test_a_target_is_a_folder_beside_its_description(along: Path) -> None:
+    shutil.copytree(along / "here", along.parent / "other")
+    described(along, lambda made: made.update(targets={"../other": []}))
+    assert chosen(SOURCES, along).folder is None
+
+
+@pytest.mark.parametrize("what", ["", DESCRIPTION])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_nothing_is_read_that_others_may_write_to(along: Path, code: Path, what: str, mode: int) -> None:
+    """Others than those who may write to the code beside it."""
+    place = along / what
+    place.chmod(place.stat().st_mode | mode)
+    found = chosen(SOURCES, along)
+    assert found.folder is None
+    assert "may be written to by others" in found.reason
+    code.chmod(0o644 | mode)
+    assert chosen(SOURCES, along).folder
+
+
+def test_object_code_that_others_may_write_to_is_not_read(along: Path) -> None:
+    kernel = along / "here" / "kernel"
+    kernel.write_bytes(b"object code")
+    kernel.chmod(0o644)
+    assert shipped.content_of(kernel) == b"object code"
+    for place in (kernel, kernel.parent):
+        before = place.stat().st_mode
+        place.chmod(before | 0o002)
+        with pytest.raises(PermissionError, match="may be written to by others"):
+            shipped.content_of(kernel)
+        place.chmod(before)

@@ -1,0 +1,223 @@
+"""What `tools/wheel.py` runs in processes of their own: which kernels with which arguments, and their object code.
+
+    python tools/object_code.py kinds KINDS [--commands all|few] [--native FOLDER]
+    python tools/object_code.py compile KINDS FOLDER
+    python tools/object_code.py describe FOLDER TARGET...
+
+`kinds` runs commands of kwire over the samples, and calls by itself the kernels that only a larger capture, a live one
+or one with TLS reaches; KINDS is then a JSON object: {kernel: [kind of its arguments, ...]}. It says which kernels
+nothing has called: those are compiled on first use. `--native`: the code of all of them for this processor goes to
+FOLDER/native. `compile` makes the code of KINDS without calling anything, for the processor that NUMBA_CPU_NAME and
+NUMBA_CPU_FEATURES name. `describe` writes what it was all made from and with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NATIVE = "native"
+_C_ORDER, _F_ORDER, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400  # as in `array.flags.num`
+NOT_THERE = {"x86-64-v2": re.compile(r"%[yz]mm\d"), "x86-64-v3": re.compile(r"%zmm\d|%k[1-7]\b")}
+"""Registers that a target has not."""
+
+
+# --- which kernels ---------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> None:
+    """One command of kwire."""
+    from analyzer.cli import main
+
+    said, complained = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+        code = main(list(arguments))
+    if code:
+        sys.exit(f"kwire {' '.join(arguments)}: {complained.getvalue()}")
+
+
+def run_few(samples: Path, folder: Path) -> None:
+    """What people do first."""
+    capture = str(samples / "codecs-franzgo-4.3" / "capture.pcap")
+    run("analyze", capture, "-o", str(folder / "first"))
+    run("show", capture)
+
+
+def run_all(samples: Path, folder: Path) -> None:
+    """All that a kernel may be called by."""
+    from analyzer.reading import analyze
+
+    for number, path in enumerate(sorted(samples.glob("*/capture.pcap*"))):
+        capture, dataset = str(path), str(folder / f"{number}")
+        run("analyze", capture, "-o", dataset, "--records", "full", "--keep-bytes")
+        for threads in (1, 3):
+            analyze(path, threads=threads)
+        run("show", capture, "--records")
+        run("show", dataset, "--records")
+        run("show", capture, "--tree", "--hex")
+        run("show", capture, "--filter", "topics.name contains 'a'")
+        run("scrub", capture, "-o", str(folder / f"{number}.pcap"))
+    by_themselves()
+
+
+def by_themselves() -> None:
+    """Kernels that only captures reach that are larger, live or encrypted, with the arguments that they get there."""
+    from analyzer.bulk import merging, shard, symbols
+    from captures import out_of_order
+    from captures.flows import Flows, rebuild_buckets
+    from captures.live import records
+    from captures.stream_tables import SEG_COLUMNS
+    from captures.streams import Streams
+    from captures.tls import runs
+
+    some = np.zeros(64, np.uint8)
+    symbols.refill(np.zeros(4, np.int32), np.zeros((2, symbols.ENTRY_COLUMNS), np.int64), 0)
+    tables = Flows().tables
+    rebuild_buckets(np.full(8, -1, np.int64), tables.keys, tables.state[0])
+    streams = Streams()._tables
+    out_of_order.compact(streams.waiting, streams.counters[0], streams.held, some)
+    conversations = shard.Conversations(shard.layouts())
+    shard.move_regions(conversations._state.framing.f[:0], conversations._state.framing.slab, some)
+    merging.move_columns(np.zeros((2, 3), np.int64), np.arange(3), np.zeros((2, 3), np.int64))
+    records.fit(some, 0, 0, 64, 0, 64)
+    records.to_blocks(some, 0, 0, some, 1000)
+    records.from_ring(some, 0, 0, some, 64, 0)
+    rows, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
+    given, made = runs.Given(some, some, some), runs.Made(rows, places, some)
+    runs.open_run(np.zeros(4, np.int64), np.zeros(5, np.int64), some, rows[:0], places[:0], given, made, some)
+
+
+# --- their object code -----------------------------------------------------------------------------------------------
+
+
+def all_kernels() -> dict[str, Any]:
+    """Every kernel of the modules that are loaded, by its full name."""
+    from captures import kernels
+
+    return {kernels._full_name(one): one for one in kernels._known}
+
+
+def arguments_of(kind: tuple[Any, ...]) -> list[Any]:
+    """Arguments of a kind, as `native.flatten` says it."""
+    parts = iter(kind)
+    found = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            found.append(_argument(parts))
+    return found
+
+
+def _argument(parts: Iterator[Any]) -> Any:
+    part = next(parts)
+    if isinstance(part, str):
+        plain = {"int64": 0, "bool": False, "float64": 0.0}
+        return plain[part] if part in plain else np.dtype(part).type(0)
+    if len(part) == 2:
+        name, count = part
+        module, _, called = name.rpartition(".")
+        kind = getattr(importlib.import_module(module), called)
+        values = [_argument(parts) for _ in range(count)]
+        return tuple(values) if kind is tuple else kind(*values)
+    dtype, dimensions, order, flags = part
+    made = np.zeros((4,) * dimensions, dtype, order="F" if order == _F_ORDER else "C")
+    if not order:
+        made = made[(slice(None, None, 2),) * dimensions]
+    if flags & _ALIGNED == 0:
+        raise ValueError(f"not aligned: {part}")
+    made.setflags(write=bool(flags & _WRITEABLE))
+    return made
+
+
+def tuples(value: Any) -> Any:
+    """JSON has lists only."""
+    return tuple(tuples(one) for one in value) if isinstance(value, list) else value
+
+
+def write_kinds(path: Path, commands: str, native: Path | None) -> None:
+    from captures import kernels
+
+    samples = Path(kernels.__file__).resolve().parent / "samples"
+    with tempfile.TemporaryDirectory() as folder:
+        (run_all if commands == "all" else run_few)(samples, Path(folder))
+    known = all_kernels()
+    found = {name: sorted(one.kinds, key=repr) for name, one in sorted(known.items()) if one.kinds}
+    path.write_text(json.dumps(found))
+    print(f"{sum(map(len, found.values()))} of {len(found)} kernels; never called: {sorted(set(known) - set(found))}")
+    if native is not None:
+        (native / NATIVE).mkdir(parents=True)
+        for name, kinds in found.items():
+            for kind in kinds:
+                file = known[name].file_name(kind)
+                (native / NATIVE / file).write_bytes((kernels.object_folder() / file).read_bytes())
+
+
+def compile_all(path: Path, folder: Path) -> None:
+    from captures import kernels, native
+
+    folder.mkdir(parents=True)
+    target = os.environ["NUMBA_CPU_NAME"]
+    for name, kinds in json.loads(path.read_bytes()).items():
+        importlib.import_module(name.rpartition(".")[0])
+        kernel = all_kernels()[name]
+        for kind in map(tuples, kinds):
+            arguments = arguments_of(kind)
+            key: list[Any] = []
+            values: list[Any] = []
+            for argument in arguments:
+                native.flatten(argument, key, values)
+            if tuple(key) != kind:
+                sys.exit(f"{name}: arguments of {key} are not of {kind}")
+            with kernels._without_collection():
+                code = native.compiled(kernel.dispatcher, arguments, values)
+            if code is None:
+                sys.exit(f"{name}: no object code for {target} that can be used without Numba")
+            (folder / kernel.file_name(kind)).write_bytes(code.to_bytes())
+        for signature in kernel.dispatcher.signatures:
+            assembly = kernel.dispatcher.overloads[signature].library.get_asm_str()
+            if wrong := NOT_THERE[target].search(assembly):
+                sys.exit(f"{name}: {wrong[0]} in code for {target}")
+
+
+def describe(folder: Path, targets: list[str]) -> None:
+    from captures import kernels, shipped
+
+    needed = {name: shipped.features() if name == NATIVE else shipped.LEVELS[name] for name in targets}
+    (folder / shipped.DESCRIPTION).write_bytes(shipped.description(kernels.sources_hash(), needed))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    tasks = parser.add_subparsers(dest="task", required=True)
+    kinds = tasks.add_parser("kinds")
+    kinds.add_argument("kinds", type=Path)
+    kinds.add_argument("--commands", choices=("all", "few"), default="all")
+    kinds.add_argument("--native", type=Path)
+    code = tasks.add_parser("compile")
+    code.add_argument("kinds", type=Path)
+    code.add_argument("folder", type=Path)
+    described = tasks.add_parser("describe")
+    described.add_argument("folder", type=Path)
+    described.add_argument("targets", nargs="+")
+    options = parser.parse_args()
+    if options.task == "kinds":
+        write_kinds(options.kinds, options.commands, options.native)
+    elif options.task == "compile":
+        compile_all(options.kinds, options.folder)
+    else:
+        describe(options.folder, options.targets)
+
+
+if __name__ == "__main__":
+    main()

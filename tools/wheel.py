@@ -1,0 +1,156 @@
+"""`make wheel`: kwire's wheel for this Python and this kind of machine, with its kernels compiled (minutes).
+
+    python tools/wheel.py [-o dist] [--sources .] [--targets x86-64-v3,x86-64-v2 | native] [--commands all | few]
+
+In: the sources as git tracks them (all of the folder where there is no git). Out: a wheel
+`kwire-VERSION-cp311-none-manylinux_2_17_x86_64.whl`: what `pip wheel` makes of them, and in `captures/object_code/` a
+file of object code for each kernel, each kind of arguments that kwire's own commands call it with, and each target
+(`captures/shipped.py` chooses; `tools/object_code.py` compiles). It depends on the very Numba and llvmlite that
+compiled. Rules: nothing is compiled from the checkout, but from what the wheel holds; a path of this machine, or an
+instruction that a target has not, ends the build. `native`: for this processor alone, and what this user's cache has
+already is not compiled again (for tests).
+
+Where there is no Linux on x86-64 there are no targets, because object code for others could not be tried: install from
+source there, and kernels are compiled on first use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKER = Path(__file__).resolve().parent / "object_code.py"
+NATIVE = "native"
+TARGETS = ("x86-64-v3", "x86-64-v2")
+PLATFORM = "manylinux_2_17_x86_64"
+"""Object code calls nothing but memcpy and its kin: what Numba's own wheel needs is needed."""
+
+
+def tracked(sources: Path) -> list[Path]:
+    """What belongs to the project, relative to its folder."""
+    command = ["git", "-C", str(sources), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, capture_output=True, check=False) if (sources / ".git").exists() else None
+    if done is None or done.returncode:
+        return [path.relative_to(sources) for path in sources.rglob("*") if path.is_file()]
+    return [Path(name) for name in os.fsdecode(done.stdout).split("\0") if name and (sources / name).is_file()]
+
+
+def pure_wheel(sources: Path, folder: Path) -> Path:
+    """What `pip wheel` makes of the sources, without a network, and of nothing that happens to lie beside them."""
+    copied = folder / "sources"
+    for path in tracked(sources):
+        if path.parts[0] != "tests":
+            (copied / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(sources / path, copied / path)
+    built = folder / "pure"
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, f"--wheel-dir={built}", str(copied)], check=True)
+    (made,) = built.glob("*.whl")
+    return made
+
+
+def worker(unpacked: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    """`tools/object_code.py` with the packages of the wheel, and no other kwire, on its path."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    paths = os.pathsep.join([str(unpacked), *filter(None, [inherited.get("PYTHONPATH")])])
+    command = [sys.executable, str(WORKER), *arguments]
+    return subprocess.Popen(command, cwd=unpacked.parent, env={**inherited, **environment, "PYTHONPATH": paths})
+
+
+def wait(*processes: subprocess.Popen[bytes]) -> None:
+    """Until all have ended. Ends this program where one failed."""
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        sys.exit("object code could not be made")
+
+
+def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
+    """Compile into the unpacked wheel."""
+    kinds = unpacked.parent / "kinds.json"
+    folder = unpacked / "captures" / "object_code"
+    native = ["--native", str(folder)] if NATIVE in targets else []
+    wait(worker(unpacked, "kinds", str(kinds), "--commands", commands, *native))
+    made = [target for target in targets if target != NATIVE]
+    features = {target: needed_of(unpacked, target) for target in made}
+    wait(
+        *(
+            worker(
+                unpacked, "compile", str(kinds), str(folder / target),
+                NUMBA_CPU_NAME=target, NUMBA_CPU_FEATURES=",".join(f"+{name}" for name in features[target]),
+            )
+            for target in made
+        )
+    )  # fmt: skip
+    wait(worker(unpacked, "describe", str(folder), *targets))
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and any(os.fsencode(str(one)) in path.read_bytes() for one in (unpacked, ROOT, Path.home())):
+            sys.exit(f"{path.name}: a path of this machine in it")
+
+
+def needed_of(unpacked: Path, target: str) -> list[str]:
+    """The features of a target, as the wheel's own module says them."""
+    code = f"import json; from captures.shipped import LEVELS; print(json.dumps(LEVELS[{target!r}]))"
+    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=unpacked, env=environment, check=True, stdout=subprocess.PIPE)
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def retagged(unpacked: Path, native: bool) -> None:
+    """The wheel's metadata: for this Python and platform only, with the compilers that made its object code."""
+    (about,) = unpacked.glob("*.dist-info")
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    wheel = (about / "WHEEL").read_text(encoding="utf-8")
+    wheel = re.sub(r"(?m)^Root-Is-Purelib: .*$", "Root-Is-Purelib: false", wheel)
+    tag = f"{python}-none-{'linux_x86_64' if native else PLATFORM}"
+    (about / "WHEEL").write_text(re.sub(r"(?m)^Tag: .*$", f"Tag: {tag}", wheel), encoding="utf-8")
+    made = json.loads((unpacked / "captures" / "object_code" / "made.json").read_bytes())
+    metadata = (about / "METADATA").read_text(encoding="utf-8")
+    for name in ("numba", "llvmlite"):
+        line = f"Requires-Dist: {name}=={made[name]}"
+        metadata, count = re.subn(rf"(?m)^Requires-Dist: {name}\b[^;\n]*$", line, metadata)
+        if count != 1:
+            sys.exit(f"METADATA: {count} dependencies called {name}")
+    (about / "METADATA").write_text(metadata, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("-o", "--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--sources", type=Path, default=ROOT)
+    several = f"of {', '.join(TARGETS)}, or {NATIVE} (default: %(default)s)"
+    parser.add_argument("--targets", default=",".join(TARGETS), help=several)
+    parser.add_argument("--commands", choices=("all", "few"), default="all", help="whose kernels are compiled")
+    options = parser.parse_args()
+    targets = options.targets.split(",")
+    if unknown := set(targets) - {*TARGETS, NATIVE}:
+        parser.error(f"--targets: there is no {', '.join(sorted(unknown))}")
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        parser.error("object code is made on Linux on x86-64 only; elsewhere install from source")
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kwire-wheel-") as name:
+        folder = Path(name)
+        pure = pure_wheel(options.sources.resolve(), folder)
+        with zipfile.ZipFile(pure) as archive:
+            archive.extractall(folder / "unpacked")
+        put_object_code(folder / "unpacked", targets, options.commands)
+        retagged(folder / "unpacked", NATIVE in targets)
+        command = [sys.executable, "-m", "wheel", "pack", str(folder / "unpacked"), "--dest-dir", str(folder / "made")]
+        (folder / "made").mkdir()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        (made,) = (folder / "made").glob("*.whl")
+        print(shutil.move(made, options.out / made.name))
+
+
+if __name__ == "__main__":
+    main()
