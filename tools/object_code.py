@@ -41,9 +41,13 @@ def run(*arguments: str) -> None:
     """One command of kwire."""
     from analyzer.cli import main
 
-    said, complained = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
-        code = main(list(arguments))
+    code: object
+    complained = io.StringIO()
+    with open(os.devnull, "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+        try:
+            code = main(list(arguments))
+        except SystemExit as ended:
+            code = ended.code
     if code:
         sys.exit(f"kwire {' '.join(arguments)}: {complained.getvalue()}")
 
@@ -67,7 +71,7 @@ def run_all(samples: Path, folder: Path) -> None:
         run("show", capture, "--records")
         run("show", dataset, "--records")
         run("show", capture, "--tree", "--hex")
-        run("show", capture, "--filter", "topics.name contains 'a'")
+        run("show", capture, "--filter", "request.acks == 0")
         run("scrub", capture, "-o", str(folder / f"{number}.pcap"))
     by_themselves()
 
@@ -75,7 +79,9 @@ def run_all(samples: Path, folder: Path) -> None:
 def by_themselves() -> None:
     """Kernels that only captures reach that are larger, live or encrypted, with the arguments that they get there."""
     from analyzer.bulk import merging, shard, symbols
-    from captures import out_of_order
+    from analyzer.protocol import encoding
+    from analyzer.records import opening
+    from captures import out_of_order, prefixes
     from captures.flows import Flows, rebuild_buckets
     from captures.live import records
     from captures.stream_tables import SEG_COLUMNS
@@ -91,6 +97,10 @@ def by_themselves() -> None:
     conversations = shard.Conversations(shard.layouts())
     shard.move_regions(conversations._state.framing.f[:0], conversations._state.framing.slab, some)
     merging.move_columns(np.zeros((2, 3), np.int64), np.arange(3), np.zeros((2, 3), np.int64))
+    encoding.encode_request(18, 0, 1, "kwire", {})  # ApiVersions
+    opening._nested(some, 0, 0)
+    prefixes.client_prefix(some, 0, 0)
+    prefixes.broker_prefix(some, 0, 0, 0)
     records.fit(some, 0, 0, 64, 0, 64)
     records.to_blocks(some, 0, 0, some, 1000)
     records.from_ring(some, 0, 0, some, 64, 0)
