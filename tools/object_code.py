@@ -72,7 +72,8 @@ def run_all(samples: Path, folder: Path) -> None:
         run("show", dataset, "--records")
         run("show", capture, "--tree", "--hex")
         run("show", capture, "--filter", "request.acks == 0")
-        run("scrub", capture, "-o", str(folder / f"{number}.pcap"))
+        if not number:
+            run("scrub", capture, "-o", str(folder / "clean.pcap"))
     by_themselves()
 
 
