@@ -234,6 +234,8 @@ def _parser() -> argparse.ArgumentParser:
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
     diff.add_argument("run_b", nargs="?", metavar="RUN_B", help="another of the same capture; default: the capture")
+    diff.add_argument("--noise", metavar="RUN_A2",
+                      help="another replay where RUN_A was made: what differs from A by itself is no difference")
     diff.add_argument("--json", action="store_true", help="as JSON (--format json)")
     diff.add_argument("--format", choices=("text", "json", "html", "junit"), default=None,
                       help="text (default), JSON, one page of HTML, or JUnit XML for builds")
@@ -376,6 +378,8 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
                         help="1: as captured (default); max: as answers allow; 0s:1,60s:5: changing with the capture")
     replay.add_argument("--rate", type=_rate, metavar="N", help="N requests a second on average, spaced as captured")
     replay.add_argument("--times", type=_count, default=1, metavar="N", help="N copies of the capture, side by side")
+    replay.add_argument("--loop", action="store_true",
+                        help="again and again, until Ctrl-C or a round that is not as it must be; RUN is the last one")
     replay.add_argument("--clients", metavar="EXPR",
                         help="only clients of which an exchange matches (kwire help filter), with all that they said")
     replay.add_argument("--topics", metavar="A,B*", help="only clients that touch these topics (* and ? fit)")
@@ -395,6 +399,8 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--timestamps", choices=("keep", "shift"), default="keep",
                         help="shift: records are as old now as they were when captured")
     replay.add_argument("--seed-topics", action="store_true", help="create the captured topics that the target lacks")
+    replay.add_argument("--seed-fetched", action="store_true",
+                        help="first write the records that the capture shows being read and not produced")
     replay.add_argument("--partial", action="store_true", help="send what fits, where topics have fewer partitions")
     replay.add_argument("--yes", action="store_true", help="write to topics that are not empty")
     replay.add_argument("--same-cluster", action="store_true",
@@ -413,6 +419,8 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--sasl", metavar="MECHANISM", help="log in: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
     replay.add_argument("--sasl-file", metavar="FILE",
                         help="lines username=... and password=...; default: KWIRE_SASL_USERNAME, KWIRE_SASL_PASSWORD")
+    replay.add_argument("--principals", metavar="FILE",
+                        help="log in as each captured user: TOML, a table per user (mechanism, username, password)")
     replay.add_argument("--tls", action="store_true", help="the target's listener speaks TLS")
     replay.add_argument("--tls-ca", metavar="PEM", help="authorities to trust; default: the system's")
     replay.add_argument("--tls-cert", metavar="PEM", help="certificate of our own")

@@ -1,14 +1,17 @@
-"""What the command line asks of a replay, as `Options`.
+"""What is asked of a replay, by the command line or in Python, as `Options`.
 
-In: parsed options of `kwire replay`. Out: `Options`. What cannot be taken, alone or together, leaves as Failure: one
-line and a hint.
+In: parsed options of `kwire replay`, or keywords of `replay.replay`. Out: `Options`. `Asked` is the one place that
+names them for both. What cannot be taken, alone or together, leaves as Failure: one line and a hint.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import re
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypedDict, Unpack
 
 from analyzer.failure import Failure
 from analyzer.filter.evaluation import parse
@@ -18,13 +21,55 @@ from replay.plan import apis
 from replay.plan import schedule as schedules
 from replay.plan.renaming import Renaming
 from replay.plan.selection import Moment, Selection, moment
-from replay.send import login, reach, workers
+from replay.remap import offsets, remap
+from replay.send import login, principals, reach, workers
 from replay.send.settings import Settings
 
 ADMIN: Final = "admin"
 """`--allow admin`: whatever creates and alters, and deletes nothing."""
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 """What a topic's name may begin with (Kafka: at most 249 characters in all)."""
+
+
+class Asked(TypedDict, total=False):
+    """What a replay may be asked for besides captures, target and RUN: the options of `kwire replay`, by their long
+    names (`--from` is `since`). `speed`: a number, None for as fast as answers allow, or what `--speed` takes;
+    `clients`: an expression of `--filter`'s language; `topics`: names or patterns, also with commas between them;
+    `since`, `until`: as `90s`, or a time of RFC 3339; `allow`: names of APIs, `admin`; `audit`: read back at the end
+    what was acknowledged; `access`: TLS and login; `principals`: a file. README.md says what each does."""
+
+    speed: float | str | None
+    rate: float | None
+    times: int
+    clients: str | None
+    topics: str | Iterable[str] | None
+    since: str | None
+    until: str | None
+    allow: Iterable[str]
+    map_topic: Mapping[str, str]
+    prefix_topics: str | None
+    map_group: Mapping[str, str]
+    prefix_groups: str | None
+    offsets: str
+    timestamps: str
+    seed_topics: bool
+    seed_config: str
+    seed_fetched: bool
+    yes: bool
+    partial: bool
+    same_cluster: bool
+    audit: bool
+    workers: int
+    access: workers.Access
+    principals: str | os.PathLike[str] | None
+
+
+_CHOICES: Final = {
+    "offsets": (offsets.SHIFT, offsets.AS_IS, offsets.POSITION),
+    "timestamps": (remap.KEEP, remap.SHIFT),
+    "seed_config": ("surviving", "as-captured"),
+}
+"""Options that are one of a few words, the first by default. The command line refuses others by itself."""
 
 
 def address(text: str) -> tuple[str, int]:
@@ -34,8 +79,9 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _speed(text: str) -> tuple[float | None, schedules.Schedule | None]:
+def _speed(asked: float | str | None) -> tuple[float | None, schedules.Schedule | None]:
     hint = "1 is as captured, 20 is 20 times faster; 0s:1,60s:5,120s:max changes at these times of the capture"
+    text = "max" if asked is None else str(asked)
     try:
         if ":" not in text:
             return schedules.speed(text), None
@@ -45,7 +91,7 @@ def _speed(text: str) -> tuple[float | None, schedules.Schedule | None]:
     return found.pieces[0][1], found
 
 
-def _allowed(wanted: list[str]) -> frozenset[int]:
+def _allowed(wanted: Iterable[str]) -> frozenset[int]:
     keys: set[int] = set()
     for name in wanted:
         if name == ADMIN:
@@ -111,51 +157,80 @@ def _moment(option: str, text: str | None) -> Moment | None:
         raise Failure(f"{option} {text}: no time", hint) from None
 
 
-def _selection(options: argparse.Namespace) -> Selection:
-    return Selection(
-        parse(options.clients) if options.clients is not None else None,
-        tuple(one.strip() for one in (options.topics or "").split(",") if one.strip()),
-        _moment("--from", options.since),
-        _moment("--until", options.until),
-    )
+def _topics(asked: str | Iterable[str] | None) -> tuple[str, ...]:
+    listed = asked.split(",") if isinstance(asked, str) else asked or ()
+    return tuple(one.strip() for one in listed if one.strip())
 
 
-def _checked(options: argparse.Namespace) -> None:
-    """Options that do not go together."""
-    if options.same_cluster:
-        for name, given in (("--allow", options.allow), ("--times", options.times > 1)):
+def _checked(asked: Asked) -> None:
+    """Options that do not go together, or are none of the words that they may be."""
+    for name, words in _CHOICES.items():
+        if asked.get(name, words[0]) not in words:
+            raise Failure(f"--{name.replace('_', '-')} {asked.get(name)}: no such word", f"one of {', '.join(words)}")
+    for name in ("times", "workers"):
+        if not 0 < int(asked.get(name, 1)) < 1 << 16:  # type: ignore[call-overload]
+            raise Failure(f"--{name} {asked.get(name)}: not a number from 1 on", "a small number, as in 4")
+    if asked.get("same_cluster"):
+        for name, given in (("--allow", asked.get("allow")), ("--times", asked.get("times", 1) > 1)):
             if given:
                 raise Failure(f"--same-cluster does not go with {name}", "a cluster is not changed by its own replay")
-    if options.rate is not None and options.speed != "1":
+    rate = asked.get("rate")
+    if rate is not None and str(asked.get("speed", 1.0)) not in ("1", "1.0"):
         raise Failure("--rate and --speed say both how fast", "one of them")
-    if options.prefix_topics is not None and not _TOPIC.fullmatch(options.prefix_topics):
+    if rate is not None and not 0 < rate < 1e9:
+        raise Failure(f"--rate {rate}: not a positive number", "requests a second, on average")
+    prefix = asked.get("prefix_topics")
+    if prefix is not None and not _TOPIC.fullmatch(prefix):
         hint = "letters, digits, dots, _ and -"
-        raise Failure(f"--prefix-topics {options.prefix_topics}: no topic's name begins so", hint)
+        raise Failure(f"--prefix-topics {prefix}: no topic's name begins so", hint)
 
 
-def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
-    """All that a replay takes."""
-    _checked(options)
-    speed, schedule = _speed(options.speed)
+def wanted(host: str, port: int, **asked: Unpack[Asked]) -> Options:
+    """All that a replay takes, at this target. Raises Failure, and FilterError for `clients`."""
+    _checked(asked)
+    speed, schedule = _speed(asked.get("speed", 1.0))
+    clients = asked.get("clients")
+    chosen = Selection(
+        parse(clients) if clients is not None else None,
+        _topics(asked.get("topics")),
+        _moment("--from", asked.get("since")),
+        _moment("--until", asked.get("until")),
+    )
+    reached, users = asked.get("access", workers.Access()), asked.get("principals")
+    if users is not None:
+        reached = dataclasses.replace(reached, principals=principals.read(os.fspath(users)))
     return Options(
         host,
         port,
-        _allowed(options.allow),
+        _allowed(asked.get("allow", ())),
         Settings(speed=speed, schedule=schedule),
-        _mapped("--map-topic", options.map_topic),
-        options.offsets,
-        options.timestamps,
-        options.seed_topics,
-        options.yes,
-        options.partial,
-        not options.no_audit,
-        options.seed_config == "as-captured",
-        processes=options.workers,
-        access=access(options),
-        same_cluster=options.same_cluster,
-        selection=_selection(options),
-        renaming=Renaming(_mapped("--map-group", options.map_group), options.prefix_groups or ""),
-        prefix_topics=options.prefix_topics or "",
-        times=options.times,
-        rate=options.rate,
+        dict(asked.get("map_topic", {})),
+        asked.get("offsets", offsets.SHIFT),
+        asked.get("timestamps", remap.KEEP),
+        asked.get("seed_topics", False),
+        asked.get("yes", False),
+        asked.get("partial", False),
+        asked.get("audit", True),
+        asked.get("seed_config") == "as-captured",
+        processes=asked.get("workers", 1),
+        access=reached,
+        same_cluster=asked.get("same_cluster", False),
+        selection=chosen,
+        renaming=Renaming(dict(asked.get("map_group", {})), asked.get("prefix_groups") or ""),
+        prefix_topics=asked.get("prefix_topics") or "",
+        times=asked.get("times", 1),
+        rate=asked.get("rate"),
+        seed_fetched=asked.get("seed_fetched", False),
     )
+
+
+def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
+    """What the command line asks for."""
+    given: dict[str, Any] = {name: getattr(options, name) for name in Asked.__annotations__ if hasattr(options, name)}
+    given["map_topic"] = _mapped("--map-topic", options.map_topic)
+    given["map_group"] = _mapped("--map-group", options.map_group)
+    given["audit"] = not options.no_audit  # `--audit RUN` is something else
+    if options.loop and options.same_cluster:
+        raise Failure("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")
+    given["access"] = access(options)
+    return wanted(host, port, **given)

@@ -21,7 +21,8 @@ class Options:
     read at the end what the target acknowledged; `seed_as_captured`: make topics with the captured retention too;
     `same_cluster`: also to the cluster that was captured; `selection`, `renaming`, `times`: what of the capture is
     sent, under which names, and in how many copies (`run.prepared`); `prefix_topics`: of all topics' names on the
-    target; `rate`: requests a second on average, in place of a speed."""
+    target; `rate`: requests a second on average, in place of a speed; `seed_fetched`: first write what the capture
+    shows being read and not produced."""
 
     host: str
     port: int
@@ -41,6 +42,7 @@ class Options:
     prefix_topics: str = ""
     times: int = 1
     rate: float | None = None
+    seed_fetched: bool = False
     lag_limit_us: int = LAG_LIMIT_US
     processes: int = 1
     access: Access = field(default_factory=Access)

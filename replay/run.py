@@ -28,7 +28,7 @@ from replay import pace
 from replay.audit import audit
 from replay.options import Options
 from replay.outcome import Counts, Recorder, quantiles
-from replay.plan import decide, renaming, selection, sessions, times
+from replay.plan import decide, fetched, renaming, selection, sessions, times
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.ours import Ours
 from replay.plan.parts import NAME
@@ -37,7 +37,7 @@ from replay.plan.steps import Plan
 from replay.plan.values import Offers
 from replay.remap.remap import SHIFT, Remap, RemapOptions
 from replay.remap.topology import Topology
-from replay.send import lifetime, link, progress, seeding, workers
+from replay.send import lifetime, link, principals, progress, seeding, seeding_records, workers
 from replay.send import target as targets
 from replay.send.engine import Engine
 from replay.send.same_cluster import SameCluster, why_same
@@ -112,9 +112,12 @@ def read(
 
 
 def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
-    """What of the capture is sent, under its new names, in as many copies. Raises NothingChosen."""
-    chosen = renaming.renamed(selection.chosen(captured, options.selection, notes), options.renaming)
-    return renaming.copies(chosen, options.times)
+    """What of the capture is sent, under its new names, in as many copies. Raises NothingChosen, and NobodyFor where a
+    captured user has no login."""
+    chosen = selection.chosen(captured, options.selection, notes)
+    if options.access.principals and options.access.credentials is None:
+        principals.check(chosen, options.access.principals)
+    return renaming.copies(renaming.renamed(chosen, options.renaming), options.times)
 
 
 def planned_for(
@@ -175,7 +178,9 @@ async def replay(
         if short and not options.partial and names.CREATE_PARTITIONS not in options.allow:
             raise TooFewPartitions(short)
         remap = Remap(_remap_options(options, captured), cluster.assignments, _nodes(cluster, target.topology))
-        full = [] if options.yes else await seeding.not_empty(cluster, target, options.map_topic)
+        before = _read_before(options, captured, cluster)
+        written = cluster.produced | {topic for topic, _ in before.batches}
+        full = [] if options.yes else await seeding.not_empty(written, target, options.map_topic)
         if full:
             raise NotEmpty(full)
         if announce is not None:
@@ -190,6 +195,9 @@ async def replay(
             (announce or notes.append)(warning)
         notes += missing(options, cluster, target.topology, planned)
         remap.topics.learn_from(target.topology)
+        if options.seed_fetched:
+            tell(f"writing {before.records:,} records that the capture shows being read")
+            notes += await _seed_fetched(before, target, remap, options)
         target.close()
         tell("writing the captured side")
         recorder = Recorder(writer)
@@ -260,6 +268,21 @@ async def _audit(out: str | os.PathLike[str], options: Options, dial: link.Dial,
             result.not_audited = "the audit was interrupted"
 
 
+def _read_before(options: Options, captured: Sequence[Session], cluster: Cluster) -> fetched.Fetched:
+    """What is written first, for it is read and not produced; nothing where that is not wanted."""
+    if not options.seed_fetched:
+        return fetched.Fetched()
+    return fetched.shifted(fetched.unproduced(captured, cluster), _remap_options(options, captured).time_delta_ms)
+
+
+async def _seed_fetched(read: fetched.Fetched, target: Target, remap: Remap, options: Options) -> list[str]:
+    """Write it, and learn where it is; what the user should know."""
+    done = await seeding_records.write(read, target, options.map_topic)
+    for where, offset, there, count in done.placed:
+        remap.offsets.appended(where, offset, there, count)
+    return done.notes
+
+
 def nonsense(counts: Counts, options: Options) -> link.LinkError | None:
     """Why a run is no replay of anything: of the requests that wanted an answer most got none, or none that is Kafka's.
     None where that is not so."""
@@ -289,6 +312,7 @@ def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
         "prefix_groups": options.renaming.prefix,
         "times": options.times,
         "seeded": options.seed_topics,
+        "seeded_fetched": options.seed_fetched,
         "audited": False,
         "allow": sorted(names.name(key) for key in options.allow),
         "valid": result.valid,

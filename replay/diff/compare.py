@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from analyzer.protocol import errors, names, schema
 from replay.diff import audited, readings, slower
+from replay.diff import noise as noises
 from replay.diff.correspondence import Correspondence, Group, learn
 from replay.diff.differences import Difference, Differences
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
@@ -89,7 +90,9 @@ class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
     `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us;
     `audit`: of what a target acknowledged, None where nobody looked; `judged`: were latencies, for both sides were sent
-    at one speed? `slower`: by API, what `slower.shift` says; `apis`: those that were compared."""
+    at one speed? `slower`: by API, what `slower.shift` says; `answers`: how many were compared, by API;
+    `by_broker`: latencies by API and captured broker, where there are several; `shifts`: of quantiles, where noise was
+    `learned`."""
 
     differences: Differences = field(default_factory=Differences)
     audit: audited.Audited | None = None
@@ -102,7 +105,15 @@ class Comparison:
     skipped: Counter[str] = field(default_factory=Counter)
     noise: Counter[str] = field(default_factory=Counter)
     latencies: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
-    apis: set[str] = field(default_factory=set)
+    answers: Counter[int] = field(default_factory=Counter)
+    by_broker: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    shifts: dict[str, list[noises.Shift]] = field(default_factory=dict)
+    learned: bool = False
+
+    @property
+    def apis(self) -> set[str]:
+        """Those that were compared."""
+        return set(map(schema.api_name, self.answers))
 
     @property
     def total(self) -> int:
@@ -115,16 +126,30 @@ def compare(pairs: Sequence[Pair], differences: Differences | None = None) -> Co
     return _Comparing(pairs, Comparison(Differences() if differences is None else differences)).run()
 
 
+def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair]) -> Comparison:
+    """Compare old against new, where `old` is old against old: what differs there differs by itself (`noise`)."""
+    before = compare(old)
+    learned = noises.learn(before.differences.groups(), before.answers, {**before.latencies, **before.by_broker})
+    judged = before.judged
+    found = _Comparing(pairs, Comparison(), learned, judged=judged).run()
+    explained = learned.explains(found.differences.groups(), found.answers)
+    return _Comparing(pairs, Comparison(), learned, explained, judged).run() if explained else found
+
+
 class _Comparing:
     """The second pass: what has gone wrong so far decides what later differences follow from it."""
 
-    def __init__(self, pairs: Sequence[Pair], result: Comparison) -> None:
+    def __init__(
+        self, pairs: Sequence[Pair], result: Comparison, learned: noises.Noise | None = None,
+        explained: frozenset[noises.Kind] = frozenset(), judged: bool = True,
+    ) -> None:  # fmt: skip
         self.pairs = pairs
+        self.noise, self.explained, self.judged = learned, explained, judged
         self.runs = pairs.runs if isinstance(pairs, Pairs) else ()
         self.place = 0  # of the pair that is compared now
         self.correspondence: Correspondence = learn(pairs)
         self.result = result
-        self.slowest: dict[str, tuple[int, dict[str, Any]]] = {}  # by API the right's answer that took longest
+        self.slowest: dict[str, tuple[int, dict[str, Any]]] = {}  # the right's answer that took longest, as `latencies`
         # What has gone wrong, each with the difference that said so first.
         self.failed_groups: dict[str, Difference] = {}
         self.failed_transactions: dict[str, Difference] = {}
@@ -138,16 +163,26 @@ class _Comparing:
         for place, pair in enumerate(self.pairs):
             self.place = place
             self._pair(pair)
-        self.result.differences.take(self._produced())
-        self.result.differences.take(readings.differences(self.correspondence.partitions.values(), self.failed_parts))
-        self.result.differences.take(readings.acquired(self.correspondence))
+        self._take(self._produced())
+        self._take(readings.differences(self.correspondence.partitions.values(), self.failed_parts))
+        self._take(readings.acquired(self.correspondence))
         for group in self.correspondence.groups.values():
-            self.result.differences.take(self._group(group))
+            self._take(self._group(group))
+        self.result.learned = self.noise is not None
         self.result.differences.take(self._slower())
         audit = self.result.audit = audited.of(self.runs)
         if audit is not None:
-            self.result.differences.take(audit.differences(self.correspondence.partitions, self.pairs))
+            self._take(audit.differences(self.correspondence.partitions, self.pairs))
         return self.result
+
+    def _take(self, differences: Iterable[Difference]) -> None:
+        self.result.differences.take(map(self._without_noise, differences))
+
+    def _without_noise(self, difference: Difference) -> Difference:
+        """It, as expected where old against old shows it as often."""
+        if difference.unexpected and noises.kind_of(difference) in self.explained:
+            return dataclasses.replace(difference, rule="noise")
+        return difference
 
     # --- one exchange
 
@@ -159,8 +194,8 @@ class _Comparing:
             result.skipped[pair.right.rule or pair.left.rule or reason] += 1
             return
         result.compared += 1
-        result.apis.add(schema.api_name(pair.api_key))
-        differences = [self._caused(pair, difference) for difference in self._differences(pair)]
+        result.answers[pair.api_key] += 1
+        differences = [self._without_noise(self._caused(pair, difference)) for difference in self._differences(pair)]
         result.differences.take(differences)
         if any(difference.unexpected for difference in differences):
             result.unexpected += 1
@@ -210,12 +245,13 @@ class _Comparing:
         if pair.api_key in _LONG_POLLS and pair.row.get("cause") == "hold":
             return
         api = schema.api_name(pair.api_key)
-        self.slowest[api] = max(
-            self.slowest.get(api, (-1, pair.row)), (pair.right.latency_us, pair.row), key=lambda each: each[0]
-        )
-        both = self.result.latencies.setdefault(api, ([], []))
-        both[0].append(pair.left.latency_us)
-        both[1].append(pair.right.latency_us)
+        broker = str(pair.row["connection"]).partition("-")[2].partition("#")[0]
+        for name, kept in ((api, self.result.latencies), (f"{api} at {broker}", self.result.by_broker)):
+            slowest = self.slowest.get(name, (-1, pair.row))
+            self.slowest[name] = max(slowest, (pair.right.latency_us, pair.row), key=lambda each: each[0])
+            both = kept.setdefault(name, ([], []))
+            both[0].append(pair.left.latency_us)
+            both[1].append(pair.right.latency_us)
 
     def _facts(self, pair: Pair, left: Facts, right: Facts, common: frozenset[str]) -> Iterator[Difference]:
         absent: set[Place] = set()
@@ -464,17 +500,39 @@ class _Comparing:
                 last[batch.producer] = batch.left, batch.right
 
     def _slower(self) -> Iterator[Difference]:
-        """APIs that are slower beyond noise. What was sent faster than captured, or at another speed than the other
-        side, met another load, and is not judged."""
+        """APIs that are slower beyond noise, else those that are at one of several brokers. What was sent faster than
+        captured, or at another speed than the other side, met another load, and is not judged."""
+        result = self.result
         speeds = {run.speed for run in self.runs} | ({1.0} if len(self.runs) == 1 else set())
-        self.result.judged = len(speeds) <= 1
-        for api, (left, right) in sorted(self.result.latencies.items()) if self.result.judged else ():
+        result.judged = len(speeds) <= 1 and self.judged
+        if len({name.partition(" at ")[2] for name in result.by_broker}) < 2:
+            result.by_broker = {}
+        if not result.judged:
+            return
+        every = {**result.latencies, **result.by_broker}
+        if self.noise is not None:
+            result.shifts = self.noise.shifts(every)
+        for name, both in sorted(every.items()):  # an API comes before its brokers
+            api, _, broker = name.partition(" at ")
+            told = None if broker and api in result.slower else self._shifted(name, *both)
+            if told is not None:
+                row = {**self.slowest[name][1], "api_version": None}
+                yield Difference(row, "(latency)", SLOWER, *told, (broker,) if broker else ())
+
+    def _shifted(self, name: str, left: list[int], right: list[int]) -> tuple[str, str] | None:
+        """What there is to say of latencies that are slower beyond noise: there, and here."""
+        if self.noise is None:
             found = slower.shift(left, right)
-            if found is not None:
-                self.result.slower[api] = found
-                there, here, least = (f"{one / 1000:.1f} ms" for one in found)
-                row = {**self.slowest[api][1], "api_version": None}
-                yield Difference(row, "(latency)", SLOWER, f"median {there}", f"median {here}, at least {least} more")
+            what = "median"
+        else:
+            one = next((each for each in self.result.shifts.get(name, ()) if each.slower), None)
+            found = (one.before, one.before + one.shift, one.low) if one is not None else None
+            what = one.quantile if one is not None else ""
+        if found is None:
+            return None
+        self.result.slower[name] = found
+        there, here, least = (f"{each / 1000:.1f} ms" for each in found)
+        return f"{what} {there}", f"{what} {here}, at least {least} more"
 
     def _group(self, group: Group) -> Iterator[Difference]:
         """Which partitions were assigned to the members together."""

@@ -30,6 +30,7 @@ RULES: Final[dict[str, str]] = {
     "interleaved": "several producers wrote the partition, and their order to each other is not reproducible",
     "read_less": "an answer had fewer records than the captured one, and the run ended before the rest was asked for "
     "(up to a tenth of a topic's records, or a hundred)",
+    "noise": "old against old differs in this too, and as often (95 % confidence): it differs by itself",
     "consequence": "follows from a difference that is reported for itself: a lost batch, a failed join, a reader's end",
 }
 """Why a difference is expected."""

@@ -15,6 +15,7 @@ from html import escape
 from typing import Any, Final
 
 from analyzer.escapes import printable
+from replay.diff import noise
 from replay.diff.audited import Audited
 from replay.diff.compare import Comparison
 from replay.diff.differences import RULES, Difference, Grouped, grouped
@@ -185,9 +186,15 @@ def _latencies(comparison: Comparison, sides: tuple[str, str]) -> Iterator[str]:
         ]
         table = _table(("ms", "p50", "p95", "p99", "max", "answers"), rows, 5)
         chart = _histogram(left, right)
-        yield f'<article><h3>{_text(api)}{slower}</h3><div class="both">{table}{chart}</div></article>'
+        shifts = "".join(f'<p class="soft">{_text(line.strip())}</p>' for line in noise.lines(_of(comparison, api)))
+        yield f'<article><h3>{_text(api)}{slower}</h3><div class="both">{table}{chart}</div>{shifts}</article>'
     if both and not comparison.judged:
         yield '<p class="soft">Not judged: the sides were sent at different speeds.</p>'
+
+
+def _of(comparison: Comparison, api: str) -> dict[str, Sequence[noise.Shift]]:
+    """The shifts of an API, and of it at each of several brokers."""
+    return {name: some for name, some in comparison.shifts.items() if name.partition(" at ")[0] == api}
 
 
 def _histogram(left: Sequence[int], right: Sequence[int]) -> str:

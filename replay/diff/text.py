@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from analyzer.protocol import schema
+from replay.diff import noise
 from replay.diff.audited import Audited
 from replay.diff.compare import Comparison
 from replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
@@ -33,6 +34,10 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
         "differences": [_group_json(group) for group in grouped(comparison.differences)],
         "latency_judged": comparison.judged,
         "slower": sorted(comparison.slower),
+        "noise_learned": comparison.learned,
+        "shifts": {
+            api: {one.quantile: one.as_dict() for one in some} for api, some in sorted(comparison.shifts.items())
+        },
         "noise": dict(sorted(comparison.noise.items())),
         "latency_us": {
             api: {side: quantiles(values) for side, values in zip(sides, both)}
@@ -214,4 +219,7 @@ def _latency_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:
         lines.append(f"  {api:<24}{right['count']:>9}{figures}{'  slower' if api in comparison.slower else ''}")
     if not comparison.judged:
         lines.append(f"  not judged: {sides[1]} was sent at another speed than {sides[0]}")
+    if comparison.shifts:
+        lines += ["", f"  shift of quantiles, {noise.CONFIDENCE:.0%} intervals, and what old differs from old"]
+        lines += noise.lines(comparison.shifts)
     return lines

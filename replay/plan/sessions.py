@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from analyzer.protocol import names as apis
 from analyzer.protocol import tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.tree import Body
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from analyzer.dataset import StoredDataset
     from analyzer.options import Reading
 
+_LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -99,7 +101,8 @@ class Session:
     """One captured client connection. `requests` are in the order in which they were sent; `orphans` are the rows of
     responses whose request was not seen. `opened`: its start was seen, so no state is missing. `topic_ids`: names by
     topic id, which a dataset has also of messages that it has not kept. `beside`: requests that are not sent, and tell
-    of the captured cluster; `copy`: which copy of the capture it belongs to, 0 for the capture itself."""
+    of the captured cluster; `copy`: which copy of the capture it belongs to, 0 for the capture itself; `user`: who
+    logged in, where the capture shows that (SASL)."""
 
     capture: str
     connection: str
@@ -110,6 +113,7 @@ class Session:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     beside: tuple[Request, ...] = ()
     copy: int = 0
+    user: str | None = None
 
 
 def _nanoseconds(moment: datetime.datetime | None) -> int | None:
@@ -126,6 +130,7 @@ def _sessions(
     exchanges: Iterable[tuple[dict[str, Any], bytes | None, bytes | None]],
     opened: set[Any],
     topic_ids: Mapping[str, str] | None = None,
+    users: Mapping[tuple[str, str], str] | None = None,
 ) -> list[Session]:
     """Rows with their frames, in any order -> sessions in order of their first request."""
     requests: dict[tuple[str, str], list[Request]] = {}
@@ -143,7 +148,10 @@ def _sessions(
     for key, asked in requests.items():
         asked.sort(key=lambda request: request.exchange)
         orphaned = tuple(orphans.get(key, ()))
-        sessions.append(Session(*key, brokers[key], key in opened, tuple(asked), orphaned, topic_ids or {}))
+        user = (users or {}).get(key)
+        sessions.append(
+            Session(*key, brokers[key], key in opened, tuple(asked), orphaned, topic_ids or {}, user=user)
+        )
     return sorted(sessions, key=_begun)
 
 
@@ -161,15 +169,23 @@ def from_captures(
 ) -> list[Session]:
     """Read captures as `how` says. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
     from analyzer import reading
+    from analyzer.meaning.logins import Login
 
     exchanges = []
     opened: set[tuple[str, str]] = set()
+    logins: dict[tuple[str, str], Login] = {}
+    users: dict[tuple[str, str], str] = {}
     for exchange in reading.decoded(captures, how, filter=filter, notes=notes, progress=progress):
         data = exchange.request_message
         answer = exchange.response_message
         row = exchange.row
         if row["exchange"] == 0 and row["request_state"] is not None:
             opened.add((row["capture"], row["connection"]))
+        if row["api_key"] in _LOGINS:
+            key = row["capture"], row["connection"]
+            user = logins.setdefault(key, Login()).take(exchange)
+            if user is not None:
+                users.setdefault(key, user)
         exchanges.append(
             (
                 row,
@@ -177,7 +193,7 @@ def from_captures(
                 answer.data[4:] if answer is not None and answer.complete else None,
             )
         )
-    return _sessions(exchanges, opened)
+    return _sessions(exchanges, opened, users=users)
 
 
 def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
@@ -216,4 +232,11 @@ def _from_tables(path: str | os.PathLike[str], stored: StoredDataset) -> list[Se
         if row["opened"]
     }
     names = {row["topic_id"]: row["topic"] for row in stored.topic_ids.to_table().to_pylist()}
-    return _sessions(exchanges, opened, names)
+    clients = stored.clients.to_table(columns=["capture", "client_ip", "client_id", "principal"]).to_pylist()
+    known = {(row["capture"], row["client_ip"], row["client_id"]): row["principal"] for row in clients}
+    users: dict[tuple[str, str], str] = {}
+    for row, _, _ in exchanges:
+        user = known.get((row["capture"], row["client_ip"], row["client_id"]))
+        if user is not None:
+            users.setdefault((row["capture"], row["connection"]), user)
+    return _sessions(exchanges, opened, names, users)

@@ -50,8 +50,8 @@ _TELLING: Final = 1.0
 class _SessionState:
     """What a session has open."""
 
-    def __init__(self, broker: tuple[str, int]) -> None:
-        self.connections = Connections(broker)
+    def __init__(self, broker: tuple[str, int], user: str | None) -> None:
+        self.connections = Connections(broker, user)
         self.again = asyncio.Lock()
         self.history = retry.History()
         self.quick: dict[int, tuple[Step, Outcome]] = {}  # sent the short way and not answered yet
@@ -111,7 +111,7 @@ class Engine:
         )
         self._record = record
         self._loop = asyncio.get_running_loop()
-        self._states = [_SessionState(session.broker) for session in sessions]
+        self._states = [_SessionState(session.broker, session.user) for session in sessions]
         part = max(settings.unsent_bytes // max(len(sessions), 1), _LEAST_BACKLOG)
         self._most_unsent = min(settings.backlog_bytes, part)
         self._started = 0.0

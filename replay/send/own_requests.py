@@ -22,6 +22,7 @@ from replay.remap import retry
 from replay.remap.offsets import listed_offset
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
+from replay.send import principals
 from replay.send.channel import Channel, ChannelClosed, connect, introduce
 from replay.send.link import Dial, LinkError
 from replay.send.reach import NotReached
@@ -70,15 +71,16 @@ class Asker:
 
     # --- connections ---
 
-    async def dialled(self, node: int) -> Channel:
-        """Connect to a node; to the only one again and again until a bound, for brokers restart. Raises LinkError."""
+    async def dialled(self, node: int, user: str | None = None) -> Channel:
+        """Connect to a node, for a captured user; to the only one again and again until a bound, for brokers restart.
+        Raises LinkError."""
         started = self._loop.time()
         pause = 0.05
         self.dialling += 1
         try:
             while True:
                 try:
-                    return await self._opened(*self._topology.nodes.get(node, self._bootstrap))
+                    return await self._opened(*self._topology.nodes.get(node, self._bootstrap), user)
                 except NotReached:
                     raise
                 except LinkError:
@@ -102,8 +104,8 @@ class Asker:
                 raise LinkError(f"{host}:{port}: no broker of the target answers", "is it up?")
             await asyncio.sleep(0.2)
 
-    async def _opened(self, host: str, port: int) -> Channel:
-        channel = await connect(self._dial, host, port)
+    async def _opened(self, host: str, port: int, user: str | None = None) -> Channel:
+        channel = await connect(principals.of(self._dial, user), host, port)
         await introduce(channel, self._offers, self._settings.answer_timeout)
         return channel
 

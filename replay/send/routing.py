@@ -27,17 +27,18 @@ from replay.send.settings import Settings
 
 
 class Connections:
-    """Those of one session, by node. `broker`: the captured one that it spoke to."""
+    """Those of one session, by node. `broker`: the captured one that it spoke to; `user`: who had logged in there."""
 
-    def __init__(self, broker: tuple[str, int]) -> None:
+    def __init__(self, broker: tuple[str, int], user: str | None = None) -> None:
         self.broker = broker
+        self.user = user
         self.channels: dict[int, Channel] = {}
 
     async def to(self, node: int, asker: Asker) -> Channel:
         """The connection to a node, opened where it is not. Raises LinkError."""
         channel = self.channels.get(node)
         if channel is None or not channel.open:
-            channel = self.channels[node] = await asker.dialled(node)
+            channel = self.channels[node] = await asker.dialled(node, self.user)
         return channel
 
     def close(self) -> None:

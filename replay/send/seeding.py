@@ -9,7 +9,7 @@ keeps what is written to it, however old that is, unless the captured settings a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,10 +35,10 @@ _MADE: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """What CreateTopics answers where the topic is there afterwards."""
 
 
-async def not_empty(cluster: Cluster, target: Target, map_topic: Mapping[str, str]) -> list[str]:
-    """The target's topics that captured records would be added to, and that have others."""
+async def not_empty(written: Iterable[str], target: Target, map_topic: Mapping[str, str]) -> list[str]:
+    """Those of the captured topics, which records would be added to, that have others on the target."""
     full = []
-    for name in sorted(cluster.produced):
+    for name in sorted(written):
         there = map_topic.get(name, name)
         if await target.ends([there], names.START_OF_LOG) != await target.ends([there], names.END_OF_LOG):
             full.append(there)

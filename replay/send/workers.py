@@ -16,7 +16,7 @@ import contextlib
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -33,7 +33,7 @@ from replay.plan.steps import Plan
 from replay.plan.values import Offers
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
-from replay.send import link, login
+from replay.send import link, login, principals
 from replay.send.engine import Engine
 from replay.send.reach import Reach
 from replay.send.settings import Settings
@@ -48,7 +48,8 @@ _PATIENCE: Final = 10.0
 class Access:
     """How to open connections, in a form that can be handed to a process. `follow_advertised`: also to other hosts that
     the target names; `map_host`: a host (or host:port) that it names, and what is dialled in its place;
-    `plaintext_login`: PLAIN without TLS, to a host that is not this one."""
+    `plaintext_login`: PLAIN without TLS, to a host that is not this one; `principals`: who logs in for captured users
+    (`principals.read`), the first of them for the replayer's own requests where there are no `credentials`."""
 
     tls: bool = False
     authorities: str | None = None
@@ -58,18 +59,26 @@ class Access:
     follow_advertised: bool = False
     map_host: dict[str, str] = field(default_factory=dict)
     plaintext_login: bool = False
+    principals: Mapping[str, login.Credentials] = field(default_factory=dict)
 
     def dial(self, host: str, port: int) -> link.Dial:
         """How the target at this address, and the brokers that it names, are dialled. Raises LinkError where a file
         cannot be read."""
         context = login.tls_context(self.authorities, self.certificate, self.key) if self.tls else None
-        dial = link.tcp(context)
-        dial = dial if self.credentials is None else login.sasl(dial, self.credentials)
-        return self.reach(host, port).guard(dial)
+        plain, reach = link.tcp(context), self.reach(host, port)
+
+        def logged_in(who: login.Credentials | None) -> link.Dial:
+            return reach.guard(plain if who is None else login.sasl(plain, who))
+
+        own = logged_in(self.credentials or next(iter(self.principals.values()), None))
+        if not self.principals:
+            return own
+        return principals.Dials(own, {user: logged_in(who) for user, who in self.principals.items()})
 
     def reach(self, host: str, port: int) -> Reach:
         """Whom the replayer may speak to."""
-        plain = self.credentials is not None and self.credentials.mechanism == login.PLAIN
+        every = (*self.principals.values(), *filter(None, (self.credentials,)))
+        plain = any(who.mechanism == login.PLAIN for who in every)
         clear = plain and not self.tls and not self.plaintext_login
         return Reach((host, port), self.follow_advertised, self.map_host, clear)
 

@@ -55,6 +55,7 @@ def test_what_is_asked_for_is_what_is_done() -> None:
         ("--map-group a", "--map-group a: not A=B"),
         ("--same-cluster --times 2", "--same-cluster does not go with --times"),
         ("--same-cluster --allow admin", "--same-cluster does not go with --allow"),
+        ("--same-cluster --loop", "--same-cluster does not go with --loop"),
     ],
 )
 def test_what_cannot_be_asked_for_is_a_line_and_a_hint(arguments: str, said: str) -> None:

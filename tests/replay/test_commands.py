@@ -594,3 +594,23 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
     assert len(outcomes) == told["counts"]["total"] == 4 * 26
     assert lost > 30
     assert {row["verdict"] for row in outcomes} == {"answered", "unanswered", "not_sent"}
+
+
+def test_a_loop_goes_on_until_a_round_is_not_as_it_must_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each round has groups, transactional ids and client ids of its own, and writes to what the last one wrote."""
+    rounds: list[tuple[bool, set[str | None]]] = []
+
+    def sent(options: object, captured: list[Session], wanted: Options, *_: object) -> int:
+        rounds.append((wanted.yes, {one.row["group_id"] for session in captured for one in session.requests} - {None}))
+        return commands.EXIT_DIFFERS if len(rounds) == 3 else 0
+
+    monkeypatch.setattr(commands, "_round", sent)
+    where = ["--to", "localhost:1", "-o", str(tmp_path / "run")]
+    assert cli.main(["replay", str(CAPTURE), *where, "--loop"]) == commands.EXIT_DIFFERS
+    (first, groups), *others = rounds
+    assert not first
+    assert groups
+    assert others == [(True, {f"loop-{number}.{group}" for group in groups}) for number in (2, 3)]
+    rounds.clear()
+    assert cli.main(["replay", str(CAPTURE), *where]) == 0
+    assert len(rounds) == 1

@@ -1,0 +1,425 @@
+"""A broker in memory with one thing wrong, and a capture of a healthy one: what `kwire diff` must name exactly.
+
+`Shop` answers the APIs that a producer, a transactional producer and a member of a classic group use, as Kafka 2.4 does
+where nothing is wrong; its faults are its fields. `captured()` is what the three clients and a healthy one said to each
+other. All of it in the time of `conversation`: nothing is measured, nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from analyzer.protocol import errors, names, tree
+from analyzer.protocol.encoding import encode_response
+from analyzer.protocol.tree import Body
+from replay import run
+from replay.audit import audit
+from replay.options import Options
+from replay.plan import batches
+from replay.send.link import Receiver
+from replay.send.settings import Settings
+from tests.replay.conversation import Captured, play
+from tests.replay.forging import batch
+
+OFFERS = {
+    names.PRODUCE: (3, 8), names.FETCH: (4, 11), names.LIST_OFFSETS: (1, 5), names.METADATA: (0, 9),
+    names.OFFSET_COMMIT: (0, 7), names.OFFSET_FETCH: (0, 5), names.FIND_COORDINATOR: (0, 2), names.JOIN_GROUP: (0, 5),
+    names.HEARTBEAT: (0, 3), names.LEAVE_GROUP: (0, 2), names.SYNC_GROUP: (0, 3), names.API_VERSIONS: (0, 2),
+    names.INIT_PRODUCER_ID: (0, 1), names.ADD_PARTITIONS_TO_TXN: (0, 1), names.END_TXN: (0, 1),
+}  # fmt: skip
+ORDERS, PAYMENTS = "orders", "payments"
+GROUP, TRANSACTION = "billing", "pay-1"
+_APPENDED = 1 << 3
+"""Attribute of a batch whose time is when the broker appended it."""
+
+
+@dataclass
+class Partition:
+    """Its log: (first offset, offset behind the last, the batch as a reader gets it)."""
+
+    log: list[tuple[int, int, bytes]] = field(default_factory=list)
+    start: int = 0
+    taken: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.log[-1][1] if self.log else self.start
+
+
+@dataclass
+class Shop:
+    """A cluster of one node. `no_write`: topics that nobody may write; `no_group`, `no_transaction`: ids that nobody
+    may use; `partitions`: of the topic orders; `deletes`: the first batch of each partition is gone `later`;
+    `compacts`: the second one; `appends`: message.timestamp.type=LogAppendTime; `lacks`: APIs; `says`: the error in all
+    answers, by API; `delays`: seconds by API; `swallows`, `doubles`: the number of a batch (from 1) that something in
+    between acknowledges and drops, or sends twice; `hides`: of one that a reader is never given."""
+
+    host: str = "target"
+    cluster: str = "shop-2"
+    largest: int = 1 << 20
+    no_write: frozenset[str] = frozenset()
+    no_group: frozenset[str] = frozenset()
+    no_transaction: frozenset[str] = frozenset()
+    partitions: int = 2
+    deletes: bool = False
+    compacts: bool = False
+    appends: bool = False
+    in_sync: bool = True
+    longest_transaction_ms: int = 900_000
+    longest_session_ms: int = 1_800_000
+    most_members: int = 100
+    lacks: frozenset[int] = frozenset()
+    says: Mapping[int, int] = field(default_factory=dict)
+    delays: Mapping[int, float] = field(default_factory=dict)
+    swallows: int = 0
+    doubles: int = 0
+    hides: int = 0
+    hidden: bytes = b""
+    logs: dict[tuple[str, int], Partition] = field(default_factory=dict)
+    commits: dict[tuple[str, int], int] = field(default_factory=dict)
+    members: int = 0
+    producers: int = 0
+    produced: int = 0
+
+    def __post_init__(self) -> None:
+        counts = {ORDERS: self.partitions, PAYMENTS: 1}
+        self.logs = {(name, index): Partition() for name, count in counts.items() for index in range(count)}
+
+    # --- its network ---
+
+    async def dial(self, host: str, port: int, receiver: Receiver) -> _Link:
+        await asyncio.sleep(0.0001)
+        return _Link(self, receiver)
+
+    # --- what it answers ---
+
+    def answer(self, key: int, body: Body) -> Body:
+        told: Body = getattr(self, f"_{names.name(key)}")(body)
+        wrong = self.says.get(key)
+        return told if wrong is None else _corrupted(told, wrong)
+
+    def _ApiVersions(self, body: Body) -> Body:
+        keys = [{"apiKey": key, "minVersion": low, "maxVersion": high} for key, (low, high) in OFFERS.items()
+                if key not in self.lacks]  # fmt: skip
+        return {"errorCode": 0, "apiKeys": keys}
+
+    def _Metadata(self, body: Body) -> Body:
+        counts: dict[str, int] = {}
+        for name, _ in self.logs:
+            counts[name] = counts.get(name, 0) + 1
+        asked = [topic["name"] for topic in body["topics"]] if body["topics"] is not None else list(counts)
+        part = {"errorCode": 0, "leaderId": 1, "leaderEpoch": 0, "replicaNodes": [1], "isrNodes": [1]}
+        topics = [
+            {"errorCode": 0, "name": name, "isInternal": False,
+             "partitions": [{**part, "partitionIndex": index, "offlineReplicas": []} for index in range(counts[name])]}
+            if name in counts
+            else {"errorCode": 3, "name": name, "isInternal": False, "partitions": []}
+            for name in asked
+        ]  # fmt: skip
+        brokers = [{"nodeId": 1, "host": self.host, "port": 9092, "rack": None}]
+        return {"brokers": brokers, "clusterId": self.cluster, "controllerId": 1, "topics": topics}
+
+    def _FindCoordinator(self, body: Body) -> Body:
+        group = body.get("keyType", 0) == names.GROUP_COORDINATOR
+        denied = errors.GROUP_AUTHORIZATION_FAILED if group and body["key"] in self.no_group else 0
+        if not group and body["key"] in self.no_transaction:
+            denied = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        where = {"nodeId": -1, "host": "", "port": -1} if denied else {"nodeId": 1, "host": self.host, "port": 9092}
+        return {"errorCode": denied, "errorMessage": None, **where}
+
+    def _InitProducerId(self, body: Body) -> Body:
+        code = 0
+        if body["transactionalId"] in self.no_transaction:
+            code = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif body["transactionalId"] and body["transactionTimeoutMs"] > self.longest_transaction_ms:
+            code = errors.INVALID_TRANSACTION_TIMEOUT
+        if code:
+            return {"errorCode": code, "producerId": -1, "producerEpoch": -1}
+        self.producers += 1
+        return {"errorCode": 0, "producerId": 1000 + self.producers, "producerEpoch": 0}
+
+    def _AddPartitionsToTxn(self, body: Body) -> Body:
+        return {"resultsByTopicV3AndBelow": [
+            {"name": topic["name"], "resultsByPartition": [
+                {"partitionIndex": index, "partitionErrorCode": 0} for index in topic["partitions"]]}
+            for topic in body["v3AndBelowTopics"]
+        ]}  # fmt: skip
+
+    def _EndTxn(self, body: Body) -> Body:
+        made = bytearray(batch(producer=body["producerId"], control=1 if body["committed"] else 0))
+        self._append(self.logs[PAYMENTS, 0], made)
+        return {"errorCode": 0}
+
+    def _Produce(self, body: Body) -> Body:
+        return {"responses": [
+            {"name": topic["name"], "partitionResponses": [
+                self._produced(topic["name"], part["index"], part["records"]) for part in topic["partitionData"]]}
+            for topic in body["topicData"]
+        ]}  # fmt: skip
+
+    def _produced(self, topic: str, index: int, records: bytes) -> Body:
+        def told(code: int, base: int = -1, appended: int = -1) -> Body:
+            return {"index": index, "errorCode": code, "baseOffset": base, "logAppendTimeMs": appended,
+                    "logStartOffset": 0}  # fmt: skip
+
+        log = self.logs.get((topic, index))
+        if topic in self.no_write:
+            return told(errors.TOPIC_AUTHORIZATION_FAILED)
+        if log is None:
+            return told(errors.UNKNOWN_TOPIC_OR_PARTITION)
+        if len(records) > self.largest:
+            return told(errors.MESSAGE_TOO_LARGE)
+        if not self.in_sync:
+            return told(errors.NOT_ENOUGH_REPLICAS)
+        (one,) = batches.produced(records)
+        mark = one.producer_id, one.base_sequence
+        if one.base_sequence >= 0 and mark in log.taken:
+            return told(0, log.taken[mark])
+        self.produced += 1
+        base = log.end
+        made = bytearray(records)
+        if self.appends:
+            struct.pack_into(">h", made, 21, one.attributes | _APPENDED)
+        if self.produced == self.swallows:
+            return told(0, base)
+        for _ in range(2 if self.produced == self.doubles else 1):
+            self._append(log, made)
+        if self.produced == self.hides:
+            self.hidden = log.log[-1][2]
+        log.taken[mark] = base
+        return told(0, base, 1_700_000_000_000 if self.appends else -1)
+
+    def _append(self, log: Partition, made: bytearray) -> None:
+        base = log.end
+        (one,) = batches.batches(bytes(made))
+        struct.pack_into(">q", made, 0, base)
+        batches.seal(made, 0, len(made))
+        log.log.append((base, base + one.last_offset_delta + 1, bytes(made)))
+
+    def later(self) -> None:
+        """What retention and the cleaner do in the meantime."""
+        for log in self.logs.values():
+            if self.deletes and log.log:
+                log.start = log.log[0][1]
+                del log.log[0]
+            if self.compacts and len(log.log) > 1:
+                del log.log[1]
+
+    def _Fetch(self, body: Body) -> Body:
+        return {"errorCode": 0, "sessionId": 0, "responses": [
+            {"topic": each["topic"], "partitions": [self._fetched(each["topic"], part) for part in each["partitions"]]}
+            for each in body["topics"]
+        ]}  # fmt: skip
+
+    def _fetched(self, topic: str, part: Body) -> Body:
+        log = self.logs.get((topic, part["partition"]))
+        at = part["fetchOffset"]
+        code = 0
+        if log is None:
+            code, log = errors.UNKNOWN_TOPIC_OR_PARTITION, Partition()
+        elif not log.start <= at <= log.end:
+            code = errors.OFFSET_OUT_OF_RANGE
+        found = b"".join(data for _, end, data in log.log if end > at and data != self.hidden) if not code else b""
+        return {"partitionIndex": part["partition"], "errorCode": code, "highWatermark": log.end,
+                "lastStableOffset": log.end, "logStartOffset": log.start, "abortedTransactions": None,
+                "preferredReadReplica": -1, "records": found}  # fmt: skip
+
+    def _ListOffsets(self, body: Body) -> Body:
+        def listed(topic: str, part: Body) -> Body:
+            log = self.logs.get((topic, part["partitionIndex"]))
+            code = 0 if log is not None else errors.UNKNOWN_TOPIC_OR_PARTITION
+            told = {"partitionIndex": part["partitionIndex"], "errorCode": code, "timestamp": -1, "offset": -1}
+            if log is not None:
+                told["offset"] = log.start if part["timestamp"] == names.START_OF_LOG else log.end
+            return told
+
+        return {"topics": [
+            {"name": topic["name"], "partitions": [listed(topic["name"], part) for part in topic["partitions"]]}
+            for topic in body["topics"]
+        ]}  # fmt: skip
+
+    def _JoinGroup(self, body: Body) -> Body:
+        code = 0
+        if body["groupId"] in self.no_group:
+            code = errors.GROUP_AUTHORIZATION_FAILED
+        elif body["sessionTimeoutMs"] > self.longest_session_ms:
+            code = errors.INVALID_SESSION_TIMEOUT
+        elif self.members >= self.most_members:
+            code = errors.GROUP_MAX_SIZE_REACHED
+        if code:
+            return {"errorCode": code, "generationId": -1, "protocolName": "", "leader": "", "memberId": "",
+                    "members": []}  # fmt: skip
+        self.members += 1
+        member = f"member-of-{self.cluster}-{self.members}"
+        metadata = body["protocols"][0]["metadata"]
+        return {"errorCode": 0, "generationId": self.members, "protocolName": "range", "leader": member,
+                "memberId": member, "members": [{"memberId": member, "metadata": metadata}]}  # fmt: skip
+
+    def _SyncGroup(self, body: Body) -> Body:
+        mine = [one["assignment"] for one in body["assignments"] if one["memberId"] == body["memberId"]]
+        return {"errorCode": 0 if mine else errors.UNKNOWN_MEMBER_ID, "assignment": mine[0] if mine else b""}
+
+    def _Heartbeat(self, body: Body) -> Body:
+        return {"errorCode": 0 if body["memberId"] else errors.UNKNOWN_MEMBER_ID}
+
+    _LeaveGroup = _Heartbeat
+
+    def _OffsetCommit(self, body: Body) -> Body:
+        topics = []
+        for topic in body["topics"]:
+            for part in topic["partitions"]:
+                self.commits[topic["name"], part["partitionIndex"]] = part["committedOffset"]
+            parts = [{"partitionIndex": part["partitionIndex"], "errorCode": 0} for part in topic["partitions"]]
+            topics.append({"name": topic["name"], "partitions": parts})
+        return {"topics": topics}
+
+    def _OffsetFetch(self, body: Body) -> Body:
+        return {"errorCode": 0, "topics": [
+            {"name": topic["name"], "partitions": [
+                {"partitionIndex": index, "committedOffset": self.commits.get((topic["name"], index), -1),
+                 "committedLeaderEpoch": -1, "metadata": "", "errorCode": 0}
+                for index in topic["partitionIndexes"]]}
+            for topic in body["topics"]
+        ]}  # fmt: skip
+
+
+def _corrupted(value: Any, code: int) -> Any:
+    """An answer in which every error code is another one."""
+    if isinstance(value, dict):
+        return {name: code if name == "errorCode" else _corrupted(inner, code) for name, inner in value.items()}
+    return [_corrupted(inner, code) for inner in value] if isinstance(value, list) else value
+
+
+class _Link:
+    """A connection to it: answers in order, each after its API's delay."""
+
+    def __init__(self, shop: Shop, receiver: Receiver) -> None:
+        self._shop, self._receiver = shop, receiver
+        self._loop = asyncio.get_running_loop()
+        self._free = 0.0
+        self._closed = False
+
+    def send(self, frame: bytes) -> None:
+        decoded = tree.decode_request(frame[4:], exact=True)
+        assert decoded.body is not None, decoded.reason
+        assert decoded.header is not None
+        key = decoded.api_key
+        answer = self._shop.answer(key, decoded.body)
+        said = encode_response(key, decoded.version, decoded.header["correlationId"], answer)
+        self._free = max(self._free, self._loop.time()) + self._shop.delays.get(key, 0.001)
+        self._loop.call_at(self._free, lambda: None if self._closed else self._receiver.frame(said))
+
+    def backlog(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.call_soon(self._receiver.closed, "closed by the replayer")
+
+
+# --- the capture ---
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+SUBSCRIPTION = struct.pack(">hi", 0, 1) + _string(ORDERS) + struct.pack(">i", -1)
+ASSIGNMENT = struct.pack(">hi", 0, 1) + _string(ORDERS) + struct.pack(">iii", 2, 0, 1) + struct.pack(">i", -1)
+"""Of the consumer protocol, version 0: the topic, and both of its partitions."""
+
+
+def captured() -> list[Captured]:
+    """Forty batches to orders, one of them large, two transactions to payments, and a group that reads the orders."""
+    shop = Shop("10.0.0.9", "shop-1")
+    writer, payer, reader = (Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in (1, 2, 3))
+
+    def say(who: Captured, at: float, key: int, body: Body, client: str) -> Body:
+        version = OFFERS[key][1]
+        answer = shop.answer(key, body)
+        who.said(at, key, version, body, answer, client_id=client)
+        number = len(who.requests)
+        who.requests[-1].row.update(
+            status="answered", latency_us=10_000, correlation_id=number - 1, request_file="shop.pcap",
+            request_packet=number, group_id=body.get("groupId"), transactional_id=body.get("transactionalId"),
+            client_ip=who.connection.partition(":")[0],
+        )  # fmt: skip
+        return answer
+
+    def produce(topic: str, index: int, data: bytes, transaction: str | None = None) -> Body:
+        part = {"index": index, "records": data}
+        return {"transactionalId": transaction, "acks": -1, "timeoutMs": 1000,
+                "topicData": [{"name": topic, "partitionData": [part]}]}  # fmt: skip
+
+    asked = {"topics": [{"name": ORDERS}], "allowAutoTopicCreation": False, "includeClusterAuthorizedOperations": False,
+             "includeTopicAuthorizedOperations": False}  # fmt: skip
+    say(writer, 0.0, names.METADATA, asked, "writer")
+    for number in range(40):
+        values = [f"order {number}.{part}" for part in range(3)] + (["x" * 3000] if number == 7 else [])
+        say(writer, 0.1 + number / 50, names.PRODUCE, produce(ORDERS, number % 2, batch(*values)), "writer")
+
+    say(payer, 0.0, names.FIND_COORDINATOR, {"key": TRANSACTION, "keyType": 1}, "payer")
+    asking = {"transactionalId": TRANSACTION, "transactionTimeoutMs": 60_000}
+    own = say(payer, 0.05, names.INIT_PRODUCER_ID, asking, "payer")
+    mark = {"producerId": own["producerId"], "producerEpoch": own["producerEpoch"]}
+    for number in range(2):
+        at = 0.2 + number / 5
+        added = {"v3AndBelowTransactionalId": TRANSACTION, "v3AndBelowProducerId": mark["producerId"],
+                 "v3AndBelowProducerEpoch": 0, "v3AndBelowTopics": [{"name": PAYMENTS, "partitions": [0]}]}  # fmt: skip
+        say(payer, at, names.ADD_PARTITIONS_TO_TXN, added, "payer")
+        data = bytearray(batch(f"payment {number}", producer=mark["producerId"], transactional=True))
+        batches.set_producer(data, 0, len(data), mark["producerId"], 0, number)
+        say(payer, at + 0.05, names.PRODUCE, produce(PAYMENTS, 0, bytes(data), TRANSACTION), "payer")
+        say(payer, at + 0.1, names.END_TXN, {"transactionalId": TRANSACTION, **mark, "committed": True}, "payer")
+
+    say(reader, 1.0, names.FIND_COORDINATOR, {"key": GROUP, "keyType": 0}, "reader")
+    joining = {"groupId": GROUP, "sessionTimeoutMs": 45_000, "rebalanceTimeoutMs": 60_000, "memberId": "",
+               "groupInstanceId": None, "protocolType": "consumer",
+               "protocols": [{"name": "range", "metadata": SUBSCRIPTION}]}  # fmt: skip
+    joined = say(reader, 1.1, names.JOIN_GROUP, joining, "reader")
+    member = {"groupId": GROUP, "generationId": joined["generationId"], "memberId": joined["memberId"],
+              "groupInstanceId": None}  # fmt: skip
+    share = [{"memberId": joined["memberId"], "assignment": ASSIGNMENT}]
+    say(reader, 1.2, names.SYNC_GROUP, {**member, "assignments": share}, "reader")
+    wanted = {"groupId": GROUP, "topics": [{"name": ORDERS, "partitionIndexes": [0, 1]}]}
+    say(reader, 1.3, names.OFFSET_FETCH, wanted, "reader")
+    parts = [{"partitionIndex": index, "currentLeaderEpoch": -1, "timestamp": names.START_OF_LOG} for index in (0, 1)]
+    listed = {"replicaId": -1, "isolationLevel": 0, "topics": [{"name": ORDERS, "partitions": parts}]}
+    say(reader, 1.4, names.LIST_OFFSETS, listed, "reader")
+    places = dict.fromkeys((0, 1), 0)
+    for round_ in range(2):
+        fetch = {"replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1 << 20, "isolationLevel": 0,
+                 "sessionId": 0, "sessionEpoch": -1, "forgottenTopicsData": [], "rackId": "", "topics": [
+                     {"topic": ORDERS, "partitions": [
+                         {"partition": index, "currentLeaderEpoch": -1, "fetchOffset": offset, "logStartOffset": -1,
+                          "partitionMaxBytes": 1 << 20} for index, offset in places.items()]}]}  # fmt: skip
+        say(reader, 1.5 + round_ / 5, names.FETCH, fetch, "reader")
+        places = {index: shop.logs[ORDERS, index].end for index in places}
+        commit = {"groupId": GROUP, "generationIdOrMemberEpoch": joined["generationId"], "memberId": joined["memberId"],
+                  "groupInstanceId": None, "topics": [{"name": ORDERS, "partitions": [
+                      {"partitionIndex": index, "committedOffset": offset, "committedLeaderEpoch": -1,
+                       "committedMetadata": ""} for index, offset in places.items()]}]}  # fmt: skip
+        say(reader, 1.6 + round_ / 5, names.OFFSET_COMMIT, commit, "reader")
+    say(reader, 2.0, names.HEARTBEAT, member, "reader")
+    say(reader, 2.1, names.LEAVE_GROUP, {"groupId": GROUP, "memberId": joined["memberId"]}, "reader")
+    return [writer, payer, reader]
+
+
+def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, **options: Any) -> Path:
+    """The capture replayed at a shop; the RUN. What retention and the cleaner do is done before it is audited."""
+    wanted = replace(Options(shop.host, 9092, settings=Settings(speed=speed), audit=False), **options)
+    sessions = [one.session() for one in captured()]
+
+    async def sent_and_audited() -> None:
+        await run.replay(sessions, wanted, shop.dial, out, [])
+        shop.later()
+        await audit.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
+
+    play(sent_and_audited())
+    return out
