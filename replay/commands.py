@@ -29,8 +29,8 @@ from analyzer.options import Reading
 from replay import asked, outcome, run
 from replay.audit import audit
 from replay.diff import junit, page, pairs, text
-from replay.diff.compare import SLOWER as SLOWER_KIND
 from replay.diff.compare import compare, compare_beyond
+from replay.diff.latencies import SLOWER as SLOWER_KIND
 from replay.options import Options
 from replay.plan import renaming, steps
 from replay.plan.cluster import Cluster

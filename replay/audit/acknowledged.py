@@ -44,6 +44,11 @@ class Batch:
     def end(self) -> int:
         return self.base + len(self.found)
 
+    def has(self, inside: int, digest: bytes) -> bool:
+        """Is this its record at that place?"""
+        size = len(digest)
+        return inside < len(self.found) and self.digests[inside * size : (inside + 1) * size] == digest
+
 
 @dataclass(slots=True)
 class Partition:
@@ -56,10 +61,11 @@ class Partition:
     otherwise: Counter[int] = field(default_factory=Counter)
     _bases: array[int] = field(default_factory=lambda: array("q"))
     _sorted: list[Batch] = field(default_factory=list)
+    _beside: dict[int, list[Batch]] = field(default_factory=dict)
 
     def settle(self) -> None:
-        """To be called when all batches are there: of those with the same base offset only the first was stored. One
-        that the captured broker took for the same too is no other one."""
+        """To be called when all batches are there: of those with the same base offset only one was stored. One that the
+        captured broker took for the same too is no other one."""
         first: dict[int, Batch] = {}
         kept = []
         for batch in self.batches:
@@ -69,6 +75,8 @@ class Partition:
             elif before.digests != batch.digests or before.captured != batch.captured:
                 self.again.append(batch)
         self.batches = kept
+        for batch in self.again:
+            self._beside.setdefault(batch.base, []).append(batch)
         self._sorted = sorted(kept, key=lambda batch: batch.base)
         self._bases = array("q", (batch.base for batch in self._sorted))
 
@@ -90,9 +98,12 @@ class Partition:
                 continue
             batch = self._sorted[at]
             inside = record.offset - batch.base
-            size = len(record.digest)
-            if inside >= len(batch.found) or batch.digests[inside * size : (inside + 1) * size] != record.digest:
+            # Of two that were acknowledged at one offset either may be what is stored there.
+            some = (one for one in (batch, *self._beside.get(batch.base, ())) if one.has(inside, record.digest))
+            stored = next(some, None)
+            if stored is None:
                 continue
+            batch = stored
             self.otherwise[record.form] += not batch.found[inside] and _otherwise(batch.form, FORMS[record.form])
             batch.found[inside] = 1
 

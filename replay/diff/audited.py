@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from replay.diff.correspondence import Partition
 from replay.diff.differences import Difference
 from replay.diff.pairs import Pair, RunFacts
 from replay.diff.records import FORMS
 
+MISSING: Final = "acknowledged records missing"
 Where = tuple[str, int]
 Row = Mapping[str, Any]
 
@@ -51,7 +52,7 @@ class Audited:
         for where, row in sorted(self.after.items()):
             key = where[0], str(where[1])
             before = (self.before or {}).get(where, {})
-            for column, kind in (("missing", "acknowledged records missing"), ("out_of_order", "stored out of order")):
+            for column, kind in (("missing", MISSING), ("out_of_order", "stored out of order")):
                 now, then = row[column] or 0, before.get(column) or 0
                 if now <= then:
                     continue

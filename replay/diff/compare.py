@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from analyzer.protocol import errors, names, schema
-from replay.diff import audited, readings, slower
+from analyzer.protocol.topics import topics_of
+from replay.diff import audited, readings
 from replay.diff import noise as noises
 from replay.diff.correspondence import Correspondence, Group, learn
 from replay.diff.differences import Difference, Differences
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
+from replay.diff.latencies import Both, Latencies
 from replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
 
 PARTITIONS: Final = "topics.partitions"
@@ -77,8 +79,6 @@ _JOINING: Final = frozenset((
 """What goes wrong in these, the group's later exchanges follow from."""
 _MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT))
 """What makes a member of a group."""
-SLOWER: Final = "slower"
-"""The kind of difference that an API is which is slower beyond noise."""
 _LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
 """Answered when there is something to say: what was held is not compared."""
 _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
@@ -88,32 +88,37 @@ _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
 @dataclass(slots=True)
 class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
-    `noise`: values that differed in fields that are not compared, by kind; `latencies`: by API, both sides, us;
+    `noise`: values that differed in fields that are not compared, by kind; `measured`: latencies;
     `audit`: of what a target acknowledged, None where nobody looked; `judged`: were latencies, for both sides were sent
-    at one speed? `slower`: by API, what `slower.shift` says; `answers`: how many were compared, by API;
-    `by_broker`: latencies by API and captured broker, where there are several; `shifts`: of quantiles, where noise was
-    `learned`."""
+    at one speed? `answers`: how many were compared, by API; `learned`: was noise?"""
 
     differences: Differences = field(default_factory=Differences)
     audit: audited.Audited | None = None
     judged: bool = True
-    slower: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     compared: int = 0
     same: int = 0
     expected: int = 0
     unexpected: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     noise: Counter[str] = field(default_factory=Counter)
-    latencies: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    measured: Latencies = field(default_factory=Latencies)
     answers: Counter[int] = field(default_factory=Counter)
-    by_broker: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
-    shifts: dict[str, list[noises.Shift]] = field(default_factory=dict)
     learned: bool = False
 
     @property
     def apis(self) -> set[str]:
         """Those that were compared."""
         return set(map(schema.api_name, self.answers))
+
+    @property
+    def latencies(self) -> dict[str, Both]:
+        """By API, both sides, us."""
+        return self.measured.by_api
+
+    @property
+    def slower(self) -> dict[str, tuple[float, float, float]]:
+        """By API (or API and broker): there, here, and at least so much more."""
+        return self.measured.slower
 
     @property
     def total(self) -> int:
@@ -129,7 +134,8 @@ def compare(pairs: Sequence[Pair], differences: Differences | None = None) -> Co
 def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair]) -> Comparison:
     """Compare old against new, where `old` is old against old: what differs there differs by itself (`noise`)."""
     before = compare(old)
-    learned = noises.learn(before.differences.groups(), before.answers, {**before.latencies, **before.by_broker})
+    latencies = {**before.measured.by_api, **before.measured.by_broker}
+    learned = noises.learn(before.differences.groups(), before.answers, latencies)
     judged = before.judged
     found = _Comparing(pairs, Comparison(), learned, judged=judged).run()
     explained = learned.explains(found.differences.groups(), found.answers)
@@ -149,7 +155,6 @@ class _Comparing:
         self.place = 0  # of the pair that is compared now
         self.correspondence: Correspondence = learn(pairs)
         self.result = result
-        self.slowest: dict[str, tuple[int, dict[str, Any]]] = {}  # the right's answer that took longest, as `latencies`
         # What has gone wrong, each with the difference that said so first.
         self.failed_groups: dict[str, Difference] = {}
         self.failed_transactions: dict[str, Difference] = {}
@@ -157,7 +162,8 @@ class _Comparing:
         self.failed_parts: dict[tuple[str, int], Difference] = {}
         self.lost_batches: dict[tuple[str, int, int], Difference] = {}
         self.failed_topics: dict[str, Difference] = {}
-        self.other_counts: dict[str, Difference] = {}  # topics with more partitions on the right
+        self.stored_once: dict[tuple[str, int], Difference] = {}
+        self.other_counts: dict[str, Difference] = {}  # topics with another number of partitions
 
     def run(self) -> Comparison:
         for place, pair in enumerate(self.pairs):
@@ -172,8 +178,16 @@ class _Comparing:
         self.result.differences.take(self._slower())
         audit = self.result.audit = audited.of(self.runs)
         if audit is not None:
-            self._take(audit.differences(self.correspondence.partitions, self.pairs))
+            found = audit.differences(self.correspondence.partitions, self.pairs)
+            self._take(map(self._audited, found))
         return self.result
+
+    def _audited(self, difference: Difference) -> Difference:
+        """It, with what it follows from: of two batches that were acknowledged at one offset one is missing."""
+        cause = self.stored_once.get((difference.key[0], int(difference.key[1])))
+        if cause is None or difference.kind != audited.MISSING:
+            return difference
+        return dataclasses.replace(difference, rule="consequence", cause=cause)
 
     def _take(self, differences: Iterable[Difference]) -> None:
         self.result.differences.take(map(self._without_noise, differences))
@@ -238,20 +252,13 @@ class _Comparing:
         return dataclasses.replace(difference, cause=difference.cause or self._follows(pair))
 
     def _latency(self, pair: Pair, left: Facts, right: Facts) -> None:
-        if pair.left.latency_us is None or pair.right.latency_us is None or pair.api_key in _WAITS_FOR_OTHERS:
+        if pair.api_key in _WAITS_FOR_OTHERS:
             return
         if pair.api_key == names.FETCH and not all(_has_records(side) for side in (left, right)):
             return  # waited for records: the latency of a producer
         if pair.api_key in _LONG_POLLS and pair.row.get("cause") == "hold":
             return
-        api = schema.api_name(pair.api_key)
-        broker = str(pair.row["connection"]).partition("-")[2].partition("#")[0]
-        for name, kept in ((api, self.result.latencies), (f"{api} at {broker}", self.result.by_broker)):
-            slowest = self.slowest.get(name, (-1, pair.row))
-            self.slowest[name] = max(slowest, (pair.right.latency_us, pair.row), key=lambda each: each[0])
-            both = kept.setdefault(name, ([], []))
-            both[0].append(pair.left.latency_us)
-            both[1].append(pair.right.latency_us)
+        self.result.measured.add(pair)
 
     def _facts(self, pair: Pair, left: Facts, right: Facts, common: frozenset[str]) -> Iterator[Difference]:
         absent: set[Place] = set()
@@ -308,24 +315,34 @@ class _Comparing:
                 rule = "other_topics"
             elif not on_left:
                 rule = "seeded"
+        elif pair.api_key == names.METADATA and place.path == PARTITIONS and self._counts_differ(place.key[0], on_left):
+            return self._partitions(pair, place, on_left)
         elif pair.api_key == names.METADATA and not on_left:
-            left, right = self.correspondence.counts.get(place.key[0], (0, 0)) if place.path == PARTITIONS else (0, 0)
-            if left < right:
-                return self._partitions(pair, place, left, right)
             rule = "seeded"
+        elif on_left and place.key and place.key[0] in self.other_counts:
+            # What is for a partition that is not there is not sent.
+            cause = self.other_counts[place.key[0]]
+            return Difference(pair.row, place.path, "missing", "there", "missing", place.key, "consequence", cause)
         states = ("there", "missing") if on_left else ("missing", "there")
         kinds = "missing" if on_left else "extra"
         return Difference(pair.row, place.path, kinds, *states, place.key, rule)
 
-    def _partitions(self, pair: Pair, place: Place, left: int, right: int) -> Difference:
-        """A topic of the right has partitions that it never has on the left: told once."""
+    def _counts_differ(self, topic: str, fewer: bool) -> bool:
+        """Has a topic on the right never as many partitions as on the left, or (not `fewer`) more than ever there?"""
+        left, right = self.correspondence.counts.get(topic, (0, 0))
+        return 0 < right < left if fewer else left < right
+
+    def _partitions(self, pair: Pair, place: Place, fewer: bool) -> Difference:
+        """A topic has partitions on one side that it never has on the other: told once."""
         topic = place.key[0]
+        left, right = self.correspondence.counts[topic]
         known = self.other_counts.get(topic)
         if known is not None:
-            return Difference(pair.row, place.path, "extra", "missing", "there", place.key, "consequence", known)
-        told = Difference(pair.row, place.path, "another number of partitions", str(left), str(right), (topic,))
-        self.other_counts[topic] = told
-        return told
+            told = ("missing", "there", "missing") if fewer else ("extra", "missing", "there")
+            return Difference(pair.row, place.path, *told, place.key, "consequence", known)
+        other = Difference(pair.row, place.path, "another number of partitions", str(left), str(right), (topic,))
+        self.other_counts[topic] = other
+        return other
 
     def _value(self, pair: Pair, place: Place, kind: Kind, left: Any, right: Any) -> Difference | None:
         rule: str | None = None
@@ -443,12 +460,16 @@ class _Comparing:
 
     def _follows(self, pair: Pair, error: int | None = None) -> Difference | None:
         """What went wrong before, and has been reported, that what goes wrong here follows from."""
+        if pair.right.rule == "partition_absent":
+            asked = (topic for _, topic in topics_of(pair.api_key, pair.left.asked() or {}))
+            told = (self.other_counts.get(self.correspondence.left.of(topic)) for topic in asked)
+            return next(filter(None, told), None)
         row = pair.row
         group, transaction = row.get("group_id"), row.get("transactional_id")
         if group in self.failed_groups and pair.api_key in _GROUP_APIS:
-            return self.failed_groups[group] if error is None or error in _GROUP_ERRORS else None
+            return _behind(self.failed_groups[group], error, _GROUP_ERRORS)
         if transaction in self.failed_transactions and pair.api_key in _TRANSACTION_APIS:
-            return self.failed_transactions[transaction] if error is None or error in _TRANSACTION_ERRORS else None
+            return _behind(self.failed_transactions[transaction], error, _TRANSACTION_ERRORS)
         if pair.api_key == names.PRODUCE and (error is None or error in _LOST_BATCH_ERRORS | _TRANSACTION_ERRORS):
             for batch in self.correspondence.batches_of(pair):
                 cause = self.lost_batches.get(batch) or self.failed_producers.get(batch[2])
@@ -463,6 +484,11 @@ class _Comparing:
         row, cause = pair.row, self._caused(pair, difference).root
         if pair.api_key == names.METADATA and difference.kind == "error appeared" and difference.path == TOPIC_ERROR:
             self.failed_topics.setdefault(difference.key[0], cause)
+        if pair.api_key == names.FIND_COORDINATOR and difference.kind == "error appeared":
+            of = self.failed_groups, self.failed_transactions
+            kind = (pair.left.asked() or {}).get("keyType", names.GROUP_COORDINATOR)
+            if difference.key and kind in (names.GROUP_COORDINATOR, names.TRANSACTION_COORDINATOR):
+                of[kind].setdefault(difference.key[0], cause)
         if pair.api_key in _JOINING and row.get("group_id"):
             self.failed_groups.setdefault(row["group_id"], cause)
         if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):
@@ -490,49 +516,25 @@ class _Comparing:
             for batch in partition.batches:
                 where = str(batch.left), str(batch.right), (partition.topic, str(partition.index))
                 if batch.right in seen and seen[batch.right] != batch.left:
-                    yield Difference(self.pairs[batch.place].row, "(records)", "batch stored once for two", *where)
+                    told = Difference(self.pairs[batch.place].row, "(records)", "batch stored once for two", *where)
+                    self.stored_once.setdefault((partition.topic, partition.index), told)
+                    yield told
                 seen[batch.right] = batch.left
                 before = last.get(batch.producer)
                 turned = before is not None and (before[0] < batch.left) != (before[1] < batch.right)
-                if before is not None and turned and before[0] != batch.left:
+                once = before is None or before[0] == batch.left or before[1] == batch.right
+                if turned and not once:
                     row = self.pairs[batch.place].row
                     yield Difference(row, "(records)", "batch out of its producer's order", *where)
                 last[batch.producer] = batch.left, batch.right
 
     def _slower(self) -> Iterator[Difference]:
-        """APIs that are slower beyond noise, else those that are at one of several brokers. What was sent faster than
-        captured, or at another speed than the other side, met another load, and is not judged."""
-        result = self.result
+        """APIs that are slower beyond noise. What was sent faster than captured, or at another speed than the other
+        side, met another load, and is not judged."""
         speeds = {run.speed for run in self.runs} | ({1.0} if len(self.runs) == 1 else set())
-        result.judged = len(speeds) <= 1 and self.judged
-        if len({name.partition(" at ")[2] for name in result.by_broker}) < 2:
-            result.by_broker = {}
-        if not result.judged:
-            return
-        every = {**result.latencies, **result.by_broker}
-        if self.noise is not None:
-            result.shifts = self.noise.shifts(every)
-        for name, both in sorted(every.items()):  # an API comes before its brokers
-            api, _, broker = name.partition(" at ")
-            told = None if broker and api in result.slower else self._shifted(name, *both)
-            if told is not None:
-                row = {**self.slowest[name][1], "api_version": None}
-                yield Difference(row, "(latency)", SLOWER, *told, (broker,) if broker else ())
-
-    def _shifted(self, name: str, left: list[int], right: list[int]) -> tuple[str, str] | None:
-        """What there is to say of latencies that are slower beyond noise: there, and here."""
-        if self.noise is None:
-            found = slower.shift(left, right)
-            what = "median"
-        else:
-            one = next((each for each in self.result.shifts.get(name, ()) if each.slower), None)
-            found = (one.before, one.before + one.shift, one.low) if one is not None else None
-            what = one.quantile if one is not None else ""
-        if found is None:
-            return None
-        self.result.slower[name] = found
-        there, here, least = (f"{each / 1000:.1f} ms" for each in found)
-        return f"{what} {there}", f"{what} {here}, at least {least} more"
+        self.result.judged = len(speeds) <= 1 and self.judged
+        if self.result.judged:
+            yield from self.result.measured.judged(self.noise)
 
     def _group(self, group: Group) -> Iterator[Difference]:
         """Which partitions were assigned to the members together."""
@@ -546,6 +548,12 @@ class _Comparing:
             )
         if right.doubled and not left.doubled:
             yield Difference(group.row, "(group)", "partition of two members", "none", _listing(right.doubled), key)
+
+
+def _behind(cause: Difference, error: int | None, following: frozenset[int]) -> Difference | None:
+    """A cause, where an error can follow from it: one of these, or what already FindCoordinator had said."""
+    told = cause.row["api_key"] == names.FIND_COORDINATOR and error is not None and errors.label(error) == cause.right
+    return cause if error is None or error in following or told else None
 
 
 def _inside(place: Place, outer: Place) -> bool:

@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 
 from analyzer.escapes import printable
 from analyzer.protocol import schema
-from replay.diff.compare import SLOWER, Comparison
+from replay.diff.compare import Comparison
 from replay.diff.differences import Grouped, grouped
+from replay.diff.latencies import SLOWER
 from replay.diff.text import group_lines, verdict
 
 _SUITE: Final = "kwire diff"

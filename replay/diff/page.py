@@ -194,7 +194,7 @@ def _latencies(comparison: Comparison, sides: tuple[str, str]) -> Iterator[str]:
 
 def _of(comparison: Comparison, api: str) -> dict[str, Sequence[noise.Shift]]:
     """The shifts of an API, and of it at each of several brokers."""
-    return {name: some for name, some in comparison.shifts.items() if name.partition(" at ")[0] == api}
+    return {name: some for name, some in comparison.measured.shifts.items() if name.partition(" at ")[0] == api}
 
 
 def _histogram(left: Sequence[int], right: Sequence[int]) -> str:

@@ -100,6 +100,11 @@ _OF_MEMBERS: Final = frozenset((
     names.SHARE_GROUP_HEARTBEAT, names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE,
 ))  # fmt: skip
 """What only members of groups say: where there are no such groups, what they did is not done."""
+_OF_DATA: Final = frozenset((
+    names.PRODUCE, names.FETCH, names.OFFSET_COMMIT, names.OFFSET_FETCH, names.INIT_PRODUCER_ID,
+    names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT,
+))  # fmt: skip
+"""What writes and reads records and offsets: where it is not served, records are not there, or never committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +165,9 @@ def of_apis(
 
 def against_capture(replayed: Side, api_key: int) -> Side:
     """A replay's side where the other one is the capture: what was skipped says nothing of the target, unless it was
-    skipped because of what the target had answered, or because it does not know such groups."""
-    lacks_groups = replayed.rule in _TARGET_LACKS and api_key in _OF_MEMBERS
-    if replayed.state == "skipped" and replayed.rule not in _TARGET_GAVE_NOTHING and not lacks_groups:
+    skipped because of what the target had answered, or because it does not serve what clients need."""
+    lacks = replayed.rule in _TARGET_LACKS and api_key in _OF_MEMBERS | _OF_DATA
+    if replayed.state == "skipped" and replayed.rule not in _TARGET_GAVE_NOTHING and not lacks:
         return dataclasses.replace(replayed, state="not_planned")
     return replayed
 

@@ -36,7 +36,8 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
         "slower": sorted(comparison.slower),
         "noise_learned": comparison.learned,
         "shifts": {
-            api: {one.quantile: one.as_dict() for one in some} for api, some in sorted(comparison.shifts.items())
+            api: {one.quantile: one.as_dict() for one in some}
+            for api, some in sorted(comparison.measured.shifts.items())
         },
         "noise": dict(sorted(comparison.noise.items())),
         "latency_us": {
@@ -219,7 +220,7 @@ def _latency_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:
         lines.append(f"  {api:<24}{right['count']:>9}{figures}{'  slower' if api in comparison.slower else ''}")
     if not comparison.judged:
         lines.append(f"  not judged: {sides[1]} was sent at another speed than {sides[0]}")
-    if comparison.shifts:
+    if comparison.measured.shifts:
         lines += ["", f"  shift of quantiles, {noise.CONFIDENCE:.0%} intervals, and what old differs from old"]
-        lines += noise.lines(comparison.shifts)
+        lines += noise.lines(comparison.measured.shifts)
     return lines

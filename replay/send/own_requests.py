@@ -123,6 +123,10 @@ class Asker:
 
     # --- asking ---
 
+    def offers(self, api_key: int) -> bool:
+        """Does the target offer it?"""
+        return api_key in self._offers
+
     async def _ask(self, api_key: int, version: int, body: Body, node: int | None = None) -> Body:
         """Ask on the control connection; a node of several is asked apart."""
         if node is not None and len(self._topology.nodes) > 1:

@@ -110,6 +110,8 @@ class Preparation:
         if producers.given(captured) is not None:
             return
         error = producers.refused(captured)
+        if not self.asker.offers(names.INIT_PRODUCER_ID):
+            raise Skipped("no_producer", "the target does not offer InitProducerId")
         if error is None:
             given = await self.asker.producer(transactional_id)
             if isinstance(given, Producer):

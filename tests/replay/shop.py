@@ -11,6 +11,7 @@ import asyncio
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from replay import run
 from replay.audit import audit
 from replay.options import Options
 from replay.plan import batches
+from replay.plan.sessions import Session
 from replay.send.link import Receiver
 from replay.send.settings import Settings
 from tests.replay.conversation import Captured, play
@@ -56,8 +58,8 @@ class Shop:
     """A cluster of one node. `no_write`: topics that nobody may write; `no_group`, `no_transaction`: ids that nobody
     may use; `partitions`: of the topic orders; `deletes`: the first batch of each partition is gone `later`;
     `compacts`: the second one; `appends`: message.timestamp.type=LogAppendTime; `lacks`: APIs; `says`: the error in all
-    answers, by API; `delays`: seconds by API; `swallows`, `doubles`: the number of a batch (from 1) that something in
-    between acknowledges and drops, or sends twice; `hides`: of one that a reader is never given."""
+    answers, by API; `delays`: seconds by API; `swallows`, `doubles`, `hides`: the number of a batch of orders (from 1)
+    that something in between acknowledges and drops, sends twice, or keeps from readers until `later`."""
 
     host: str = "target"
     cluster: str = "shop-2"
@@ -180,16 +182,16 @@ class Shop:
         mark = one.producer_id, one.base_sequence
         if one.base_sequence >= 0 and mark in log.taken:
             return told(0, log.taken[mark])
-        self.produced += 1
+        self.produced += topic == ORDERS
         base = log.end
         made = bytearray(records)
         if self.appends:
             struct.pack_into(">h", made, 21, one.attributes | _APPENDED)
-        if self.produced == self.swallows:
+        if topic == ORDERS and self.produced == self.swallows:
             return told(0, base)
-        for _ in range(2 if self.produced == self.doubles else 1):
+        for _ in range(2 if topic == ORDERS and self.produced == self.doubles else 1):
             self._append(log, made)
-        if self.produced == self.hides:
+        if topic == ORDERS and self.produced == self.hides:
             self.hidden = log.log[-1][2]
         log.taken[mark] = base
         return told(0, base, 1_700_000_000_000 if self.appends else -1)
@@ -202,7 +204,8 @@ class Shop:
         log.log.append((base, base + one.last_offset_delta + 1, bytes(made)))
 
     def later(self) -> None:
-        """What retention and the cleaner do in the meantime."""
+        """What retention and the cleaner do in the meantime; who reads now is told everything."""
+        self.hidden = b""
         for log in self.logs.values():
             if self.deletes and log.log:
                 log.start = log.log[0][1]
@@ -347,7 +350,8 @@ def captured() -> list[Captured]:
         number = len(who.requests)
         who.requests[-1].row.update(
             status="answered", latency_us=10_000, correlation_id=number - 1, request_file="shop.pcap",
-            request_packet=number, group_id=body.get("groupId"), transactional_id=body.get("transactionalId"),
+            request_packet=number, group_id=body.get("groupId"),
+            transactional_id=body.get("transactionalId") or body.get("v3AndBelowTransactionalId"),
             client_ip=who.connection.partition(":")[0],
         )  # fmt: skip
         return answer
@@ -411,13 +415,16 @@ def captured() -> list[Captured]:
     return [writer, payer, reader]
 
 
+@cache
+def _sessions() -> tuple[Session, ...]:
+    return tuple(one.session() for one in captured())
+
+
 def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, **options: Any) -> Path:
     """The capture replayed at a shop; the RUN. What retention and the cleaner do is done before it is audited."""
     wanted = replace(Options(shop.host, 9092, settings=Settings(speed=speed), audit=False), **options)
-    sessions = [one.session() for one in captured()]
-
     async def sent_and_audited() -> None:
-        await run.replay(sessions, wanted, shop.dial, out, [])
+        await run.replay(_sessions(), wanted, shop.dial, out, [])
         shop.later()
         await audit.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
 

@@ -288,9 +288,14 @@ def test_topics_are_told_by_name_not_by_place_or_id() -> None:
     assert found(metadata(left, right, [{"name": "a"}, {"name": "b"}])) == []
 
 
-def test_a_partition_that_is_missing_is_told_once() -> None:
-    one = metadata([topic("orders", 3)], [topic("orders", 2)], [{"name": "orders"}])
-    assert found(one) == [(UNEXPECTED, "topics.partitions", "missing")]
+def test_partitions_that_are_missing_are_told_once() -> None:
+    some = [metadata([topic("orders", 4)], [topic("orders", 2)], [{"name": "orders"}]) for _ in range(2)]
+    assert found(*some) == [
+        (UNEXPECTED, "topics.partitions", "another number of partitions"),
+        *[("consequence", "topics.partitions", "missing")] * 3,
+    ]
+    (told, *_) = grouped(compare(some).differences)
+    assert (told.examples[0].left, told.examples[0].right, told.examples[0].key) == ("4", "2", ("orders",))
 
 
 def test_more_partitions_than_the_captured_topic_ever_has_are_told_once() -> None:

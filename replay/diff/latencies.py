@@ -1,0 +1,76 @@
+"""Latencies of both sides by API, and by API and captured broker, and which of them are slower beyond noise.
+
+In: pairs whose latencies are the broker's own. Out: a difference for each API that is slower, else for each broker at
+which it is. Pure. A name is an API's, or `API at HOST:PORT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from analyzer.protocol import schema
+from replay.diff import slower
+from replay.diff.differences import Difference
+from replay.diff.noise import Noise, Shift
+from replay.diff.pairs import Pair
+
+SLOWER: Final = "slower"
+"""The kind of difference that an API is which is slower beyond noise."""
+Both = tuple[list[int], list[int]]
+_AT: Final = " at "
+
+
+@dataclass(slots=True)
+class Latencies:
+    """us, both sides, by name. `by_broker`: once `judged`, only where there are several brokers; `slower`: (there,
+    here, at least so much more); `shifts`: of quantiles, where noise was learned."""
+
+    by_api: dict[str, Both] = field(default_factory=dict)
+    by_broker: dict[str, Both] = field(default_factory=dict)
+    slower: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    shifts: dict[str, list[Shift]] = field(default_factory=dict)
+    _slowest: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+
+    def add(self, pair: Pair) -> None:
+        """Take those of one more exchange that was answered on both sides."""
+        before, after = pair.left.latency_us, pair.right.latency_us
+        if before is None or after is None:
+            return
+        api = schema.api_name(pair.api_key)
+        broker = str(pair.row["connection"]).partition("-")[2].partition("#")[0]
+        for name, kept in ((api, self.by_api), (f"{api}{_AT}{broker}", self.by_broker)):
+            slowest = self._slowest.get(name, (-1, pair.row))
+            self._slowest[name] = max(slowest, (after, pair.row), key=lambda each: each[0])
+            left, right = kept.setdefault(name, ([], []))
+            left.append(before)
+            right.append(after)
+
+    def judged(self, noise: Noise | None) -> Iterator[Difference]:
+        """What is slower, with the exchange that took longest."""
+        if len({name.partition(_AT)[2] for name in self.by_broker}) < 2:
+            self.by_broker.clear()
+        every = {**self.by_api, **self.by_broker}
+        if noise is not None:
+            self.shifts = noise.shifts(every)
+        for name, both in sorted(every.items()):  # an API comes before its brokers
+            api, _, broker = name.partition(_AT)
+            told = None if broker and api in self.slower else self._told(name, both, noise)
+            if told is not None:
+                row = {**self._slowest[name][1], "api_version": None}
+                yield Difference(row, "(latency)", SLOWER, *told, (broker,) if broker else ())
+
+    def _told(self, name: str, both: Both, noise: Noise | None) -> tuple[str, str] | None:
+        """What there is to say of latencies that are slower: there, and here."""
+        if noise is None:
+            found, what = slower.shift(*both), "median"
+        else:
+            one = next((each for each in self.shifts.get(name, ()) if each.slower), None)
+            found = (one.before, one.before + one.shift, one.low) if one is not None else None
+            what = one.quantile if one is not None else ""
+        if found is None:
+            return None
+        self.slower[name] = found
+        there, here, least = (f"{each / 1000:.1f} ms" for each in found)
+        return f"{what} {there}", f"{what} {here}, at least {least} more"

@@ -1,0 +1,149 @@
+"""Targets with one thing wrong: the first line of `kwire diff` names it, and whatever else differs follows from it.
+The same capture each time, of a shop that is well (`shop.py`), in memory and in a time of its own.
+
+What only a real broker does is in test_regressions and test_audited; here is what its answers, and its logs, look like.
+
+Proves: replay/diff/latencies.py, and `kwire diff` from the target's answers to its first line
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.protocol import errors, names
+from replay import run
+from replay.diff import pairs, text
+from replay.diff.compare import Comparison, compare
+from replay.diff.differences import grouped
+from replay.remap.retry import Limits
+from replay.send.settings import Settings
+from tests.replay.shop import GROUP, PAYMENTS, TRANSACTION, Shop, replayed_at
+
+SIDES = ("captured", "replayed")
+
+
+def said(found: Comparison) -> str:
+    return text.as_text(found, SIDES).splitlines()[0].removeprefix("verdict: ")
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return replayed_at(Shop(), tmp_path_factory.mktemp("healthy") / "run")
+
+
+def test_nothing_is_wrong(healthy: Path) -> None:
+    found = compare(pairs.from_run(healthy))
+    assert (said(found), list(found.differences)) == ("same", [])
+
+
+BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
+    "smaller message.max.bytes": (
+        Shop(largest=2000), {},
+        "1 unexpected difference: Produce v8 error appeared MESSAGE_TOO_LARGE (10) (orders/1); 1 more follows from it",
+    ),
+    "no right to write a topic": (
+        Shop(no_write=frozenset((PAYMENTS,))), {},
+        "2 unexpected differences: Produce v8 error appeared TOPIC_AUTHORIZATION_FAILED (29) (payments/0)",
+    ),
+    "no right to a group": (
+        Shop(no_group=frozenset((GROUP,))), {},
+        "1 unexpected difference: FindCoordinator v2 error appeared GROUP_AUTHORIZATION_FAILED (30) (billing); "
+        "6 more follow from it",
+    ),
+    "no right to a transactional id": (
+        Shop(no_transaction=frozenset((TRANSACTION,))), {},
+        "1 unexpected difference: FindCoordinator v2 error appeared TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) (pay-1);"
+        " 7 more follow from it",
+    ),
+    "fewer partitions": (
+        Shop(partitions=1), {"partial": True},
+        "1 unexpected difference: Metadata v9 another number of partitions 1 (orders); 3 more follow from it",
+    ),
+    "retention": (
+        Shop(deletes=True), {},
+        "3 unexpected differences: Produce v8 acknowledged records missing (orders/0)",
+    ),
+    "compaction": (
+        Shop(compacts=True), {},
+        "2 unexpected differences: Produce v8 acknowledged records missing (orders/0)",
+    ),
+    "another timestamp type": (
+        Shop(appends=True), {},
+        "3 unexpected differences: Fetch v11 stored with another timestamp type (orders/0) and 1 more kind",
+    ),
+    "too few replicas in sync": (
+        Shop(in_sync=False), {"settings": Settings(speed=None, limits=Limits(errors=0.1))},
+        "42 unexpected differences: Produce v8 error appeared NOT_ENOUGH_REPLICAS (19) (orders/0); "
+        "2 more follow from it",
+    ),
+    "a shorter transaction timeout": (
+        Shop(longest_transaction_ms=5000), {},
+        "1 unexpected difference: InitProducerId v1 error appeared INVALID_TRANSACTION_TIMEOUT (50); "
+        "6 more follow from it",
+    ),
+    "a shorter session timeout": (
+        Shop(longest_session_ms=30_000), {},
+        "1 unexpected difference: JoinGroup v5 error appeared INVALID_SESSION_TIMEOUT (26); 5 more follow from it",
+    ),
+    "a smaller group": (
+        Shop(most_members=0), {},
+        "1 unexpected difference: JoinGroup v5 error appeared GROUP_MAX_SIZE_REACHED (81); 5 more follow from it",
+    ),
+    "no groups": (
+        Shop(lacks=frozenset((names.JOIN_GROUP,))), {},
+        "1 unexpected difference: JoinGroup v5 state skipped (target_lacks_api); 5 more follow from it",
+    ),
+    "no transactions": (
+        Shop(lacks=frozenset((names.INIT_PRODUCER_ID,))), {},
+        "1 unexpected difference: InitProducerId v1 state skipped (target_lacks_api); 6 more follow from it",
+    ),
+    "transactions that nobody can end": (
+        Shop(lacks=frozenset((names.END_TXN,))), {},
+        "1 unexpected difference: EndTxn v1 state skipped (target_lacks_api); 1 more follows from it",
+    ),
+    "a proxy that corrupts an error code": (
+        Shop(says={names.HEARTBEAT: errors.INVALID_REQUEST}), {},
+        "1 unexpected difference: Heartbeat v3 error appeared INVALID_REQUEST (42)",
+    ),
+    "a proxy that delays an API": (
+        Shop(delays={names.PRODUCE: 0.3}), {"speed": 1.0},
+        "1 unexpected difference: Produce slower median 300.0 ms, at least 290.0 ms more",
+    ),
+    "a proxy that acknowledges a batch and drops it": (
+        Shop(swallows=6), {},
+        "1 unexpected difference: Produce v8 batch stored once for two 6 (orders/1); 1 more follows from it",
+    ),
+    "a proxy that drops records which a reader gets": (
+        Shop(hides=5), {},
+        "3 unexpected differences: Fetch v11 record missing (orders/0)",
+    ),
+    "a proxy that sends a batch twice": (
+        Shop(doubles=5), {},
+        "1 unexpected difference: Fetch v11 record extra 3 records (orders/0)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path: Path) -> None:
+    shop, options, line = BROKEN[what]
+    broken = replayed_at(shop, tmp_path / "run", **options)
+    found = compare(pairs.from_run(broken))
+    assert said(found) == line
+    if "speed" in options:
+        return  # the healthy one was sent at another
+    # Against a replay at a healthy target it is the same cause.
+    beyond = compare(pairs.from_runs(healthy, broken))
+    first, second = (
+        [(one.api_key, one.path, one.kind, one.right) for one in grouped(each.differences) if one.unexpected]
+        for each in (found, beyond)
+    )
+    assert second == first
+
+
+def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:
+    with pytest.raises(run.TooFewPartitions, match="orders has 1 partitions, the captured one 2"):
+        replayed_at(Shop(partitions=1), tmp_path / "run")
