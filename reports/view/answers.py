@@ -68,14 +68,14 @@ def answered(view: View, what: str, query: Query) -> Answer:
     """The answer to one call. Never raises for what is asked."""
     call = CALLS.get(what)
     if call is None:
-        return _wrong(404, Wrong(f"no such call: {what}", "API.md lists them"))
+        return refusal(404, Wrong(f"no such call: {what}", "API.md lists them"))
     began = time.perf_counter()
     try:
         found = call(_within(view, query), query)
     except Problem as problem:
-        return _wrong(400, problem)
+        return refusal(400, problem)
     except GivenUp:
-        return _wrong(503, Wrong("nobody waits for this answer"))
+        return refusal(503, Wrong("nobody waits for this answer"))
     answer = found if isinstance(found, Answer) else Answer(200, _json(found))
     answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"
     return answer
@@ -97,11 +97,12 @@ def kept(view: View, content: bytes) -> Answer:
     try:
         view.notes.become(content)
     except Problem as problem:
-        return _wrong(400, problem)
+        return refusal(400, problem)
     return Answer(200, _json(view.notes.told()))
 
 
-def _wrong(status: int, problem: Problem) -> Answer:
+def refusal(status: int, problem: Problem) -> Answer:
+    """An answer that says what is wrong."""
     told: dict[str, Any] = {"message": str(problem), "hint": problem.hint}
     if isinstance(problem, Wrong) and problem.place is not None:
         told |= {"start": problem.place[0], "length": problem.place[1]}

@@ -17,9 +17,18 @@ import stat
 import sys
 import threading
 from types import FrameType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from analyzer.failure import Failure
+from captures.problems import Problem
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from reports.view.stage import Stage
+
+SWITCH_SECONDS: Final = 0.001
+"""A thread that computes lets another one in after this time."""
 
 LEAST_TOKEN: Final = 16
 """Characters of a token in a file: fewer could be guessed."""
@@ -55,10 +64,6 @@ def view(options: argparse.Namespace) -> int:
         address = f"http://{name}:{port}/" + ("" if token is not None else f"?token={door.token}")
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
-        count, more = stage.shown().tables.columns.n, "" if stage.done else " (the first; more are being read)"
-        sys.stderr.write(f"kwire: {count:,} exchanges{more} at the address above; Ctrl-C ends\n")
-        # The first filter would wait for the grammar.
-        threading.Thread(target=stage.shown().tables.parse, args=("api == Fetch",), daemon=True).start()
         if not local:
             sys.stderr.write("note: the page is not encrypted on its way; a tunnel (ssh -L) is\n")
         if options.open and token is None:
@@ -67,8 +72,27 @@ def view(options: argparse.Namespace) -> int:
             application(stage, door), log_level="critical", lifespan="off", server_header=False, access_log=False,
             timeout_graceful_shutdown=1, ws="none",
         )  # fmt: skip
-        uvicorn.Server(config).run(sockets=[listening])
+        # The page comes while the first exchanges are looked for; the analysis must not hold back its answers.
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH_SECONDS)
+        server = uvicorn.Server(config)
+        threading.Thread(target=_said, args=(stage, server), daemon=True).start()
+        server.run(sockets=[listening])
+        if stage.view is None and stage.failure is not None:
+            raise stage.failure
     return 0
+
+
+def _said(stage: Stage, server: uvicorn.Server) -> None:
+    """Say what is there as soon as it is; where nothing will be, the server ends."""
+    try:
+        view = stage.shown()
+    except Problem:
+        server.should_exit = True
+        return
+    more = "" if stage.done else " (the first; more are being read)"
+    sys.stderr.write(f"kwire: {view.tables.columns.n:,} exchanges{more} at the address above; Ctrl-C ends\n")
+    view.tables.parse("api == Fetch")  # the first filter would wait for the grammar
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

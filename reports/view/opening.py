@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -30,7 +31,8 @@ from analyzer.failure import Failure
 from analyzer.options import Reading
 from analyzer.points import Progress
 from captures.cache import cache_root
-from captures.files import CaptureError, capture_points, urls
+from captures.files import CaptureError, CapturePoint, capture_points, urls
+from captures.packets import Reader
 from captures.problems import Problem
 from reports.output import name_of
 from reports.view import columns, pairing
@@ -42,6 +44,12 @@ from reports.view.tables import Tables
 
 ENDING_SECONDS: Final = 10
 """An analysis that nobody looks at any more is waited for so long: its files are cleared away."""
+
+CHECKED_BYTES: Final = 1 << 16
+"""Of each capture, to see whether it is one."""
+
+SMALL_BYTES: Final = 16 << 20
+"""Captures up to this size are analysed before anybody could look at their first exchanges."""
 
 LIMIT_BYTES: Final = 8 << 30
 """Of all views kept: ten million exchanges take some 1.5 GB. The longest unused go first."""
@@ -59,12 +67,13 @@ def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextli
 
 def begun(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> Stage:
     """The same; captures that were not analysed yet are so in the background, and the stage has their first exchanges
-    as soon as there are some. Raises Problem."""
+    as soon as there are some: it is not waited for where the files begin as captures do. Raises Problem."""
     if _is_dataset(sources, options):
         return Stage.of(_of_dataset(sources[0], options, stack))
     asked = _asked(sources, options, stack)
     if is_dataset(asked.made):
         return Stage.of(asked.view())
+    sure = asked.checked()
     stage = Stage()
     thread = threading.Thread(target=_analyse, args=(asked, stage), daemon=True)
     thread.start()
@@ -74,13 +83,17 @@ def begun(sources: Sequence[str], options: argparse.Namespace, stack: contextlib
         thread.join(ENDING_SECONDS)
 
     stack.callback(end)
-    stage.shown()
+    if not sure:
+        stage.shown()
     return stage
 
 
 def _analyse(asked: _Asked, stage: Stage) -> None:
     growing = Growing(stage, asked.folder, asked.captures, lambda tables, messages: asked.named(tables, messages, True))
     try:
+        if asked.large():
+            growing.peek(asked.points[0], Reading.asked(asked.options))
+            _step_back()
         asked.analyse(growing.progress, growing.seen)
         stage.become(asked.view(), done=True)
     except Ended:
@@ -89,6 +102,13 @@ def _analyse(asked: _Asked, stage: Stage) -> None:
         stage.fail(problem)
     except Exception as failure:  # a page that waits for ever would hide it
         stage.fail(Failure(f"the analysis failed: {failure!r}", "kwire analyze says more"))
+
+
+def _step_back() -> None:
+    """This thread, and those that it starts, give way to who looks at the page: both take all processors there are."""
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
 def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
@@ -118,9 +138,11 @@ def _of_dataset(source: str, options: argparse.Namespace, stack: contextlib.Exit
 
 @dataclass(frozen=True)
 class _Asked:
-    """Captures that are to be viewed: where what is made of them lies, how to read them."""
+    """Captures that are to be viewed: where what is made of them lies, how to read them. `points`: none where they are
+    read once (stdin)."""
 
     sources: Sequence[str]
+    points: Sequence[CapturePoint]
     options: argparse.Namespace
     folder: Path
     captures: Captures | None
@@ -130,6 +152,21 @@ class _Asked:
     def made(self) -> Path:
         """The dataset."""
         return self.folder / "dataset"
+
+    def large(self) -> bool:
+        """Does the analysis take longer than somebody likes to wait for a first look?"""
+        return bool(self.points) and any(urls.is_url(path) or os.path.getsize(path) > SMALL_BYTES
+                                         for path in self.points[0].paths)  # fmt: skip
+
+    def checked(self) -> bool:
+        """Does each capture begin as captures do? False: that cannot be told without reading it twice. Raises
+        CaptureError where one does not."""
+        if not self.points or any(urls.is_url(path) for point in self.points for path in point.paths):
+            return False
+        for point in self.points:
+            with Reader(point, window_bytes=CHECKED_BYTES) as reader:
+                next(reader, None)
+        return True
 
     def analyse(self, progress: Progress | None = None, seen: Callable[[str, pa.Table], None] | None = None) -> None:
         """Make it."""
@@ -154,14 +191,13 @@ class _Asked:
 def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> _Asked:
     how = Reading.asked(options)
     again = "-" not in sources  # stdin is read once
-    if again:
-        capture_points(list(sources), how.rotated)  # what is not there is told at once
+    points = capture_points(list(sources), how.rotated) if again else ()  # what is not there is told at once
     if again and options.cache:
         folder = _folder(options, stack, "captures", *_identity(sources, how))
     else:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
     place = _notes(options, *map(os.path.realpath, sources)) if again else None
-    return _Asked(sources, options, folder, Captures(tuple(sources), how) if again else None, Notes.kept(place))
+    return _Asked(sources, points, options, folder, Captures(tuple(sources), how) if again else None, Notes.kept(place))
 
 
 def _notes(options: argparse.Namespace, *sources: str) -> Path | None:

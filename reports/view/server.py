@@ -24,7 +24,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reports.view.answers import Answer, answered, kept
+from captures.problems import Problem
+from reports.view.answers import Answer, answered, kept, refusal
 from reports.view.counting import asked
 from reports.view.notes import MOST_BYTES
 from reports.view.stage import Stage
@@ -118,8 +119,12 @@ def application(stage: Stage, door: Door) -> ASGIApp:
         what, query, gone = request.path_params["what"], dict(request.query_params), threading.Event()
 
         def answer() -> Answer:
+            try:
+                view = stage.shown()
+            except Problem as problem:  # there is nothing to look at, and never will be
+                return refusal(500, problem)
             with asked(gone):
-                return answered(stage.shown(), what, query)
+                return answered(view, what, query)
 
         watching = asyncio.create_task(_left(request, gone))
         try:

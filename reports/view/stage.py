@@ -1,6 +1,7 @@
 """The view as it stands: of a dataset at once; of a capture, while it is analysed, of its first exchanges, then of all.
 
-In: rows of tables as they are made, and at last the view of all. Out: a `Stage`, whose `view` is always good to ask.
+In: what a capture begins with, rows of tables as they are made, and at last the view of all. Out: a `Stage`, whose
+`view` is always good to ask.
 Rules: a new view comes when there are several times as many rows, so that making them costs a part of the analysis;
 beyond `SHOWN` rows none comes before all is there, so that memory is bounded.
 """
@@ -11,13 +12,17 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from analyzer.bulk.engine import Engine
 from analyzer.dataset import StoredDataset
+from analyzer.options import Reading
+from analyzer.points import Choice, PointTables
+from captures.files import CapturePoint
 from captures.problems import Problem
 from reports.view import columns
 from reports.view.answers import View
@@ -26,6 +31,9 @@ from reports.view.tables import Tables
 
 SHOWN: Final = 1_000_000
 """Exchanges that are shown before all are there."""
+
+PEEKED: Final = 1 << 20
+"""Bytes of a capture that are read at a time for its very first exchanges."""
 
 GROWTH: Final = 4
 """So many times as many rows make a new view."""
@@ -121,6 +129,21 @@ class Growing:
         self._read[name] = read
         self._stage.read = sum(self._read.values())
 
+    def peek(self, point: CapturePoint, how: Reading) -> None:
+        """A view of what a capture begins with: the analysis hands out rows by many thousands, and nobody waits for
+        those. What is wrong with the capture is left to the analysis to say."""
+        with contextlib.suppress(Problem, OSError):
+            engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
+            made = PointTables(engine.merging.names, Choice(records="none"))
+            with contextlib.closing(engine.windows()) as windows:
+                for window in windows:
+                    made.take(window)
+                    if made.rows:
+                        break
+            rows = [table for name, table in made.flush() if name == "exchanges" and len(table)]
+            if rows and not self._stage.ended:
+                self._stage.become(self._made(rows, made.topics.names))
+
     def seen(self, name: str, table: pa.Table) -> None:
         """Rows of a table. Raises Ended."""
         if self._stage.ended:
@@ -134,14 +157,13 @@ class Growing:
         if self._count >= self._next:
             self._next = GROWTH * self._count
             with contextlib.suppress(OSError):  # without room there are no first rows; the dataset will say so
-                self._stage.become(self._made())
+                self._stage.become(self._made(self._rows, dict(self._topics)))
         if self._next > SHOWN:
             self._rows.clear()
 
-    def _made(self) -> View:
+    def _made(self, rows: list[pa.Table], topics: dict[str, str]) -> View:
         place = self._folder / f"first-{self._stage.round}"
-        topics = dict(self._topics)
-        columns.make_of(self._rows, lambda topic: topics.get(topic, topic), place)
+        columns.make_of(rows, lambda topic: topics.get(topic, topic), place)
         dataset = StoredDataset(place, {"captures": [], "coverage": {}, "files": []})
         tables = Tables(dataset, columns.opened(place), topics)
         shutil.rmtree(place, ignore_errors=True)  # what is mapped stays there

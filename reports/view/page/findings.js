@@ -34,7 +34,7 @@ export class Findings {
   show() {
     if (this.asked) return this.asked;
     /** @type {Promise<void>} */
-    const mine = ask("findings").then(({ findings }) => { if (mine === this.asked) this.draw(findings); }).catch((failure) => {
+    const mine = ask("findings").then(({ findings }) => mine === this.asked ? this.draw(findings) : this.show()).catch((failure) => {
       if (mine === this.asked) this.forget(); // to be asked for again
       throw failure;
     });

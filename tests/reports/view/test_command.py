@@ -18,6 +18,7 @@ import pytest
 
 import analyzer
 from analyzer import cli
+from analyzer.failure import Failure
 from reports.view import command, opening
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -79,6 +80,21 @@ def test_what_cannot_be_is_refused_before_anything_is_read(
     assert "alone" in refused(capsys, dataset, TXN)
     assert "go with a CAPTURE" in refused(capsys, dataset, "--port", "9092")
     monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_an_analysis_that_fails_before_there_is_anything_to_look_at_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise Failure("the disk is full", "make room")
+
+    monkeypatch.setattr(opening._Asked, "analyse", full)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["view", str(TXN), "--no-open", "--no-cache"])
+    assert left.value.code == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("http://127.0.0.1:")
+    assert said.err == "kwire: the disk is full\nhint: make room\n"
 
 
 def token(folder: Path, text: str = "a-token-of-my-own-1234") -> Path:

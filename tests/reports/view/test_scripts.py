@@ -49,6 +49,11 @@ def test_the_page_is_light_and_loads_only_itself() -> None:
             assert risky not in text, f"{path.name}: {risky}"
 
 
+def test_the_page_asks_for_all_modules_at_once() -> None:
+    text = (PAGE / "view.html").read_text(encoding="utf-8")
+    assert {*re.findall(r'(?:src|href)="/page/([\w.]+\.js)"', text)} == {path.name for path in PAGE.glob("*.js")}
+
+
 def test_every_name_of_the_api_is_documented() -> None:
     from reports.view.answers import CALLS
 

@@ -73,10 +73,39 @@ def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: py
     assert stage.told()["exchanges"] == 188 >= len(keys)
 
 
+def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "SMALL_BYTES", 0)
+    go_on, real = threading.Event(), _Asked.analyse
+
+    def later(self_: _Asked, *how: Any) -> None:
+        assert go_on.wait(60)
+        real(self_, *how)
+
+    monkeypatch.setattr(_Asked, "analyse", later)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(TXN)], asked(), stack)
+        stack.callback(go_on.set)
+        first = Asking(stage.shown())
+        assert first("info")["growing"] is True
+        told = first("rows", count=1000)
+        assert told["keys"]
+        assert first("message", key=told["keys"][0])["bytes"]
+        go_on.set()
+        stage.settled()
+        every = Asking(stage.shown())
+        assert every("info")["growing"] is False
+        rows = every("rows", count=1000)
+    assert len(rows["keys"]) == 188
+    places = [rows["keys"].index(key) for key in told["keys"]]
+    for name, values in told["columns"].items():
+        assert values == [rows["columns"][name][place] for place in places], name
+
+
 def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch, Failure("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
         stage = opening.begun([str(TXN)], asked(), stack)
+        stage.shown()
         slow.go_on.set()
         stage.settled()
     assert stage.told()["error"] == {"message": "the disk is full", "hint": "make room"}
@@ -88,7 +117,6 @@ def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
     nothing.write_bytes(b"no capture at all")
     with contextlib.ExitStack() as stack, pytest.raises(Problem):
         opening.begun([str(nothing)], asked(), stack)
-
 
 
 def test_an_analysis_that_nobody_looks_at_ends() -> None:
