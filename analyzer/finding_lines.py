@@ -2,7 +2,8 @@
 
 In: parsed options. Out: findings on stdout, worst first, as text for people or one JSON object a line; the exit code 1
 where one is as bad as `--fail-on` says. Rules: what `kwire analyze` stored is the answer where nothing else was asked
-for; other thresholds, a target or a policy are worked out again from the dataset's tables; a capture is analysed first.
+for; rules that other thresholds, a target or a policy concern are asked again, of the dataset's tables; a capture is
+analysed first.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.findings import judging, manual
 from analyzer.findings.rules import POLICIES, RULES, SEVERITIES, Asked
+from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source, Table
 from analyzer.findings.words import lasting, moment
 from analyzer.text import json_text
@@ -162,7 +164,7 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Itera
 
 
 def _rows(dataset: StoredDataset, asked: Asked, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """Its findings: those stored, or worked out."""
+    """Its findings: those stored; worked out, of rules that are asked otherwise, or where none are stored."""
     unmeant = [entry["name"] for entry in dataset.captures if not entry.get("meaning")]
     if unmeant and len(unmeant) == len(dataset.captures):
         which = "" if len(unmeant) == 1 else f" ({', '.join(unmeant[:3])}{' ...' if len(unmeant) > 3 else ''})"
@@ -173,12 +175,15 @@ def _rows(dataset: StoredDataset, asked: Asked, notes: list[str]) -> Iterator[di
     elif unmeant:
         notes.append(f"{dataset.path}: what the traffic of {', '.join(unmeant[:3])} means was not analysed")
     source = Source.of(dataset)
-    if asked.usual:
-        for entry in dataset.captures:
-            if entry.get("meaning"):
-                yield from (_named(row) for row in Table(source, entry["name"], "findings").every())
-        source.captures = [entry for entry in dataset.captures if not entry.get("meaning")]
-    yield from (_named(judging.row(*one)) for one in judging.judged(source, asked))
+    again = judging.concerned(asked)
+    for entry in dataset.captures:
+        name, only = entry["name"], again if entry.get("meaning") else None
+        if only is not None:
+            stored = Table(source, name, "findings").every()
+            yield from (_named(row) for row in stored if row["code"] not in only)
+        if only is None or only:
+            found = judging.of_point(Seen(source, entry, asked), only)
+            yield from (_named(judging.row(name, one)) for one in found)
 
 
 def _named(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ fragments and numbers of packets and connections, and nothing of that has to be 
 
 What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: whoever
 takes those of all shares does so in order, window by window, as one reader does. Where meaning is wanted, exchanges
-that tell how long those of others were held (Produce, Fetch: `latency.ACROSS`) are among them; how long is decided
+that tell how long those of others were held (Produce, Fetch: `measuring.ACROSS`) are among them; how long is decided
 there, and put into the rows when they are merged. Rows carry the packet that completed them and their connection's
 number, and merging sorts by both. Who runs shares, where, and carries pieces from one to the other is not said here:
 Spark's tasks do (`reports.spark.split`).

@@ -15,7 +15,7 @@ from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
 from analyzer.bulk.rows import EndPoints, Exchanges
 
-_WORKED_OUT = (s.X_MUTED_US, s.X_NETWORK_US, s.X_WAY_NS)
+_WORKED_OUT = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_WAY_NS)
 _OF_EXCHANGES = [
     column for column in range(s.X_COLUMNS) if column not in (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER)
 ]

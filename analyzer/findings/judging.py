@@ -6,7 +6,7 @@ how many it explains (`roots`); of one code at most `MOST` are told one by one, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -63,13 +63,21 @@ def judged(source: Source, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
     return sorted(found, key=lambda one: (_rank(one[1]), one[0]))
 
 
-def of_point(seen: Seen) -> list[Finding]:
-    """Findings of one capture point, worst first, then by time."""
+def concerned(asked: Asked) -> frozenset[str]:
+    """The rules whose findings may not be those that `analyze` stored."""
+    return frozenset(code for code, rule in RULES.items() if asked.concerns(rule))
+
+
+def of_point(seen: Seen, only: Collection[str] | None = None) -> list[Finding]:
+    """Findings of one capture point, of these rules or of all, worst first, then by time."""
     rows = len(seen.table("connections")) + len(seen.table("exchanges")) + len(seen.sealed) + len(seen.attempts)
     if not rows:
         return []  # log segments, or no Kafka: notes of the analysis say so
+    rules = [rule for rule in _in_order() if only is None or rule.code in only]
+    if only is None:
+        seen.load()
     made: list[Finding] = []
-    for rule in _in_order():
+    for rule in rules:
         some = [_finding(seen, rule, found) for found in rule.look(seen, limits_of(rule, seen.asked))]
         made += _told(rule, some)
     return sorted(made, key=_rank)

@@ -36,8 +36,8 @@ Of all rules:
 - Of one code and severity at most {most} findings of a capture point are told one by one; the rest is counted.
 
 Thresholds (`--threshold CODE.NAME=VALUE`, or `--thresholds FILE`, TOML: a table a code) are named with each rule.
-`--policy` makes a fact a rule: {policies}. Findings are the table `findings`; other thresholds are worked out again
-from the dataset.
+`--policy` makes a fact a rule: {policies}. Findings are the table `findings`; rules that are asked otherwise than
+`kwire analyze` asks them look at the dataset again.
 """
 
 

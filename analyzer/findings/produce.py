@@ -177,6 +177,7 @@ def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
     unless="Never otherwise.",
     advice="acks=1 or all where a loss matters.",
     judge="errors-librdkafka-4.3, old-java-0.10.2",
+    minds=("acks",),
 )  # fmt: skip
 def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
     strict = seen.asked.policies.get("acks") == "all"
@@ -410,6 +411,7 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
     unless="Less than that. What it would save is not told: the dataset holds no record bytes to try it on.",
     advice="compression.type on the producer; try lz4 or zstd on a sample.",
     judge="forged rows: 120 MB of codec none, and of lz4",
+    minds=("compression",),
     rate=1_000_000, total=100_000_000,
 )  # fmt: skip
 def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:

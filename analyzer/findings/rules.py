@@ -82,7 +82,7 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`sentence`: an example of what it says; `unless`: when it keeps silent; `judge`: what proves it; `limits`: its
-    thresholds by name; `core`: it is one of those that every dataset is asked."""
+    thresholds by name; `minds`: what else of `Asked` it answers to: policies, or `target`."""
 
     code: str
     family: str
@@ -93,6 +93,7 @@ class Rule:
     advice: str
     judge: str
     limits: Mapping[str, float]
+    minds: frozenset[str]
     look: Callable[[Seen, Limits], Iterator[Found]]
 
 
@@ -120,10 +121,10 @@ class Asked:
     target_name: str | None = None
     policies: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def usual(self) -> bool:
-        """As `kwire analyze` asks, so that what it stored is the answer."""
-        return not self.limits and self.target is None and not self.policies
+    def concerns(self, one: Rule) -> bool:
+        """Whether a rule may answer otherwise than it answers `kwire analyze`."""
+        own = any((one.code, name) in self.limits for name in one.limits)
+        return own or bool(one.minds & {*self.policies, *(("target",) if self.target is not None else ())})
 
 
 POLICIES = {"acks": "all", "compression": "required", "tls": "required"}
@@ -143,6 +144,7 @@ def rule(
     unless: str,
     advice: str,
     judge: str,
+    minds: tuple[str, ...] = (),
     **limits: float,
 ) -> Callable[[Callable[[Seen, Limits], Iterator[Found]]], Callable[[Seen, Limits], Iterator[Found]]]:
     """Make a function a rule."""
@@ -150,7 +152,7 @@ def rule(
     def take(look: Callable[[Seen, Limits], Iterator[Found]]) -> Callable[[Seen, Limits], Iterator[Found]]:
         assert code not in RULES, code
         assert family in FAMILIES, family
-        RULES[code] = Rule(code, family, severity, sentence, why, unless, advice, judge, limits, look)
+        RULES[code] = Rule(code, family, severity, sentence, why, unless, advice, judge, limits, frozenset(minds), look)
         return look
 
     return take

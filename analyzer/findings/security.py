@@ -137,6 +137,7 @@ def _loopback(address: str) -> bool:
     unless="On the loopback interface; what was decrypted for us.",
     advice="A TLS listener, where the network is not trusted.",
     judge="forged: two hosts, and the loopback interface",
+    minds=("tls",),
 )  # fmt: skip
 def plain_traffic(seen: Seen, at: Limits) -> Iterator[Found]:
     tls, decoded = seen.table("connections").numbers("tls", np.int8), seen.link_numbers("decoded_bytes")

@@ -41,15 +41,29 @@ _OF_BROKERS = re.compile(
 """Client ids of brokers and controllers."""
 
 
-_OFTEN: Final = (
-    "latency_us", "queue_us", "muted_us", "network_us", "hold_us", "broker_us", "throttle_us", "acks", "max_wait_ms",
-    "min_bytes", "response_time", "response_bytes",
+_OF_EXCHANGES: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("api_key", "api_version", "error_code"), np.int16),
+    **dict.fromkeys(("request_time", "response_end"), np.int64),
+    **dict.fromkeys(("exchange", "reply"), np.int32),
+}
+_TEXT_OF_EXCHANGES: Final = ("connection", "status")
+"""Columns of `Exchanges`."""
+_OFTEN: Final[Mapping[str, Any]] = dict.fromkeys(
+    (
+        "latency_us", "queue_us", "muted_us", "network_us", "hold_us", "broker_us", "throttle_us", "acks",
+        "max_wait_ms", "min_bytes", "response_time", "response_bytes", "generation",
+    ), np.int64,
 )  # fmt: skip
 _OFTEN_TEXT: Final = ("group_id", "member_id", "reason", "request_state")
-_OFTEN_OF_PARTITIONS: Final = (
-    "offset", "high_watermark", "last_stable_offset", "lag", "record_bytes", "record_count", "leader_epoch",
-    "diverging_offset", "delivery_count",
-)  # fmt: skip
+_OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(
+        ("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes", "record_count", "leader_epoch",
+         "diverging_offset", "delivery_count"), np.int64,
+    ),
+    **dict.fromkeys(("exchange", "reply", "partition"), np.int32),
+    "error_code": np.int16,
+}  # fmt: skip
+_OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
 """Columns that rules ask for whatever was captured."""
 
 
@@ -239,22 +253,25 @@ class Seen:
     def exchanges(self) -> Exchanges:
         """Of every exchange what nearly all rules need."""
         rows = self.table("exchanges")
-        numbers: dict[str, Any] = {
-            **dict.fromkeys(("api_key", "api_version", "error_code"), np.int16),
-            **dict.fromkeys(("request_time", "response_end"), np.int64),
-            **dict.fromkeys(("exchange", "reply"), np.int32),
-        }
-        known = {
-            "connection": {name: number for number, name in enumerate(self.links)},
-            "status": {name: number for number, name in enumerate(STATUSES)},
-        }
-        read = rows.gather(numbers, known)
-        (link, names), (codes, statuses) = read["connection"], read["status"]
+        read = rows.take(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
+        link, names = self._of_links(*read["connection"])
         self.links.extend(names[len(self.links) :])
-        assert len(statuses) == len(STATUSES), statuses
-        api, version, error, asked, answered, exchange, reply = (read[name] for name in numbers)
-        rows.load(_OFTEN, _OFTEN_TEXT)
-        return Exchanges(link, api, version, error, codes.astype(np.int8), asked, answered, exchange, reply)
+        codes, statuses = read["status"]
+        status = np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8)[codes]
+        api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
+        return Exchanges(link, api, version, error, status, asked, answered, exchange, reply)
+
+    def load(self) -> None:
+        """All rules are going to ask: read what most of them need at once."""
+        self.table("exchanges").load({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT))
+        self.table("partitions").load(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS)
+
+    def _of_links(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
+        """A column of connections as `Table.codes` gives it -> int32[rows] by their numbers here, and the names; of one
+        that has no number yet, the next."""
+        known = {name: number for number, name in enumerate(self.links)}
+        numbers = np.array([*(known.setdefault(name, len(known)) for name in names), -1], np.int32)
+        return numbers[codes], list(known)
 
     def column(self, name: str) -> np.ndarray:
         """int64[exchanges]: a column of `exchanges`, NULL where null."""
@@ -303,7 +320,6 @@ class Seen:
     def partitions(self) -> Partitions:
         """Topic-partitions of exchanges."""
         rows = self.table("partitions")
-        rows.load(_OFTEN_OF_PARTITIONS)
         place, self.places = self.placed(rows)
         return Partitions(self.owners(rows), place, rows.numbers("error_code", np.int16))
 
@@ -342,8 +358,7 @@ class Seen:
         return found
 
     def _owners(self, rows: Table) -> np.ndarray:
-        known = {name: number for number, name in enumerate(self.links)}
-        link, _ = rows.codes("connection", known)
+        link, _ = self._of_links(*rows.codes("connection"))
         at = [rows.numbers(name, np.int32) for name in ("exchange", "reply")]
         out = np.full(len(link), -1, np.int32)
         null = np.iinfo(np.int32).min

@@ -26,6 +26,9 @@ NULL: Final = np.iinfo(np.int64).min
 KEPT_ROWS: Final = 4_000_000
 """Rows of a table up to which its columns are kept once they are read: 32 MB each."""
 
+SMALL_ROWS: Final = 10_000
+"""Rows of a table up to which all of its columns are read at once: every start of a reader costs a millisecond."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -46,7 +49,7 @@ class Source:
     unrecognised: Sequence[Mapping[str, Any]] = ()
     name: str = ""
     _groups: dict[str, list[_Group]] = field(default_factory=dict)
-    _files: dict[Path, Any] = field(default_factory=dict)
+    _files: dict[Path, tuple[Any, frozenset[str]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: Dataset | StoredDataset) -> Source:
@@ -75,7 +78,7 @@ class Source:
             return
         for path in part:
             with readable(self.name, f"{table}/{path.name}"):
-                file = self._file(table, path)
+                file, _ = self._file(table, path)
                 for group in range(file.num_row_groups):
                     rows = file.metadata.row_group(group).num_rows
                     if rows:
@@ -92,13 +95,14 @@ class Source:
             return tuple(column.unique().to_pylist())
         return tuple(entry["name"] for entry in self.captures)
 
-    def _file(self, table: str, path: Path) -> Any:
+    def _file(self, table: str, path: Path) -> tuple[Any, frozenset[str]]:
+        """A file, open, and the columns that it has."""
         if path not in self._files:
             metadata = pyarrow.parquet.read_metadata(path)
-            there = set(metadata.schema.to_arrow_schema().names)
+            there = frozenset(metadata.schema.to_arrow_schema().names)
             strings = [column.name for column in tables.TABLES[table] if column.type == pa.string()]
             coded = [name for name in strings if name in there]
-            self._files[path] = pyarrow.parquet.ParquetFile(path, metadata=metadata, read_dictionary=coded)
+            self._files[path] = pyarrow.parquet.ParquetFile(path, metadata=metadata, read_dictionary=coded), there
         return self._files[path]
 
     def read(self, table: str, capture: str, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -117,9 +121,8 @@ class Source:
         else:
             path, number = group.where
             with readable(self.name, f"{table}/{path.name}"):
-                file = self._file(table, path)
-                there = [name for name in wanted if name in file.schema_arrow.names]
-                read = file.read_row_group(number, columns=there)
+                file, there = self._file(table, path)
+                read = file.read_row_group(number, columns=[name for name in wanted if name in there])
             for name in wanted:
                 if name not in there:
                     read = read.append_column(name, pa.nulls(group.rows, tables.schema(table).field(name).type))
@@ -139,16 +142,25 @@ class Table:
         self.name = name
         self._groups = [group for group in source.groups(name) if capture in group.captures]
         shared = any(len(group.captures) > 1 for group in self._groups)
-        sizes = [len(part) for part in self.read(["capture"])] if shared else [group.rows for group in self._groups]
+        sizes = [len(part) for part in self._read(["capture"])] if shared else [group.rows for group in self._groups]
         self._ends = np.cumsum([0, *sizes])
         self.length = int(self._ends[-1])
         self._kept: dict[str, Any] = {}
+        self._whole: list[pa.Table] | None = None
 
     def __len__(self) -> int:
         return self.length
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns, a row group at a time."""
+        if self.length > SMALL_ROWS:
+            yield from self._read(columns)
+            return
+        if self._whole is None:
+            self._whole = list(self._read([column.name for column in tables.TABLES[self.name]]))
+        yield from (part.select(list(columns)) for part in self._whole)
+
+    def _read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         for group in self._groups:
             yield self._source.piece(self.name, group, self._capture, columns)
 
@@ -172,11 +184,19 @@ class Table:
             self._keep(column, result)
         return result
 
-    def load(self, numbers: Sequence[str], codes: Sequence[str] = ()) -> None:
-        """Read columns that are going to be asked for, where they can be kept."""
+    def load(self, numbers: Mapping[str, Any], codes: Sequence[str] = ()) -> None:
+        """Read columns that are going to be asked for, numbers with their types, where they can be kept."""
         if 0 < self.length <= KEPT_ROWS:
-            for column, values in self.gather(dict.fromkeys(numbers, np.int64), {name: {} for name in codes}).items():
-                self._kept[column if column in codes else _key(column, np.int64)] = values
+            for column, values in self.gather(numbers, {name: {} for name in codes}).items():
+                self._kept[column if column in codes else _key(column, numbers[column])] = values
+
+    def take(self, numbers: Mapping[str, Any], codes: Sequence[str]) -> dict[str, Any]:
+        """Columns that are asked for once, in one pass; those that were read already are not kept any longer."""
+        kept = {name: self._kept.pop(name) for name in codes if name in self._kept}
+        kept |= {name: self._kept[key] for name in numbers if (key := _key(name, numbers[name])) in self._kept}
+        rest = {name: dtype for name, dtype in numbers.items() if name not in kept}
+        text = {name: {} for name in codes if name not in kept}
+        return kept | (self.gather(rest, text) if rest or text else {})
 
     def gather(
         self, numbers: Mapping[str, Any], codes: Mapping[str, Mapping[str, int]] = MappingProxyType({})

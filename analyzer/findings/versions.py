@@ -12,7 +12,7 @@ from analyzer.findings import roots
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import NO_CODE, Seen, api_name, parted
 from analyzer.findings.words import client, count, name
-from analyzer.protocol import names
+from analyzer.protocol import names, schema
 
 REMOVED: Mapping[int, int] = {
     0: 3, 1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 34: 1, 35: 1, 38: 1, 39: 1,
@@ -36,6 +36,25 @@ def _lowest(seen: Seen) -> dict[int, int]:
     return lowest
 
 
+_MANY_CLIENTS = 10_000
+"""Rows of `clients` up to which a look at them is cheaper than one at all exchanges."""
+
+
+def _maybe_old(seen: Seen, lowest: Mapping[int, int]) -> bool:
+    """Whether some client may have used a version below these: table `clients` says which each did, but for those that
+    it has in one row."""
+    rows = seen.table("clients")
+    if not 0 < len(rows) <= _MANY_CLIENTS:
+        return True
+    by_name = {schema.api_name(key): low for key, low in lowest.items()}
+    for one in rows.every(["client_ip", "apis"]):
+        if one["client_ip"] is None or one["apis"] is None:
+            return True
+        if any(use["min_version"] < by_name.get(use["api"], 0) for use in one["apis"]):
+            return True
+    return False
+
+
 @rule(
     "versions", "version-removed-in-target", "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
@@ -44,9 +63,13 @@ def _lowest(seen: Seen) -> dict[int, int]:
     "would offer; clients that never ask for versions are the real problem.",
     advice="Upgrade these clients first.",
     judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes)",
+    minds=("target",),
 )  # fmt: skip
 def removed(seen: Seen, at: Limits) -> Iterator[Found]:
-    lowest, rows = _lowest(seen), seen.exchanges
+    lowest = _lowest(seen)
+    if not _maybe_old(seen, lowest):
+        return
+    rows = seen.exchanges
     low = np.zeros(1 << 10, np.int64)
     for key, version in lowest.items():
         if 0 <= key < len(low):

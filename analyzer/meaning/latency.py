@@ -5,7 +5,7 @@ of their exchanges filled, in place. Rules: queue, muted, network, hold and brok
 all are known, and none is negative; where it cannot be told how long the broker waited on purpose, `hold_us` and
 `broker_us` are NULL. What is said of an exchange follows from it and those completed before it.
 
-`measure` asks nothing of other connections; `decide` does, for the APIs of `ACROSS`. Where a capture point's
+`measure` asks nothing of other connections; `decide` does, for the APIs of `measuring.ACROSS`. Where a capture point's
 connections are shared out, shares measure, and what is across them is decided where their facts come together.
 """
 
@@ -17,50 +17,12 @@ from typing import Final
 import numpy as np
 
 from analyzer import arrow
+from analyzer.bulk import measuring as m
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
-from analyzer.columns import CAUSES, latency_us, queue_us
 from analyzer.meaning.sessions import Sessions
 from analyzer.protocol import errors
 from analyzer.protocol import names as apis
-
-HOLD, BROKER, NETWORK, THROTTLE, CLIENT, UNKNOWN = range(len(CAUSES))
-
-ACROSS: Final = (apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.SHARE_FETCH)
-"""APIs whose exchanges tell how long others' were held, or need others'."""
-
-_REPLICATED: Final = (
-    apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT, apis.OFFSET_DELETE, apis.DELETE_GROUPS, apis.INIT_PRODUCER_ID,
-    apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN,
-)  # fmt: skip
-"""Answered once replicas have what the coordinator wrote; what is refused is refused at once."""
-_COMMITTED: Final = (
-    apis.WRITE_TXN_MARKERS, apis.DELETE_RECORDS, apis.ELECT_LEADERS, apis.CREATE_TOPICS, apis.CREATE_PARTITIONS,
-    apis.DELETE_TOPICS, apis.ALTER_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS, apis.ALTER_REPLICA_LOG_DIRS,
-    apis.ALTER_PARTITION_REASSIGNMENTS, apis.CREATE_ACLS, apis.DELETE_ACLS, apis.CREATE_DELEGATION_TOKEN,
-    apis.RENEW_DELEGATION_TOKEN, apis.EXPIRE_DELEGATION_TOKEN, apis.ALTER_CLIENT_QUOTAS,
-    apis.ALTER_USER_SCRAM_CREDENTIALS, apis.UPDATE_FEATURES, apis.ENVELOPE, apis.BROKER_REGISTRATION,
-    apis.BROKER_HEARTBEAT, apis.UNREGISTER_BROKER, apis.ALTER_PARTITION, apis.CONTROLLER_REGISTRATION,
-    apis.ASSIGN_REPLICAS_TO_DIRS, apis.ALLOCATE_PRODUCER_IDS, apis.CONTROLLED_SHUTDOWN, apis.ADD_RAFT_VOTER,
-    apis.REMOVE_RAFT_VOTER, apis.UPDATE_RAFT_VOTER, apis.WRITE_SHARE_GROUP_STATE, apis.INITIALIZE_SHARE_GROUP_STATE,
-    apis.DELETE_SHARE_GROUP_STATE, apis.SHARE_ACKNOWLEDGE,
-)  # fmt: skip
-"""Answered once the quorum of controllers, replicas or the other brokers have it, refused or not."""
-_FIRST_USE: Final = (
-    apis.DESCRIBE_SHARE_GROUP_OFFSETS, apis.ALTER_SHARE_GROUP_OFFSETS, apis.DELETE_SHARE_GROUP_OFFSETS,
-)  # fmt: skip
-"""The first of these makes an internal topic, which takes seconds."""
-LONG_US: Final = 100_000
-"""More than any of 7,057 answers took but for a few [measured: FINDINGS 2.2]: then it was that, or a remote look-up."""
-REMOTE_OFFSETS_VERSION: Final = 10
-"""Of ListOffsets, from which on it may look into tiered storage (KIP-1005)."""
-
-MEMBERS_US: Final = 5000
-"""JoinGroup and SyncGroup answered sooner did not wait for others [measured: FINDINGS 4]."""
-COORDINATOR_US: Final = 2000
-"""Of a wait for members, what the coordinator takes itself."""
-REFUSED_LOGIN_US: Final = 100_000
-"""`connection.failed.authentication.delay.ms`: how long a broker keeps a refused login waiting."""
 
 THROTTLED_AFTER: Final = 2
 """Version of ApiVersions from which on brokers answer first and keep silent afterwards (KIP-219, Kafka 2.0)."""
@@ -73,60 +35,61 @@ class Latency:
 
     def __init__(self) -> None:
         self._mutes = _Mutes()
+        self._leaders = _Leaders()
         self.sessions = Sessions()
 
     def take(self, window: Window) -> Window:
         """One window with all parts; before anything is filtered out of it."""
         x = _to_be_filled(window)
-        latency, queue = self._measure(window, x)
-        self._decide(window, x, latency, queue)
-        _put_rest(x, latency, queue)
+        latency, queue = _waited(x)
+        served = self._measure(window, x, latency, queue)
+        self._decide(window, x, latency, queue, served)
+        m.put_rest(x, latency, queue)
         return _with(window, x)
 
     def measure(self, window: Window) -> Window:
         """One window of a share of the connections: all but what is across connections."""
         x = _to_be_filled(window)
-        _put_rest(x, *self._measure(window, x))
+        latency, queue = _waited(x)
+        self._measure(window, x, latency, queue)
+        m.put_rest(x, latency, queue)
         return _with(window, x)
 
     def decide(self, window: Window) -> Window:
         """One window of facts of all shares: what is across connections, of exchanges that were measured."""
         x = _to_be_filled(window)
-        latency, _ = latency_us(x)
-        queue = queue_us(x, latency)
-        self._decide(window, x, latency, queue)
-        _put_rest(x, latency, queue)
+        latency, queue = _waited(x)
+        rest = latency - queue - x[s.X_MUTED_US] - x[s.X_WAY_NS] // 1000
+        self._decide(window, x, latency, queue, np.where(latency == s.NULL, s.NULL, rest))
+        m.put_rest(x, latency, queue)
         return _with(window, x)
 
-    def _measure(self, window: Window, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All that follows from each connection alone, but for what is left for the broker; latencies and queues."""
-        latency, _ = latency_us(x)
-        queue = queue_us(x, latency)
-        known = latency != s.NULL
+    def _measure(self, window: Window, x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> np.ndarray:
+        """All that follows from each connection alone, but for what is left for the broker -> int64[n]: latencies from
+        when the broker could begin, without the way to it and back; NULL where unknown."""
         muted = self._mutes.take(window, latency, queue)
-        x[s.X_MUTED_US] = np.where(known, muted, s.NULL)
-        way = np.where(_on_one_machine(window.every), 0, x[s.X_WAY_NS] // 1000)
-        x[s.X_WAY_NS] = 1000 * np.where(known, np.minimum(way, latency - queue - muted), 0)
-        ends = x[s.X_REQUEST_FIRST_NS], x[s.X_REQUEST_LAST_NS], x[s.X_RESPONSE_FIRST_NS], x[s.X_RESPONSE_LAST_NS]
-        asked, asked_end, answered, answered_end = map(arrow.micros, ends)
-        transfers = asked_end - asked + answered_end - answered
-        whole = known & (answered_end != s.NULL)
-        x[s.X_NETWORK_US] = np.where(whole, transfers + x[s.X_WAY_NS] // 1000, s.NULL)
-        served = _served(x, latency, queue)
-        x[s.X_HOLD_US] = np.where(known & (x[s.X_STATUS] == s.ANSWERED), _held_alone(x, served), s.NULL)
-        return latency, queue
+        served = np.empty(len(latency), np.int64)
+        connection = window.every.connection.copy()  # one kind of array, so one kernel: it may be read-only
+        m.measure(x, latency, queue, muted, connection, _on_one_machine(window.every), served)
+        return served
 
-    def _decide(self, window: Window, x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> None:
-        rows = np.flatnonzero(is_across(x))
-        before = np.where(latency == s.NULL, 0, queue + x[s.X_MUTED_US])
-        held = self.sessions.take(window, rows, _served(x, latency, queue), x[s.X_REQUEST_LAST_NS] + 1000 * before)
+    def _decide(
+        self, window: Window, x: np.ndarray, latency: np.ndarray, queue: np.ndarray, served: np.ndarray
+    ) -> None:
+        across = is_across(x)
+        synced = across & (x[s.X_API_KEY] == apis.SYNC_GROUP)
+        rows = np.flatnonzero(across & ~synced)
+        taken_up = x[s.X_REQUEST_LAST_NS] + 1000 * np.where(latency == s.NULL, 0, queue + x[s.X_MUTED_US])
+        held = self.sessions.take(window, rows, served, taken_up)
         x[s.X_HOLD_US, rows] = np.where(latency[rows] == s.NULL, s.NULL, held)
+        for row in np.flatnonzero(synced).tolist():
+            x[s.X_HOLD_US, row] = self._leaders.held(x[:, row], int(taken_up[row]))
 
 
 def is_across(x: np.ndarray) -> np.ndarray:
     """bool[n]: which exchanges are decided where all connections come together. x int64[X_COLUMNS, n]."""
     whole = (x[s.X_REQUEST_STATE] == s.DECODED_STATE) & (x[s.X_RESPONSE_STATE] == s.DECODED_STATE)
-    found: np.ndarray = _of(x, ACROSS) & (x[s.X_STATUS] == s.ANSWERED) & whole
+    found: np.ndarray = _of(x, m.ACROSS) & (x[s.X_STATUS] == s.ANSWERED) & whole
     return found
 
 
@@ -149,66 +112,49 @@ def _with(window: Window, x: np.ndarray) -> Window:
 
 def _of(x: np.ndarray, keys: tuple[int, ...]) -> np.ndarray:
     """bool[n]: which exchanges are of some APIs."""
-    wanted = np.zeros(_APIS + 1, np.bool_)
-    wanted[list(keys)] = True
-    key = x[s.X_API_KEY]
-    found: np.ndarray = wanted[np.where((key >= 0) & (key < _APIS), key, _APIS)]
-    return found
+    return arrow.among(x[s.X_API_KEY], keys)
 
 
-_APIS: Final = 256
-"""More than there are."""
-
-
-def _served(x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> np.ndarray:
-    """int64[n]: latencies from when the broker could begin, without the way to it and back; NULL where unknown."""
-    rest = latency - queue - x[s.X_MUTED_US] - x[s.X_WAY_NS] // 1000
-    return np.where(latency == s.NULL, s.NULL, rest)
+def _waited(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64[n] each: latencies, and what of them was behind earlier requests of the connection; NULL where unknown."""
+    latency, queue = np.empty((2, x.shape[1]), np.int64)
+    m.wait_behind(x, latency, queue)
+    return latency, queue
 
 
 def _on_one_machine(exchanges: Exchanges) -> np.ndarray:
-    """bool[n]: client and broker have one address, so there is no way between them."""
-    used = arrow.distinct(exchanges.connection)
+    """int64[connections]: 1 where client and broker have one address, so there is no way between them; of the
+    connections that these exchanges are of."""
     ends = exchanges.names.ends
-    same = np.array([ends[number][0] == ends[number][2] for number in used.tolist()], np.bool_)
-    found: np.ndarray = same[np.searchsorted(used, exchanges.connection)]
-    return found
+    near = np.zeros(len(ends), np.int64)
+    used, _ = arrow.compact(exchanges.connection, len(ends))
+    near[used] = [ends[number][0] == ends[number][2] for number in used.tolist()]
+    return near
 
 
-def _held_alone(x: np.ndarray, served: np.ndarray) -> np.ndarray:
-    """int64[n]: how long each exchange was held on purpose, as far as it says so itself; NULL: it does not."""
-    error, version = x[s.X_ERROR], x[s.X_API_VERSION]
-    hold = np.zeros(x.shape[1], np.int64)
-    read = (x[s.X_RESPONSE_STATE] == s.DECODED_STATE) & (error != s.NULL)
-    key = x[s.X_API_KEY]
-    refused = read & (error != errors.NONE) & (error != errors.REQUEST_TIMED_OUT)
-    hold[_of(x, _REPLICATED) & ~refused] = s.NULL
-    hold[_of(x, _COMMITTED) | _of(x, ACROSS) | (key < 0) | (key >= _APIS)] = s.NULL
-    hold[_of(x, _FIRST_USE) & (served > LONG_US)] = s.NULL
-    listed = (key == apis.LIST_OFFSETS) & ((version < REMOTE_OFFSETS_VERSION) | (served <= LONG_US))
-    hold[listed] = 0
-    members = ((key == apis.JOIN_GROUP) | (key == apis.SYNC_GROUP)) & (served >= MEMBERS_US)
-    hold = np.where(members & (error == errors.NONE), served - COORDINATOR_US, hold)
-    # The leader of a group brings the assignments: it waits for nobody but the replicas of the group's log.
-    leads = (key == apis.SYNC_GROUP) & (x[s.X_ASSIGNMENTS] != 0)
-    hold[members & (~read | (leads & (error == errors.NONE)))] = s.NULL
-    penalty = (key == apis.SASL_AUTHENTICATE) & (error == errors.SASL_AUTHENTICATION_FAILED)
-    return np.where(penalty, np.minimum(REFUSED_LOGIN_US, served), hold)
+MAX_GROUPS: Final = 1 << 16
+"""Groups whose last generation is remembered."""
 
 
-def _put_rest(x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> None:
-    """What is left for the broker, and which part is the largest."""
-    total = arrow.minus(arrow.micros(x[s.X_RESPONSE_LAST_NS]), arrow.micros(x[s.X_REQUEST_FIRST_NS]))
-    muted, network, hold = x[s.X_MUTED_US], x[s.X_NETWORK_US], x[s.X_HOLD_US]
-    whole = (latency != s.NULL) & (total != s.NULL)
-    told = whole & (hold != s.NULL)
-    x[s.X_BROKER_US] = np.where(told, total - queue - muted - network - hold, s.NULL)
-    parts = np.stack([hold, x[s.X_BROKER_US], network, muted, queue])
-    parts[:2, ~told] = s.NULL
-    largest = np.argmax(parts, axis=0)  # of equal ones the first
-    clear = told | (2 * np.max(parts, axis=0) > total)
-    cause = np.where(whole & clear, largest, UNKNOWN)
-    x[s.X_CAUSE] = np.where(x[s.X_STATUS] == s.ANSWERED, cause, s.NULL)
+class _Leaders:
+    """When leaders of groups were answered: that ends the wait of all members, for then the assignments are stored."""
+
+    def __init__(self) -> None:
+        self._answered: dict[int, tuple[int, int]] = {}  # by number of the group: generation, ns
+
+    def held(self, row: np.ndarray, taken_up_ns: int) -> int:
+        """How long a SyncGroup was held, int64[X_COLUMNS] with what it says itself; it may be the leader's."""
+        group, generation, hold = int(row[s.X_GROUP]), int(row[s.X_GENERATION]), int(row[s.X_HOLD_US])
+        if row[s.X_ERROR] != errors.NONE or group == s.NULL:
+            return hold
+        if row[s.X_ASSIGNMENTS] > 0 and row[s.X_RESPONSE_FIRST_NS] != s.NULL:
+            if group in self._answered or len(self._answered) < MAX_GROUPS:
+                self._answered[group] = generation, int(row[s.X_RESPONSE_FIRST_NS])
+            return hold
+        known, answered_ns = self._answered.get(group, (s.NULL, s.NULL))
+        if hold <= 0 or known != generation:
+            return hold
+        return min(hold, max(answered_ns - taken_up_ns, 0) // 1000)
 
 
 class _Mutes:
@@ -228,9 +174,9 @@ class _Mutes:
         rows = window.every
         throttle = np.maximum(rows.column("throttle_ms"), 0) * 1000
         muted = np.zeros(len(rows), np.int64)
-        answered = arrow.micros(rows.column("response_time"))
         if self._any or throttle.any():
             self._any = True
+            answered = arrow.micros(rows.column("response_time"))
             after, inside = self._throttled(rows.connection, throttle, latency - queue, latency != s.NULL)
             until = self._pauses(rows.connection, np.where(after, answered + throttle, 0))
             begun = arrow.micros(rows.column("request_end")) + queue

@@ -1,6 +1,6 @@
 """Fetches and what they are about: their sessions (KIP-227), the ends of partitions, who reads what from when to when.
 
-In: windows whose exchanges were measured. Out: how long the exchanges of `latency.ACROSS` were held, and the readers
+In: windows whose exchanges were measured. Out: how long the exchanges of `measuring.ACROSS` were held, and the readers
 that were seen. Rules: what one message says of a topic's id, or of how many replicas a partition has, holds for the
 exchanges completed after it; partitions beyond `MAX_KNOWN` are not remembered, and what is about them cannot be told.
 """

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 import analyzer
 from analyzer import tables
+from analyzer.bulk.measuring import ACROSS
 from analyzer.bulk.rows import end_point
 from analyzer.dataset import Dataset
 from analyzer.lines import Lines
-from analyzer.meaning.latency import ACROSS
 from captures.files import CaptureError
 from tests.fuzz.mutations import Base, Flow, Mutant, bases, mutant
 

@@ -9,7 +9,8 @@ import pytest
 
 import analyzer
 from analyzer import cli, tables
-from analyzer.findings.rules import RULES
+from analyzer.findings import judging
+from analyzer.findings.rules import RULES, Asked
 from tests.analyzer.findings.judging import Traffic
 from tests.shared import SAMPLES
 
@@ -117,6 +118,33 @@ def test_thresholds_come_from_options_and_files(tmp_path: Path, capsys: pytest.C
     assert "tcp-retransmission" not in said(capsys, path, "--thresholds", str(file))[1]
     file.write_text("[tcp-retransmission\n")
     assert said(capsys, path, "--thresholds", str(file))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "again"),
+    [
+        (("--target", "4.0"), {"version-removed-in-target"}),
+        (("--policy", "acks=all", "--policy", "tls=required"), {"acks-zero", "plain-traffic"}),
+        (("--policy", "compression=required"), {"no-compression"}),
+        (("--threshold", "no-compression.total=1"), {"no-compression"}),
+    ],
+)
+def test_only_rules_that_are_asked_otherwise_are_asked_again(
+    arguments: tuple[str, ...], again: set[str], dataset: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The others' findings are those stored; it comes to the same as asking all of them."""
+    asked: list[frozenset[str]] = []
+
+    def all_of_them(how: Asked) -> frozenset[str]:
+        asked.append(concerned(how))
+        return frozenset(RULES)
+
+    concerned = judging.concerned
+    lines = sorted(said(capsys, dataset, "--json", *arguments)[1].splitlines())
+    monkeypatch.setattr(judging, "concerned", all_of_them)
+    assert sorted(said(capsys, dataset, "--json", *arguments)[1].splitlines()) == lines
+    assert asked == [again]
 
 
 def test_a_dataset_without_meaning_says_so_and_gives_what_it_can(

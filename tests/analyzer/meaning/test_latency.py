@@ -236,6 +236,13 @@ def test_members_wait_for_each_other(tmp_path: Path) -> None:
     ]  # fmt: skip
     seen = read(tmp_path, conversation(*writes))
     assert seen.column("hold_us") == [58_000, 0, 58_000, None]  # the last brings the assignments: it leads
+    # A member's wait ends when the leader is answered; who came later waited for nobody.
+    (ask, answer), (lead, led) = sync(5, 0), sync(6, 2)
+    leader = conversation(asking(lead, at(80)), answering(led, at(90)), port=40001)
+    for asked_ms, answered_ms, held in ((10, 120, 80_000), (10, 91, 79_000), (95, 120, 0)):
+        member = conversation(asking(ask, at(asked_ms)), answering(answer, at(answered_ms)))
+        both = read(tmp_path, interleaved(leader, member))
+        assert both.where(correlation_id=5)["hold_us"] == held
 
 
 def test_a_broker_keeps_silent_after_a_throttle(tmp_path: Path) -> None:
