@@ -17,41 +17,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from analyzer.bulk import state as s
 from analyzer.protocol import names
 from captures.kernels import NULL, Int, Table, inline, kernel
 
 RING: Final = 8
 """Ends remembered of a partition: those that came while a Fetch waited, which are few, for the first lets it go."""
-
-# Columns of an exchange, as the kernel takes it.
-(
-    R_API,
-    R_CONNECTION,
-    R_ASKED_NS,  # first byte of the request
-    R_TAKEN_UP_NS,  # when the broker could begin with it
-    R_ANSWERED_NS,  # first byte of the response
-    R_ENDED_NS,
-    R_SERVED_US,  # the latency but for what it waited behind others, for a throttle and on the way; NULL: not known
-    R_THROTTLE,
-    R_ERROR,
-    R_ACKS,
-    R_WAIT_US,  # Fetch: longest wait; Produce: for replicas
-    R_MIN_BYTES,
-    R_ISOLATION,
-    R_REPLICA,
-    R_SESSION,
-    R_EPOCH,
-    R_GIVEN,
-    R_TRANSACTION,  # NULL: outside of any
-    R_CLIENT,
-    R_FIRST,  # its topic-partitions: from this on, up to the next exchange's
-    R_FORGOTTEN,
-    R_COLUMNS,
-) = range(22)
-
-# Columns of a topic-partition of one.
-(T_NUMBER, T_TOPIC, T_TOPIC_ID, T_PARTITION, T_ERROR, T_OFFSET, T_HIGH, T_STABLE, T_BYTES, T_RECORDS, T_FOLLOWING,
- T_SENT_ON, T_COLUMNS) = range(13)  # fmt: skip
 
 # What is known of a partition: how many replicas, whether a broker fetches it here, its end, and the ring.
 (
@@ -108,6 +79,29 @@ SERVICE_US: Final = 1000
 PARKED_US: Final = 50_000
 """An error after so long, and no records, is a Fetch that was let go: a leader that changes, a broker that stops."""
 REQUEST_TIMED_OUT, NOT_ENOUGH_AFTER_APPEND = 7, 20
+
+
+class Rows(NamedTuple):
+    """Exchanges of a window, and what they name.
+
+    x           int64[X_COLUMNS, n], and parts, left int64[P_COLUMNS, m]: as `Exchanges` has columns, topic-partitions,
+                and those that leave a session; read-only
+    connection  [n]
+    served      [n]: the latency but for queue, throttle and way, us; NULL: not known
+    taken_up    [n]: when the broker could begin with it, ns
+    firsts      [n + 1]: where the topic-partitions of each begin; numbers [m]: which partitions they are, -1: of none
+    left_firsts, left_numbers: the same of `left`
+    """
+
+    x: Table
+    connection: Table
+    served: Table
+    taken_up: Table
+    parts: Table
+    firsts: Table
+    numbers: Table
+    left_firsts: Table
+    left_numbers: Table
 
 
 class Knowledge(NamedTuple):
@@ -277,28 +271,28 @@ def _begin_session(know: Knowledge, connection: Int, identity: Int, whole: Int) 
 
 
 @inline
-def _session_of(know: Knowledge, rows: Table, i: Int) -> Int:
+def _session_of(know: Knowledge, rows: Rows, i: Int) -> Int:
     """The session that a Fetch belongs to, begun if it is new or was not seen to begin."""
-    connection = rows[R_CONNECTION, i]
+    connection = rows.connection[i]
     session = know.connections[connection, 0]
-    full = rows[R_SESSION, i] == NULL or rows[R_EPOCH, i] <= 0
-    given = max(rows[R_GIVEN, i], NO_SESSION)
+    full = rows.x[s.X_SESSION, i] == NULL or rows.x[s.X_SESSION_EPOCH, i] <= 0
+    given = max(rows.x[s.X_SESSION_GIVEN, i], NO_SESSION)
     if not full:
-        if session < 0 or know.sessions[session, Z_ID] != rows[R_SESSION, i]:
-            session = _begin_session(know, connection, rows[R_SESSION, i], np.int64(0))
+        if session < 0 or know.sessions[session, Z_ID] != rows.x[s.X_SESSION, i]:
+            session = _begin_session(know, connection, rows.x[s.X_SESSION, i], np.int64(0))
     elif given != NO_SESSION or session < 0 or know.sessions[session, Z_ID] != NO_SESSION:
         session = _begin_session(know, connection, given, np.int64(1))
     return session
 
 
 @inline
-def _name_readers(know: Knowledge, rows: Table, i: Int, parts: Table, forgotten: Table, session: Int) -> None:
+def _name_readers(know: Knowledge, rows: Rows, i: Int, session: Int) -> None:
     """What the request of a Fetch says of its session: partitions that it asks for, and those that leave it."""
     entries = know.entries
-    for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
-        if parts[T_OFFSET, j] == NULL or parts[T_NUMBER, j] < 0:
+    for j in range(rows.firsts[i], rows.firsts[i + 1]):
+        if rows.parts[s.P_OFFSET, j] == NULL or rows.numbers[j] < 0:
             continue
-        at = _find(know, session, parts[T_NUMBER, j])
+        at = _find(know, session, rows.numbers[j])
         if at < 0:
             at = know.v[V_ENTRY_FREE]
             if at >= 0:
@@ -307,7 +301,7 @@ def _name_readers(know: Knowledge, rows: Table, i: Int, parts: Table, forgotten:
                 at = know.v[V_ENTRIES]
                 know.v[V_ENTRIES] = at + 1
             know.v[V_LIVE] += 1
-            chain = _chain(know, session, parts[T_NUMBER, j])
+            chain = _chain(know, session, rows.numbers[j])
             entries[at, S_CHAIN] = know.chains[chain]
             know.chains[chain] = at
             first = know.sessions[session, Z_HEAD]
@@ -317,31 +311,31 @@ def _name_readers(know: Knowledge, rows: Table, i: Int, parts: Table, forgotten:
                 entries[first, S_BEFORE] = at
             know.sessions[session, Z_HEAD] = at
             entries[at, S_SESSION] = session
-            entries[at, S_NUMBER] = parts[T_NUMBER, j]
-            entries[at, S_CONNECTION] = rows[R_CONNECTION, i]
+            entries[at, S_NUMBER] = rows.numbers[j]
+            entries[at, S_CONNECTION] = rows.connection[i]
             identity = know.sessions[session, Z_ID]
             entries[at, S_ID] = identity if identity != NO_SESSION else NULL
-            entries[at, S_CLIENT] = rows[R_CLIENT, i]
-            entries[at, S_TOPIC] = parts[T_TOPIC, j]
-            entries[at, S_TOPIC_ID] = parts[T_TOPIC_ID, j]
-            entries[at, S_PARTITION] = parts[T_PARTITION, j]
-            entries[at, S_FROM_NS] = rows[R_ASKED_NS, i]
-            entries[at, S_FIRST] = parts[T_OFFSET, j]
+            entries[at, S_CLIENT] = rows.x[s.X_CLIENT_ID, i]
+            entries[at, S_TOPIC] = rows.parts[s.P_TOPIC, j]
+            entries[at, S_TOPIC_ID] = rows.parts[s.P_TOPIC_ID, j]
+            entries[at, S_PARTITION] = rows.parts[s.P_PARTITION, j]
+            entries[at, S_FROM_NS] = rows.x[s.X_REQUEST_FIRST_NS, i]
+            entries[at, S_FIRST] = rows.parts[s.P_OFFSET, j]
             entries[at, S_RECORDS] = 0
             entries[at, S_BYTES] = 0
             entries[at, S_BEGUN] = know.sessions[session, Z_WHOLE]
-            entries[at, S_ISOLATION] = rows[R_ISOLATION, i]
-        entries[at, S_OFFSET] = parts[T_OFFSET, j]
-        entries[at, S_LAST] = parts[T_OFFSET, j]
-        entries[at, S_TO_NS] = rows[R_ENDED_NS, i]
-    for j in range(rows[R_FORGOTTEN, i], rows[R_FORGOTTEN, i + 1]):
-        if forgotten[T_NUMBER, j] < 0:
+            entries[at, S_ISOLATION] = rows.x[s.X_ISOLATION_LEVEL, i]
+        entries[at, S_OFFSET] = rows.parts[s.P_OFFSET, j]
+        entries[at, S_LAST] = rows.parts[s.P_OFFSET, j]
+        entries[at, S_TO_NS] = rows.x[s.X_RESPONSE_LAST_NS, i]
+    for j in range(rows.left_firsts[i], rows.left_firsts[i + 1]):
+        if rows.left_numbers[j] < 0:
             continue
-        at = _find(know, session, forgotten[T_NUMBER, j])
+        at = _find(know, session, rows.left_numbers[j])
         if at >= 0:
             _unlist(know, session, at)
             _end_reader(know, at)
-    know.sessions[session, Z_TO_NS] = rows[R_ENDED_NS, i]
+    know.sessions[session, Z_TO_NS] = rows.x[s.X_RESPONSE_LAST_NS, i]
 
 
 @inline
@@ -356,49 +350,58 @@ def _unlist(know: Knowledge, session: Int, at: Int) -> None:
         know.entries[following, S_BEFORE] = before
 
 
+@inline
+def _longest_wait(rows: Rows, i: Int) -> Int:
+    """How long a broker may wait before it answers, in microseconds: Fetch for records, Produce for replicas."""
+    longest = rows.x[s.X_MAX_WAIT, i]
+    if longest == NULL:
+        longest = rows.x[s.X_TIMEOUT, i]
+    return 1000 * max(longest, np.int64(0))
+
+
 # --- how long each was held -------------------------------------------------------------------------------------------
 
 
 @inline
-def _fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table, session: Int) -> Int:
+def _fetch_held(know: Knowledge, rows: Rows, i: Int, session: Int) -> Int:
     """How long a Fetch was held, in microseconds, or NULL."""
-    served = rows[R_SERVED_US, i]
+    served = rows.served[i]
     if served == NULL:
         return np.int64(NULL)
-    wait = rows[R_WAIT_US, i]
+    wait = _longest_wait(rows, i)
     amount = np.int64(0)
     sent_on = False
     moved = False
     verdict = np.int64(AT_END)
     released = np.int64(NULL)
-    for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
-        sent_on = sent_on or parts[T_SENT_ON, j] != NULL
-        if parts[T_BYTES, j] == NULL or parts[T_BYTES, j] == 0:
+    for j in range(rows.firsts[i], rows.firsts[i + 1]):
+        sent_on = sent_on or rows.parts[s.P_SENT_ON, j] != NULL
+        if rows.parts[s.P_RECORD_BYTES, j] == NULL or rows.parts[s.P_RECORD_BYTES, j] == 0:
             continue
-        amount += parts[T_BYTES, j]
-        number = parts[T_NUMBER, j]
+        amount += rows.parts[s.P_RECORD_BYTES, j]
+        number = rows.numbers[j]
         found = np.int64(UNKNOWN)
         reader = _find(know, session, number) if number >= 0 else np.int64(-1)
         if reader >= 0:
             offset = know.entries[reader, S_OFFSET]
-            committed = rows[R_ISOLATION, i] if rows[R_REPLICA, i] < 0 else np.int64(0)
-            found = _was_there(know.ends, number, rows[R_TAKEN_UP_NS, i], offset, committed)
-            came = _released(know.ends, number, rows[R_TAKEN_UP_NS, i], offset)
+            committed = rows.x[s.X_ISOLATION_LEVEL, i] if rows.x[s.X_REPLICA, i] < 0 else np.int64(0)
+            found = _was_there(know.ends, number, rows.taken_up[i], offset, committed)
+            came = _released(know.ends, number, rows.taken_up[i], offset)
             if came != NULL:
                 released = came if released == NULL else min(released, came)
-            moved = moved or parts[T_HIGH, j] > know.ends[number, E_END]
+            moved = moved or rows.parts[s.P_HIGH_WATERMARK, j] > know.ends[number, E_END]
         if found == BEHIND:
             verdict = np.int64(BEHIND)
         elif found == UNKNOWN and verdict == AT_END:
             verdict = np.int64(UNKNOWN)
-    least = max(rows[R_MIN_BYTES, i], np.int64(0))
-    if rows[R_REPLICA, i] >= 0:
+    least = max(rows.x[s.X_MIN_BYTES, i], np.int64(0))
+    if rows.x[s.X_REPLICA, i] >= 0:
         least = max(least, np.int64(1))  # voters and observers of the quorum ask for 0, and wait all the same
     if wait > 0 and amount < least and served >= wait - SERVICE_US:
         return min(wait, served)
-    if wait <= 0 or served < AT_ONCE_US or rows[R_THROTTLE, i] > 0 or sent_on or least == 0:
+    if wait <= 0 or served < AT_ONCE_US or rows.x[s.X_THROTTLE, i] > 0 or sent_on or least == 0:
         return np.int64(0)
-    if rows[R_ERROR, i] != 0:
+    if rows.x[s.X_ERROR, i] != 0:
         return served - SERVICE_US if amount == 0 and served >= PARKED_US else np.int64(0)
     if amount < least:
         return np.int64(0) if served < PARKED_US else np.int64(NULL)
@@ -408,134 +411,134 @@ def _fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table, session: Int
     if verdict == UNKNOWN:
         return np.int64(NULL)
     held = min(served - SERVICE_US, wait)
-    return held if released == NULL else min(held, (released - rows[R_TAKEN_UP_NS, i]) // 1000)
+    return held if released == NULL else min(held, (released - rows.taken_up[i]) // 1000)
 
 
 @inline
-def _learn_fetch(know: Knowledge, rows: Table, i: Int, parts: Table, session: Int) -> None:
+def _learn_fetch(know: Knowledge, rows: Rows, i: Int, session: Int) -> None:
     """What the answer to a Fetch says of ends, and what its readers got."""
     ends = know.ends
-    for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
-        number = parts[T_NUMBER, j]
-        if number < 0 or parts[T_ERROR, j] == NULL:
+    for j in range(rows.firsts[i], rows.firsts[i + 1]):
+        number = rows.numbers[j]
+        if number < 0 or rows.parts[s.P_ERROR, j] == NULL:
             continue
-        if rows[R_REPLICA, i] >= 0:
+        if rows.x[s.X_REPLICA, i] >= 0:
             ends[number, E_FOLLOWED] = 1
-        high = parts[T_HIGH, j]
-        if high != NULL and parts[T_ERROR, j] == 0:
-            stable = parts[T_STABLE, j] if parts[T_STABLE, j] != NULL else high
-            if high < ends[number, E_END] and rows[R_TAKEN_UP_NS, i] >= ends[number, E_NEWEST_NS]:
+        high = rows.parts[s.P_HIGH_WATERMARK, j]
+        if high != NULL and rows.parts[s.P_ERROR, j] == 0:
+            stable = rows.parts[s.P_LAST_STABLE, j] if rows.parts[s.P_LAST_STABLE, j] != NULL else high
+            if high < ends[number, E_END] and rows.taken_up[i] >= ends[number, E_NEWEST_NS]:
                 _forget_ends(ends, number)  # the log was cut, or this is a replica that lags
-            _learn_end(ends, number, rows[R_ANSWERED_NS, i], high, stable, np.int64(NULL), np.int64(NULL))
+            _learn_end(ends, number, rows.x[s.X_RESPONSE_FIRST_NS, i], high, stable, np.int64(NULL), np.int64(NULL))
         reader = _find(know, session, number)
         if reader < 0:
             continue
         entries = know.entries
-        if parts[T_BYTES, j] != NULL and parts[T_BYTES, j] > 0:
-            entries[reader, S_BYTES] += parts[T_BYTES, j]
-            if parts[T_RECORDS, j] == NULL:
+        if rows.parts[s.P_RECORD_BYTES, j] != NULL and rows.parts[s.P_RECORD_BYTES, j] > 0:
+            entries[reader, S_BYTES] += rows.parts[s.P_RECORD_BYTES, j]
+            if rows.parts[s.P_RECORDS, j] == NULL:
                 entries[reader, S_RECORDS] = NULL
             elif entries[reader, S_RECORDS] != NULL:
-                entries[reader, S_RECORDS] += parts[T_RECORDS, j]
-        if parts[T_FOLLOWING, j] != NULL:
-            entries[reader, S_LAST] = max(entries[reader, S_LAST], parts[T_FOLLOWING, j])
+                entries[reader, S_RECORDS] += rows.parts[s.P_RECORDS, j]
+        if rows.parts[s.P_FOLLOWING, j] != NULL:
+            entries[reader, S_LAST] = max(entries[reader, S_LAST], rows.parts[s.P_FOLLOWING, j])
 
 
 @inline
-def _produce_held(know: Knowledge, rows: Table, i: Int, parts: Table) -> Int:
+def _produce_held(know: Knowledge, rows: Rows, i: Int) -> Int:
     """How long a Produce with acks=all waited for replicas, or NULL. Where they fetch in sight, waiting is all but what
     the broker takes itself (right in 93.6 % of 3,211 in a cluster of three)."""
-    if rows[R_ACKS, i] != -1:
+    if rows.x[s.X_ACKS, i] != -1:
         return np.int64(0)
-    error = rows[R_ERROR, i]
+    error = rows.x[s.X_ERROR, i]
     if error != 0 and error != REQUEST_TIMED_OUT and error != NOT_ENOUGH_AFTER_APPEND:
         return np.int64(0)
     alone = True
     followed = False
-    for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
-        number = parts[T_NUMBER, j]
+    for j in range(rows.firsts[i], rows.firsts[i + 1]):
+        number = rows.numbers[j]
         alone = alone and number >= 0 and know.ends[number, E_REPLICAS] == 1
         followed = followed or (number >= 0 and know.ends[number, E_FOLLOWED] == 1)
     if alone:
         return np.int64(0)
-    served = rows[R_SERVED_US, i]
+    served = rows.served[i]
     if not followed or served == NULL:
         return np.int64(NULL)
     held = served - SERVICE_US if served >= AT_ONCE_US else np.int64(0)
-    return min(held, rows[R_WAIT_US, i]) if rows[R_WAIT_US, i] > 0 else held
+    return min(held, _longest_wait(rows, i)) if _longest_wait(rows, i) > 0 else held
 
 
 @inline
-def _learn_produce(know: Knowledge, rows: Table, i: Int, parts: Table) -> None:
+def _learn_produce(know: Knowledge, rows: Rows, i: Int) -> None:
     """Records acknowledged: the end of their partition, for readers once all replicas have them."""
     ends = know.ends
-    for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
-        number = parts[T_NUMBER, j]
-        base = parts[T_OFFSET, j]
-        if number < 0 or base == NULL or parts[T_ERROR, j] != 0:
+    for j in range(rows.firsts[i], rows.firsts[i + 1]):
+        number = rows.numbers[j]
+        base = rows.parts[s.P_OFFSET, j]
+        if number < 0 or base == NULL or rows.parts[s.P_ERROR, j] != 0:
             continue
-        count = parts[T_RECORDS, j] if parts[T_RECORDS, j] != NULL else np.int64(1)
+        count = rows.parts[s.P_RECORDS, j] if rows.parts[s.P_RECORDS, j] != NULL else np.int64(1)
         copied = ends[number, E_FOLLOWED] == 1 or ends[number, E_REPLICAS] > 1
         before = ends[number, E_END]
-        end = base + count if rows[R_ACKS, i] == -1 or not copied else before
-        committed = rows[R_TRANSACTION, i] == NULL and (before == NULL or ends[number, E_STABLE] == before)
+        end = base + count if rows.x[s.X_ACKS, i] == -1 or not copied else before
+        committed = rows.x[s.X_TRANSACTIONAL_ID, i] == NULL and (before == NULL or ends[number, E_STABLE] == before)
         stable = end if committed else ends[number, E_STABLE]
-        _learn_end(ends, number, rows[R_ANSWERED_NS, i], end, stable, base, rows[R_TAKEN_UP_NS, i])
+        _learn_end(ends, number, rows.x[s.X_RESPONSE_FIRST_NS, i], end, stable, base, rows.taken_up[i])
 
 
 @inline
-def _learn_listed(know: Knowledge, rows: Table, i: Int, parts: Table) -> None:
+def _learn_listed(know: Knowledge, rows: Rows, i: Int) -> None:
     """An offset that ListOffsets found: the end is there or later. Who reads committed records may see less."""
     ends = know.ends
-    for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
-        number = parts[T_NUMBER, j]
-        if number >= 0 and parts[T_OFFSET, j] != NULL and parts[T_ERROR, j] == 0:
-            offset = parts[T_OFFSET, j]
+    for j in range(rows.firsts[i], rows.firsts[i + 1]):
+        number = rows.numbers[j]
+        if number >= 0 and rows.parts[s.P_OFFSET, j] != NULL and rows.parts[s.P_ERROR, j] == 0:
+            offset = rows.parts[s.P_OFFSET, j]
             none = np.int64(NULL)
-            _learn_end(ends, number, rows[R_ANSWERED_NS, i], offset, ends[number, E_STABLE], none, none)
+            _learn_end(ends, number, rows.x[s.X_RESPONSE_FIRST_NS, i], offset, ends[number, E_STABLE], none, none)
 
 
 @inline
-def _share_fetch_held(know: Knowledge, rows: Table, i: Int, parts: Table) -> Int:
+def _share_fetch_held(know: Knowledge, rows: Rows, i: Int) -> Int:
     """The same of a ShareFetch. Nothing on the wire says where a share group's records end: after an answer without
     any there were none."""
     amount = np.int64(0)
-    for j in range(rows[R_FIRST, i], rows[R_FIRST, i + 1]):
-        amount += max(parts[T_BYTES, j], np.int64(0))
-    was_empty = know.connections[rows[R_CONNECTION, i], 1]
-    know.connections[rows[R_CONNECTION, i], 1] = 1 if amount == 0 else 0
-    served = rows[R_SERVED_US, i]
+    for j in range(rows.firsts[i], rows.firsts[i + 1]):
+        amount += max(rows.parts[s.P_RECORD_BYTES, j], np.int64(0))
+    was_empty = know.connections[rows.connection[i], 1]
+    know.connections[rows.connection[i], 1] = 1 if amount == 0 else 0
+    served = rows.served[i]
     if served == NULL:
         return np.int64(NULL)
-    wait = rows[R_WAIT_US, i]
+    wait = _longest_wait(rows, i)
     if wait > 0 and amount == 0 and served >= wait - SERVICE_US:
         return min(wait, served)
-    if wait <= 0 or served < AT_ONCE_US or rows[R_ERROR, i] != 0 or amount == 0:
+    if wait <= 0 or served < AT_ONCE_US or rows.x[s.X_ERROR, i] != 0 or amount == 0:
         return np.int64(0)
     return min(served - SERVICE_US, wait) if was_empty == 1 else np.int64(NULL)
 
 
 @kernel
-def hold(begin: Int, end: Int, rows: Table, parts: Table, forgotten: Table, held: Table, know: Knowledge) -> None:
-    """Decide of exchanges `begin` to `end` how long they were held (`held`, int64[n], microseconds, NULL: it cannot be
-    told), and learn from each. rows [R_COLUMNS, n + 1]: the last says where topic-partitions end; parts, forgotten
-    [T_COLUMNS, m]. Room was made sure of: for an entry and a row of `gone` a topic-partition more, a session an
-    exchange more."""
-    for i in range(begin, end):
-        api = rows[R_API, i]
+def hold(begin: Int, end: Int, chosen: Table, rows: Rows, held: Table, know: Knowledge) -> None:
+    """Decide of exchanges `begin` to `end` of those chosen (int64[k]: which of the rows each is) how long they were
+    held (`held`, int64[k], microseconds, NULL: it cannot be told), and learn from each. Room was made sure of: for an
+    entry and a row of `gone` a topic-partition more, a session an exchange more."""
+    for at in range(begin, end):
+        i = chosen[at]
+        api = rows.x[s.X_API_KEY, i]
         if api == names.FETCH:
             session = _session_of(know, rows, i)
-            _name_readers(know, rows, i, parts, forgotten, session)
-            held[i] = _fetch_held(know, rows, i, parts, session)
-            _learn_fetch(know, rows, i, parts, session)
+            _name_readers(know, rows, i, session)
+            held[at] = _fetch_held(know, rows, i, session)
+            _learn_fetch(know, rows, i, session)
         elif api == names.PRODUCE:
-            held[i] = _produce_held(know, rows, i, parts)
-            _learn_produce(know, rows, i, parts)
+            held[at] = _produce_held(know, rows, i)
+            _learn_produce(know, rows, i)
         elif api == names.SHARE_FETCH:
-            held[i] = _share_fetch_held(know, rows, i, parts)
+            held[at] = _share_fetch_held(know, rows, i)
         else:
-            held[i] = 0
-            _learn_listed(know, rows, i, parts)
+            held[at] = 0
+            _learn_listed(know, rows, i)
 
 
 @kernel

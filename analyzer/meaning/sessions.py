@@ -17,7 +17,7 @@ import pyarrow as pa
 from analyzer import arrow, tables
 from analyzer.bulk import holding as h
 from analyzer.bulk import state as s
-from analyzer.bulk.rows import Exchanges, Names, Window
+from analyzer.bulk.rows import Names, Window
 
 MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
@@ -67,18 +67,21 @@ class Sessions:
         held = np.zeros(len(rows), np.int64)
         if len(rows):
             every = window.every
-            table = _rows(every, rows, served, taken_up)
-            parts, firsts = _parts(every.partitions, rows)
-            left, lefts = _parts(every.forgotten, rows)
+            parts, left = _steady(every.partitions), _steady(every.forgotten)
+            table = h.Rows(
+                _steady(every.columns), _steady(every.connection), served, taken_up,
+                parts, _firsts(parts, len(every)), np.full(parts.shape[1], -1, np.int64),
+                _firsts(left, len(every)), np.full(left.shape[1], -1, np.int64),
+            )  # fmt: skip
+            named = (parts, table.firsts, table.numbers), (left, table.left_firsts, table.left_numbers)
             trigger = every.column("trigger")[rows]
-            table[h.R_FIRST], table[h.R_FORGOTTEN] = firsts, lefts
             begin = 0
             for packet, facts in self._partitions.new_facts(window):
                 end = int(np.searchsorted(trigger, packet, side="left"))
-                self._hold(table, parts, left, held, begin, end)
+                self._hold(table, named, rows, held, begin, end)
                 begin = end
                 facts()
-            self._hold(table, parts, left, held, begin, len(rows))
+            self._hold(table, named, rows, held, begin, len(rows))
         else:
             for _, facts in self._partitions.new_facts(window):
                 facts()
@@ -97,19 +100,25 @@ class Sessions:
         self._take_over(names)
 
     def _hold(
-        self, table: np.ndarray, parts: np.ndarray, left: np.ndarray, held: np.ndarray, begin: int, end: int
-    ) -> None:
-        """Exchanges `begin` to `end`, between which no fact comes."""
+        self, table: h.Rows, named: Sequence[tuple[np.ndarray, ...]], rows: np.ndarray, held: np.ndarray, begin: int,
+        end: int,
+    ) -> None:  # fmt: skip
+        """Exchanges `begin` to `end` of those asked for, between which no fact comes; `named`: topic-partitions, where
+        those of each exchange begin, and their numbers, to be filled."""
         if begin == end:
             return
-        for some, firsts in ((parts, table[h.R_FIRST]), (left, table[h.R_FORGOTTEN])):
-            span = slice(int(firsts[begin]), int(firsts[end]))
-            name = np.where(some[h.T_TOPIC, span] != s.NULL, some[h.T_TOPIC, span], some[h.T_TOPIC_ID, span])
-            some[h.T_NUMBER, span] = self._partitions.numbers(name, some[h.T_PARTITION, span])
-        connections = int(table[h.R_CONNECTION, begin:end].max()) + 1
-        named = int(table[h.R_FIRST, end] - table[h.R_FIRST, begin])
-        self._make_room(connections, named, end - begin)
-        h.hold(begin, end, table, parts, left, held, self._know)
+        first, past = int(rows[begin]), int(rows[end - 1]) + 1
+        wanted = np.zeros(past - first, np.bool_)
+        wanted[rows[begin:end] - first] = True
+        for some, firsts, numbers in named:
+            these: np.ndarray | slice = slice(int(firsts[first]), int(firsts[past]))
+            if not wanted.all():
+                these = np.flatnonzero(wanted[some[s.P_OWNER, these] - first]) + int(firsts[first])
+            name = np.where(some[s.P_TOPIC, these] != s.NULL, some[s.P_TOPIC, these], some[s.P_TOPIC_ID, these])
+            numbers[these] = self._partitions.numbers(name, some[s.P_PARTITION, these])
+        connections = int(table.connection[first:past].max()) + 1
+        self._make_room(connections, int(table.firsts[past] - table.firsts[first]), end - begin)
+        h.hold(begin, end, rows, table, held, self._know)
 
     def _make_room(self, connections: int, readers: int, sessions: int) -> None:
         """For so many connections, and so many more readers and sessions."""
@@ -170,54 +179,17 @@ def _value(number: int) -> int | None:
     return None if number == s.NULL else number
 
 
-_AS_THEY_STAND: Final = {
-    h.R_API: s.X_API_KEY, h.R_ASKED_NS: s.X_REQUEST_FIRST_NS, h.R_ANSWERED_NS: s.X_RESPONSE_FIRST_NS,
-    h.R_ENDED_NS: s.X_RESPONSE_LAST_NS, h.R_THROTTLE: s.X_THROTTLE, h.R_ERROR: s.X_ERROR, h.R_ACKS: s.X_ACKS,
-    h.R_MIN_BYTES: s.X_MIN_BYTES, h.R_ISOLATION: s.X_ISOLATION_LEVEL, h.R_REPLICA: s.X_REPLICA,
-    h.R_SESSION: s.X_SESSION, h.R_EPOCH: s.X_SESSION_EPOCH, h.R_GIVEN: s.X_SESSION_GIVEN,
-    h.R_TRANSACTION: s.X_TRANSACTIONAL_ID, h.R_CLIENT: s.X_CLIENT_ID,
-}  # fmt: skip
-_PARTS_AS_THEY_STAND: Final = {
-    h.T_TOPIC: s.P_TOPIC, h.T_TOPIC_ID: s.P_TOPIC_ID, h.T_PARTITION: s.P_PARTITION, h.T_ERROR: s.P_ERROR,
-    h.T_OFFSET: s.P_OFFSET, h.T_HIGH: s.P_HIGH_WATERMARK, h.T_STABLE: s.P_LAST_STABLE, h.T_BYTES: s.P_RECORD_BYTES,
-    h.T_RECORDS: s.P_RECORDS, h.T_FOLLOWING: s.P_FOLLOWING, h.T_SENT_ON: s.P_SENT_ON,
-}  # fmt: skip
+def _steady(values: np.ndarray) -> np.ndarray:
+    """The same for a kernel: in rows, and read-only. Each other kind of array would be a kernel of its own."""
+    found = np.ascontiguousarray(values).view()
+    found.flags.writeable = False
+    return found
 
 
-def _rows(every: Exchanges, rows: np.ndarray, served: np.ndarray, taken_up: np.ndarray) -> np.ndarray:
-    """int64[R_COLUMNS, n + 1]: exchanges as the kernel takes them; where their topic-partitions begin is missing."""
-    x, these = every.columns, _run(rows)
-    table = np.empty((h.R_COLUMNS, len(rows) + 1), np.int64)
-    table[:, -1] = s.NULL
-    for to, column in _AS_THEY_STAND.items():
-        table[to, :-1] = x[column, these]
-    table[h.R_CONNECTION, :-1] = every.connection[these]
-    table[h.R_SERVED_US, :-1] = served[these]
-    table[h.R_TAKEN_UP_NS, :-1] = taken_up[these]
-    longest = x[s.X_MAX_WAIT, these]
-    wait = np.where(longest != s.NULL, longest, x[s.X_TIMEOUT, these])
-    table[h.R_WAIT_US, :-1] = 1000 * np.maximum(wait, 0)
-    return table
-
-
-def _parts(partitions: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[T_COLUMNS, m], the topic-partitions of some exchanges; int64[n + 1], where those of each begin)."""
-    counts = np.bincount(partitions[s.P_OWNER], minlength=int(rows[-1]) + 1)
-    begins = np.cumsum(counts) - counts
-    sizes, begin = counts[rows], begins[rows]
-    firsts = np.concatenate([[0], np.cumsum(sizes)])
-    index = _run(np.arange(firsts[-1]) + np.repeat(begin - firsts[:-1], sizes))
-    table = np.empty((h.T_COLUMNS, int(firsts[-1])), np.int64)
-    for to, column in _PARTS_AS_THEY_STAND.items():
-        table[to] = partitions[column, index]
-    return table, firsts
-
-
-def _run(rows: np.ndarray) -> np.ndarray | slice:
-    """Rows in order, as a slice where none is left out: nearly all traffic is what is asked for, and so copied fast."""
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows
+def _firsts(parts: np.ndarray, exchanges: int) -> np.ndarray:
+    """int64[exchanges + 1]: where the topic-partitions of each begin."""
+    counts = np.bincount(parts[s.P_OWNER], minlength=exchanges)
+    return np.concatenate([[0], np.cumsum(counts)])
 
 
 class _Partitions:
