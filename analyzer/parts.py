@@ -37,6 +37,14 @@ RANGED = frozenset(
     ("api_key", "error_code", "latency_us", "total_us", "offset", "base_offset", "request_bytes", "response_bytes")
 )
 """Columns by whose range a query may pass over row groups, besides times."""
+LIKE = frozenset(
+    (
+        "acks", "delivery_count", "diverging_offset", "generation", "group_id", "high_watermark", "hold_us", "lag",
+        "last_stable_offset", "leader_epoch", "max_wait_ms", "member_id", "min_bytes", "muted_us", "network_us",
+        "queue_us", "reason", "record_bytes", "record_count", "request_state", "status", "throttle_us", "topic_id",
+    )
+)  # fmt: skip
+"""Columns that often have one value in all rows of a group, or none: then nobody needs to read it (`findings`)."""
 
 Made: TypeAlias = "pa.Table | Callable[[], pa.Table]"
 """Rows of a table, or what makes them: it is called once, in some thread."""
@@ -173,7 +181,7 @@ def _options(name: str) -> dict[str, Any]:
         or column.name.endswith(("_packet", "_offset", "exchange", "reply"))
         or column.name in ("offset", "batch")
     }
-    ranged = [column.name for column in schema if pa.types.is_timestamp(column.type) or column.name in RANGED]
+    ranged = [column.name for column in schema if pa.types.is_timestamp(column.type) or column.name in RANGED | LIKE]
     # Columns in lists are named by their path in Parquet; they keep the default.
     coded = [column.name for column in schema if column.name not in deltas and column.type != pa.binary()]
     return {

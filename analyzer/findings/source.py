@@ -7,7 +7,7 @@ what was asked for; a column that an older dataset lacks is null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -49,7 +49,7 @@ class Source:
     unrecognised: Sequence[Mapping[str, Any]] = ()
     name: str = ""
     _groups: dict[str, list[_Group]] = field(default_factory=dict)
-    _files: dict[Path, tuple[Any, frozenset[str]]] = field(default_factory=dict)
+    _files: dict[Path, tuple[Any, dict[str, int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: Dataset | StoredDataset) -> Source:
@@ -95,11 +95,14 @@ class Source:
             return tuple(column.unique().to_pylist())
         return tuple(entry["name"] for entry in self.captures)
 
-    def _file(self, table: str, path: Path) -> tuple[Any, frozenset[str]]:
-        """A file, open, and the columns that it has."""
+    def _file(self, table: str, path: Path) -> tuple[Any, dict[str, int]]:
+        """A file, open, and the columns that it has, with the place in it of those that are no lists."""
         if path not in self._files:
             metadata = pyarrow.parquet.read_metadata(path)
-            there = frozenset(metadata.schema.to_arrow_schema().names)
+            there = dict.fromkeys(metadata.schema.to_arrow_schema().names, -1)
+            for place in range(metadata.num_columns):
+                if (path_in_file := metadata.schema.column(place).path) in there:
+                    there[path_in_file] = place
             strings = [column.name for column in tables.TABLES[table] if column.type == pa.string()]
             coded = [name for name in strings if name in there]
             self._files[path] = pyarrow.parquet.ParquetFile(path, metadata=metadata, read_dictionary=coded), there
@@ -110,6 +113,28 @@ class Source:
         for group in self.groups(table):
             if capture in group.captures:
                 yield self.piece(table, group, capture, columns)
+
+    def constants(self, table: str, group: _Group, columns: Iterable[str]) -> dict[str, int | str | None]:
+        """Those of these columns that have one value in all rows of a row group, as its statistics say: they need not
+        be read. None: it has none in any row."""
+        if isinstance(group.where, int) or len(group.captures) > 1:
+            return {}
+        path, number = group.where
+        found: dict[str, int | str | None] = {}
+        with readable(self.name, f"{table}/{path.name}"):
+            file, there = self._file(table, path)
+            about = file.metadata.row_group(number)
+            for name in columns:
+                if there.get(name, -1) < 0 or pa.types.is_timestamp(tables.schema(table).field(name).type):
+                    continue  # times as PyArrow gives them load Pandas
+                said = about.column(there[name]).statistics
+                if said is None or not said.has_null_count:
+                    continue
+                if said.null_count == group.rows:
+                    found[name] = None
+                elif not said.null_count and said.has_min_max and said.min == said.max:
+                    found[name] = said.min
+        return found
 
     def piece(self, table: str, group: _Group, capture: str, columns: Sequence[str]) -> pa.Table:
         """One row group of it."""
@@ -203,19 +228,20 @@ class Table:
     ) -> dict[str, Any]:
         """Columns as `numbers` (each with its type) and as `codes` (each with the numbers that are known) give them,
         in one pass: every start of a reader costs, and columns that are read together are read by several threads."""
-        out = {name: np.empty(self.length, dtype) for name, dtype in numbers.items()}
-        coded = {name: (np.empty(self.length, np.int32), dict(known)) for name, known in codes.items()}
-        starts = dict.fromkeys((*out, *coded), 0)
-        for part in self.read(tuple(starts)):
-            for name, column in zip(starts, part.columns, strict=True):
-                for chunk in column.chunks:
-                    at = starts[name]
-                    starts[name] = end = at + len(chunk)
-                    if name in out:
-                        arrow.put_numbers(chunk, int(np.iinfo(out[name].dtype).min), out[name][at:end])
-                    else:
-                        coded[name][0][at:end] = _coded(chunk, coded[name][1])
-        return {**out, **{name: (values, list(known)) for name, (values, known) in coded.items()}}
+        out = {name: _Filled(self.length, np.dtype(dtype)) for name, dtype in numbers.items()}
+        out |= {name: _Filled(self.length, np.dtype(np.int32), dict(known)) for name, known in codes.items()}
+        for group in self._groups if self.length > SMALL_ROWS else ():
+            one_value = self._source.constants(self.name, group, out)
+            for name, value in one_value.items():
+                out[name].repeat(value, group.rows)
+            rest = [name for name in out if name not in one_value]
+            if rest:
+                _fill(out, self._source.piece(self.name, group, self._capture, rest))
+        if self.length <= SMALL_ROWS:
+            for part in self.read(tuple(out)):
+                _fill(out, part)
+        whole = {name: column.whole() for name, column in out.items()}
+        return {name: values if name in numbers else (values, list(out[name].known)) for name, values in whole.items()}
 
     def _keep(self, key: str, value: Any) -> None:
         if self.length <= KEPT_ROWS:
@@ -242,6 +268,61 @@ class Table:
 
 def _key(column: str, dtype: Any) -> str:
     return f"{column}:{np.dtype(dtype)}"
+
+
+class _Filled:
+    """A column that is filled, row group by row group: of strings their numbers, -1 where null; of others the least
+    value of the type there. As long as it has one value in all rows, it takes no memory."""
+
+    def __init__(self, rows: int, dtype: np.dtype[Any], known: dict[str, int] | None = None) -> None:
+        self.known = known or {}
+        self._text = known is not None
+        self._absent = -1 if self._text else int(np.iinfo(dtype).min)
+        self._rows = rows
+        self._dtype = dtype
+        self._at = 0
+        self._one: int | None = None
+        self._values: np.ndarray | None = None
+
+    def repeat(self, value: int | str | None, count: int) -> None:
+        """One value in so many rows."""
+        if isinstance(value, str):
+            number = self.known.setdefault(value, len(self.known))
+        else:
+            number = self._absent if value is None else int(value)
+        if self._values is None and (self._at == 0 or self._one == number):
+            self._one = number
+        else:
+            self._array()[self._at : self._at + count] = number
+        self._at += count
+
+    def put(self, chunk: pa.Array) -> None:
+        """Values as they are stored."""
+        part = self._array()[self._at : self._at + len(chunk)]
+        if self._text:
+            part[:] = _coded(chunk, self.known)
+        else:
+            arrow.put_numbers(chunk, self._absent, part)
+        self._at += len(chunk)
+
+    def _array(self) -> np.ndarray:
+        if self._values is None:
+            self._values = np.empty(self._rows, self._dtype)
+            if self._at:
+                self._values[: self._at] = self._one
+        return self._values
+
+    def whole(self) -> np.ndarray:
+        """All rows."""
+        if self._values is None and self._at:
+            return np.broadcast_to(np.array(self._one, self._dtype), self._rows)
+        return self._array()
+
+
+def _fill(out: Mapping[str, _Filled], part: pa.Table) -> None:
+    for name, column in zip(part.column_names, part.columns, strict=True):
+        for chunk in column.chunks:
+            out[name].put(chunk)
 
 
 def _coded(chunk: pa.Array, numbers: dict[str, int]) -> np.ndarray:

@@ -1,8 +1,8 @@
 """The parts of a latency, judged by what the brokers' own request logs say each request took and waited.
 
-Proves `analyzer/meaning/latency.py`, `sessions.py` and `analyzer/bulk/holding.py`. `totalTimeMs` is against the latency
-without queue and throttle; `remoteTimeMs` against `hold_us` of Fetch, JoinGroup and SyncGroup answered without error.
-All captures were taken on the broker's machine. The table is printed (`pytest -s`).
+Proves `analyzer/meaning/latency.py`, `sessions.py`, `analyzer/bulk/holding.py` and `measuring.py`. `totalTimeMs` is
+against the latency without queue and throttle; `remoteTimeMs` against `hold_us` of Fetch, JoinGroup and SyncGroup
+answered without error. All captures were taken on the broker's machine. The table is printed (`pytest -s`).
 """
 
 from __future__ import annotations
@@ -151,10 +151,15 @@ def test_what_was_parked_was_held_as_long(every: list[Judged]) -> None:
     the answer came later than the broker says it sent it, the others because a busy broker (most: two clusters of three
     on two cores) took 5 to 40 ms for its own part, which its log counts apart. The wire does not show when the wait
     ended: the records that release a replica's fetch are acknowledged after it. 14 are told too short, five of them
-    waits that were over and that the broker ended late; 13 cannot be told. Of 30 SyncGroups two are told 9 ms too long,
-    again the broker's own part."""
+    waits that were over and that the broker ended late; 13 cannot be told.
+
+    Tried without success: to end the wait when the request of the releasing Produce was on the wire, and 1 to 5 ms more
+    for its append: 95.1 to 97.0 % (that request waits for a thread too, and its time there is part of the hold); to
+    take more than a millisecond for the broker itself: 98.1 % with 2, and never more than 98.8 % (5 ms), at the price
+    of every usual one, whose own part is 1 ms (median of 7,016); to take what others took at that broker then: 97.3 %. Of
+    30 SyncGroups one is told 9 ms too long: 10 ms of it its own request waited and ran before it was parked."""
     whole = together(every)
-    for key, bar in ((names.FETCH, 0.97), (names.JOIN_GROUP, 0.95), (names.SYNC_GROUP, 0.93)):
+    for key, bar in ((names.FETCH, 0.97), (names.JOIN_GROUP, 0.95), (names.SYNC_GROUP, 0.95)):
         assert whole.right[key] >= bar * whole.parked[key], (names.name(key), [one.odd for one in every])
 
 
