@@ -156,8 +156,8 @@ def test_what_was_parked_was_held_as_long(every: list[Judged]) -> None:
     Tried without success: to end the wait when the request of the releasing Produce was on the wire, and 1 to 5 ms more
     for its append: 95.1 to 97.0 % (that request waits for a thread too, and its time there is part of the hold); to
     take more than a millisecond for the broker itself: 98.1 % with 2, and never more than 98.8 % (5 ms), at the price
-    of every usual one, whose own part is 1 ms (median of 7,016); to take what others took at that broker then: 97.3 %. Of
-    30 SyncGroups one is told 9 ms too long: 10 ms of it its own request waited and ran before it was parked."""
+    of every usual one, whose own part is 1 ms (median of 7,016); to take what others took at that broker then: 97.3 %.
+    Of 30 SyncGroups one is told 9 ms too long: 10 ms of it its own request waited and ran before it was parked."""
     whole = together(every)
     for key, bar in ((names.FETCH, 0.97), (names.JOIN_GROUP, 0.95), (names.SYNC_GROUP, 0.95)):
         assert whole.right[key] >= bar * whole.parked[key], (names.name(key), [one.odd for one in every])
