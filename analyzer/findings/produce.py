@@ -55,20 +55,22 @@ def _batches(seen: Seen) -> Batches:
     if not len(table):
         none = np.zeros(0, np.int64)
         return Batches(none, none, none, [], *[none] * 9)
-    table.load((*_COLUMNS.values(), "magic"), ("side", "codec", "reason", "topic", "topic_id"))
+    numbers = dict.fromkeys((*_COLUMNS.values(), "magic"), np.int64) | dict.fromkeys(_KEY, np.int32)
+    table.load(numbers, ("side", "codec", "reason", "topic", "topic_id", "connection"))
     side, sides = table.codes("side")
     chosen = np.flatnonzero(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
     places, known = seen.placed(table)
     owner = seen.owners(table)[chosen]
-    numbers = {field: table.numbers(column)[chosen] for field, column in _COLUMNS.items()}
+    values = {field: table.numbers(column)[chosen] for field, column in _COLUMNS.items()}
     error, at = _answers(seen, owner, places[chosen], known)
-    return Batches(chosen, owner, places[chosen], known, **numbers, error=error, at=at)
+    return Batches(chosen, owner, places[chosen], known, **values, error=error, at=at)
 
 
 _COLUMNS = {
     "producer": "producer_id", "epoch": "producer_epoch", "sequence": "base_sequence", "records": "record_count",
     "size": "batch_bytes", "first": "first_timestamp", "last": "last_timestamp",
 }  # fmt: skip
+_KEY = ("exchange", "reply", "partition")
 
 
 def _answers(

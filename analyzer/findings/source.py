@@ -220,7 +220,7 @@ class Table:
         kept = {name: self._kept.pop(name) for name in codes if name in self._kept}
         kept |= {name: self._kept[key] for name in numbers if (key := _key(name, numbers[name])) in self._kept}
         rest = {name: dtype for name, dtype in numbers.items() if name not in kept}
-        text = {name: {} for name in codes if name not in kept}
+        text: dict[str, dict[str, int]] = {name: {} for name in codes if name not in kept}
         return kept | (self.gather(rest, text) if rest or text else {})
 
     def gather(

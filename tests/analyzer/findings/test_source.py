@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,19 @@ def test_files_say_what_tables_in_memory_say(
         assert [texts[code] if code >= 0 else None for code in codes.tolist()] == COLUMNS[name], name
 
 
-def test_what_has_one_value_is_not_read(
-    exchanges: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_one_value_is_not_read(exchanges: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SMALL_ROWS", 0)
     path = tmp_path / "part.parquet"
     pyarrow.parquet.write_table(exchanges, path, row_group_size=GROUP)
     source = Source({"exchanges": [path]}, [{"name": "a"}])
     read: list[tuple[str, ...]] = []
     piece = source.piece
-    monkeypatch.setattr(source, "piece", lambda *given: read.append(tuple(given[3])) or piece(*given))
+
+    def noted(table: str, group: Any, capture: str, columns: Sequence[str]) -> pa.Table:
+        read.append(tuple(columns))
+        return piece(table, group, capture, columns)
+
+    monkeypatch.setattr(source, "piece", noted)
     Table(source, "a", "exchanges").load(dict.fromkeys(NUMBERS, np.int64), CODES)
     assert read == [
         ("request_time", "latency_us", "member_id"), ("request_time", "latency_us", "member_id"),
