@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 
 import analyzer
+from analyzer import cli
 from captures.forge import Segment, Write, converse, interleaved, pcap, rendered
 from tests.analyzer.forging import (
     API_VERSIONS,
     FETCH,
     JOIN_GROUP,
+    SASL_AUTHENTICATE,
     SYNC_GROUP,
     answering,
     asking,
     batch,
     heartbeat,
+    heartbeat_answer,
     metadata,
     metadata_answer,
     produce,
@@ -243,6 +246,35 @@ def test_members_wait_for_each_other(tmp_path: Path) -> None:
         member = conversation(asking(ask, at(asked_ms)), answering(answer, at(answered_ms)))
         both = read(tmp_path, interleaved(leader, member))
         assert both.where(correlation_id=5)["hold_us"] == held
+
+
+def test_a_refused_login_waits_a_tenth_of_a_second(tmp_path: Path) -> None:
+    def refused(number: int, error: int) -> bytes:
+        body = {"errorCode": error, "errorMessage": None, "authBytes": b"", "sessionLifetimeMs": 0}
+        return response(SASL_AUTHENTICATE, 1, number, body)
+
+    seen = read(tmp_path, conversation(
+        asking(request(API_VERSIONS, 0, 1, {}), at(1)),
+        answering(response(API_VERSIONS, 0, 1, {"errorCode": 0, "apiKeys": []}), at(2)),
+        asking(request(SASL_AUTHENTICATE, 1, 2, {"authBytes": b"no"}), at(10)), answering(refused(2, 58), at(113)),
+        asking(request(SASL_AUTHENTICATE, 1, 3, {"authBytes": b"yes"}), at(120)), answering(refused(3, 0), at(140)),
+    ))  # fmt: skip
+    assert seen.column("hold_us")[1:] == [100_000, 0]
+    assert seen.column("broker_us")[1:] == [3_000, 20_000]
+
+
+def test_lines_are_sorted_and_chosen_by_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "capture.pcap").write_bytes(pcap(rendered(conversation(
+        asking(heartbeat(1), at(1)), answering(heartbeat_answer(1), at(3)),
+        asking(fetch(2, {0: 40}), at(10)), answering(fetched(2, {0: 40}), at(516)),
+        asking(heartbeat(3), at(520)), answering(heartbeat_answer(3), at(527)),
+    ))))  # fmt: skip
+    said = []
+    for more in (("--sort", "broker_us"), ("--filter", "hold_us > 400000"), ("--filter", "cause == 'broker'")):
+        assert cli.main(["show", str(tmp_path / "capture.pcap"), "--fields", "correlation_id,broker_us", *more]) == 0
+        said.append([tuple(line.split()) for line in capsys.readouterr().out.splitlines()[1:]])
+    first, second, third = ("1", "2000"), ("2", "6000"), ("3", "7000")
+    assert said == [[third, second, first], [second], [first, third]]
 
 
 def test_a_broker_keeps_silent_after_a_throttle(tmp_path: Path) -> None:
