@@ -137,12 +137,12 @@ def together(every: list[Judged]) -> Judged:
 
 
 def test_latencies_are_what_the_broker_took(every: list[Judged]) -> None:
-    """Within 2 ms or 5 %. The aim is 95 %; these captures were taken on two cores that brokers and clients shared, so
-    that a packet often lay some milliseconds in the broker's socket before a thread read it, most of all the first of
-    a connection, and the log counts from then on."""
+    """Within 2 ms or 5 %: 97.8 % of 50,050, and 98.3 % of those that are not the first of their connection. These
+    captures were taken on two cores that brokers and clients shared, so that a packet sometimes lay some milliseconds
+    in the broker's socket before a thread read it, most of all the first of a connection; the log counts from then."""
     whole = together(every)
-    assert whole.near >= 0.9 * whole.timed
-    assert whole.later_near >= 0.92 * whole.later
+    assert whole.near >= 0.95 * whole.timed
+    assert whole.later_near >= 0.95 * whole.later
 
 
 def test_what_was_parked_was_held_as_long(every: list[Judged]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,10 +141,14 @@ def test_only_rules_that_are_asked_otherwise_are_asked_again(
         asked.append(concerned(how))
         return frozenset(RULES)
 
+    def found() -> list[dict[str, Any]]:
+        rows = [json.loads(line) for line in said(capsys, dataset, "--json", *arguments)[1].splitlines()]
+        return sorted(rows, key=lambda row: (row["code"], row["text"]))
+
     concerned = judging.concerned
-    lines = sorted(said(capsys, dataset, "--json", *arguments)[1].splitlines())
+    some = found()
     monkeypatch.setattr(judging, "concerned", all_of_them)
-    assert sorted(said(capsys, dataset, "--json", *arguments)[1].splitlines()) == lines
+    assert found() == some
     assert asked == [again]
 
 
