@@ -463,7 +463,8 @@ def _dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def highest(place: np.ndarray, values: np.ndarray, count: int, none: int) -> np.ndarray:
     """int64[count]: the highest value at each place, `none` where there is none higher."""
     out = np.full(count, none, np.int64)
-    np.maximum.at(out, place.astype(np.intp), values.astype(np.int64))  # of other types it takes ten times as long
+    # Of other types it takes ten times as long.
+    np.maximum.at(out, place.astype(np.intp, copy=False), values.astype(np.int64, copy=False))
     return out
 
 

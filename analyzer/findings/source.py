@@ -7,6 +7,7 @@ what was asked for; a column that an older dataset lacks is null.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,8 +126,8 @@ class Source:
             file, there = self._file(table, path)
             about = file.metadata.row_group(number)
             for name in columns:
-                if there.get(name, -1) < 0 or pa.types.is_timestamp(tables.schema(table).field(name).type):
-                    continue  # times as PyArrow gives them load Pandas
+                if there.get(name, -1) < 0 or name in _times(table):
+                    continue
                 said = about.column(there[name]).statistics
                 if said is None or not said.has_null_count:
                     continue
@@ -156,6 +157,12 @@ class Source:
 
             read = read.filter(pc.equal(read.column("capture").cast(pa.string()), capture))
         return read.select(list(columns))
+
+
+@functools.cache
+def _times(table: str) -> frozenset[str]:
+    """Columns of times: PyArrow needs Pandas to say the least and the greatest of them."""
+    return frozenset(column.name for column in tables.TABLES[table] if pa.types.is_timestamp(column.type))
 
 
 class Table:
