@@ -300,6 +300,11 @@ class Reader:
         self._batches.close()
         self._pool.clear()
 
+    def go_on(self, point: CapturePoint) -> None:
+        """Further files of the capture point, behind those that were read to their end."""
+        self.point = point
+        self._batches = self._read()
+
     @property
     def counts(self) -> dict[str, Any]:
         """How many packets were captured, and what became of them: numbers; None where nothing is said."""

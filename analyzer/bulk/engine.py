@@ -192,16 +192,27 @@ class Engine:
         """To be called between two windows: hand out what is done, and read no more; another engine may go on."""
         self._leaving = True
 
+    def go_on(self, point: CapturePoint) -> None:
+        """All files so far have been read, and the capture was not over (`windows`): these follow."""
+        self.reader.go_on(point)
+
+    def take_up(self) -> None:
+        """What it knows was stored by another engine, but for the keys of TLS."""
+        for shard in self._shards:
+            if shard.tls is not None:
+                shard.tls.take_up(self.reader.secrets)
+
     def attempts(self) -> list[Attempt]:
         """All has been read: connections that were asked for in vain. Every share of a capture point sees all."""
         return attempts(self.flows)
 
-    def windows(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[Window]:
-        """Read it all. `progress` gets the bytes read so far, after each window."""
-        for ended in self.ended(progress):
+    def windows(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[Window]:
+        """Read it all. `progress` gets the bytes read so far, after each window; `over`: the capture ends there, and so
+        do its connections."""
+        for ended in self.ended(progress, over):
             yield self.merging.take(ended, self.done_packets)
 
-    def ended(self, progress: Callable[[int], None] = lambda _: None) -> Iterator[list[Ended]]:
+    def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[Ended]]:
         """The same as the shards hand it out, one `Ended` a shard; who takes these merges them (`merging`)."""
         pool = ThreadPoolExecutor(max_workers=self.settings.threads, thread_name_prefix="kwire")
         try:
@@ -232,6 +243,8 @@ class Engine:
                 self._recycle(done)
             if self._leaving:
                 self._ahead = ahead
+                return
+            if not over:
                 return
             last = _Packets(no_packets(), self._mine(self.flows.all_end()), self.packets)
             final = [pool.submit(shard.process, last, self.flows.slots, True, self._keys) for shard in self._shards]

@@ -53,11 +53,12 @@ class Direction:
     rank      epoch of the keys at hand: EARLY_DATA, SHAKING, TRAFFIC_DATA; -1: none yet
     told      application data came under the keys at hand, so what is lost is application data too
     sealed    a record came that only keys open
+    updates   how often the traffic keys were replaced (KeyUpdate)
     """
 
     __slots__ = (
         "begin", "early", "early_bytes", "end", "good", "have", "hole", "left", "lost", "message", "need", "number",
-        "opener", "passed", "pieces", "protected", "rank", "runs", "sealed", "told", "trials",
+        "opener", "passed", "pieces", "protected", "rank", "runs", "sealed", "told", "trials", "updates",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Direction:
         self.need = HEADER
         self.runs: deque[tuple[int, Row]] = deque()
         self.opener: Opener | None = None
-        self.number = 0
+        self.number = self.updates = 0
         self.rank = -1
         self.protected = self.told = self.lost = self.sealed = False
         self.hole: Row | None = None

@@ -143,6 +143,31 @@ class Session:
             d.pieces, d.have, d.message = [], 0, b""
             d.runs.clear()
 
+    def take_up(self, keys: KeyLog) -> None:
+        """It was stored without its keys, and goes on with those of a log. A direction whose keys are not there, or
+        were not known by a name, is as after a hole."""
+        self._keys = keys
+        for side, d in enumerate(self._sides):
+            if d.rank < 0:
+                continue
+            if self.version == TLS13:
+                d.opener = self._opener13(d, side)
+            else:
+                self._derive(d, side)
+            if d.opener is None:
+                d.rank, d.lost = -1, True
+
+    def _opener13(self, d: Direction, side: int) -> Opener | None:
+        """That of the epoch that a direction is in."""
+        server = int(side != self._client)
+        secret = self._keys.find(("" if server else EARLY, HANDSHAKE[server], TRAFFIC[server])[d.rank], self._random)
+        if secret is None or self.suite not in BY_SECRET.get(len(secret), ()):
+            return None
+        opener = Opener13(secret, self.suite)
+        for _ in range(d.updates):
+            opener = opener.following()
+        return opener
+
     # -- what comes in -------------------------------------------------------------------------------------------------
     def data(self, row: Row, data: bytes, sink: Sink) -> None:
         """Payload in order; `row` is its row of `Segments`."""
@@ -446,6 +471,7 @@ class Session:
                         size = self._missed(d, opener, rank, number, missing)
                         if size and d.hole is not None:
                             sink.hole(size, d.hole)
+                        d.updates += int(d.opener is not None and rank == d.rank and opener is not d.opener)
                         d.opener, d.rank, d.number = opener, rank, number + 1
                         return opened
         return None
@@ -578,7 +604,7 @@ class Session:
         if kind == hello.KEY_UPDATE and d.rank == TRAFFIC_DATA and d.opener is not None:
             following = d.opener.following()
             if following is not None:
-                d.opener, d.number = following, 0
+                d.opener, d.number, d.updates = following, 0, d.updates + 1
         elif kind == hello.ENCRYPTED_EXTENSIONS and server and d.rank == SHAKING:
             self.protocol, accepted = hello.encrypted_extensions(body)
             self._accept(accepted, sink)

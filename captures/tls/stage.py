@@ -162,6 +162,14 @@ class Stage:
         self._grow(int(slots.max(initial=0)))
         self._state[slots] = _PLAIN
 
+    def take_up(self, secrets: Sequence[bytes]) -> None:
+        """Its connections were stored without keys. `secrets`: of the blocks that the files brought before."""
+        for one in secrets:
+            self._own.take(one)
+        self._blocks = len(secrets)
+        for session in self._sessions.values():
+            session.take_up(self._own)
+
     def oldest(self) -> int | None:
         """Ordinal of the first packet of which something waits here."""
         found = [one for session in self._sessions.values() if (one := session.oldest()) is not None]

@@ -1,0 +1,168 @@
+"""What a snapshot holds: the state between two windows, class by class.
+
+    stage       what it keeps between windows, and what bounds it
+
+    reader      files and notes so far, counts of packets, IP fragments in progress: of 128 packets
+    flows       four-tuples, connections by slot, those that linger, past ones: what is open, an hour, `REMEMBERED`
+    streams     of each connection and direction: next byte, the last 16 packets; bytes out of order: `waiting_bytes`
+    tls         sessions and their directions: hellos, epoch, number of the next record, ciphertext of an unfinished
+                one, never a secret or a key (below): 1 MiB a connection
+    framing     of each direction: mode, bytes of the unfinished frame, where they came: `frame_limit`
+    matching    requests that wait for answers, their partitions; strings and lists: distinct names
+    zookeeper   the same for connections to ZooKeeper: a frame each
+    merging     numbers of names, of open connections
+    meaning     `Latency` (throttles, fetch sessions), `Hearing` (messages of groups and transactions that wait), and
+                `Clients`, `Groups`, `Offsets`, `Transactions`, which keep the events of their tables to the end
+    summary     counts; coverage of connections that ended: APIs, topics, clients
+    records     batches of record sets whose exchange has not ended: `HELD_BYTES`
+
+Left out is what settings say again (options, layouts, pools), and memory that means nothing between windows. Rows of
+tables are handed out before a snapshot is taken, so none is in it.
+
+Of TLS connections that keys opened, neither keys nor the secrets they come of are stored. Who takes them up finds the
+keys in the key log again, and goes on at the very next record; where they are not there (secrets that an earlier pcapng
+file brought along, a session known by no name), the connection goes on as after a hole: TLS 1.3 can be found again
+(`captures.tls.session`), of TLS 1.2 the rest stays encrypted, and is counted so.
+
+In and out: nothing. Rule: a class that holds state is here, or encoding fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from analyzer.snapshots.codec import Kind, kind_of
+
+_PLAIN: Final = (
+    "captures.files.sources.FileInfo",
+    "captures.flow_tables.FlowTables",
+    "captures.fragments.FragmentTables",
+    "captures.stream_tables.StreamTables",
+    "captures.tls.opening.Opening:held tls _said _before",
+    "captures.tls.midstream.Search:budget",
+    "captures.tls.direction.Direction-opener",
+    "captures.tls.session.Session-_keys -_openers -_nameless",
+    "captures.tls.stage.Stage:_since _state _sessions _openings _doubted _plainly",
+    "captures.tls.overheard.Overheard:_sessions _openings _settled",
+    "captures.packets.Reader:files notes _rows _counts _fragments _dropped _read_before",
+    "captures.fragments.Fragments:tables",
+    "captures.flows.Flows:tables",
+    "captures.streams.Streams:shard shards waiting_bytes _tables",
+    "analyzer.protocol.jute._Side",
+    "analyzer.protocol.jute._Asked",
+    "analyzer.protocol.jute.Conversation:_sides _open",
+    "analyzer.protocol.embedded.Groups:_said",
+    "analyzer.bulk.symbols.Symbols",
+    "analyzer.bulk.state.State",
+    "analyzer.bulk.state.Framing",
+    "analyzer.bulk.state.Matching",
+    "analyzer.bulk.state.Parts",
+    "analyzer.bulk.state.Output",
+    "analyzer.bulk.holding.Knowledge",
+    "analyzer.bulk.zookeeper.Conversations:_kind _spoken",
+    "analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _overheard _spare",
+    "analyzer.bulk.rows.Names",
+    "analyzer.bulk.rows._Symbols",
+    "analyzer.bulk.rows.Message",
+    "analyzer.bulk.rows.Merging:names _shards _slots",
+    "analyzer.bulk.engine._Shard",
+    "analyzer.bulk.engine.Engine:flows merging packets done_packets reader _shards _recycled",
+    "analyzer.messages.Messages:_requests _responses",
+    "analyzer.records.tables.RecordCounts",
+    "analyzer.records.tables.RecordTables:counts _held _held_bytes _held_size",
+    "analyzer.meaning.clients._Client",
+    "analyzer.meaning.clients._Open",
+    "analyzer.meaning.clients.Clients",
+    "analyzer.meaning.connections.Coverage",
+    "analyzer.meaning.connections.Unrecognised",
+    "analyzer.meaning.connections.EndedConnections",
+    "analyzer.meaning.fetched.Fetched",
+    "analyzer.meaning.group_events.Event",
+    "analyzer.meaning.group_events.Contact",
+    "analyzer.meaning.groups.Groups",
+    "analyzer.meaning.hearing.Hearing:_messages _groups",
+    "analyzer.meaning.latency.Latency:_mutes sessions",
+    "analyzer.meaning.latency._Mutes:_until _after _any",
+    "analyzer.meaning.logins.Login",
+    "analyzer.meaning.names.TopicIds",
+    "analyzer.meaning.names.Brokers",
+    "analyzer.meaning.names.Offers",
+    "analyzer.meaning.names.Leaders",
+    "analyzer.meaning.noted.Noted",
+    "analyzer.meaning.offsets.Offsets",
+    "analyzer.meaning.positions._Reader",
+    "analyzer.meaning.positions.Positions",
+    "analyzer.meaning.producers.Asked",
+    "analyzer.meaning.records.OpenedRecords:_made",
+    "analyzer.meaning.sessions.Reader",
+    "analyzer.meaning.sessions.Sessions:over _partitions _know _known",
+    "analyzer.meaning.sessions._Partitions:count _numbers _topic _id_of _pairs _said _replicas _unput _keys _values",
+    "analyzer.meaning.summary._Bucket",
+    "analyzer.meaning.summary._Api",
+    "analyzer.meaning.summary.Summary",
+    "analyzer.meaning.transactions._Said",
+    "analyzer.meaning.transactions._Marker",
+    "analyzer.meaning.transactions.Transactions",
+    "analyzer.meaning.zookeeper.Committed",
+    "analyzer.meaning.zookeeper.Requests",
+    "analyzer.points.PointTables:"
+    "names topics summary _seen _matched _messages _hearing latency listeners _ended _zookeeper _learners _opened",
+)
+"""MODULE.CLASS, whose fields or slots are stored; `-NAME`: not that one; or `:NAME ...`: these attributes."""
+
+_COLUMNS: Final = (
+    "captures.flow_tables", "captures.flows", "captures.fragments", "captures.stream_tables", "captures.tls.direction",
+    "analyzer.bulk.state", "analyzer.bulk.symbols", "analyzer.bulk.holding", "analyzer.bulk.fields",
+)  # fmt: skip
+"""Modules whose integer constants say what is in a table's columns."""
+
+
+def _class(name: str) -> type:
+    # By name: no stage above may look into the tables of those below, and here nothing does, it carries them.
+    module, _, of = name.rpartition(".")
+    found: type = getattr(importlib.import_module(module), of)
+    return found
+
+
+def _made_otherwise() -> dict[str, Callable[[], Any]]:
+    """Objects that need something that is not stored."""
+    from analyzer.bulk.zookeeper import wanted
+    from analyzer.protocol.jute import Conversation
+    from captures.tls.direction import Direction
+    from captures.tls.keylog import KeyLog
+    from captures.tls.session import Session
+    from captures.tls.stage import Stage
+
+    return {
+        "analyzer.protocol.jute.Conversation": lambda: Conversation(wanted),
+        "captures.tls.direction.Direction": Direction,
+        "captures.tls.session.Session": lambda: Session(KeyLog()),
+        "captures.tls.stage.Stage": lambda: Stage(None),
+    }
+
+
+@functools.cache
+def kinds() -> tuple[Kind, ...]:
+    """All of them, in the order of their numbers."""
+    made = _made_otherwise()
+    found = []
+    for line in _PLAIN:
+        line, _, listed = line.partition(":")
+        line, *left = line.replace(" ", "").split("-")
+        found.append(kind_of(_class(line), tuple(left), tuple(listed.split()), made.get(line)))
+    return tuple(found)
+
+
+@functools.cache
+def shape() -> str:
+    """What tells whether two versions of kwire hold the same state: classes, attributes and columns of tables."""
+    said = [f"{kind.of.__module__}.{kind.of.__qualname__} {' '.join(kind.names)}" for kind in kinds()]
+    for name in _COLUMNS:
+        constants = vars(importlib.import_module(name)).items()
+        numbers = sorted((key, value) for key, value in constants if key.isupper() and type(value) is int)
+        said.append(f"{name} {numbers}")
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()
