@@ -145,6 +145,9 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument("--keep-secrets", action="store_true",
                          help="with --keep-bytes: secrets too, so that the dataset holds passwords")  # fmt: skip
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")
+    analyze.add_argument("--follow", action="store_true",
+                         help="the CAPTURE is a folder where another tool rotates captures: add what comes to the "
+                              "dataset, each row once, over restarts too; until Ctrl-C, or --for")
     analyze.add_argument("--wait", action="store_true", help="wait for another process that is writing the dataset")
     analyze.add_argument("--json", action="store_true", help="the summary as JSON")
     analyze.add_argument("--engine", choices=("local", "spark"), default="local",
@@ -344,9 +347,11 @@ def _entry(options: argparse.Namespace) -> str:
         if options.interface is not None:
             return "analyzer.live.listening:analyze"
         for name in LIVE:
-            if getattr(options, name) is not None:
+            if getattr(options, name) is not None and not (options.follow and name == "duration"):
                 said = {"bpf": "-f", "duration": "--for"}.get(name, f"--{name.replace('_', '-')}")
                 fail(f"{said} goes with -i", "it is about capturing; add -i IFACE")
+        if options.follow:
+            return "analyzer.live.listening:follow"
         if options.engine == "spark":
             return "reports.commands:analyze"
     run: str = options.run

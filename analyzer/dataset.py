@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,6 +143,7 @@ class Writer:
         self._adopted: list[dict[str, Any]] = []
         self._placed: list[Path] = []  # moved to `path`, and not listed there yet
         self._committed = False
+        self._settled = 0
         self._run = secrets.token_hex(4)
         self._writers = writers
         try:
@@ -221,6 +222,11 @@ class Writer:
         return [entry["name"] for entry in self._old["captures"]] if self._append and self._old else []
 
     @property
+    def old(self) -> dict[str, Any] | None:
+        """The manifest of the dataset that is added to; None: there is none yet."""
+        return self._old if self._append else None
+
+    @property
     def folder(self) -> Path:
         """Where others may write `Parts` to be adopted. It goes away with `commit` and `abort`."""
         return self._folder
@@ -237,14 +243,16 @@ class Writer:
         except OSError as failure:
             raise self._failed(failure) from None
 
-    def settle(self) -> dict[str, list[Path]]:
+    def settle(self, **marks: Any) -> dict[str, list[Path]]:
         """Finish the files written so far: where they are, those adopted too, by table. What is worked out of them can
-        be written after. Raises DatasetError."""
+        be written after. `marks`: what their entries in the manifest say besides. Raises DatasetError."""
         try:
-            self._adopted += self._parts.close()
+            self._adopted += [{**entry, **marks} for entry in self._parts.close()]
         except OSError as failure:
             raise self._failed(failure) from None
-        self._parts = Parts(self._folder, f"{self._run}-after", self._writers)
+        self._settled += 1
+        again = str(self._settled) if self._settled > 1 else ""
+        self._parts = Parts(self._folder, f"{self._run}-after{again}", self._writers)
         found: dict[str, list[Path]] = {}
         for entry in self._adopted:
             found.setdefault(entry["table"], []).append(self._folder / entry["path"])
@@ -286,7 +294,26 @@ class Writer:
         except OSError as failure:
             raise self._failed(failure) from None
 
-    def _publish(self, manifest: dict[str, Any], files: list[dict[str, Any]]) -> None:
+    def advance(
+        self, manifest: dict[str, Any], kept: Callable[[dict[str, Any]], bool], beside: Mapping[str, bytes]
+    ) -> None:
+        """In the dataset that is there (`append`) or is to be: add what was written, let go of the files whose entries
+        are not `kept`, and have this manifest in place of its own. `beside`: further files, named by the manifest in
+        some other way; those in the dataset that they take the place of are the caller's. Raises DatasetError."""
+        assert self._append
+        try:
+            old = [entry for entry in (self._old or {"files": []})["files"] if kept(entry)]
+            files = [*old, *self._adopted, *self._parts.close()]
+            for name, content in beside.items():
+                path = self._folder / name
+                with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as out:
+                    out.write(content)
+                _sync(path)
+            self._publish(manifest, files, tuple(beside))
+        except OSError as failure:
+            raise self._failed(failure) from None
+
+    def _publish(self, manifest: dict[str, Any], files: list[dict[str, Any]], beside: Sequence[str] = ()) -> None:
         """Move the new files to their place, and say in the manifest what the dataset is from now on."""
         listing = self._folder / MANIFEST
         with open(os.open(listing, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as out:
@@ -306,6 +333,9 @@ class Writer:
                 (self.path / entry["table"]).mkdir(mode=0o700, exist_ok=True)
                 os.replace(source, self.path / entry["path"])
                 self._placed.append(self.path / entry["path"])
+        for name in beside:
+            os.replace(self._folder / name, self.path / name)
+            self._placed.append(self.path / name)
         os.replace(listing, self.path / MANIFEST)
         self._committed = True
         with unread(self.path) as nobody:

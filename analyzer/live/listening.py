@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +92,24 @@ def analyze(options: argparse.Namespace) -> int:
         raise Failure("-i captures itself: a CAPTURE beside it is one too many", "leave out one of them")
     if options.rotated:
         raise Failure("--rotated goes with several captures", "leave it out")
+    if options.follow:
+        raise Failure("--follow goes with a folder, not with -i", "leave it out")
     return with_kernels(options, "analyzing", "analyze")
+
+
+def follow(options: argparse.Namespace) -> int:
+    """`kwire analyze --follow`."""
+    if options.engine == "spark":
+        raise Failure("--follow works in this process", "leave out --engine spark")
+    if len(options.captures) != 1 or not os.path.isdir(options.captures[0]):
+        raise Failure("--follow takes one folder, in which captures rotate", "as kwire analyze DIR --follow -o DATASET")
+    for name in ("rotated", "append"):
+        if getattr(options, name):
+            raise Failure(f"--{name} is what --follow does", "leave it out")
+    warm_up()
+    from analyzer.live import following
+
+    return following.follow(options)
 
 
 def watch(options: argparse.Namespace) -> int:

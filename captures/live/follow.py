@@ -24,7 +24,7 @@ _STDIN = "-"
 _LOOK_SECONDS = 0.1
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """A capture in the folder that holds a packet, in order of reading."""
 
     first_ns: int
@@ -49,14 +49,17 @@ class Follower:
     # -- files ---------------------------------------------------------------------------------------------------------
     def listed(self) -> list[str]:
         """The folder's captures that were not read yet, in order of reading."""
+        return [one.name for one in self.found() if (one.identity, one.first_ns) not in self._read]
+
+    def found(self) -> list[Found]:
+        """All captures in the folder that hold a packet, in order of reading."""
         try:
             names = os.listdir(self.folder)
         except OSError as failure:
             raise unreadable(self.folder, failure) from failure
-        found = sorted(one for one in map(self._look, names) if one is not None)
-        return [one.name for one in found if (one.identity, one.first_ns) not in self._read]
+        return sorted(one for one in map(self._look, names) if one is not None)
 
-    def _look(self, name: str) -> _Found | None:
+    def _look(self, name: str) -> Found | None:
         """What a file is; None for what is no capture, or is gone."""
         try:
             status = os.stat(os.path.join(self.folder, name))
@@ -66,7 +69,7 @@ class Follower:
         except (OSError, CaptureError):
             return None
         # One without a packet may not be the next, and what comes before may still grow.
-        return None if first_ns is None else _Found(first_ns, name, (status.st_dev, status.st_ino))
+        return None if first_ns is None else Found(first_ns, name, (status.st_dev, status.st_ino))
 
     def _first_ns(self, name: str) -> int | None:
         """The time of a file's first packet; None where it has none yet, or is no capture."""

@@ -1,0 +1,102 @@
+"""`kwire analyze FOLDER --follow`, killed at random while files grow and rotate: no row lost, none doubled.
+
+    python -m tests.bench.follow [--kills 20] [--files 40] [--seed 1] [CAPTURE]
+
+A capture (default: the sample of a consumer group) is written into a folder in so many files, packet by packet, each
+growing under its name until the next one is begun, some packed afterwards. The command follows meanwhile and is ended
+by SIGKILL after a random time, begun again, and killed again. At last it ends by itself, and the dataset is compared
+with one pass over all files: every table and column. Exit code 1: they differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import analyzer
+from analyzer.dataset import concatenated
+from tests.analyzer.snapshots import cutting
+from tests.shared import KWIRE, ROOT, SAMPLES, capture_files
+
+PAUSE_SECONDS = 0.01
+SHORTEST, LONGEST = 0.3, 4.0
+"""Seconds after which the command is killed: from before it has looked at anything to some steps later."""
+
+
+def rotate(capture: Path, folder: Path, files: int, over: threading.Event, rng: random.Random) -> None:
+    """Write the capture into the folder, as a tool that rotates does, until `over` keeps it from going on waiting."""
+    head, packets = cutting.packets(cutting.content(capture))
+    size = max(1, len(packets) // files)
+    before: Path | None = None
+    for number, begin in enumerate(range(0, len(packets), size)):
+        path = folder / f"ring-{number:04d}.pcap"
+        with path.open("wb", buffering=0) as out:
+            out.write(head)
+            for packet in packets[begin : begin + size]:
+                out.write(packet)
+                if not over.is_set():
+                    time.sleep(PAUSE_SECONDS)
+        if before is not None and rng.random() < 0.2:
+            packed = before.with_name(before.name + ".gz")
+            packed.write_bytes(gzip.compress(before.read_bytes()))
+            before.unlink()
+        before = path
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=20, metavar="N")
+    parser.add_argument("--files", type=int, default=40, metavar="N")
+    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    parser.add_argument("capture", nargs="?", type=Path, metavar="CAPTURE")
+    options = parser.parse_args()
+    capture = options.capture or capture_files(SAMPLES / "group-kip848-librdkafka-4.3")[0]
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as place:
+        ring, data = Path(place, "ring"), Path(place, "data")
+        ring.mkdir()
+        over = threading.Event()
+        writer = threading.Thread(target=rotate, args=(capture, ring, options.files, over, random.Random(options.seed)))
+        writer.start()
+        command = [*KWIRE, "analyze", str(ring), "--follow", "-o", str(data), "--json"]
+        steps = set()
+        for _ in range(options.kills):
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+            try:
+                process.wait(rng.uniform(SHORTEST, LONGEST))
+                print(f"it ended by itself with {process.returncode}")
+                return 1
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if data.is_dir():
+                steps.add(analyzer.open_dataset(data).manifest["follow"]["step"])
+        over.set()
+        writer.join()
+        subprocess.run([*command, "--for", "10ms"], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+        found, expected = analyzer.open_dataset(data), analyzer.analyze(ring)
+        different = []
+        for name, table in expected.tables.items():
+            rows = concatenated(name, [getattr(found, name).to_table()])
+            if not rows.equals(table):
+                different.append(f"{name}: {len(rows)} rows, {len(table)} in one pass")
+        if found.coverage != expected.coverage:
+            different.append("coverage")
+        files = len(expected.captures[0]["files"])
+        print(
+            f"{options.kills} kills, {files} files, {len(steps)} steps seen, {len(expected.tables['exchanges']):,} "
+            f"exchanges: {different or 'equal'}"
+        )
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
