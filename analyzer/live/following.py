@@ -130,11 +130,13 @@ class Following:
         """Files that are not in the dataset for good, in order."""
         by_place = {one[:3] for one in self._known.read}
         by_name = {(_stem(one.name), one.first_ns) for one in self._known.read}
-        return [
-            one
-            for one in self._follower.found()
-            if (*one.identity, one.first_ns) not in by_place and (_stem(one.name), one.first_ns) not in by_name
-        ]
+        fresh: dict[tuple[str, int], Found] = {}
+        for one in self._follower.found():
+            name = (_stem(one.name), one.first_ns)
+            if (*one.identity, one.first_ns) not in by_place and name not in by_name:
+                # While a file is being packed both are there, and the packed one is not whole.
+                fresh[name] = min(one, fresh.get(name, one), key=lambda this: len(this.name))
+        return list(fresh.values())
 
     @property
     def behind(self) -> bool:
