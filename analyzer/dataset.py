@@ -290,21 +290,24 @@ class Writer:
         replaced = frozenset(names)
         try:
             kept = [entry for entry in self._old["files"] if entry["table"] not in replaced]
-            self._publish({**self._old, **changes}, [*kept, *self._parts.close()])
+            beside = [path.name for path in self.path.glob("*.snapshot")]
+            self._publish({**self._old, **changes}, [*kept, *self._parts.close()], beside)
         except OSError as failure:
             raise self._failed(failure) from None
 
     def advance(
-        self, manifest: dict[str, Any], kept: Callable[[dict[str, Any]], bool], beside: Mapping[str, bytes]
+        self, manifest: dict[str, Any], kept: Callable[[dict[str, Any]], bool], beside: Mapping[str, bytes | None]
     ) -> None:
         """In the dataset that is there (`append`) or is to be: add what was written, let go of the files whose entries
-        are not `kept`, and have this manifest in place of its own. `beside`: further files, named by the manifest in
-        some other way; those in the dataset that they take the place of are the caller's. Raises DatasetError."""
+        are not `kept`, and have this manifest in place of its own. `beside`: what stands beside the tables from then
+        on, by name (*.snapshot): its content, or None where it is there already. Raises DatasetError."""
         assert self._append
         try:
             old = [entry for entry in (self._old or {"files": []})["files"] if kept(entry)]
             files = [*old, *self._adopted, *self._parts.close()]
             for name, content in beside.items():
+                if content is None:
+                    continue
                 path = self._folder / name
                 with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as out:
                     out.write(content)
@@ -334,14 +337,15 @@ class Writer:
                 os.replace(source, self.path / entry["path"])
                 self._placed.append(self.path / entry["path"])
         for name in beside:
-            os.replace(self._folder / name, self.path / name)
-            self._placed.append(self.path / name)
+            if (self._folder / name).exists():
+                os.replace(self._folder / name, self.path / name)
+                self._placed.append(self.path / name)
         os.replace(listing, self.path / MANIFEST)
         self._committed = True
         with unread(self.path) as nobody:
             # What others still read stays until the next run: it is listed nowhere.
             if nobody is not False:
-                self._clean(files)
+                self._clean(files, beside)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._release()
 
@@ -369,8 +373,12 @@ class Writer:
             self._committed = True
         return self._committed
 
-    def _clean(self, files: list[dict[str, Any]]) -> None:
+    def _clean(self, files: list[dict[str, Any]], beside: Sequence[str]) -> None:
         """Take away what the new manifest does not list."""
+        for stray in self.path.glob("*.snapshot"):
+            if stray.name not in beside:
+                with contextlib.suppress(OSError):
+                    stray.unlink()
         listed = {entry["path"] for entry in files}
         for entry in (self._old or {}).get("files", []):
             if isinstance(entry, dict) and entry.get("path") not in listed:

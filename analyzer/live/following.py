@@ -16,7 +16,6 @@ the end its summary. Rules
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import secrets
@@ -113,7 +112,7 @@ class Following:
             read = tuple(_Read(*map(int, entry[:3]), str(entry[3])) for entry in said["read"])
             name = said["snapshot"]
             step, count = str(said["step"]), int(said["judged"])
-        except (KeyError, TypeError, ValueError, IndexError):
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise another from None
         if name is None:
             return _Known(step, read, None, None, count)
@@ -207,14 +206,13 @@ class Following:
             else:
                 settled = [*settled, *_findings(before)]
             kept = {entry["path"] for entry in settled}
-            beside = {known.snapshot_name: known.snapshot} if known.snapshot_name and known.snapshot else {}
-            gone = self._known.snapshot_name
+            beside: dict[str, bytes | None] = {}
+            if known.snapshot_name is not None:
+                fresh = known.snapshot_name != self._known.snapshot_name
+                beside[known.snapshot_name] = known.snapshot if fresh else None
             said = {**manifest(result), "follow": _said(known)}
-            writer.advance(said, lambda entry: entry["path"] in kept, beside if known.snapshot_name != gone else {})
+            writer.advance(said, lambda entry: entry["path"] in kept, beside)
         self._known, self.result = known, result
-        if gone is not None and gone != known.snapshot_name:
-            with contextlib.suppress(OSError):
-                (self._out / gone).unlink()
 
     def _take(self, writer: Writer, taken: Sequence[Found]) -> _Known:
         """Whole files: their rows are written, and what is known then."""

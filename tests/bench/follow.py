@@ -1,6 +1,6 @@
 """`kwire analyze FOLDER --follow`, killed at random while files grow and rotate: no row lost, none doubled.
 
-    python -m tests.bench.follow [--kills 20] [--files 40] [--seed 1] [CAPTURE]
+    python -m tests.bench.follow [--kills 20] [--longest 5] [--files 40] [--seed 1] [CAPTURE]
 
 A capture (default: the sample of a consumer group) is written into a folder in so many files, packet by packet, each
 growing under its name until the next one is begun, some packed afterwards. The command follows meanwhile and is ended
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import analyzer
@@ -25,13 +24,9 @@ from analyzer.dataset import concatenated
 from tests.analyzer.snapshots import cutting
 from tests.shared import KWIRE, ROOT, SAMPLES, capture_files
 
-PAUSE_SECONDS = 0.01
-SHORTEST, LONGEST = 0.3, 4.0
-"""Seconds after which the command is killed: from before it has looked at anything to some steps later."""
 
-
-def rotate(capture: Path, folder: Path, files: int, over: threading.Event, rng: random.Random) -> None:
-    """Write the capture into the folder, as a tool that rotates does, until `over` keeps it from going on waiting."""
+def rotate(capture: Path, folder: Path, files: int, seconds: float, over: threading.Event, rng: random.Random) -> None:
+    """Write the capture into the folder in so many seconds, as a tool that rotates does; all at once when `over`."""
     head, packets = cutting.packets(cutting.content(capture))
     size = max(1, len(packets) // files)
     before: Path | None = None
@@ -41,8 +36,7 @@ def rotate(capture: Path, folder: Path, files: int, over: threading.Event, rng: 
             out.write(head)
             for packet in packets[begin : begin + size]:
                 out.write(packet)
-                if not over.is_set():
-                    time.sleep(PAUSE_SECONDS)
+                over.wait(seconds / len(packets))
         if before is not None and rng.random() < 0.2:
             packed = before.with_name(before.name + ".gz")
             packed.write_bytes(gzip.compress(before.read_bytes()))
@@ -54,6 +48,13 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=20, metavar="N")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="from when it says that it follows to the kill, at most (default: 5)",
+    )
     parser.add_argument("--files", type=int, default=40, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     parser.add_argument("capture", nargs="?", type=Path, metavar="CAPTURE")
@@ -64,19 +65,23 @@ def main() -> int:
         ring, data = Path(place, "ring"), Path(place, "data")
         ring.mkdir()
         over = threading.Event()
-        writer = threading.Thread(target=rotate, args=(capture, ring, options.files, over, random.Random(options.seed)))
+        seconds = options.kills * options.longest / 2
+        said = (capture, ring, options.files, seconds, over, random.Random(options.seed))
+        writer = threading.Thread(target=rotate, args=said)
         writer.start()
         command = [*KWIRE, "analyze", str(ring), "--follow", "-o", str(data), "--json"]
         steps = set()
         for _ in range(options.kills):
-            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+            process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            assert process.stderr is not None
+            process.stderr.readline()
             try:
-                process.wait(rng.uniform(SHORTEST, LONGEST))
+                process.wait(rng.uniform(0, options.longest))
                 print(f"it ended by itself with {process.returncode}")
                 return 1
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                process.communicate()
             if data.is_dir():
                 steps.add(analyzer.open_dataset(data).manifest["follow"]["step"])
         over.set()
