@@ -59,7 +59,7 @@ def kind_of(of: type, without: tuple[str, ...], names: tuple[str, ...], make: Ca
         if dataclasses.is_dataclass(of):
             names = tuple(field.name for field in dataclasses.fields(of))
         else:
-            names = tuple(getattr(of, "_fields", None) or getattr(of, "__slots__", ()))
+            names = tuple(getattr(of, "_fields", ()) or getattr(of, "__slots__", ()))
     kept = tuple(name for name in names if name not in without)
     return Kind(of, kept, make or (lambda: object.__new__(of)))
 
