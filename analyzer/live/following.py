@@ -109,7 +109,7 @@ class Following:
         if not isinstance(said, dict):
             raise another
         try:
-            read = tuple(_Read(*map(int, entry[:3]), str(entry[3])) for entry in said["read"])
+            read = tuple(_Read(int(at), int(inode), int(ns), str(name)) for at, inode, ns, name in said["read"])
             name = said["snapshot"]
             step, count = str(said["step"]), int(said["judged"])
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
