@@ -27,7 +27,7 @@ import pyarrow.parquet
 from analyzer import tables
 from analyzer.locks import Beside, DatasetError, Reading, Writing, clear_dead, hidden, unread
 from analyzer.manifest import MANIFEST, is_dataset, joined_manifests, read_manifest
-from analyzer.parts import Made, Parts
+from analyzer.parts import Made, Parts, sync
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -311,7 +311,7 @@ class Writer:
                 path = self._folder / name
                 with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as out:
                     out.write(content)
-                _sync(path)
+                sync(path)
             self._publish(manifest, files, tuple(beside))
         except OSError as failure:
             raise self._failed(failure) from None

@@ -153,7 +153,7 @@ class Parts:
             if file.writer is None:
                 continue
             file.writer.close()
-            _sync(file.path)
+            sync(file.path)
             entry = {"table": name, "path": f"{name}/{file.path.name}", "rows": file.stored}
             files.append({**entry, "size": file.path.stat().st_size})
         return files
@@ -196,6 +196,7 @@ def _options(name: str) -> dict[str, Any]:
     }
 
 
-def _sync(file: Path) -> None:
+def sync(file: Path) -> None:
+    """What was written to a file is on the disk."""
     with open(file, "rb") as handle:
         os.fsync(handle.fileno())

@@ -28,6 +28,7 @@ from analyzer.meaning.latency import Latency
 from analyzer.meaning.names import TopicIds
 from analyzer.messages import Messages
 from analyzer.options import Reading
+from analyzer.parts import Made, made
 from analyzer.points import (
     BATCHES,
     WITHOUT,
@@ -44,7 +45,6 @@ from analyzer.points import (
     read_point_later,
     size_of,
 )
-from analyzer.parts import Made, made
 from analyzer.protocol.embedded import Groups
 from analyzer.records.log_names import LogPoint
 from analyzer.records.log_reading import log_points

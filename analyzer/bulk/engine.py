@@ -11,7 +11,7 @@ works on every n-th connection. All see the same windows, and count packets and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
@@ -206,7 +206,7 @@ class Engine:
         """All has been read: connections that were asked for in vain. Every share of a capture point sees all."""
         return attempts(self.flows)
 
-    def windows(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[Window]:
+    def windows(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Generator[Window, None, None]:
         """Read it all. `progress` gets the bytes read so far, after each window; `over`: the capture ends there, and so
         do its connections."""
         for ended in self.ended(progress, over):

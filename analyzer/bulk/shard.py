@@ -162,8 +162,8 @@ class Conversations:
         self._strings_out = 0
         self._overheard = Overheard()
         self._lists_out = 0
-        # Exchanges and record sets are handed out as views. Whoever reads those of one window does so while the next one
-        # is worked on, so two buffers take turns.
+        # Exchanges and record sets are handed out as views. Whoever reads those of one window does so while the next
+        # one is worked on, so two buffers take turns.
         self._spare = (self._state.parts.sets.copy(), self._state.parts.set_bytes.copy())
         self._spare_out = (np.empty_like(self._state.output.exchanges), np.empty_like(self._state.output.parts))
 
@@ -187,9 +187,8 @@ class Conversations:
             self._state = self._state._replace(parts=parts._replace(sets=self._spare[0], set_bytes=self._spare[1]))
             self._spare = spare
         output = self._state.output
-        spare = (output.exchanges, output.parts)
-        output = output._replace(exchanges=self._spare_out[0], parts=self._spare_out[1])
-        self._state, self._spare_out = self._state._replace(output=output), spare
+        other = output._replace(exchanges=self._spare_out[0], parts=self._spare_out[1])
+        self._state, self._spare_out = self._state._replace(output=other), (output.exchanges, output.parts)
         v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
         v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
         v[s.V_FINAL] = final

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.dataset import ROW_GROUP_ROWS
+from analyzer.parts import ROW_GROUP_ROWS
 from analyzer.points import Choice, PointRead, PointTables
 from analyzer.records.tables import NO_RECORDS
 from analyzer.snapshots import sealing

@@ -105,14 +105,14 @@ def one(command: list[str]) -> dict[str, Any]:
         yield from ended(self, *arguments)
         marks.setdefault("last", time.thread_time())  # of the main thread, which takes the windows
 
-    engine.Engine.ended = watched  # type: ignore[method-assign]
+    engine.Engine.ended = watched  # type: ignore[method-assign, assignment]
     finish = points.PointTables.finish
 
     def finished(self: Any, *arguments: Any) -> Any:
         marks["finish"] = time.thread_time()
         return finish(self, *arguments)
 
-    points.PointTables.finish = finished  # type: ignore[method-assign]
+    points.PointTables.finish = finished  # type: ignore[method-assign, assignment]
     sys.argv[1:] = command
     with contextlib.suppress(SystemExit):
         cli.command()
@@ -166,7 +166,7 @@ def serial_part(found: dict[str, Any]) -> tuple[float, str]:
     joined = {"put shards together": "main thread", "summary": "main thread", "learn": "main thread"}
     by_stage: dict[str, float] = defaultdict(float)
     for stage, _, seconds in found["stages"]:
-        if dict((name, kind) for name, _, _, kind in STAGES)[stage] == IN_ORDER:
+        if {name: kind for name, _, _, kind in STAGES}[stage] == IN_ORDER:
             by_stage[joined.get(stage, stage)] += seconds
     longest = max(by_stage, key=lambda stage: by_stage[stage])
     return by_stage[longest] + found["end"], longest
