@@ -47,6 +47,12 @@ LIKE = frozenset(
 )  # fmt: skip
 """Columns that often have one value in all rows of a group, or none: then nobody needs to read it (`findings`)."""
 
+_MANY = (
+    "_packet", "_offset", "exchange", "reply", "_port", "_us", "_bytes", "offset", "batch", "correlation_id",
+    "high_watermark", "lag", "record_count",
+)  # fmt: skip
+"""How names of columns of integers end that have many values."""
+
 Made: TypeAlias = "pa.Table | Callable[[], pa.Table]"
 """Rows of a table, or what makes them: it is called once, in some thread."""
 
@@ -79,10 +85,13 @@ class _File:
     waiting: deque[_Rows] = field(default_factory=deque)
     busy: bool = False
 
+    def make(self) -> None:
+        """A file that is its owner's alone."""
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
+
     def store(self, table: pa.Table) -> None:
         if self.writer is None:
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
             self.writer = pyarrow.parquet.ParquetWriter(self.path, table.schema, **self.options)
         if len(table):
             # Windows end where they do: a table goes whole up to twice the size, lest a small rest make a group.
@@ -111,6 +120,7 @@ class Parts:
         if file is None:
             path = self._folder / name / f"part-{self._label}.parquet"
             file = self._files[name] = _File(path, _options(name))
+            file.make()
         if not callable(rows) and not len(rows):
             if file.writer is None and not file.busy:
                 file.store(rows)  # a file without rows is one too
@@ -171,16 +181,15 @@ class Parts:
 
 
 def _options(name: str) -> dict[str, Any]:
-    """How a table is stored. Times and counters rise slowly: differences take a fraction of their size. Least and
-    greatest value of each row group are kept where a query may pass over groups by them: they cost a quarter of the
-    time to write. Few large batches: each costs the encoders a start."""
+    """How a table is stored. Times and counters rise slowly, and durations and sizes have many values: differences take
+    a fraction of their size, and less time than finding each value among those there were. Least and greatest value of
+    each row group are kept where a query may pass over groups by them: they cost a quarter of the time to write. Few
+    large batches: each costs the encoders a start."""
     schema = tables.schema(name)
     deltas = {
         column.name: "DELTA_BINARY_PACKED"
         for column in schema
-        if pa.types.is_timestamp(column.type)
-        or column.name.endswith(("_packet", "_offset", "exchange", "reply"))
-        or column.name in ("offset", "batch")
+        if pa.types.is_timestamp(column.type) or (pa.types.is_integer(column.type) and column.name.endswith(_MANY))
     }
     ranged = [column.name for column in schema if pa.types.is_timestamp(column.type) or column.name in RANGED | LIKE]
     # Columns in lists are named by their path in Parquet; they keep the default.

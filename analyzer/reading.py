@@ -158,11 +158,11 @@ def decode(
 def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> pa.Table:
     """The table `findings` of capture points that were just read; `parts`: their other tables, in memory or as files.
     The summary tells of them."""
+    if not any(entry.get("meaning") for entry in result.captures):
+        return tables.schema("findings").empty_table()
     from analyzer.findings import judging
     from analyzer.findings.source import Source
 
-    if not any(entry.get("meaning") for entry in result.captures):
-        return tables.schema("findings").empty_table()
     found = judging.stored(Source(parts, result.captures, result.unrecognised.get("listed", ())))
     result.summary["findings"] = judging.summary(found)
     return judging.as_table(found)

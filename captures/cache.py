@@ -15,7 +15,6 @@ import os
 import stat
 import struct
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -108,6 +107,8 @@ def _not_ours(root: Path) -> str | None:
 def _temporary() -> Path:
     """A folder of ours for temporary files. What is kept there is run as code, so nobody else may write to it: where
     somebody has put something in its place, it is a new one for this process."""
+    import tempfile  # it brings random numbers along: seldom needed
+
     shared = Path(tempfile.gettempdir()).absolute() / f"kwire-{_user() or 0}"
     try:
         _make(shared)
@@ -120,6 +121,8 @@ def _temporary() -> Path:
 
 @functools.cache
 def _of_this_process() -> Path:
+    import tempfile
+
     return Path(tempfile.mkdtemp(prefix="kwire-"))
 
 
@@ -128,6 +131,8 @@ def replace(path: Path, content: bytes) -> None:
     written costs making it again, no more."""
     with contextlib.suppress(OSError):
         _make(path.parent)
+        import tempfile
+
         number, name = tempfile.mkstemp(prefix=".", dir=path.parent)
         put(number, name, path, content)
 

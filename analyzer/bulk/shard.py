@@ -187,8 +187,9 @@ class Conversations:
             self._state = self._state._replace(parts=parts._replace(sets=self._spare[0], set_bytes=self._spare[1]))
             self._spare = spare
         output = self._state.output
-        other = output._replace(exchanges=self._spare_out[0], parts=self._spare_out[1])
-        self._state, self._spare_out = self._state._replace(output=other), (output.exchanges, output.parts)
+        exchanges, rows = self._spare_out
+        self._spare_out = (output.exchanges, output.parts)
+        self._state = self._state._replace(output=output._replace(exchanges=exchanges, parts=rows))
         v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
         v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
         v[s.V_FINAL] = final

@@ -9,6 +9,7 @@ The rule: a file is what its first bytes say, never what its name says. What can
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import select
@@ -21,19 +22,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import crc32c
-import zstandard
 
 from captures.files import beside, urls
 from captures.problems import CaptureError
 
 if TYPE_CHECKING:
     from captures.files.stores import Place
-
-inflater: Any
-try:
-    inflater = importlib.import_module("isal.isal_zlib")  # three times as fast as zlib, where there is a wheel for it
-except ImportError:  # pragma: no cover - depends on the machine
-    inflater = zlib
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -71,6 +65,15 @@ class FileInfo:
     last_ns: int | None = None
     link_types: tuple[str, ...] = ()
     packets: int = 0
+
+
+@functools.cache
+def inflater() -> Any:
+    """What inflates: three times as fast as zlib, where there is a wheel for it. Few captures need any."""
+    try:
+        return importlib.import_module("isal.isal_zlib")
+    except ImportError:  # pragma: no cover - depends on the machine
+        return zlib
 
 
 class Stream(Protocol):
@@ -130,7 +133,7 @@ class _Gzip:
     def __init__(self, stored: _Stored) -> None:
         self._stored = stored
         self._input = b""
-        self._member = inflater.decompressobj(31)
+        self._member = inflater().decompressobj(31)
         self._output = memoryview(b"")
         self.problem = ""
 
@@ -149,13 +152,13 @@ class _Gzip:
             data = self._input or self._stored.read()
             try:
                 out: bytes = self._member.decompress(data, CHUNK_BYTES)
-            except (zlib.error, inflater.error) as failure:
+            except (zlib.error, inflater().error) as failure:
                 self.problem = f"its gzip data is damaged ({failure})"
                 break
             if self._member.eof:
                 self._input = self._member.unused_data or self._stored.read()
                 if self._input.startswith(GZIP_MAGIC):
-                    self._member = inflater.decompressobj(31)
+                    self._member = inflater().decompressobj(31)
                 elif not out:
                     # Padding of zeros after the last member is ordinary (tapes, block devices).
                     if self._input.strip(b"\0"):
@@ -176,8 +179,11 @@ class _Zstd:
 
     def __init__(self, stored: _Stored) -> None:
         self._stored = stored
+        import zstandard  # few captures need it
+
         # One decompressor for each source: it must not be shared between threads.
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW_BYTES)
+        self._error = zstandard.ZstdError
         self._frame = self._decompressor.decompressobj()
         self._inside = False  # whether a frame has begun and not ended
         self._input = b""
@@ -192,7 +198,7 @@ class _Zstd:
             self._inside = True
             try:
                 self._output = memoryview(self._frame.decompress(piece))
-            except zstandard.ZstdError as failure:
+            except self._error as failure:
                 self.problem = f"its zstd data is damaged ({failure})"
                 break
             if self._frame.eof:

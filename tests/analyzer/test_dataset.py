@@ -171,6 +171,23 @@ def test_row_groups_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert analyzer.open_dataset(tmp_path / "data").exchanges.to_table().to_pylist() == plain.exchanges.to_pylist()
 
 
+@pytest.mark.parametrize("capture", [OTHER, SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"])
+def test_a_dataset_is_the_same_whatever_the_threads(
+    capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and their order, coverage and notes; many row groups, which threads make and store side by side."""
+    monkeypatch.setattr("analyzer.points.ROW_GROUP_ROWS", 20)
+    found = []
+    for threads in (1, 2, 4):
+        path = tmp_path / str(threads)
+        analyzer.analyze(capture, path, window_bytes=4096, threads=threads)
+        manifest = read_manifest(path)
+        files = [(entry["table"], entry["rows"]) for entry in manifest.pop("files")]
+        found.append((contents(path), manifest, files))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0]["exchanges"]
+
+
 def test_an_empty_capture_is_a_dataset_with_empty_tables(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pcap"
     empty.write_bytes(forge.pcap([]))

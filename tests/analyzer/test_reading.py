@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import analyzer
+from analyzer.options import Reading
 from captures.forge import Segment, converse, pcap, rendered
 from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer, request, response, turns
 
@@ -79,3 +82,12 @@ def test_a_filter_knows_a_topic_by_a_name_that_comes_later(tmp_path: Path) -> No
     found = analyzer.analyze(capture, filter='topic == "orders" and api == Fetch', window_bytes=200)
     assert found.exchanges["api"].to_pylist() == ["Fetch"]
     assert found.exchanges["topics"].to_pylist() == [[ORDERS_ID]], "tables hold what the message said"
+
+
+@pytest.mark.parametrize("cores, threads", [(1, 1), (3, 3), (40, 16)])
+def test_threads_are_the_cores_that_the_process_may_use(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    assert Reading().settings().threads == threads
+    assert Reading(threads=5).settings().threads == 5
