@@ -206,7 +206,9 @@ class Engine:
         """All has been read: connections that were asked for in vain. Every share of a capture point sees all."""
         return attempts(self.flows)
 
-    def windows(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Generator[Window, None, None]:
+    def windows(
+        self, progress: Callable[[int], None] = lambda _: None, over: bool = True
+    ) -> Generator[Window, None, None]:
         """Read it all. `progress` gets the bytes read so far, after each window; `over`: the capture ends there, and so
         do its connections."""
         for ended in self.ended(progress, over):

@@ -15,8 +15,9 @@ becomes
 
     SELECT keys, count(*), count(V), quantile_disc(V, [0.95])[1], max(V) FROM rows GROUP BY keys
 
-Both take the smallest value that at least so many in a hundred do not exceed. Whatever differs from the shape stays as
-it is written.
+Both take the smallest value that at least so many in a hundred do not exceed. Where V is `bucketed(W)`, which never
+falls where W rises, the quantile of W is found, and bucketed then: once, not for each row. No keys are `PARTITION BY
+true` and no GROUP BY. Whatever differs from the shape stays as it is written.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _KNOWN = r'SUM\(CASE WHEN "(?P<bucket>\w+)" IS NULL THEN 0 ELSE "(?P<n>\w+)" END
 _UPTO = re.compile(_KNOWN + r' ORDER BY "(?P=bucket)" NULLS FIRST\)')
 _TIMED = re.compile(_KNOWN + r"\)")
 _QUANTILE = re.compile(r'MIN\(CASE WHEN 100 \* "(\w+)" >= (\d\d) \* "(\w+)" THEN "(\w+)" ELSE NULL END\)')
+_BUCKETED = "kwire_bucketed"
 _ADDED = {exp.Sum: (exp.Sum, exp.Count), exp.Max: (exp.Max,), exp.Min: (exp.Min,)}
 """What adds up over buckets what: a sum of sums or counts, the greatest of the greatest, the least of the least."""
 
@@ -80,8 +82,8 @@ def _asked(final: Any, placed: Any, counted: Any) -> Any:
     grouped = final.args.get("group")
     alike = (
         found.groupdict() == whole.groupdict()
-        and sorted(found["keys"].split(", ")) == named
-        and grouped is not None and sorted(_sql(key) for key in grouped.expressions) == named
+        and (sorted(found["keys"].split(", ")) == named or (not named and found["keys"] == "TRUE"))
+        and sorted(_sql(key) for key in (grouped.expressions if grouped is not None else ())) == named
         and _sql(columns.get(found["n"])) == "COUNT(*)"
         and _grouped_by(counted, {*keys, found["bucket"]})
     )  # fmt: skip
@@ -102,7 +104,7 @@ def _asked(final: Any, placed: Any, counted: Any) -> Any:
         return None
     made = counted.copy()
     made.set("expressions", expressions)
-    made.set("group", exp.Group(expressions=[key.copy() for key in keys.values()]))
+    made.set("group", exp.Group(expressions=[key.copy() for key in keys.values()]) if keys else None)
     made.set("order", ordered)
     return made
 
@@ -125,9 +127,11 @@ def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, st
         if quantile.groups() != (upto, quantile[2], timed, bucket):
             raise LookupError
         shares = exp.Array(expressions=[exp.Literal.number(f"0.{share}") for share in asked])
-        found = exp.Anonymous(this="quantile_disc", expressions=[columns[bucket].copy(), shares])
+        value = _unbucketed(columns[bucket])
+        found = exp.Anonymous(this="quantile_disc", expressions=[value.copy(), shares])
         place = exp.Literal.number(asked.index(quantile[2]) + 1)
-        return exp.Anonymous(this="list_extract", expressions=[found, place])
+        one = exp.Anonymous(this="list_extract", expressions=[found, place])
+        return one if value is columns[bucket] else exp.Anonymous(this=_BUCKETED, expressions=[one])
     if isinstance(node, exp.Column):
         if node.name == bucket or isinstance(columns[node.name], exp.AggFunc):
             raise LookupError
@@ -135,7 +139,7 @@ def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, st
     if type(node) in _ADDED:
         name = node.this.name if isinstance(node.this, exp.Column) else ""
         if type(node) is exp.Max and name == timed:
-            return exp.Count(this=columns[bucket].copy(), big_int=True)
+            return exp.Count(this=_unbucketed(columns[bucket]).copy(), big_int=True)
         if not isinstance(columns[name], _ADDED[type(node)]):
             raise LookupError
         return columns[name].copy()
@@ -143,6 +147,11 @@ def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, st
     for child in list(made.iter_expressions()):
         child.replace(_rewritten(child, columns, placed, asked))
     return made
+
+
+def _unbucketed(value: Any) -> Any:
+    """The number that is counted by bucket; the value itself where it is none."""
+    return value.expressions[0] if isinstance(value, exp.Anonymous) and value.name == _BUCKETED else value
 
 
 def _sql(node: Any) -> str:

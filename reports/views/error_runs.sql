@@ -44,7 +44,8 @@ WITH broken AS (
   SELECT *, row_number() OVER (
       ORDER BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition) AS thing
   FROM (
-    SELECT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, count(*) > 1 AS several
+    SELECT capture, client_id, client_ip, api, group_id, transactional_id, topic, partition, count(*) > 1 AS several,
+      min(time) AS first_failure, max(time) AS last_failure
     FROM failures
     GROUP BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition
   )
@@ -62,28 +63,33 @@ WITH broken AS (
     nullif(get(topics, 0), '') AS topic, CAST(NULL AS INT) AS partition, response_time AS time
   FROM exchanges
   WHERE error_code = 0 AND response_time IS NOT NULL
-), answers AS (
+), passed AS (
+  -- What went well before the first failure says nothing of it.
+  SELECT t.thing, s.time, t.several AND s.time <= t.last_failure AS amid
+  FROM successes AS s JOIN things AS t
+    ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
+      AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
+      AND t.partition <=> s.partition
+  WHERE s.time >= t.first_failure
+), failed AS (
   SELECT t.thing, t.several, f.time, f.error_code, f.error
   FROM failures AS f JOIN things AS t
     ON t.capture = f.capture AND t.client_id <=> f.client_id AND t.client_ip = f.client_ip AND t.api = f.api
       AND t.group_id <=> f.group_id AND t.transactional_id <=> f.transactional_id AND t.topic <=> f.topic
       AND t.partition <=> f.partition
-  UNION ALL
-  SELECT t.thing, t.several, s.time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error
-  FROM successes AS s JOIN things AS t
-    ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
-      AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
-      AND t.partition <=> s.partition
 ), numbered AS (
   SELECT thing, time, error_code, error, sum(if(error_code = 0, 1, 0)) OVER (
     PARTITION BY thing ORDER BY time, error_code ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS run
-  FROM answers
-  WHERE several
+  FROM (
+    SELECT thing, time, error_code, error FROM failed WHERE several
+    UNION ALL
+    SELECT thing, time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error FROM passed WHERE amid
+  )
   UNION ALL
   -- What failed once has one run: nothing to sort.
-  SELECT thing, time, error_code, error, CAST(0 AS BIGINT) AS run FROM answers WHERE NOT several AND error_code <> 0
+  SELECT thing, time, error_code, error, CAST(0 AS BIGINT) AS run FROM failed WHERE NOT several
 ), good AS (
-  SELECT thing, max(time) AS time FROM answers WHERE error_code = 0 GROUP BY thing
+  SELECT thing, max(time) AS time FROM passed GROUP BY thing
 ), counted AS (
   SELECT thing, error_code, error, count(*) AS answers, min(time) AS first_time, max(time) AS last_time
   FROM numbered

@@ -10,21 +10,23 @@
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH counted AS (
-  SELECT broker, api,
+  SELECT broker_ip, broker_port, api,
     bucketed(own_us) AS bucket, count(*) AS exchanges, count_if(error_code <> 0) AS errors,
     max(own_us) AS max_us
   FROM timed_exchanges
   GROUP BY ALL
 ), placed AS (
   -- How many latencies are at most the one of each row, and how many there are.
-  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY broker, api ORDER BY bucket) AS upto,
-    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY broker, api) AS timed
+  SELECT *,
+    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY broker_ip, broker_port, api ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY broker_ip, broker_port, api) AS timed
   FROM counted
 )
-SELECT broker, api, sum(exchanges) AS exchanges, sum(errors) AS errors, max(timed) AS timed,
+SELECT concat(if(contains(broker_ip, ':'), concat('[', broker_ip, ']'), broker_ip), ':', broker_port) AS broker,
+  api, sum(exchanges) AS exchanges, sum(errors) AS errors, max(timed) AS timed,
   min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
   min(if(100 * upto >= 95 * timed, bucket, NULL)) AS p95_us,
   min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
 FROM placed
-GROUP BY broker, api
+GROUP BY broker_ip, broker_port, api
 ORDER BY broker, exchanges DESC, api

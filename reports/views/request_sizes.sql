@@ -10,31 +10,40 @@
 -- response_p99_bytes: the smallest that at least 99 of 100 do not exceed.
 -- response_max_bytes: the largest.
 -- response_bytes: all together.
-WITH counted AS (
-  SELECT api_key, api, 'request' AS side, bucketed(request_bytes) AS bucket, count(*) AS messages,
-    max(request_bytes) AS largest, sum(request_bytes) AS bytes
+WITH counted_requests AS (
+  SELECT api_key, api, bucketed(request_bytes) AS bucket, count(*) AS messages, max(request_bytes) AS largest,
+    sum(request_bytes) AS bytes
   FROM exchanges
-  WHERE request_bytes IS NOT NULL
   GROUP BY ALL
-  UNION ALL
-  SELECT api_key, api, 'response' AS side, bucketed(response_bytes) AS bucket, count(*) AS messages,
-    max(response_bytes) AS largest, sum(response_bytes) AS bytes
+), placed_requests AS (
+  -- How many sizes are at most the one of each row, and how many there are.
+  SELECT *, sum(if(bucket IS NULL, 0, messages)) OVER (PARTITION BY api_key, api ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, messages)) OVER (PARTITION BY api_key, api) AS sized
+  FROM counted_requests
+), asked AS (
+  SELECT api_key, api, max(sized) AS messages, min(if(100 * upto >= 50 * sized, bucket, NULL)) AS p50_bytes,
+    min(if(100 * upto >= 99 * sized, bucket, NULL)) AS p99_bytes, max(largest) AS max_bytes, sum(bytes) AS bytes
+  FROM placed_requests
+  GROUP BY api_key, api
+), counted_responses AS (
+  SELECT api_key, api, bucketed(response_bytes) AS bucket, count(*) AS messages, max(response_bytes) AS largest,
+    sum(response_bytes) AS bytes
   FROM exchanges
-  WHERE response_bytes IS NOT NULL
   GROUP BY ALL
-), placed AS (
-  SELECT *, sum(messages) OVER (PARTITION BY api_key, api, side ORDER BY bucket) AS upto,
-    sum(messages) OVER (PARTITION BY api_key, api, side) AS total
-  FROM counted
+), placed_responses AS (
+  SELECT *, sum(if(bucket IS NULL, 0, messages)) OVER (PARTITION BY api_key, api ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, messages)) OVER (PARTITION BY api_key, api) AS sized
+  FROM counted_responses
+), answered AS (
+  SELECT api_key, api, max(sized) AS messages, min(if(100 * upto >= 50 * sized, bucket, NULL)) AS p50_bytes,
+    min(if(100 * upto >= 99 * sized, bucket, NULL)) AS p99_bytes, max(largest) AS max_bytes, sum(bytes) AS bytes
+  FROM placed_responses
+  GROUP BY api_key, api
 )
-SELECT api, coalesce(max(if(side = 'request', total, NULL)), 0) AS requests,
-  min(if(side = 'request' AND 100 * upto >= 50 * total, bucket, NULL)) AS request_p50_bytes,
-  min(if(side = 'request' AND 100 * upto >= 99 * total, bucket, NULL)) AS request_p99_bytes,
-  max(if(side = 'request', largest, NULL)) AS request_max_bytes, sum(if(side = 'request', bytes, NULL)) AS request_bytes,
-  coalesce(max(if(side = 'response', total, NULL)), 0) AS responses,
-  min(if(side = 'response' AND 100 * upto >= 50 * total, bucket, NULL)) AS response_p50_bytes,
-  min(if(side = 'response' AND 100 * upto >= 99 * total, bucket, NULL)) AS response_p99_bytes,
-  max(if(side = 'response', largest, NULL)) AS response_max_bytes, sum(if(side = 'response', bytes, NULL)) AS response_bytes
-FROM placed
-GROUP BY api_key, api
-ORDER BY coalesce(request_bytes, 0) + coalesce(response_bytes, 0) DESC, api
+SELECT a.api, coalesce(a.messages, 0) AS requests, a.p50_bytes AS request_p50_bytes, a.p99_bytes AS request_p99_bytes,
+  a.max_bytes AS request_max_bytes, a.bytes AS request_bytes, coalesce(r.messages, 0) AS responses,
+  r.p50_bytes AS response_p50_bytes, r.p99_bytes AS response_p99_bytes, r.max_bytes AS response_max_bytes,
+  r.bytes AS response_bytes
+FROM asked AS a JOIN answered AS r ON r.api_key <=> a.api_key AND r.api <=> a.api
+WHERE a.messages > 0 OR r.messages > 0
+ORDER BY coalesce(a.bytes, 0) + coalesce(r.bytes, 0) DESC, a.api

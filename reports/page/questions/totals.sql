@@ -17,16 +17,16 @@
 -- request_bytes: sizes of the requests together.
 -- response_bytes: sizes of the responses together.
 WITH counted AS (
-  SELECT bucketed(served_us) AS bucket, count(served_us) AS exchanges, max(served_us) AS max_us
+  SELECT bucketed(served_us) AS bucket, count(*) AS exchanges, max(served_us) AS max_us
   FROM timed_exchanges
   WHERE api_key NOT IN ({waiting})
-  GROUP BY 1
+  GROUP BY ALL
 ), placed AS (
-  SELECT bucket, exchanges, max_us, sum(exchanges) OVER (PARTITION BY true ORDER BY bucket) AS upto,
-    sum(exchanges) OVER (PARTITION BY true) AS timed
+  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY true ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY true) AS timed
   FROM counted
 ), prompt AS (
-  SELECT coalesce(sum(exchanges), 0) AS prompt, min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
+  SELECT coalesce(max(timed), 0) AS prompt, min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
     min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
   FROM placed
 ), summed AS (

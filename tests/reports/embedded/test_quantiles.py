@@ -33,6 +33,19 @@ SELECT half, sum(seen) AS seen, sum(some) AS some, if(sum(some) = 0, NULL, sum(a
 FROM placed GROUP BY who, half ORDER BY seen DESC, half, p50, p99, top, least, some, share, timed
 """
 
+WHOLE = """
+WITH counted AS (
+  SELECT bucketed(v) AS bucket, count(*) AS seen, max(v) AS top FROM rows WHERE n < 9 GROUP BY ALL
+), placed AS (
+  SELECT *, sum(if(bucket IS NULL, 0, seen)) OVER (PARTITION BY true ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, seen)) OVER (PARTITION BY true) AS timed
+  FROM counted
+)
+SELECT coalesce(max(timed), 0) AS timed, min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50, max(top) AS top
+FROM placed
+"""
+"""Without keys: one row, of no rows too."""
+
 rows = st.lists(
     st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9), st.none() | st.integers(-3, 1 << 40)), max_size=60
 )
@@ -48,13 +61,13 @@ def answers(text: str, held: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         return list(connection.execute(text).fetchall())
 
 
-@pytest.fixture(scope="module")
-def texts() -> tuple[str, str]:
+@pytest.fixture(scope="module", params=[COUNTED, WHOLE], ids=["by key", "of all"])
+def texts(request: pytest.FixtureRequest) -> tuple[str, str]:
     """The query as it is written, and asked outright."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantiles, "outright", lambda tree: None)
-        written = translation.translated(COUNTED, NAMES)
-    return written, translation.translated(COUNTED, NAMES)
+        written = translation.translated(request.param, NAMES)
+    return written, translation.translated(request.param, NAMES)
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,8 +82,7 @@ def test_they_are_those_of_counting(texts: tuple[str, str], held: list[tuple[Any
 def test_the_views_about_latency_are_asked_outright() -> None:
     counting = {view.name for view in catalog.views() if "upto" in view.sql}
     asked = {name for name in counting if "quantile_disc" in translation.of_view(name).lower()}
-    # The one counts two sides in a column each; the other has few rows, and keeps them.
-    assert counting - asked == {"request_sizes", "connection_health"}
+    assert counting - asked == {"connection_health"}  # it has few rows, and keeps them
     assert all(" OVER " not in translation.of_view(name) for name in asked - {"producers"})
 
 
@@ -95,6 +107,12 @@ def test_what_differs_from_the_shape_stays(was: str, becomes: str) -> None:
     text = COUNTED.replace(was, becomes)
     assert text != COUNTED
     assert "quantile_disc" not in translation.translated(text, NAMES).lower()
+
+
+def test_a_bucket_is_made_of_the_quantile_not_of_each_row() -> None:
+    asked = translation.translated(COUNTED, NAMES)
+    assert "KWIRE_BUCKETED(LIST_EXTRACT(QUANTILE_DISC(\"v\", [0.50, 0.99]), 1))" in asked
+    assert asked.count("KWIRE_BUCKETED") == 2
 
 
 def test_a_part_that_is_read_elsewhere_too_stays() -> None:
