@@ -11,8 +11,8 @@
     matching    requests that wait for answers, their partitions; strings and lists: distinct names
     zookeeper   the same for connections to ZooKeeper: a frame each
     merging     numbers of names, of open connections
-    meaning     `Latency` (throttles, fetch sessions), `Hearing` (messages of groups and transactions that wait), and
-                `Clients`, `Groups`, `Offsets`, `Transactions`, which keep the events of their tables to the end
+    meaning     `Latency` (throttles, leaders of groups, fetch sessions), `Hearing` (messages of groups and transactions
+                that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to the end
     summary     counts; coverage of connections that ended: APIs, topics, clients
     records     batches of record sets whose exchange has not ended: `HELD_BYTES`
 
@@ -85,7 +85,8 @@ _PLAIN: Final = (
     "analyzer.meaning.group_events.Contact",
     "analyzer.meaning.groups.Groups",
     "analyzer.meaning.hearing.Hearing:_messages _groups",
-    "analyzer.meaning.latency.Latency:_mutes sessions",
+    "analyzer.meaning.latency.Latency:_mutes _leaders sessions",
+    "analyzer.meaning.latency._Leaders:_answered",
     "analyzer.meaning.latency._Mutes:_until _after _any",
     "analyzer.meaning.logins.Login",
     "analyzer.meaning.names.TopicIds",
