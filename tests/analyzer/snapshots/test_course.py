@@ -38,7 +38,7 @@ def _one_choice(meta: bool = False) -> Choice:
     return Choice.of(keep_bytes=True, records="meta") if meta else Choice.of()
 
 
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.sampled_from(SMALL), st.lists(st.integers(1, 2000), min_size=1, max_size=3), st.integers(1, 2), st.booleans())
 def test_cut_anywhere_it_goes_on(sample: str, places: list[int], threads: int, meta: bool) -> None:
     capture = _capture(sample)
