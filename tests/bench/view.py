@@ -189,7 +189,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--exchanges", type=int, default=12_000_000)
     parser.add_argument("--no-browser", dest="browser", action="store_false")
+    parser.add_argument("--capture", metavar="FILE", help="only: first rows while this large capture is analysed")
     options = parser.parse_args()
+    if options.capture:
+        from tests.bench.view_page import first_rows
+
+        return first_rows(options.capture)
     assert set(columns.INTEGERS) | set(columns.TEXTS) | set(columns.LISTS) == set(tables.schema("exchanges").names)
     with tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder, view_of(options.exchanges, Path(folder)) as view:
         calls(view)

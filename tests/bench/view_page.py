@@ -7,13 +7,15 @@ it.
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
+import subprocess
 import time
 from typing import Any
 
 from reports.view.answers import View
 from tests.reports.view.conftest import served
-from tests.shared import ROOT
+from tests.shared import KWIRE, ROOT
 
 FRAMES = """(wheel) => new Promise(done => {
   const times = [], list = document.querySelector('#list');
@@ -75,6 +77,42 @@ def measure(view: View) -> None:
             print(f"  frames of a turning wheel, {place}: {_frames(found)}, with a blank row: {found['blank']}")
         for text in ("api == Fetch and latency > 50ms", "topic == topic-11", 'connection ~ "1.19:"', ""):
             print(f"  {page.evaluate(APPLY, text):8.1f} ms  filter painted: {text or '(none)'}")
+        browser.close()
+
+
+def first_rows(capture: str) -> None:
+    """Print when the first rows of a capture are painted, from the command's start; it is still being analysed then.
+    The browser is there already."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("no Chromium: the page is not measured")
+        return
+    # What is installed has its bytecode; the first of the rounds may make it here.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        for _ in range(4):
+            page = browser.new_page(viewport={"width": 1500, "height": 900})
+            page.goto("about:blank")
+            began = time.perf_counter()
+            started = subprocess.Popen(
+                [*KWIRE, "view", capture, "--no-open", "--no-cache"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True, env=environment,
+            )  # fmt: skip
+            assert started.stdout is not None
+            with started.stdout:
+                address = started.stdout.readline().strip()
+                told = time.perf_counter() - began
+                page.goto(address, wait_until="commit")
+                page.locator("#list .row").first.wait_for()
+                painted = time.perf_counter() - began
+                print(f"  address after {told * 1000:.0f} ms, first rows painted after {painted * 1000:.0f} ms:"
+                      f" {page.locator('#count').inner_text()}", flush=True)  # fmt: skip
+                page.close()
+                started.terminate()
+                started.wait()
         browser.close()
 
 

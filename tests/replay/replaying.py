@@ -70,6 +70,15 @@ def replayed_at(capture: Path, port: int, out: Path) -> None:
     asyncio.run(run.replay(run.read(capture), chosen, link.tcp(), out, []))
 
 
+def replayed_at_less(out: Path) -> Path:
+    """A RUN of a real capture, most of which its target does not offer."""
+    from tests.replay.test_commands import CAPTURE, sinking
+
+    with sinking() as port:
+        replayed_at(CAPTURE, port, out)
+    return out
+
+
 def _later(sessions: Sequence[Session], seconds: float) -> list[Session]:
     start = min(one.sent_ns for session in sessions for one in session.requests) + round(seconds * 1e9)
     kept = [

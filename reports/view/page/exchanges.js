@@ -83,7 +83,7 @@ export class Exchanges {
     const widths = columns.map((column) => (column.width ? `${column.width}ch` : "minmax(28ch, 1fr)")).join(" ");
     for (const element of [this.box, this.head]) element.style.setProperty("--columns", `3ch ${widths}`);
     this.headings();
-    this.blocks.clear();
+    this.blocks = new Map(); // what is on its way has the columns of before
     if (!same) for (const element of this.rows.pool.splice(0)) element.remove();
     this.rows.refresh(true);
   }
@@ -140,7 +140,7 @@ export class Exchanges {
       }
       if (round !== this.round) return false;
       this.asked = asked;
-      this.blocks.clear();
+      this.blocks = new Map();
       if (columns === this.columns) this.blocks.set(first, this.made(found)); // else they come as they are in sight
       if (!stay) this.wanted = -1;
       if (this.wanted < 0) this.index = place.row ?? -1;
@@ -229,12 +229,12 @@ export class Exchanges {
   async load(block) {
     if (this.loading) return;
     this.loading = true;
-    const { round, columns } = this;
+    const { round, blocks } = this;
     try {
       const found = await ask("rows", this.query(this.asked, block), this.stop.signal);
       if (round !== this.round) return;
       this.loading = false;
-      if (columns === this.columns) this.blocks.set(block, this.made(found));
+      blocks.set(block, this.made(found)); // of the list of before, where another was shown meanwhile
       if (this.blocks.size > KEPT) {
         const now = Math.floor(this.rows.position / BLOCK);
         const far = [...this.blocks.keys()].sort((a, b) => Math.abs(b - now) - Math.abs(a - now))[0];

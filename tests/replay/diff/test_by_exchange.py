@@ -12,17 +12,13 @@ import pytest
 from replay.diff import by_exchange, pairs, text
 from replay.diff.compare import compare
 from replay.diff.differences import grouped
-from tests.replay.replaying import replayed_at
-from tests.replay.test_commands import CAPTURE, sinking
+from tests.replay.replaying import replayed_at_less
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A RUN of a real capture, most of which its target does not offer."""
-    folder = tmp_path_factory.mktemp("runs") / "real"
-    with sinking() as port:
-        replayed_at(CAPTURE, port, folder)
-    return folder
+    return replayed_at_less(tmp_path_factory.mktemp("runs") / "real")
 
 
 def test_they_are_those_of_the_comparison(real: Path) -> None:

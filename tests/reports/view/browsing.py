@@ -100,6 +100,10 @@ class Opened:
         """Wait until the list counts so many."""
         self.page.locator("#count", has_text=re.compile(rf"^{count} of ")).wait_for()
 
+    def applied(self, *filters: str) -> None:
+        """Filters, one right after the other: the last one counts, whichever answer comes last."""
+        self.page.evaluate(APPLY, filters)
+
     def drawn(self) -> None:
         """Wait until what is known is on the screen: lists are drawn at the next frame."""
         self.page.evaluate(FRAMES)
@@ -111,6 +115,9 @@ class Opened:
         return str(row.inner_text())
 
 
+APPLY = """(filters) => { const box = document.querySelector('#filter');
+  for (const text of filters) {
+    box.value = text; box.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'})); } }"""
 FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 

@@ -101,13 +101,9 @@ def look(chromium: Any, txn: Asking) -> Iterator[Look]:
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A RUN: a real capture, replayed at a server that offers less than its broker did."""
-    from tests.replay.replaying import replayed_at
-    from tests.replay.test_commands import CAPTURE, sinking
+    from tests.replay.replaying import replayed_at_less
 
-    out = tmp_path_factory.mktemp("view") / "run"
-    with sinking() as port:
-        replayed_at(CAPTURE, port, out)
-    return out
+    return replayed_at_less(tmp_path_factory.mktemp("view") / "run")
 
 
 def moved(path: Path, to: Path, seconds: int, cut: int = 0) -> Path:

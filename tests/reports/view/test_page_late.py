@@ -73,3 +73,19 @@ def test_nothing_that_is_asked_for_while_a_filter_is_on_its_way_is_lost(look: Lo
         page.keyboard.press("k")
         page.keyboard.press("m")
         marked.wait_for(state="detached")
+
+
+def test_rows_of_the_list_before_do_not_come_into_the_one_that_is_shown(look: Look) -> None:
+    with look("above=none&filter=api+%3D%3D+InitProducerId", "4") as opened:
+        page = opened.page
+        page.locator("#filter").fill("")
+        page.keyboard.press("Enter")
+        opened.total("188")
+        late = Late(page, "rows")
+        page.go_back()
+        late.wait(2)  # of the list that comes, and what is in sight of the one that is still there
+        late.go()
+        opened.total("4")
+        opened.drawn()
+        shown = page.locator("#list .row:visible [data-id=api]").all_inner_texts()
+        assert [text.split()[0] for text in shown] == 4 * ["InitProducerId"]
