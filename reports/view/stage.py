@@ -135,11 +135,10 @@ class Growing:
         with contextlib.suppress(Problem, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
             made = PointTables(engine.merging.names, Choice(records="none"))
-            with contextlib.closing(engine.windows()) as windows:
-                for window in windows:
-                    made.take(window)
-                    if made.rows:
-                        break
+            for window in engine.windows():
+                made.take(window)
+                if made.rows:
+                    break
             rows = [table for name, table in made.flush() if name == "exchanges" and len(table)]
             if rows and not self._stage.ended:
                 self._stage.become(self._made(rows, made.topics.names))
