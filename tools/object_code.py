@@ -165,7 +165,8 @@ def write_kinds(path: Path, commands: str, native: Path | None) -> None:
     known = all_kernels()
     found = {name: sorted(one.kinds, key=repr) for name, one in sorted(known.items()) if one.kinds}
     path.write_text(json.dumps(found))
-    print(f"{sum(map(len, found.values()))} of {len(found)} kernels; never called: {sorted(set(known) - set(found))}")
+    never = sorted(set(known) - set(found))
+    print(f"{len(found)} kernels, {sum(map(len, found.values()))} kinds of arguments; never called: {never}")
     if native is not None:
         (native / NATIVE).mkdir(parents=True)
         for name, kinds in found.items():
