@@ -1,6 +1,6 @@
 """Arrays of the view against what is plain to see: orders, lists of which equal ones are one, counts, quantiles.
 
-Proves: reports/view/orders, listed, counting, kept, source
+Proves: reports/view/columns, orders, listed, counting, kept, source
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
-from reports.view import counting, listed, orders
+from reports.view import columns, counting, listed, orders
 from reports.view.kept import Kept
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import Asking, viewed
@@ -141,3 +143,12 @@ def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
         whole = tables.ordered("", "latency").rows
         assert list(map(tables.key_of, whole.tolist())) == tables.keys_of(whole)
         assert asking("rows", sort="latency", count=300)["keys"] == asked
+
+
+def test_topics_are_read_whatever_dictionaries_row_groups_have(tmp_path: Path) -> None:
+    parts = [[["a", "b"], ["a"]], [[], ["c", "a"]]]
+    path = tmp_path / "part.parquet"
+    with pyarrow.parquet.ParquetWriter(path, pa.schema({"topics": pa.list_(pa.string())})) as writer:
+        for topics in parts:
+            writer.write_table(pa.table({"topics": topics}))
+    assert columns._Files([path]).column("topics").to_pylist() == [*parts[0], *parts[1]]
