@@ -168,21 +168,19 @@ class _Files(_Taken):
     """Parquet files; text comes as numbers of distinct values."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._files: list[tuple[Path, Any]] = []
+        self._files = []
         for path in files:
             schema = pyarrow.parquet.read_metadata(path).schema
             paths = (schema.column(i).path for i in range(len(schema)))
             texts = [path for path in paths if path in TEXTS or path.startswith("topics.")]
-            self._files.append((path, pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts)))
+            self._files.append(pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts))
 
     def pieces(self, name: str) -> list[Any]:
         found: list[Any] = []
-        for path, file in self._files:
+        for file in self._files:
             if name in file.schema_arrow.names:
-                try:
-                    found += file.read(columns=[name]).column(0).chunks
-                except pa.ArrowNotImplementedError:  # lists of row groups with dictionaries of their own
-                    found += pyarrow.parquet.ParquetFile(path, memory_map=True).read(columns=[name]).column(0).chunks
+                for group in range(file.num_row_groups):  # lists have a dictionary in each: Arrow reads no two at once
+                    found += file.read_row_group(group, columns=[name]).column(0).chunks
             else:  # an older dataset
                 found.append(pa.nulls(file.metadata.num_rows, TYPES[name]))
         return found
