@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -89,18 +90,20 @@ class _Spark:
     def __init__(self, stack: contextlib.ExitStack, options: argparse.Namespace, *arguments: Any) -> None:
         self._stack, self._options, self._arguments = stack, options, arguments
         self._engine: Engine | None = None
+        self._starting = threading.Lock()
 
     @property
     def engine(self) -> Engine | None:
         return self._engine
 
     def started(self) -> Engine:
-        if self._engine is None:
-            from reports.spark import session
-            from reports.spark.engine import Spark
+        with self._starting:
+            if self._engine is None:
+                from reports.spark import session
+                from reports.spark.engine import Spark
 
-            self._engine = Spark(self._stack.enter_context(session.of_command(self._options)), *self._arguments)
-        return self._engine
+                self._engine = Spark(self._stack.enter_context(session.of_command(self._options)), *self._arguments)
+            return self._engine
 
 
 _ONLY_ASK = ("SELECT", "WITH", "FROM", "VALUES", "EXPLAIN", "DESC", "SHOW")
@@ -110,10 +113,9 @@ _ONLY_ASK = ("SELECT", "WITH", "FROM", "VALUES", "EXPLAIN", "DESC", "SHOW")
 class _Both:
     """The embedded engine, and Spark for what that does not take."""
 
-    at_once = 1
-
     def __init__(self, embedded: Any, spark: _Spark, verbose: bool) -> None:
         self._embedded, self._spark, self._verbose = embedded, spark, verbose
+        self.at_once: int = embedded.at_once
         self._own = False
 
     def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:

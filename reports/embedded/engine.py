@@ -7,7 +7,8 @@ Rules
 - Of the datasets only the files are read that the manifests list, by their very names.
 - Nothing is loaded, nothing is looked for in a network or in this process; what does not fit into memory goes to a
   folder for temporary files that ends with the engine.
-- A relation is made when a query needs it.
+- A relation is made when a query needs it, once, whoever asks.
+- Each thread that asks has a cursor of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from reports.embedded.translation import Untaken
 MEMORY = 2 << 30
 """What DuckDB may hold. A report shares this machine with what it reports on."""
 
+_SESSION = "SET TimeZone = 'UTC'; SET enable_progress_bar = false"
+"""What holds for a connection or cursor, not for the database."""
+
 _TYPES = {
     pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT",
     pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", tables.TIME: "TIMESTAMP WITH TIME ZONE",
@@ -47,8 +51,8 @@ _HUGE = pa.decimal128(38, 0)
 class Embedded:
     """Datasets to ask; none: relations without rows."""
 
-    at_once = 1
-    """DuckDB itself uses all cores for a question."""
+    at_once = 2
+    """DuckDB itself uses all cores for a question, but plans it, and puts together what it finds, on one."""
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], folder: str) -> None:
         """`folder`: for temporary files. Raises DatasetError."""
@@ -58,7 +62,10 @@ class Embedded:
             "temp_directory": os.path.join(folder, "spilled"), "memory_limit": f"{MEMORY >> 20}MiB",
             "threads": str(os.cpu_count() or 1), "python_enable_replacements": "false",
         })  # fmt: skip
-        self._connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+        self._connection.execute(_SESSION)
+        self._cursors = [self._connection]
+        self._mine = threading.local()
+        self._making = threading.Lock()
         functions.install(self._connection, relations.bucketed(self._opened))
         self._names = frozenset(relations.names())
         self._made: set[str] = set()
@@ -69,11 +76,13 @@ class Embedded:
         return []
 
     def close(self) -> None:
-        self._connection.close()
+        for cursor in reversed(self._cursors):
+            cursor.close()
 
     def interrupt(self) -> None:
         """End what is being asked at this moment."""
-        self._connection.interrupt()
+        for cursor in tuple(self._cursors):
+            cursor.interrupt()
 
     def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises Untaken, UnknownColumn."""
@@ -94,7 +103,7 @@ class Embedded:
     def _run(self, text: str) -> pa.Table:
         """DuckDB hears no Ctrl-C in the main thread: there the question is asked in another."""
         if threading.current_thread() is not threading.main_thread():
-            return self._connection.sql(text).to_arrow_table()
+            return self._cursor().sql(text).to_arrow_table()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(lambda: self._connection.sql(text).to_arrow_table())
             try:
@@ -102,6 +111,15 @@ class Embedded:
             except KeyboardInterrupt:
                 cancel(self, [asked])
                 raise
+
+    def _cursor(self) -> Any:
+        """This thread's."""
+        found = getattr(self._mine, "cursor", None)
+        if found is None:
+            found = self._mine.cursor = self._connection.cursor()
+            found.execute(_SESSION)
+            self._cursors.append(found)
+        return found
 
     def check(self, query: str) -> None:
         """Bind a query, and read nothing. Raises Untaken, UnknownColumn."""
@@ -116,17 +134,20 @@ class Embedded:
 
     def _need(self, wanted: Container[str] | None) -> None:
         """Make the relations of these names, None: all, each after those that it reads."""
-        for name in relations.names():
-            if name in self._made or not (wanted is None or name in wanted):
-                continue
-            if name in tables.TABLES:
-                self._connection.execute(f"CREATE VIEW {name} AS {self._table(name)}")
-            elif name in relations.BESIDES:
-                self._literal(name)
-            else:
-                kind = "TABLE" if name in relations.KEPT and self._opened else "VIEW"
-                self._connection.execute(f"CREATE {kind} {name} AS {translation.of_view(name)}")
-            self._made.add(name)
+        with self._making:
+            for name in relations.names():
+                if name not in self._made and (wanted is None or name in wanted):
+                    self._make(name)
+
+    def _make(self, name: str) -> None:
+        if name in tables.TABLES:
+            self._connection.execute(f"CREATE VIEW {name} AS {self._table(name)}")
+        elif name in relations.BESIDES:
+            self._literal(name)
+        else:
+            kind = "TABLE" if name in relations.KEPT and self._opened else "VIEW"
+            self._connection.execute(f"CREATE {kind} {name} AS {translation.of_view(name)}")
+        self._made.add(name)
 
     def _table(self, name: str) -> str:
         """A table of the contract over all datasets."""

@@ -11,6 +11,7 @@ import datetime
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -102,6 +103,14 @@ def test_every_table_has_the_same_columns(reference: Spark, embedded: Embedded) 
         query = f"SELECT * FROM {name}"
         assert difference(reference.ask(query, 0)[0], embedded.ask(query, 0)[0]) is None, name
         assert embedded.ask(query, 0)[0].column_names == list(relations.columns(name))
+
+
+def test_threads_that_ask_at_once_are_answered_as_one_is(dataset: str, embedded: Embedded) -> None:
+    """Each has a session of its own, and relations are made once for all of them."""
+    queries = [*(question.sql for question in OWN), *ASKED, "SELECT * FROM error_runs"]
+    with engine.opened([dataset]) as shared, ThreadPoolExecutor(4) as pool:
+        for query, found in zip(queries, pool.map(lambda query: shared.ask(query)[0], queries), strict=True):
+            assert difference(embedded.ask(query)[0], found, ordered="ORDER BY" in query) is None, query
 
 
 # --- which engine -----------------------------------------------------------------------------------------------------
