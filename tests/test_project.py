@@ -110,12 +110,12 @@ def test_a_report_of_the_embedded_engine_needs_no_more_than_that(tmp_path: Path)
 def loaded_by(arguments: list[str]) -> set[str]:
     """The modules that a command of the console script loads."""
     program = f"""
-import contextlib, io, json, sys
+import atexit, contextlib, io, json, sys
 from analyzer import cli
 sys.argv = {arguments!r}
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.__stdout__, flush=True))
+with contextlib.redirect_stdout(io.StringIO()):
     cli.command()
-print(json.dumps(sorted(sys.modules)))
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(json.loads(ran.stdout))
