@@ -142,15 +142,15 @@ def test_the_first_command_compiles_nothing(installed: Path, tmp_path: Path) -> 
     assert not (tmp_path / "home" / ".cache" / "kwire" / "kernels").exists()
 
 
-TRANSPOSED = (
-    "import numpy as np; from analyzer.bulk.shard import transpose; from captures import kernels\n"
-    "rows, out = np.arange(6).reshape(2, 3), np.zeros((3, 2), np.int64); transpose(rows, out)\n"
+MOVED = (
+    "import numpy as np; from analyzer.bulk.merging import move_columns; from captures import kernels\n"
+    "rows, out = np.arange(6).reshape(2, 3), np.zeros((3, 2), np.int64); move_columns(rows.T, np.arange(2), out)\n"
     "print(out.tolist(), len(kernels.compiled_here())); print(kernels.came_along().reason)"
 )
 
 
 def test_a_kernel_that_fits_is_not_compiled(installed: Path, tmp_path: Path) -> None:
-    assert first(installed, tmp_path, TRANSPOSED) == ["[[0, 3], [1, 4], [2, 5]] 0", ""]
+    assert first(installed, tmp_path, MOVED) == ["[[0, 3], [1, 4], [2, 5]] 0", ""]
 
 
 def another_numba(installed: Path) -> None:
@@ -187,11 +187,11 @@ def test_what_does_not_fit_is_compiled_into_the_users_cache(
     shutil.copytree(installed, changed, ignore=shutil.ignore_patterns("samples", "bin"))
     change(changed)
     (tmp_path / "home").mkdir()
-    printed, said = first(changed, tmp_path, TRANSPOSED)
+    printed, said = first(changed, tmp_path, MOVED)
     assert printed == "[[0, 3], [1, 4], [2, 5]] 1"
     assert said.startswith(reason)
-    assert [path.name for path in (tmp_path / "home").rglob("*.transpose.*")]
-    assert first(changed, tmp_path, TRANSPOSED)[0] == "[[0, 3], [1, 4], [2, 5]] 0", "once"
+    assert [path.name for path in (tmp_path / "home").rglob("*.move_columns.*")]
+    assert first(changed, tmp_path, MOVED)[0] == "[[0, 3], [1, 4], [2, 5]] 0", "once"
 
 
 def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path) -> None:
@@ -210,8 +210,8 @@ def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
 def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, target: str) -> None:
     """Here they are, where this processor can; the builder itself looks for registers that a level has not."""
-    kinds = [[["<i8", 2, 1, 0x500], ["<i8", 2, 1, 0x500]]]
-    (tmp_path / "kinds").write_text(json.dumps({"analyzer.bulk.shard.transpose": kinds}))
+    kinds = [[["<i8", 2, 2, 0x500], ["<i8", 1, 1, 0x500], ["<i8", 2, 1, 0x500]]]
+    (tmp_path / "kinds").write_text(json.dumps({"analyzer.bulk.merging.move_columns": kinds}))
     needed = shipped.LEVELS[target]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CPU_NAME": target,
                    "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in needed)}  # fmt: skip
@@ -224,7 +224,7 @@ def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, t
         pytest.skip(f"this processor is no {target}")
     rows, out = np.arange(6).reshape(2, 3), np.zeros((3, 2), np.int64)
     values: list[Any] = []
-    for one in (rows, out):
+    for one in (rows.T, np.arange(2), out):
         native.flatten(one, [], values)
     native.linked(code)(values)
     assert (out == rows.T).all()
