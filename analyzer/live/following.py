@@ -37,7 +37,7 @@ from analyzer.points import Choice, PointRead, joined, manifest
 from analyzer.reading import judged
 from analyzer.snapshots.course import Course
 from captures.files import CaptureError, CapturePoint
-from captures.live.follow import Follower, Found
+from captures.live.follow import Follower, Found, Known, known_by, still_there, unread
 
 LOOK_SECONDS: Final = 1.0
 """How often the folder is looked at."""
@@ -50,24 +50,14 @@ STEP_BYTES: Final = 1 << 30
 one at least."""
 
 _SNAPSHOT: Final = re.compile(r"follow-[0-9a-f]{8}\.snapshot", re.ASCII)
-_PACKED: Final = re.compile(r"\.(gz|zst)\Z", re.ASCII)
-
-
-class _Read(NamedTuple):
-    """A file whose rows are in the dataset for good."""
-
-    device: int
-    inode: int
-    first_ns: int
-    name: str
 
 
 class _Known(NamedTuple):
-    """What the dataset says of where this got: `step`, which tells each from all others; the snapshot, and the name of
-    its file; how many exchanges there were when findings were judged."""
+    """What the dataset says of where this got: `step`, which tells each from all others; the files whose rows are in it
+    for good; the snapshot, and the name of its file; how many exchanges there were when findings were judged."""
 
     step: str
-    read: tuple[_Read, ...]
+    read: tuple[Known, ...]
     snapshot_name: str | None
     snapshot: bytes | None
     judged: int
@@ -109,7 +99,7 @@ class Following:
         if not isinstance(said, dict):
             raise another
         try:
-            read = tuple(_Read(int(at), int(inode), int(ns), str(name)) for at, inode, ns, name in said["read"])
+            read = tuple(Known(int(at), int(inode), int(ns), str(name)) for at, inode, ns, name in said["read"])
             name = said["snapshot"]
             step, count = str(said["step"]), int(said["judged"])
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
@@ -127,15 +117,7 @@ class Following:
 
     def _fresh(self) -> list[Found]:
         """Files that are not in the dataset for good, in order."""
-        by_place = {one[:3] for one in self._known.read}
-        by_name = {(_stem(one.name), one.first_ns) for one in self._known.read}
-        fresh: dict[tuple[str, int], Found] = {}
-        for one in self._follower.found():
-            name = (_stem(one.name), one.first_ns)
-            if (*one.identity, one.first_ns) not in by_place and name not in by_name:
-                # While a file is being packed both are there, and the packed one is not whole.
-                fresh[name] = min(one, fresh.get(name, one), key=lambda this: len(this.name))
-        return list(fresh.values())
+        return unread(self._follower.found(), self._known.read)
 
     @property
     def behind(self) -> bool:
@@ -217,8 +199,7 @@ class Following:
     def _take(self, writer: Writer, taken: Sequence[Found]) -> _Known:
         """Whole files: their rows are written, and what is known then."""
         known = self._known._replace(step=secrets.token_hex(4))
-        there = {_stem(one.name) for one in self._follower.found()}
-        read = [one for one in known.read if _stem(one.name) in there]
+        read = still_there(self._follower.found(), known.read)
         if not taken:
             return known._replace(read=tuple(read))
         course = self._course(known.snapshot)
@@ -226,7 +207,7 @@ class Following:
             if len(rows):
                 writer.write(name, rows)
         self._secrets = course.secrets
-        read += [_Read(*one.identity, one.first_ns, one.name) for one in taken]
+        read += map(known_by, taken)
         return known._replace(
             read=tuple(read), snapshot=course.snapshot(), snapshot_name=f"follow-{known.step}.snapshot"
         )
@@ -249,11 +230,6 @@ class Following:
 def _write(writer: Writer, rows: Iterator[tuple[str, pa.Table]]) -> None:
     for name, table in rows:
         writer.write(name, table)
-
-
-def _stem(name: str) -> str:
-    """A file's name before it was packed."""
-    return _PACKED.sub("", name)
 
 
 def _step(before: dict[str, Any] | None) -> str:

@@ -3,17 +3,19 @@
 In: a folder. Out: what `captures.packets.Reader` takes for stdin: the bytes of one file until it has ended, then those
 of the next; as `paths`, a `-` for each. Rules: the oldest comes first; a file has ended when all of it was read and a
 newer one is there, or when it was cut short to be used again; a file is known by its place on the disk and its first
-packet, so that one that is renamed is not read twice, and one that is used again is.
+packet's time, and by its name without `.gz` and `.zst`, so that one that is renamed or packed is not read twice, and
+one that is used again is.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import monotonic
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from captures.files import layouts
 from captures.files.points import PEEK_BYTES
@@ -22,6 +24,7 @@ from captures.problems import CaptureError
 
 _STDIN = "-"
 _LOOK_SECONDS = 0.1
+_PACKED: Final = re.compile(r"\.(gz|zst)\Z", re.ASCII)
 
 
 class Found(NamedTuple):
@@ -32,16 +35,55 @@ class Found(NamedTuple):
     identity: tuple[int, int]
 
 
+class Known(NamedTuple):
+    """A file that was read, or that is being read: its place on the disk, its first packet's time, its name then."""
+
+    device: int
+    inode: int
+    first_ns: int
+    name: str
+
+
+def known_by(one: Found) -> Known:
+    """What a file is known by once it was read."""
+    return Known(*one.identity, one.first_ns, one.name)
+
+
+def unread(found: Iterable[Found], read: Iterable[Known]) -> list[Found]:
+    """Files that were not read, in order."""
+    read = list(read)
+    by_place = {one[:3] for one in read}
+    by_name = {(_stem(one.name), one.first_ns) for one in read}
+    fresh: dict[tuple[str, int], Found] = {}
+    for one in found:
+        name = (_stem(one.name), one.first_ns)
+        if (*one.identity, one.first_ns) not in by_place and name not in by_name:
+            # While a file is being packed both are there, and the packed one is not whole.
+            fresh[name] = min(one, fresh.get(name, one), key=lambda this: len(this.name))
+    return list(fresh.values())
+
+
+def still_there(found: Iterable[Found], read: Iterable[Known]) -> list[Known]:
+    """Those that were read and that may come again: the others' files are gone, under any name."""
+    found = list(found)
+    stems, places = {_stem(one.name) for one in found}, {one.identity for one in found}
+    return [one for one in read if _stem(one.name) in stems or (one.device, one.inode) in places]
+
+
+def _stem(name: str) -> str:
+    """A file's name before it was packed."""
+    return _PACKED.sub("", name)
+
+
 class Follower:
-    """See above; for one thread but for `stop`. `names`: of the files begun so far. Raises CaptureError where the
-    folder cannot be listed."""
+    """See above; for one thread but for `stop`. `read`: the files begun so far, and those read before, which are left
+    out. Raises CaptureError where the folder cannot be listed."""
 
     dropped = None
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, read: Iterable[Known] = ()) -> None:
         self.folder = folder
-        self.names: list[str] = []
-        self._read: set[tuple[tuple[int, int], int]] = set()
+        self.read = list(read)
         self._stopped = threading.Event()
         self._file: BinaryIO | None = None
         self.listed()
@@ -49,7 +91,16 @@ class Follower:
     # -- files ---------------------------------------------------------------------------------------------------------
     def listed(self) -> list[str]:
         """The folder's captures that were not read yet, in order of reading."""
-        return [one.name for one in self.found() if (one.identity, one.first_ns) not in self._read]
+        return [one.name for one in self.unread()]
+
+    def unread(self) -> list[Found]:
+        """The same, and what is known of them."""
+        return unread(self.found(), self.read)
+
+    @property
+    def stopped(self) -> bool:
+        """`stop` was called."""
+        return self._stopped.is_set()
 
     def found(self) -> list[Found]:
         """All captures in the folder that hold a packet, in order of reading."""
@@ -113,8 +164,7 @@ class Follower:
         self.close()
         self._file = file
         status = os.fstat(file.fileno())
-        self._read.add(((status.st_dev, status.st_ino), first_ns))
-        self.names.append(name)
+        self.read.append(Known(status.st_dev, status.st_ino, first_ns, name))
         return True
 
     # -- bytes ---------------------------------------------------------------------------------------------------------

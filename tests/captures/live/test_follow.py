@@ -7,6 +7,7 @@ Each step of a test reads all that was written before the next: nothing depends 
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -79,7 +80,7 @@ def test_files_that_are_there_come_oldest_first_whatever_their_names(tmp_path: P
     with followed(tmp_path) as reading:
         reading.more(20)
         assert reading.rest() == times(20)
-        assert reading.follower.names == ["b.pcap", "a.pcapng"]
+        assert [one.name for one in reading.follower.read] == ["b.pcap", "a.pcapng"]
 
 
 def test_a_file_grows_and_another_follows(tmp_path: Path) -> None:
@@ -106,6 +107,20 @@ def test_a_renamed_file_is_read_once(tmp_path: Path) -> None:
         reading.more(4)
         (tmp_path / "now.pcap").rename(tmp_path / "2026.pcap")
         (tmp_path / "now.pcap").write_bytes(HEAD + packed(RECORDS[4:6]))
+        reading.more(6)
+        assert reading.rest() == times(6)
+
+
+def test_a_packed_file_is_read_once(tmp_path: Path) -> None:
+    """tcpdump -z gzip: while it packs both are there."""
+    path = tmp_path / "0.pcap"
+    path.write_bytes(HEAD + packed(RECORDS[:4]))
+    with followed(tmp_path) as reading:
+        reading.more(4)
+        (tmp_path / "0.pcap.gz").write_bytes(gzip.compress(path.read_bytes()))
+        assert reading.follower.listed() == []
+        path.unlink()
+        (tmp_path / "1.pcap").write_bytes(HEAD + packed(RECORDS[4:6]))
         reading.more(6)
         assert reading.rest() == times(6)
 
@@ -152,7 +167,7 @@ def test_what_the_tools_themselves_rotate(tool: str, wire: Wire, tmp_path: Path)
             wire.send(frames)
             with followed(tmp_path) as reading:
                 reading.more(len(frames))
-                assert len(set(reading.follower.names)) > 1
+                assert len(set(reading.follower.read)) > 1
                 seen = reading.rest()
         finally:
             capturing.terminate()
