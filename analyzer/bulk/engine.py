@@ -11,7 +11,7 @@ works on every n-th connection. All see the same windows, and count packets and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
@@ -196,8 +196,11 @@ class Engine:
         """All files so far have been read, and the capture was not over (`windows`): these follow."""
         self.reader.go_on(point)
 
-    def take_up(self) -> None:
-        """What it knows was stored by another engine, but for the keys of TLS."""
+    def take_up(self, secrets: Sequence[bytes] = ()) -> None:
+        """What it knows was stored by another engine, but for the keys of TLS; `secrets`: those of earlier files, as
+        far as they are still known."""
+        self.reader.secrets = list(secrets)
+        self.reader.secrets_at = [0] * len(self.reader.secrets)
         for shard in self._shards:
             if shard.tls is not None:
                 shard.tls.take_up(self.reader.secrets)

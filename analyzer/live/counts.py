@@ -113,7 +113,7 @@ OTHERS: Final = "(others)"
 
 class Counts:
     """Takes windows; `moment` says how it stands. `telling`: each second is put in `told` when it is over: every
-    exchange is in one of them, a late one in the next."""
+    exchange is in one of them, a late one in the next. Which one follows from the exchanges and their order alone."""
 
     def __init__(self, telling: bool = False) -> None:
         self.time_ns = 0
@@ -132,7 +132,9 @@ class Counts:
         when = rows.column("response_end")
         when = np.where(when == NULL, rows.column("request_end"), when)
         when = np.where(when == NULL, rows.column("request_time"), when)
-        when = np.where(when == NULL, self.time_ns, when)
+        # How late it was before each: by the rows alone, so that no border of windows puts one into another second.
+        clock = np.maximum.accumulate(np.append(self.time_ns, when))[:-1]
+        when = np.where(when == NULL, clock, when)
         self._groups_of(rows, when)
         code, answered = rows.column("error_code"), rows.column("response_end") != NULL
         failed = ((code != NULL) & (code != 0)) | (~answered & (rows.column("acks") != 0))
@@ -145,6 +147,8 @@ class Counts:
         broker = where.reshape(-1)[np.searchsorted(_used(rows), rows.connection)]
         told = [end_point(rows.names.strings[address], port) for address, port in brokers.tolist()]
         second = when // _SECOND_NS
+        if self._telling:
+            second = np.maximum(second, clock // _SECOND_NS - 1)  # those before are told
         for number in np.unique(second).tolist():
             self._add(number, np.flatnonzero(second == number), rows, broker, told, failed, latency, held, size)
         self.time_ns = max(self.time_ns, int(when.max()))
@@ -227,6 +231,16 @@ class Counts:
         """Nothing follows: all seconds are over."""
         if self._telling and self._seconds:
             self._tell(self._seconds[-1].number + 1)
+
+    @property
+    def until(self) -> int:
+        """The last second that is over, for all that is told; -1: none is."""
+        return self._told
+
+    def end_as_before(self, until: int) -> None:
+        """Here somebody ended it, when the seconds up to `until` had been told; it goes on."""
+        self.end()
+        self._told = max(self._told, until)
 
     # -- groups --------------------------------------------------------------------------------------------------------
     def _groups_of(self, rows: Exchanges, when: np.ndarray) -> None:

@@ -3,11 +3,14 @@
 In: windows, measured. Out: findings that were not told before. Rules: a lap is `SECONDS` of packets' time, and its rows
 are at most `MOST_ROWS`: what comes in it after those is counted elsewhere and not judged; a finding is told again only
 after `AGAIN_SECONDS`; what a lap cannot know (where it begins in the middle, by definition) is not told.
+
+A lap may be left in its middle and taken up by another process: `rows` and `take_rows` besides what the inventory
+lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +36,15 @@ _OF_THE_WHOLE: Final = frozenset({"capture-midstream", "capture-one-way", "captu
 """What is said of a capture: a lap is none."""
 
 
+Who = tuple[Any, ...]
+"""What a finding is about: its code, and pairs of what and who."""
+
+
+def who_of(row: Mapping[str, Any]) -> Who:
+    """Of a finding's row."""
+    return (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items()))
+
+
 class Laps:
     """Takes windows, and gives what `take` and `end` find. It releases names: nothing else of a window may be
     used after `take`."""
@@ -40,7 +52,8 @@ class Laps:
     def __init__(self, engine: Engine, point: CapturePoint) -> None:
         self._engine, self._point = engine, point
         self._topics = TopicIds()
-        self._told: dict[tuple[Any, ...], int] = {}
+        self.told: dict[Who, int] = {}
+        """When the lap began in which each was told last."""
         self.left_out = 0
         """Exchanges that were not judged."""
         self._begin()
@@ -82,6 +95,23 @@ class Laps:
             if len(table):
                 self._parts[name].append(table)
 
+    def rows(self) -> dict[str, bytes]:
+        """The rows of this lap so far."""
+        kept = {}
+        for name, parts in self._parts.items():
+            if parts:
+                into = pa.BufferOutputStream()
+                table = concatenated(name, parts)
+                with pa.ipc.new_stream(into, table.schema) as writer:
+                    writer.write_table(table)
+                kept[name] = into.getvalue().to_pybytes()
+        return kept
+
+    def take_rows(self, kept: Mapping[str, bytes]) -> None:
+        """What `rows` gave: this lap has them."""
+        for name, data in kept.items():
+            self._parts[name] = [pa.ipc.open_stream(data).read_all()]
+
     def end(self) -> Iterator[dict[str, Any]]:
         """A lap is over: what it shows that was not told before."""
         made, rows, since = self._made, self._rows, self._since
@@ -95,11 +125,11 @@ class Laps:
         self._begin()
         for capture, finding in judging.judged(Source(parts, [read.capture])):
             row = judging.row(capture, finding)
-            who = (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items()))
-            last = self._told.get(who)
+            who = who_of(row)
+            last = self.told.get(who)
             if row["code"] in _OF_THE_WHOLE or (last is not None and (since or 0) - last < AGAIN_SECONDS * _SECOND_NS):
                 continue
-            if len(self._told) >= _MOST_TOLD:
-                self._told.pop(next(iter(self._told)))
-            self._told[who] = since or 0
+            if len(self.told) >= _MOST_TOLD:
+                self.told.pop(next(iter(self.told)))
+            self.told[who] = since or 0
             yield {**row, "who": dict(row["who"]), "what": dict(row["what"])}

@@ -120,6 +120,8 @@ def watch(options: argparse.Namespace) -> int:
             "as kwire watch -i eth0, or ... | kwire watch -",
         )
     if options.interface is not None:
+        if options.from_start:
+            raise Failure("--from-start goes with a folder", "leave it out")
         return with_kernels(options, "watching", "watch_interface")
     for name in ("bpf", "snaplen", "via", "spool"):
         if getattr(options, name) is not None:

@@ -89,6 +89,8 @@ def add_watch(watch: argparse.ArgumentParser) -> None:
                             "terminal)")
     watch.add_argument("--once", action="store_true",
                        help="one line or screen, of the last 10 s: at the end of a capture, or after --for")
+    watch.add_argument("--from-start", action="store_true",
+                       help="of a folder: begin at the oldest file, not where the last watch of it in this way was")
     watch.set_defaults(run="analyzer.live.listening:watch")
 
 

@@ -2,7 +2,8 @@
 
 In: parsed options, and an interface where one was opened. Out: a screen twice a second; or a line a second of packets'
 time, and a line a finding. Rules: the thread that captures never waits for the one that decodes, nor that one for the
-screen; what is lost on the way is shown.
+screen; what is lost on the way is shown; of a folder a watch goes on where the one before it was (`places`), so a line
+comes once.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import argparse
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
 from typing import Any, BinaryIO, cast
 
+from analyzer.failure import Failure
 from analyzer.findings.words import moment as clock
 from analyzer.live.counts import SECONDS, Moment
 from analyzer.live.ending import ended_by
+from analyzer.live.laps import who_of
 from analyzer.live.listening import begun, reading, say, warm_up
+from analyzer.live.places import Place, Taken
 from analyzer.live.session import Session
-from analyzer.points import parsed
+from analyzer.points import Choice, parsed
 from analyzer.text import json_text
 from analyzer.times import rfc3339
 from captures.files import CapturePoint, capture_points
@@ -38,13 +42,14 @@ _LATE_NS = 2 * 10**9
 @dataclass(slots=True)
 class Source:
     """What is watched: its name, where packets come from, how many were lost, how it is ended. `live`: packets come as
-    they are captured, so their time is the clock's."""
+    they are captured, so their time is the clock's; `place`: where in a folder it goes on."""
 
     point: CapturePoint
-    stdin: BinaryIO | None
+    stdin: BinaryIO | Follower | None
     drops: Callable[[], int | None]
     stop: Callable[[], None]
     live: bool = False
+    place: Place | None = None
 
 
 def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
@@ -64,23 +69,61 @@ def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
 def watch_source(options: argparse.Namespace) -> int:
     """`kwire watch FOLDER`, a capture, or stdin."""
     if options.source != "-" and os.path.isdir(options.source):
-        follower = Follower(options.source)
-        there = follower.listed()
-        if there:
-            say(f"note: {options.source}: begins at the oldest of {len(there)} files, {there[0]}")
-        name = os.path.basename(os.path.realpath(options.source)) or options.source
-        point = CapturePoint(name, cast(tuple[str, ...], follower))
-        return _watch(options, Source(point, cast(BinaryIO, follower), lambda: None, follower.stop))
+        return _watch_folder(options)
+    if options.from_start:
+        raise Failure("--from-start goes with a folder", "leave it out")
     (point,) = capture_points([options.source])
     return _watch(options, Source(point, sys.stdin.buffer, lambda: None, lambda: None))
 
 
+def _watch_folder(options: argparse.Namespace) -> int:
+    follower = Follower(options.source)
+    name = os.path.basename(os.path.realpath(options.source)) or options.source
+    place = None if options.once else _place(options, name)
+    there = follower.listed()
+    if place is not None and place.known:
+        when = f" (told until {rfc3339(place.second * 10**6)})" if place.second >= 0 else ""
+        say(f"note: {options.source}: goes on where the watch before it was{when}; --from-start begins anew")
+    elif there:
+        say(f"note: {options.source}: begins at the oldest of {len(there)} files, {there[0]}")
+    source = Source(
+        CapturePoint(name, cast(tuple[str, ...], follower)), follower, lambda: None, follower.stop, place=place
+    )
+    try:
+        return _watch(options, source)
+    finally:
+        if place is not None:
+            place.close()
+
+
+def _place(options: argparse.Namespace, name: str) -> Place | None:
+    """Where to go on; None: nothing can be kept, or another screen keeps it."""
+    screen = _on_screen(options)
+    way = "screen" if screen else "lines"
+    choice = Choice.of(options.filter, records="none")
+    try:
+        return Place(options.source, name, reading(options).settings(), choice, way, options.from_start)
+    except Taken as taken:
+        if not screen:
+            raise
+        say(f"note: {taken}: this one begins at the oldest file")
+    except OSError as failure:
+        say(f"note: {failure.filename}: {failure.strerror}: a restart will begin at the oldest file again")
+    return None
+
+
+def _on_screen(options: argparse.Namespace) -> bool:
+    return not options.json and sys.stdout.isatty()
+
+
 def _watch(options: argparse.Namespace, source: Source) -> int:
-    screen = not options.json and sys.stdout.isatty()
+    screen = _on_screen(options)
     wanted = parsed(options.filter)
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
     settings = reading(options).settings(keep_messages=keeps)
-    session = Session(source.point, settings, source.stdin, wanted, telling=not screen and not options.once)
+    session = Session(
+        source.point, settings, source.stdin, wanted, telling=not screen and not options.once, place=source.place
+    )
     stop = threading.Event()
 
     def end() -> None:
@@ -104,7 +147,7 @@ def _watch(options: argparse.Namespace, source: Source) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # a thread waits for stdin, and nobody need send anything ever
-    for note in session.engine.reader.notes:
+    for note in session.engine.reader.notes[session.notes_before :]:
         say(f"note: {note}")
     return 0
 
@@ -144,6 +187,9 @@ def _lines(session: Session, source: Source, stop: threading.Event) -> None:
     """JSON lines as seconds pass."""
     came = threading.Event()
     session.after = came.set
+    place = source.place
+    if place is not None and (again := place.recover()):
+        say(f"note: the first {again} lines may have come before: the watch before this one was killed meanwhile")
     session.start()
     over = False
     while not over:
@@ -156,10 +202,21 @@ def _lines(session: Session, source: Source, stop: threading.Event) -> None:
             session.counts.told.clear()
             session.fresh.clear()
             lost = _lost(session, source)
-        for moment in told:
-            _write(second_of(moment, lost))
-        for one in found:
-            _write(finding_of(one))
+            since = {who_of(row): session.since(row) for row in found} if place is not None else {}
+            end = (session.exchanges, session.counts.until) if over and session.failure is None else None
+        if place is None:
+            for line in _told(told, found, lost):
+                _write(line)
+            continue
+        fresh = [moment for moment in told if moment.time_ns // 10**9 > place.second]
+        last = max([moment.time_ns // 10**9 for moment in fresh], default=-1)
+        place.tell([json_text(line) for line in _told(fresh, found, lost)], last, since, end)
+
+
+def _told(told: Sequence[Moment], found: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
+    """What lines say."""
+    yield from (second_of(moment, lost) for moment in told)
+    yield from map(finding_of, found)
 
 
 def _write(said: dict[str, Any]) -> None:

@@ -12,10 +12,8 @@ a snapshot, and in the end what one pass over all files would have given besides
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -23,15 +21,9 @@ from analyzer.bulk.engine import Engine, Settings
 from analyzer.parts import ROW_GROUP_ROWS
 from analyzer.points import Choice, PointRead, PointTables
 from analyzer.records.tables import NO_RECORDS
-from analyzer.snapshots import sealing
-from analyzer.snapshots.codec import Decoder, Encoder, SnapshotError, damaged
-from analyzer.snapshots.inventory import kinds, shape
-from captures.cache import packed, unpacked
+from analyzer.snapshots.codec import SnapshotError
+from analyzer.snapshots.stored import about_reading, difference, fill, opened, stored
 from captures.files import CapturePoint
-
-MOST_BYTES: Final = 1 << 31
-"""Of a snapshot, before it is compressed: beyond it what is known of the traffic has become too much to be stored again
-and again."""
 
 Rows = Iterator[tuple[str, pa.Table]]
 
@@ -45,17 +37,18 @@ class Course:
     ) -> None:  # fmt: skip
         self.name = name
         self._settings, self._choice = settings, choice
-        stored = None if snapshot is None else _content(snapshot)
-        threads = settings.threads if stored is None else int(stored["about"]["threads"])
+        before = None if snapshot is None else opened(snapshot)
+        threads = settings.threads if before is None else int(before["about"]["threads"])
         settings = replace(settings, threads=threads, keep_records=choice.records != NO_RECORDS)
-        about = _about(name, settings, choice)
-        if stored is not None and stored["about"] != about:
-            raise SnapshotError(_difference(stored["about"], about), "give the same options, or a new dataset")
+        about = about_reading(name, settings, choice)
+        if before is not None and before["about"] != about:
+            raise SnapshotError(difference(before["about"], about), "give the same options, or a new dataset")
         self._about = about
         self._engine = Engine(CapturePoint(name, ()), settings)
         self._made = PointTables(self._engine.merging.names, choice, threads)
-        if stored is not None:
-            self._fill(stored["state"], secrets)
+        if before is not None:
+            fill(before, [self._engine, self._made])
+            self._engine.take_up(secrets)
 
     @property
     def secrets(self) -> list[bytes]:
@@ -87,67 +80,6 @@ class Course:
         engine = self._engine
         return made.finish(CapturePoint(self.name, ()), engine.reader, engine.attempts())
 
-    # -- snapshots -----------------------------------------------------------------------------------------------------
     def snapshot(self) -> bytes:
         """All that is known between two files, sealed. Raises SnapshotError."""
-        numbered = {kind.of: (number, kind) for number, kind in enumerate(kinds())}
-        state = Encoder(numbered).node([self._engine, self._made])
-        content = packed({"shape": shape(), "about": self._about, "state": state})
-        if len(content) > MOST_BYTES:
-            raise SnapshotError(
-                f"{self.name}: what is known of the traffic takes {len(content):,} bytes",
-                "--no-meaning keeps less, and so does a new dataset now and then",
-            )
-        return sealing.seal(struct.pack("<Q", len(content)) + pa.compress(content, "zstd", asbytes=True))
-
-    def _fill(self, state: Any, secrets: Sequence[bytes]) -> None:
-        """Put what was stored into the place of what is new."""
-        engine = self._engine
-        try:
-            Decoder(list(kinds())).value(state, [engine, self._made])
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            raise damaged() from None
-        engine.reader.secrets = list(secrets)
-        engine.reader.secrets_at = [0] * len(engine.reader.secrets)
-        engine.take_up()
-
-
-def _content(snapshot: bytes) -> dict[str, Any]:
-    content = sealing.opened(snapshot)
-    try:
-        size = struct.unpack_from("<Q", content)[0]
-        if size > MOST_BYTES:
-            raise damaged()
-        stored: dict[str, Any] = unpacked(memoryview(pa.decompress(content[8:], size, "zstd", asbytes=True)))
-        if stored["shape"] != shape():
-            raise SnapshotError(
-                "a snapshot of another version of kwire", "begin anew: analyse the captures into a new dataset"
-            )
-        stored["about"]["threads"] + 0
-    except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError, pa.ArrowException, OSError):
-        raise damaged() from None
-    return stored
-
-
-def _about(name: str, settings: Settings, choice: Choice) -> dict[str, Any]:
-    """What must be the same where a snapshot is taken up, as plain text and numbers."""
-    asked = asdict(settings)
-    return {
-        "capture": name,
-        "threads": settings.threads,
-        "ports": sorted(settings.ports),
-        "frame_limit": asked["frame_limit"],
-        "keylog": bool(settings.keylogs),
-        "keep_bytes": [choice.keep_bytes, choice.keep_secrets],
-        "records": [choice.records, choice.limits.bytes, choice.limits.ratio],
-        "meaning": choice.meaning,
-        "filter": None if choice.filter is None else str(choice.filter),
-        "connection": choice.connection,
-    }
-
-
-def _difference(stored: dict[str, Any], asked: dict[str, Any]) -> str:
-    """Which option is another one."""
-    names = [name for name in asked if stored.get(name) != asked[name]]
-    shown = ", ".join(f"{name} was {stored.get(name)!r}, now {asked[name]!r}" for name in names)
-    return f"the snapshot was made with other options: {shown}"
+        return stored(self.name, self._about, [self._engine, self._made])

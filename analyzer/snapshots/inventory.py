@@ -13,6 +13,7 @@
     merging     numbers of names, of open connections
     meaning     `Latency` (throttles, leaders of groups, fetch sessions), `Hearing` (messages of groups and transactions
                 that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to the end
+    watch       seconds that are not over, groups in rebalance, the rows of a lap: bounds of `counts` and `laps`
     summary     counts; coverage of connections that ended: APIs, topics, clients
     records     batches of record sets whose exchange has not ended: `HELD_BYTES`
 
@@ -115,6 +116,17 @@ _PLAIN: Final = (
 )
 """MODULE.CLASS, whose fields or slots are stored; `-NAME`: not that one; or `:NAME ...`: these attributes."""
 
+_WATCH: Final = (
+    "analyzer.live.counts.Line",
+    "analyzer.live.counts.Moment",
+    "analyzer.live.counts.Tally",
+    "analyzer.live.counts.Second",
+    "analyzer.live.counts.Counts:time_ns told _told _seconds _groups _since",
+    "analyzer.live.laps.Laps:_topics told left_out _made _rows _since",
+    "analyzer.live.session.Kept",
+)
+"""The same, of a watch besides: others do not load them."""
+
 _COLUMNS: Final = (
     "captures.flow_tables", "captures.flows", "captures.fragments", "captures.stream_tables", "captures.tls.direction",
     "analyzer.bulk.state", "analyzer.bulk.symbols", "analyzer.bulk.holding", "analyzer.bulk.fields",
@@ -147,11 +159,11 @@ def _made_otherwise() -> dict[str, Callable[[], Any]]:
 
 
 @functools.cache
-def kinds() -> tuple[Kind, ...]:
-    """All of them, in the order of their numbers."""
+def kinds(watch: bool = False) -> tuple[Kind, ...]:
+    """All of them, in the order of their numbers; `watch`: those of `kwire watch` too."""
     made = _made_otherwise()
     found = []
-    for line in _PLAIN:
+    for line in (*_PLAIN, *_WATCH) if watch else _PLAIN:
         line, _, listed = line.partition(":")
         line, *left = line.replace(" ", "").split("-")
         found.append(kind_of(_class(line), tuple(left), tuple(listed.split()), made.get(line)))
@@ -159,9 +171,9 @@ def kinds() -> tuple[Kind, ...]:
 
 
 @functools.cache
-def shape() -> str:
+def shape(watch: bool = False) -> str:
     """What tells whether two versions of kwire hold the same state: classes, attributes and columns of tables."""
-    said = [f"{kind.of.__module__}.{kind.of.__qualname__} {' '.join(kind.names)}" for kind in kinds()]
+    said = [f"{kind.of.__module__}.{kind.of.__qualname__} {' '.join(kind.names)}" for kind in kinds(watch)]
     for name in _COLUMNS:
         constants = vars(importlib.import_module(name)).items()
         numbers = sorted((key, value) for key, value in constants if key.isupper() and type(value) is int)

@@ -81,7 +81,7 @@ def test_an_interface_until_it_is_ended(wire: Wire) -> None:
 def test_a_folder_that_grows_from_its_oldest_file(tmp_path: Path) -> None:
     (tmp_path / "b.pcap").write_bytes(HEAD + packed(0, 100))
     (tmp_path / "a.pcap").write_bytes(HEAD + packed(100, 300))
-    with running("watch", tmp_path, stdout=subprocess.PIPE) as watching:
+    with running("watch", tmp_path, "--from-start", stdout=subprocess.PIPE) as watching:
         watching.wait_for("begins at the oldest of 2 files, b.pcap")
         said = lines_until(watching, 20)
         with open(tmp_path / "c.pcap", "wb", buffering=0) as file:
@@ -143,6 +143,8 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
         (["-i", "lo", "{tmp}"], "what is to be watched: -i IFACE, or one of FOLDER, CAPTURE, -"),
         (["{tmp}", "-f", "tcp"], "-f goes with -i"),
         (["{tmp}/none.pcap"], "{tmp}/none.pcap: no such file"),
+        (["{tmp}/none.pcap", "--from-start"], "--from-start goes with a folder"),
+        (["-i", "lo", "--from-start"], "--from-start goes with a folder"),
         (["{tmp}", "--filter", "api = ("], "filter"),
         (["-i", "nosuch0"], "-i nosuch0: no such interface"),
     ],

@@ -95,7 +95,7 @@ def test_a_table_of_another_form_is_refused(place: np.ndarray) -> None:
 
 
 def test_every_class_of_the_inventory_has_the_attributes_that_are_listed() -> None:
-    for kind in inventory.kinds():
+    for kind in inventory.kinds(watch=True):
         assert kind.names, kind.of
         slots = getattr(kind.of, "__slots__", None)
         if slots and not issubclass(kind.of, tuple):

@@ -1,0 +1,88 @@
+"""Objects of the inventory as one sealed snapshot, and back.
+
+In: what holds state, and how it was read (`about`: plain text and numbers, among them the `threads`). Out: bytes; and
+the same objects, made anew elsewhere and filled. Rules: a snapshot is put into objects that were made with the options
+it was made with, or not at all; the keys of TLS are not in it (`inventory`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import asdict
+from typing import Any, Final
+
+import pyarrow as pa
+
+from analyzer.bulk.engine import Settings
+from analyzer.points import Choice
+from analyzer.snapshots import sealing
+from analyzer.snapshots.codec import Decoder, Encoder, SnapshotError, damaged
+from analyzer.snapshots.inventory import kinds, shape
+from captures.cache import packed, unpacked
+
+MOST_BYTES: Final = 1 << 31
+"""Of a snapshot, before it is compressed: beyond it what is known of the traffic has become too much to be stored again
+and again."""
+
+
+def stored(name: str, about: dict[str, Any], objects: list[Any], watch: bool = False) -> bytes:
+    """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too. Raises
+    SnapshotError."""
+    numbered = {kind.of: (number, kind) for number, kind in enumerate(kinds(watch))}
+    said = packed({"shape": shape(watch), "about": about, "state": Encoder(numbered).node(objects)})
+    if len(said) > MOST_BYTES:
+        raise SnapshotError(
+            f"{name}: what is known of the traffic takes {len(said):,} bytes",
+            "--no-meaning keeps less, and so does a new dataset now and then",
+        )
+    return sealing.seal(struct.pack("<Q", len(said)) + pa.compress(said, "zstd", asbytes=True))
+
+
+def opened(snapshot: bytes, watch: bool = False) -> dict[str, Any]:
+    """A snapshot's `about`, and its state for `fill`. Raises SnapshotError."""
+    said = sealing.opened(snapshot)
+    try:
+        size = struct.unpack_from("<Q", said)[0]
+        if size > MOST_BYTES:
+            raise damaged()
+        found: dict[str, Any] = unpacked(memoryview(pa.decompress(said[8:], size, "zstd", asbytes=True)))
+        if found["shape"] != shape(watch):
+            raise SnapshotError(
+                "a snapshot of another version of kwire", "begin anew: analyse the captures into a new dataset"
+            )
+        found["about"]["threads"] + 0
+    except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError, pa.ArrowException, OSError):
+        raise damaged() from None
+    return found
+
+
+def fill(found: dict[str, Any], objects: list[Any], watch: bool = False) -> None:
+    """Put what was stored into the place of what is new. Raises SnapshotError."""
+    try:
+        Decoder(list(kinds(watch))).value(found["state"], objects)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        raise damaged() from None
+
+
+def about_reading(name: str, settings: Settings, choice: Choice) -> dict[str, Any]:
+    """What must be the same where a snapshot is taken up, as plain text and numbers."""
+    asked = asdict(settings)
+    return {
+        "capture": name,
+        "threads": settings.threads,
+        "ports": sorted(settings.ports),
+        "frame_limit": asked["frame_limit"],
+        "keylog": bool(settings.keylogs),
+        "keep_bytes": [choice.keep_bytes, choice.keep_secrets],
+        "records": [choice.records, choice.limits.bytes, choice.limits.ratio],
+        "meaning": choice.meaning,
+        "filter": None if choice.filter is None else str(choice.filter),
+        "connection": choice.connection,
+    }
+
+
+def difference(before: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Which option is another one."""
+    names = [name for name in asked if before.get(name) != asked[name]]
+    shown = ", ".join(f"{name} was {before.get(name)!r}, now {asked[name]!r}" for name in names)
+    return f"the snapshot was made with other options: {shown}"
