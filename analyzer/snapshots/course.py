@@ -29,15 +29,16 @@ Rows = Iterator[tuple[str, pa.Table]]
 
 
 class Course:
-    """One capture point. `secrets`: of TLS, which earlier files brought along, where they are still known."""
+    """One capture point. `secrets`: of TLS, which earlier files brought along, where they are still known. `key`: of
+    whom snapshots are, if not of this user."""
 
     def __init__(
         self, name: str, settings: Settings, choice: Choice, snapshot: bytes | None = None,
-        secrets: Sequence[bytes] = (),
+        secrets: Sequence[bytes] = (), key: bytes | None = None,
     ) -> None:  # fmt: skip
         self.name = name
-        self._settings, self._choice = settings, choice
-        before = None if snapshot is None else opened(snapshot)
+        self._settings, self._choice, self._key = settings, choice, key
+        before = None if snapshot is None else opened(snapshot, key=key)
         threads = settings.threads if before is None else int(before["about"]["threads"])
         settings = replace(settings, threads=threads, keep_records=choice.records != NO_RECORDS)
         about = about_reading(name, settings, choice)
@@ -82,4 +83,4 @@ class Course:
 
     def snapshot(self) -> bytes:
         """All that is known between two files, sealed. Raises SnapshotError."""
-        return stored(self.name, self._about, [self._engine, self._made])
+        return stored(self.name, self._about, [self._engine, self._made], key=self._key)

@@ -7,7 +7,8 @@ messages in progress, a login's token among them where the capture was cut there
     kwire snapshot\\n1\\n, 16 bytes at random, the content under SHAKE-256's stream (FIPS 202) for key and random bytes,
     HMAC-SHA256 (RFC 2104) of all before it
 
-The key is made once, and lies with kwire's cache (`KWIRE_CACHE_DIR`, `~/.cache/kwire`), mode 0600.
+The key is made once, and lies with kwire's cache (`KWIRE_CACHE_DIR`, `~/.cache/kwire`), mode 0600. Tasks of
+Spark, which may run on other machines, are handed it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _path() -> Path:
     return cache_root() / "data" / "snapshot.key"
 
 
-def _key() -> bytes:
+def key_of_user() -> bytes:
     """The key of this user on this machine; made where there is none. Raises SnapshotError."""
     path = _path()
     with contextlib.suppress(OSError):
@@ -62,14 +63,14 @@ def _under(key: bytes, random: bytes, content: bytes) -> bytes:
     return mixed
 
 
-def seal(content: bytes) -> bytes:
-    """The file for some content. Raises SnapshotError."""
-    key, random = _key(), secrets.token_bytes(_RANDOM)
+def seal(content: bytes, key: bytes | None = None) -> bytes:
+    """The file for some content. `key`: of who began, where others work for him. Raises SnapshotError."""
+    key, random = key or key_of_user(), secrets.token_bytes(_RANDOM)
     body = MAGIC + VERSION + random + _under(key, random, content)
     return body + hmac.digest(hmac.digest(key, b"tag", "sha256"), body, "sha256")
 
 
-def opened(data: bytes) -> bytes:
+def opened(data: bytes, key: bytes | None = None) -> bytes:
     """The content of a file. Raises SnapshotError where it is damaged, of another version, or not ours."""
     anew = "begin anew: analyse the captures into a new dataset"
     if not data.startswith(MAGIC):
@@ -79,7 +80,7 @@ def opened(data: bytes) -> bytes:
         raise SnapshotError("a snapshot of another version of kwire", anew)
     if len(data) < begin + _RANDOM + _TAG:
         raise SnapshotError("a snapshot that was cut off", anew)
-    key, body = _key(), data[:-_TAG]
+    key, body = key or key_of_user(), data[:-_TAG]
     if not hmac.compare_digest(hmac.digest(hmac.digest(key, b"tag", "sha256"), body, "sha256"), data[-_TAG:]):
         raise SnapshotError(
             "a snapshot that is damaged, or that another user or machine made",

@@ -25,9 +25,11 @@ MOST_BYTES: Final = 1 << 31
 and again."""
 
 
-def stored(name: str, about: dict[str, Any], objects: list[Any], watch: bool = False) -> bytes:
-    """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too. Raises
-    SnapshotError."""
+def stored(
+    name: str, about: dict[str, Any], objects: list[Any], watch: bool = False, key: bytes | None = None
+) -> bytes:
+    """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too; `key`: of
+    whom it is, if not of this user. Raises SnapshotError."""
     numbered = {kind.of: (number, kind) for number, kind in enumerate(kinds(watch))}
     said = packed({"shape": shape(watch), "about": about, "state": Encoder(numbered).node(objects)})
     if len(said) > MOST_BYTES:
@@ -35,12 +37,12 @@ def stored(name: str, about: dict[str, Any], objects: list[Any], watch: bool = F
             f"{name}: what is known of the traffic takes {len(said):,} bytes",
             "--no-meaning keeps less, and so does a new dataset now and then",
         )
-    return sealing.seal(struct.pack("<Q", len(said)) + pa.compress(said, "zstd", asbytes=True))
+    return sealing.seal(struct.pack("<Q", len(said)) + pa.compress(said, "zstd", asbytes=True), key)
 
 
-def opened(snapshot: bytes, watch: bool = False) -> dict[str, Any]:
+def opened(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> dict[str, Any]:
     """A snapshot's `about`, and its state for `fill`. Raises SnapshotError."""
-    said = sealing.opened(snapshot)
+    said = sealing.opened(snapshot, key)
     try:
         size = struct.unpack_from("<Q", said)[0]
         if size > MOST_BYTES:

@@ -13,13 +13,14 @@ import os
 import re
 import stat
 import threading
+import zlib
 from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import BinaryIO, Final, NamedTuple
 
-from captures.files import layouts
+from captures.files import layouts, urls
 from captures.files.points import PEEK_BYTES
-from captures.files.sources import Source, unreadable
+from captures.files.sources import Source, place_of, unreadable
 from captures.problems import CaptureError
 
 _STDIN = "-"
@@ -28,7 +29,8 @@ _PACKED: Final = re.compile(r"\.(gz|zst)\Z", re.ASCII)
 
 
 class Found(NamedTuple):
-    """A capture in the folder that holds a packet, in order of reading."""
+    """A capture in the folder that holds a packet, in order of reading. `identity`: its place on the disk; behind a
+    URL, where there is none, its name."""
 
     first_ns: int
     name: str
@@ -63,11 +65,67 @@ def unread(found: Iterable[Found], read: Iterable[Known]) -> list[Found]:
     return list(fresh.values())
 
 
+def as_now(found: Iterable[Found], read: Iterable[Known]) -> list[Known | None]:
+    """Each file that was read as it is now, renamed or packed; None for one that is gone under any name."""
+    there = [known_by(one) for one in found]
+    by_place = {one[:3]: one for one in there}
+    by_name = {(_stem(one.name), one.first_ns): one for one in there}
+    return [by_place.get(one[:3]) or by_name.get((_stem(one.name), one.first_ns)) for one in read]
+
+
 def still_there(found: Iterable[Found], read: Iterable[Known]) -> list[Known]:
-    """Those that were read and that may come again: the others' files are gone, under any name."""
-    found = list(found)
-    stems, places = {_stem(one.name) for one in found}, {one.identity for one in found}
-    return [one for one in read if _stem(one.name) in stems or (one.device, one.inode) in places]
+    """Those that were read and that may come again."""
+    return [one for one in as_now(found, read) if one is not None]
+
+
+def found_in(folder: str, read: Iterable[Known] = ()) -> list[Found]:
+    """All captures in a folder, or behind a folder's URL, that hold a packet, in order of reading. Behind a URL those
+    of a name that was read are not opened again. Raises CaptureError where the folder cannot be listed."""
+    try:
+        names = place_of(folder).names() if urls.is_url(folder) else os.listdir(folder)
+    except OSError as failure:
+        raise unreadable(folder, failure) from failure
+    known = {one.name: Found(one.first_ns, one.name, one[:2]) for one in read} if urls.is_url(folder) else {}
+    return sorted(one for one in (known.get(name) or _look(folder, name) for name in names) if one is not None)
+
+
+def path_in(folder: str, name: str) -> str:
+    """The path or URL of a file in a folder."""
+    return urls.child(folder, name) if urls.is_url(folder) else os.path.join(folder, name)
+
+
+def _look(folder: str, name: str) -> Found | None:
+    """What a file is; None for what is no capture, or is gone."""
+    path = path_in(folder, name)
+    try:
+        if urls.is_url(folder):
+            identity = (-1, zlib.crc32(name.encode()))
+        else:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode) or not status.st_size:
+                return None
+            identity = (status.st_dev, status.st_ino)
+        first_ns = _first_ns(path)
+    except (OSError, CaptureError):
+        return None
+    # One without a packet may not be the next, and what comes before may still grow.
+    return None if first_ns is None else Found(first_ns, name, identity)
+
+
+def _first_ns(path: str) -> int | None:
+    """The time of a file's first packet; None where it has none yet, or is no capture."""
+    with Source(path) as source:
+        head = bytearray(PEEK_BYTES)
+        filled = 0
+        for wanted in (4096, PEEK_BYTES):
+            filled += source.readinto(memoryview(head)[filled:wanted])
+            seen = bytes(head[:filled])
+            if not layouts.is_capture(seen):
+                return None
+            first_ns = layouts.first_time_ns(seen)
+            if first_ns is not None or filled < wanted:
+                return first_ns
+    return None
 
 
 def _stem(name: str) -> str:
@@ -104,38 +162,7 @@ class Follower:
 
     def found(self) -> list[Found]:
         """All captures in the folder that hold a packet, in order of reading."""
-        try:
-            names = os.listdir(self.folder)
-        except OSError as failure:
-            raise unreadable(self.folder, failure) from failure
-        return sorted(one for one in map(self._look, names) if one is not None)
-
-    def _look(self, name: str) -> Found | None:
-        """What a file is; None for what is no capture, or is gone."""
-        try:
-            status = os.stat(os.path.join(self.folder, name))
-            if not stat.S_ISREG(status.st_mode) or not status.st_size:
-                return None
-            first_ns = self._first_ns(name)
-        except (OSError, CaptureError):
-            return None
-        # One without a packet may not be the next, and what comes before may still grow.
-        return None if first_ns is None else Found(first_ns, name, (status.st_dev, status.st_ino))
-
-    def _first_ns(self, name: str) -> int | None:
-        """The time of a file's first packet; None where it has none yet, or is no capture."""
-        with Source(os.path.join(self.folder, name)) as source:
-            head = bytearray(PEEK_BYTES)
-            filled = 0
-            for wanted in (4096, PEEK_BYTES):
-                filled += source.readinto(memoryview(head)[filled:wanted])
-                found = bytes(head[:filled])
-                if not layouts.is_capture(found):
-                    return None
-                first_ns = layouts.first_time_ns(found)
-                if first_ns is not None or filled < wanted:
-                    return first_ns
-        return None
+        return found_in(self.folder)
 
     def __iter__(self) -> Iterator[str]:
         """A `-` for each file, once it is there; until `stop`."""
@@ -154,7 +181,7 @@ class Follower:
     def _begin(self, name: str) -> bool:
         path = os.path.join(self.folder, name)
         try:
-            first_ns = self._first_ns(name)
+            first_ns = _first_ns(path)
             file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed when the next is begun)
         except (OSError, CaptureError):
             return False

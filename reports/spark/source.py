@@ -7,6 +7,8 @@ Options (any case): `table` (default `exchanges`), `columns` (`a,b,c`: only thes
 analyze` `filter`, `rotated`, `port` (`9092,9093`), `threads`, `windowBytes`, `frameLimit`, `keylog`. The table
 `messages` is there without being asked to keep bytes; secrets are overwritten.
 
+`readStream` of folders where captures rotate is `stream.py`.
+
 Rule: filters that Spark pushes down only thin out rows on our side; Spark applies them once more. So a filter that we
 do not know costs time, never rows.
 """
@@ -54,10 +56,7 @@ class CaptureReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], table: str, columns: list[str]) -> None:
         self._points = task_points(_paths(options), _flag(options, "rotated"))
-        records = {"batches": BATCHES, "records": options.get("records", META), "findings": BATCHES}.get(
-            table, NO_RECORDS
-        )
-        self._choice = Choice.of(options.get("filter"), None, table == "messages", records)
+        self._choice = _choice(options, table)
         self._settings = _settings(options, self._choice)
         self._table = table
         self._columns = columns
@@ -74,7 +73,6 @@ class CaptureReader(DataSourceReader):
             if self._condition is not None:
                 chosen = chosen.filter(self._condition)
             yield from chosen.select(self._columns).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-
 
     def _tables(self, point: CapturePoint) -> Iterator[tuple[str, pa.Table]]:
         if self._table != "findings":
@@ -116,6 +114,17 @@ class CaptureSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return CaptureReader(self.options, self._table(), schema.names)
 
+    def streamReader(self, schema: StructType) -> Any:
+        """A stream: `stream.py`."""
+        try:
+            from reports.spark.stream import stream
+        except ModuleNotFoundError as missing:
+            raise ValueError("streams need PySpark 4.2 or newer") from missing
+
+        options, table = self.options, self._table()
+        choice = _choice(options, table)
+        return stream(options, _paths(options), table, schema.names, _settings(options, choice), choice)
+
     def _table(self) -> str:
         table: str = self.options.get("table", "exchanges")
         if table not in tables.TABLES:
@@ -149,6 +158,12 @@ def _paths(options: Mapping[str, str]) -> list[str]:
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
     return options.get(name, "false").lower() == "true"
+
+
+def _choice(options: Mapping[str, str], table: str) -> Choice:
+    """What is decoded for a table."""
+    records = {"batches": BATCHES, "records": options.get("records", META), "findings": BATCHES}.get(table, NO_RECORDS)
+    return Choice.of(options.get("filter"), None, table == "messages", records)
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:

@@ -116,6 +116,13 @@ def test_a_file_that_is_packed_or_renamed_is_not_read_again(ring: Path, parts: l
     one.step()
     assert one.result is not None
     assert [file["name"] for file in one.result.captures[0]["files"]] == [part.name for part in parts]
+    renamed = ring / "another-name.pcap"
+    (ring / "another-name.pcap.gz").write_bytes(gzip.compress(renamed.read_bytes()))
+    renamed.unlink()
+    again = follower(ring)
+    again.step(last=True)
+    assert again.result is not None
+    assert again.result.captures[0]["files"] == one.result.captures[0]["files"]
 
 
 def test_what_another_process_changed_is_not_added_to(ring: Path, parts: list[Path]) -> None:

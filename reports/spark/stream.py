@@ -1,0 +1,356 @@
+"""Folders where captures rotate as a stream of Spark:
+`spark.readStream.format("kafka-capture").option("state", "/shared/state").load("/captures")`.
+
+In: folders, or URLs of folders, and the options of `source.py`; besides `state`, a folder of this stream's own that
+every executor reaches; `maxFilesPerTrigger`; `idleSeconds`; `finish`. Out: rows of one table, each exactly once for a
+sink that writes a batch once (files, Delta, `foreachBatch` by its number). Rules
+
+- A folder is a capture point, and a task. An offset counts its files, in the order in which they were met: that order
+  is in the state folder, so a batch is read from the same files however often it is tried.
+- A file is whole when a later one holds a packet (or was not changed for `idleSeconds`): the newest waits.
+- What goes on from one file to the next (connections, requests without an answer) is a snapshot in the state folder,
+  made by the batch that ends there. One that is missing is made again of an earlier one and the files since.
+- Rows are those of one read over all files. Those that are known only when the capture is over (requests without an
+  answer, connections that are open, what the traffic means) come with `finish`, which takes the newest file too.
+- A file that vanishes before it was read is an error: what a ring overwrites must be larger than the delay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep, time
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from analyzer.arrow import plain
+from analyzer.locks import DatasetError, Writing
+from analyzer.options import Settings
+from analyzer.points import Choice
+from analyzer.snapshots.course import Course
+from analyzer.snapshots.sealing import key_of_user
+from captures.files import CapturePoint, urls
+from captures.files.sources import place_of
+from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
+from captures.problems import CaptureError, Problem
+
+BATCH_ROWS: Final = 64_000
+"""Rows of an Arrow batch handed to Spark."""
+
+LOCK_SECONDS: Final = 10.0
+"""How long a query that has just ended may take to leave its state folder."""
+
+_LIST: Final = "files.json"
+
+
+class StreamError(Problem):
+    """A stream that cannot go on."""
+
+
+class _Listed(NamedTuple):
+    """A file that is part of the stream, and its number in it."""
+
+    number: int
+    file: Known
+
+
+class _Order:
+    """Which files of a folder are part of the stream, in order; kept in the state folder. What was read and is gone is
+    forgotten."""
+
+    def __init__(self, folder: str, state: Path) -> None:
+        self.folder = folder
+        self._path = state / _LIST
+        self.listed: list[_Listed] = []
+        self.count = 0
+        with contextlib.suppress(FileNotFoundError):
+            self._take(self._path.read_bytes())
+
+    def _take(self, data: bytes) -> None:
+        try:
+            stored = json.loads(data)
+            self.count = int(stored["count"])
+            self.listed = [
+                _Listed(int(number), Known(int(device), int(inode), int(first_ns), str(name)))
+                for number, device, inode, first_ns, name in stored["files"]
+            ]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise StreamError(f"{self._path}: not a stream's list of files", _anew()) from None
+
+    def grow(self, newest: bool, idle_seconds: float | None) -> None:
+        """Take in the files that have become whole; `newest`: the last one too."""
+        there = self._there()
+        fresh = unread(there, (one.file for one in self.listed))
+        if fresh and not newest and not (idle_seconds is not None and self._idle(fresh[-1]) >= idle_seconds):
+            fresh = fresh[:-1]
+        if not fresh:
+            return
+        self.listed += [_Listed(self.count + place, known_by(one)) for place, one in enumerate(fresh)]
+        self.count += len(fresh)
+        self._store()
+
+    def _idle(self, one: Found) -> float:
+        """Seconds since a file was changed; 0 where nobody says when that was."""
+        path = path_in(self.folder, one.name)
+        try:
+            at = place_of(path).mtime_ns() if urls.is_url(path) else os.stat(path).st_mtime_ns
+        except OSError:
+            return 0.0
+        return time() - at / 1e9 if at else 0.0
+
+    def forget(self, before: int) -> None:
+        """What is below that number and no longer there is not met again."""
+        now = as_now(self._there(), (one.file for one in self.listed))
+        pairs = zip(self.listed, now, strict=True)
+        kept = [_Listed(one.number, new or one.file) for one, new in pairs if new or one.number >= before]
+        if kept != self.listed:
+            self.listed = kept
+            self._store()
+
+    def _there(self) -> list[Found]:
+        return found_in(self.folder, (one.file for one in self.listed))
+
+    def _store(self) -> None:
+        files = [[one.number, *one.file] for one in self.listed]
+        _replace(self._path, json.dumps({"count": self.count, "files": files}).encode())
+
+    def between(self, begin: int, end: int) -> tuple[_Listed, ...]:
+        """The files of a batch, and those before it that a snapshot may have to be made of."""
+        if end > self.count or begin > end:
+            raise StreamError(f"{self._path}: the checkpoint knows of files that the state folder does not", _anew())
+        return tuple(one for one in self.listed if one.number < end)
+
+
+@dataclass
+class _Part(InputPartition):
+    """What a task reads: the files from `begin` on, and with `over` the rest of what is known. `listed` goes back
+    further, as far as files are still there."""
+
+    name: str
+    folder: str
+    state: str
+    listed: tuple[_Listed, ...]
+    begin: int
+    end: int
+    over: bool
+    key: bytes
+
+    def __post_init__(self) -> None:
+        super().__init__(self.name)
+
+
+class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads one table of some capture points as they grow."""
+
+    def __init__(
+        self, folders: list[str], state: str, table: str, columns: list[str], settings: Settings, choice: Choice,
+        files: int | None, idle_seconds: float | None, finish: bool,
+    ) -> None:  # fmt: skip
+        self._folders = _named(folders)
+        self._state = Path(os.path.abspath(urls.local_path(state))) / table
+        self._table, self._columns = table, columns
+        self._settings, self._choice = settings, choice
+        self._files, self._idle, self._finish = files, idle_seconds, finish
+        self._target: dict[str, Any] | None = None
+        self._lock: Writing | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks, which need no lock."""
+        return {**self.__dict__, "_lock": None}
+
+    # -- on the driver -------------------------------------------------------------------------------------------------
+    def initialOffset(self) -> dict[str, Any]:
+        return {"files": dict.fromkeys(self._folders, 0), "over": False}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._files is None else ReadMaxFiles(self._files)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._now()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return self._now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        latest = self._target or self._now()
+        begin = {name: int(start["files"].get(name, 0)) for name in self._folders}
+        there = {name: max(int(latest["files"][name]), begin[name]) for name in self._folders}
+        if start["over"]:
+            if there != begin:
+                raise StreamError(f"{self._state}: more files have come after the stream was finished", _anew())
+            return start
+        end = dict(begin)
+        left = limit.max_files if isinstance(limit, ReadMaxFiles) else sum(there.values())
+        while left > 0 and end != there:
+            for name in self._folders:  # in turn, so that none has to wait for another
+                if left > 0 and end[name] < there[name]:
+                    end[name] += 1
+                    left -= 1
+        return {"files": end, "over": bool(latest["over"]) and end == there}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        key = key_of_user()
+        parts: list[InputPartition] = []
+        for name, folder in self._folders.items():
+            begin, stop = int(start["files"].get(name, 0)), int(end["files"][name])
+            over = bool(end["over"]) and not start["over"]
+            if begin < stop or over:
+                state = self._state_of(name)
+                listed = _Order(folder, state).between(begin, stop)
+                parts.append(_Part(name, folder, str(state), listed, begin, stop, over, key))
+        return parts
+
+    def commit(self, end: dict[str, Any]) -> None:
+        for name, folder in self._folders.items():
+            state, done = self._state_of(name), int(end["files"].get(name, 0))
+            _Order(folder, state).forget(done)
+            for number in _snapshots(state):
+                if number < done and done in _snapshots(state):
+                    _path_of(state, number).unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _now(self) -> dict[str, Any]:
+        """All that there is: what has become whole is taken in."""
+        self._alone()
+        counts = {}
+        for name, folder in self._folders.items():
+            state = self._state_of(name)
+            order = _Order(folder, state)
+            order.grow(self._finish, self._idle)
+            counts[name] = order.count
+        return {"files": counts, "over": self._finish}
+
+    def _alone(self) -> None:
+        """Two queries with one state folder would take each other's snapshots away."""
+        self._state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        until = monotonic() + LOCK_SECONDS
+        while self._lock is None:
+            try:
+                self._lock = Writing(self._state)
+            except DatasetError:
+                if monotonic() >= until:
+                    raise
+                sleep(0.1)
+
+    def _state_of(self, name: str) -> Path:
+        state = self._state / quote(name, safe="")
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return state
+
+    # -- in a task -----------------------------------------------------------------------------------------------------
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        part: _Part = partition
+        course, number = self._taken_up(part)
+        state = Path(part.state)
+        if number < part.end:
+            paths = _paths(part, number)
+            before = part.begin - number
+            for _ in course.read(CapturePoint(part.name, tuple(paths[:before]))) if before else ():
+                pass  # rows of an earlier batch
+            if before < len(paths):
+                yield from self._chosen(course.read(CapturePoint(part.name, tuple(paths[before:]))))
+                _replace(_path_of(state, part.end), course.snapshot())
+        if part.over:
+            yield from self._chosen(course.finish())
+
+    def _taken_up(self, part: _Part) -> tuple[Course, int]:
+        """What is known before the batch, or a while before it, and the number of the file that comes next."""
+        number = max((one for one in _snapshots(Path(part.state)) if one <= part.begin), default=0)
+        snapshot = None
+        if number:
+            try:
+                snapshot = _path_of(Path(part.state), number).read_bytes()
+            except OSError as failure:
+                raise StreamError(f"{_path_of(Path(part.state), number)}: {failure.strerror}", _anew()) from None
+        return Course(part.name, self._settings, self._choice, snapshot, key=part.key), number
+
+    def _chosen(self, rows: Iterator[tuple[str, pa.Table]]) -> Iterator[pa.RecordBatch]:
+        for name, table in rows:
+            if name == self._table and len(table):
+                chosen = plain(table, name).select(self._columns).combine_chunks()
+                yield from chosen.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def stream(
+    options: Mapping[str, str], folders: list[str], table: str, columns: list[str], settings: Settings, choice: Choice
+) -> CaptureStream:
+    """The stream that options ask for. Raises ValueError and CaptureError."""
+    if not options.get("state"):
+        raise ValueError(
+            'a stream needs a folder of its own for what goes on between files: .option("state", "/shared/state")'
+        )
+    if table == "findings":
+        raise ValueError("findings are judged over all traffic: kwire analyze FOLDER --follow keeps them")
+    for folder in folders:
+        if not urls.is_url(urls.local_path(folder)) and not os.path.isdir(urls.local_path(folder)):
+            raise CaptureError(f"{folder}: no such folder", "a stream follows folders where captures rotate")
+    files, idle = options.get("maxFilesPerTrigger"), options.get("idleSeconds")
+    if files is not None and int(files) < 1:
+        raise ValueError("maxFilesPerTrigger is at least 1")
+    return CaptureStream(
+        folders, options["state"], table, columns, settings, choice, None if files is None else int(files),
+        None if idle is None else float(idle), options.get("finish", "false").lower() == "true",
+    )  # fmt: skip
+
+
+def _named(folders: list[str]) -> dict[str, str]:
+    """Capture points by name, as `analyze` names them."""
+    local = [urls.local_path(folder) for folder in folders]
+    names = [
+        urls.base_name(folder) if urls.is_url(folder) else os.path.basename(os.path.realpath(folder)) or folder
+        for folder in local
+    ]
+    named: dict[str, str] = {}
+    for folder, name in zip(local, names, strict=True):
+        unique = urls.shown(folder) if names.count(name) > 1 else name
+        if unique in named:
+            raise ValueError(f"{unique} is named twice")
+        named[unique] = folder if urls.is_url(folder) else os.path.abspath(folder)
+    return named
+
+
+def _paths(part: _Part, begin: int) -> list[str]:
+    """Where the files from `begin` on are now: they may have been renamed or packed since they were met."""
+    wanted = [one for one in part.listed if one.number >= begin]
+    now = as_now(found_in(part.folder, (one.file for one in part.listed)), (one.file for one in wanted))
+    gone = [one.file.name for one, new in zip(wanted, now, strict=True) if new is None]
+    if gone or len(wanted) < part.end - begin:
+        raise StreamError(
+            f"{urls.shown(part.folder)}: {gone[0] if gone else 'a file'} is gone before it was read",
+            "let the ring keep files for longer than the stream may be behind, and begin anew (state and checkpoint)",
+        )
+    return [path_in(part.folder, new.name) for new in now if new is not None]
+
+
+def _anew() -> str:
+    return "begin anew: another state folder, and another checkpoint"
+
+
+def _path_of(state: Path, number: int) -> Path:
+    return state / f"{number:012d}.snapshot"
+
+
+def _snapshots(state: Path) -> list[int]:
+    """The numbers of the files before which something is known."""
+    return [int(path.stem) for path in state.glob("[0-9]*.snapshot") if path.stem.isdecimal()]
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Under its name at once, or not at all: the same may be written by two tries."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(content)
+    os.replace(part, path)
