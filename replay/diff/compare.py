@@ -3,7 +3,8 @@
 In: `Pair`s in order of captured time, each with the request and answer of both sides. Out: a `Comparison`: every
 difference with its verdict, what was not compared and why, latencies. Pure.
 
-Two passes: the first learns what stands for what (`learned`), the second compares. A difference is *expected* when a
+Two passes: the first learns what stands for what (`learning`), the second compares: what is plainly the same many at
+once (`alike`), the rest one by one. A difference is *expected* when a
 rule of `RULES` explains it, else *unexpected*. Records are compared over the whole conversation of a connection with a
 partition, not answer by answer, because a fetch may carry more or less each time; groups are compared by what all their
 members were assigned.
@@ -17,14 +18,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from analyzer.protocol import errors, names, schema
 from analyzer.protocol.topics import topics_of
 from replay.diff import audited, readings
 from replay.diff import noise as noises
-from replay.diff.correspondence import Correspondence, Group, learn
+from replay.diff.alike import alike
+from replay.diff.correspondence import Correspondence, Group
 from replay.diff.differences import Difference, Differences
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
 from replay.diff.latencies import Both, Latencies
+from replay.diff.learning import learn, texts_of
 from replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
 
 PARTITIONS: Final = "topics.partitions"
@@ -166,11 +171,13 @@ class _Comparing:
         self.other_counts: dict[str, Difference] = {}  # topics with another number of partitions
 
     def run(self) -> Comparison:
-        for place, pair in enumerate(self.pairs):
-            self.place = place
-            self._pair(pair)
+        if isinstance(self.pairs, Pairs) and self.pairs.by_columns:
+            self._blocks(self.pairs)
+        else:
+            for place, pair in enumerate(self.pairs):
+                self._pair(place, pair)
         self._take(self._produced())
-        self._take(readings.differences(self.correspondence.partitions.values(), self.failed_parts))
+        self._take(readings.differences(self.correspondence.partitions.values(), self.failed_parts, self.pairs))
         self._take(readings.acquired(self.correspondence))
         for group in self.correspondence.groups.values():
             self._take(self._group(group))
@@ -198,9 +205,27 @@ class _Comparing:
             return dataclasses.replace(difference, rule="noise")
         return difference
 
+    def _blocks(self, pairs: Pairs) -> None:
+        """What is plainly the same at once, the rest one by one."""
+        texts = texts_of(pairs, self.correspondence)
+        for block in pairs.blocks():
+            found = alike(block, texts)
+            apis = Counter(block.api_key[found.same].tolist())
+            self.result.compared += apis.total()
+            self.result.same += apis.total()
+            self.result.answers += apis
+            self.result.noise += found.noise
+            timed = found.same & (~np.isin(block.api_key, list(_WAITS_FOR_OTHERS)))
+            timed &= (block.api_key != names.FETCH) | found.read
+            timed &= ~(np.isin(block.api_key, list(_LONG_POLLS)) & block.held)
+            self.result.measured.add_all(block, timed, pairs)
+            for place in block.places[~found.same].tolist():
+                self._pair(place, pairs[place])
+
     # --- one exchange
 
-    def _pair(self, pair: Pair) -> None:
+    def _pair(self, place: int, pair: Pair) -> None:
+        self.place = place
         result = self.result
         left, right = pair.left.state, pair.right.state
         if left not in COMPARABLE or right not in COMPARABLE or left == right != "answered":

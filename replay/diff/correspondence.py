@@ -1,25 +1,25 @@
 """What stands for what: learned from two sides of the same exchanges, before they are compared.
 
-In: pairs. Out: a `Correspondence`: topic names by id on either side, which member ids mean one member, which offsets
-mean one record, what each connection has read of a partition, what each group assigned. Pure; it takes nothing from the
-replayer's own remapping, which is one of the things that a comparison is there to check.
+In: pairs (`learning` has the order). Out: a `Correspondence`: topic names by id on either side, which member ids mean
+one member, which offsets mean one record, what each connection has read of a partition, what each group assigned. Pure;
+it takes nothing from the replayer's own remapping, which is one of the things that a comparison is there to check.
 """
 
 from __future__ import annotations
 
 import bisect
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from analyzer.protocol import names, tree
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topics import topics_of
+from replay.diff.offsets import LEFT, RIGHT, OffsetRanges, Seen, Stored, StoredBatches
 from replay.diff.pairs import Pair, Side
-from replay.diff.records import Reader, Record
+from replay.diff.records import Numbers, Reader, Record
 
 _ABORT = "abort"
 _READ_COMMITTED = 1
@@ -63,96 +63,19 @@ class Twins:
         return self._back.get((scope, right), right)
 
 
-class Stored(NamedTuple):
-    """A batch that both sides have stored: its base offset on each, and for how many records. `producer`: a number for
-    whoever produced it; `place`: of its exchange among the pairs."""
-
-    left: int
-    right: int
-    records: int
-    producer: int
-    place: int
-
-
-_LEFT, _RIGHT, _RECORDS = (Stored._fields.index(name) for name in ("left", "right", "records"))
-
-
-class StoredBatches:
-    """`Stored`s in the order in which they were produced, 40 bytes each."""
-
-    def __init__(self) -> None:
-        self._numbers = array("q")
-
-    def append(self, batch: Stored) -> None:
-        self._numbers.extend(batch)
-
-    def __len__(self) -> int:
-        return len(self._numbers) // len(Stored._fields)
-
-    def __iter__(self) -> Iterator[Stored]:
-        numbers = iter(self._numbers)
-        return map(Stored._make, zip(*[numbers] * len(Stored._fields), strict=True))
-
-    def ranges(self, by: int, other: int) -> OffsetRanges:
-        """(offset on one side, on the other, count) in order of the first. `by`, `other`: fields of `Stored`."""
-        table = np.array(self._numbers, np.int64).reshape(-1, len(Stored._fields))
-        order = np.lexsort((table[:, _RECORDS], table[:, other], table[:, by]))
-        return OffsetRanges(*(array("q", table[order, column].tobytes()) for column in (by, other, _RECORDS)))
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRanges:
-    """Offsets of batches on one side, in order; on the other; records of each."""
-
-    here: array[int] = field(default_factory=lambda: array("q"))
-    there: array[int] = field(default_factory=lambda: array("q"))
-    counts: array[int] = field(default_factory=lambda: array("q"))
-
-    def translated(self, offset: int) -> int | None:
-        """The other side's offset of the record at `offset`; None where no batch has it."""
-        at = bisect.bisect_right(self.here, offset) - 1
-        if at < 0:
-            return None
-        inside = offset - self.here[at]
-        return self.there[at] + inside if inside < self.counts[at] else None
-
-
-class Seen:
-    """Records by offset, 25 bytes each."""
-
-    def __init__(self) -> None:
-        self._offsets = array("q")
-        self._digests = bytearray()
-        self._forms = bytearray()
-
-    def add(self, record: Record) -> None:
-        self._offsets.append(record.offset)
-        self._digests += record.digest
-        self._forms.append(record.form)
-
-    def forms(self) -> dict[int, int]:
-        """How each is stored (a place in `records.FORMS`)."""
-        return dict(zip(self._offsets, self._forms, strict=True))
-
-    def by_offset(self) -> dict[int, bytes]:
-        """The digest of each; the last one counts."""
-        size = len(self._digests) // max(len(self._offsets), 1)
-        return {at: bytes(self._digests[n * size : n * size + size]) for n, at in enumerate(self._offsets)}
-
-
 @dataclass(slots=True)
 class Reading:
-    """What one connection has read of a partition, visible to it. `row`: its last fetch; `hidden`: the left's offsets
-    of records of transactions that did not commit; `served`: what each answer of the right covers, from the offset
-    asked for to its last record; `starved`: where the right asked for records that the left got, was given time for
-    them (`records_awaited`) and got none, each with its row."""
+    """What one connection has read of a partition, visible to it. `place`: of its last fetch; `hidden`: the left's
+    offsets of records of transactions that did not commit; `served`: what each answer of the right covers, from the
+    offset asked for to its last record; `starved`: where the right asked for records that the left got, was given time
+    for them (`records_awaited`) and got none, each with its place."""
 
-    row: dict[str, Any] = field(repr=False)
+    place: int
     left: Seen = field(default_factory=Seen)
     right: Seen = field(default_factory=Seen)
     hidden: set[int] = field(default_factory=set)
     served: list[tuple[int, int]] = field(default_factory=list)
-    starved: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    starved: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -182,9 +105,10 @@ class Partition:
     def readings(self) -> Iterable[Reading]:
         return self._readings.values()
 
-    def reading(self, row: dict[str, Any]) -> Reading:
-        reading = self._readings.setdefault((row["capture"], row["connection"]), Reading(row))
-        reading.row = row
+    def reading(self, connection: tuple[str, str], place: int) -> Reading:
+        """Of a (capture, connection), which fetches now."""
+        reading = self._readings.setdefault(connection, Reading(place))
+        reading.place = place
         return reading
 
     def add(self, batch: Stored, times: tuple[int, int]) -> None:
@@ -222,8 +146,8 @@ class Partition:
     def index_batches(self) -> None:
         """To be called when all batches are there."""
         self._settle_timed()
-        self._by_left = self.batches.ranges(_LEFT, _RIGHT)
-        self._by_right = self.batches.ranges(_RIGHT, _LEFT)
+        self._by_left = self.batches.ranges(LEFT, RIGHT)
+        self._by_right = self.batches.ranges(RIGHT, LEFT)
         self.interleaved = bool((np.diff(np.array(self._by_left.there, np.int64)) < 0).any())
 
     def to_right(self, offset: int) -> int | None:
@@ -232,6 +156,13 @@ class Partition:
 
     def to_left(self, offset: int) -> int | None:
         return self._by_right.translated(offset)
+
+    def all_to_right(self, offsets: Numbers) -> Numbers:
+        """The same of many; -1 for none."""
+        return self._by_left.all_translated(offsets)
+
+    def all_to_left(self, offsets: Numbers) -> Numbers:
+        return self._by_right.all_translated(offsets)
 
     def position(self, left: int, right: int) -> str | None:
         """Are two positions between the same records? `same`, the rule why not, or None."""
@@ -335,37 +266,27 @@ class Correspondence:
         return batches
 
 
-def learn(pairs: Sequence[Pair]) -> Correspondence:
-    """One pass for names, because a topic id may be used before it is told; one for the rest."""
-    correspondence = Correspondence()
-    for pair in pairs[:1]:
-        correspondence.left.by_id.update(pair.left.named)
-        correspondence.right.by_id.update(pair.right.named)
-    for pair in pairs:
-        if pair.api_key in (names.METADATA, names.CREATE_TOPICS):
-            for side, topics in ((pair.left, correspondence.left), (pair.right, correspondence.right)):
-                _learn_names(pair.api_key, side, topics)
-    for place, pair in enumerate(pairs):
-        if pair.api_key in _STEPS:
-            asked = pair.left.asked()
-            if asked is not None:
-                named = (correspondence.left.of(topic) for _, topic in topics_of(pair.api_key, asked))
-                correspondence.named_topics.update(named)
-            _STEPS[pair.api_key](correspondence, pair, place)
-    for partition in correspondence.partitions.values():
-        partition.index_batches()
-    return correspondence
+def learn_names(correspondence: Correspondence, pair: Pair) -> None:
+    """What a Metadata or CreateTopics says of topic ids."""
+    for side, topics in ((pair.left, correspondence.left), (pair.right, correspondence.right)):
+        for topic in (_body(side, pair.api_key) or {}).get("topics", ()):
+            if topic.get("topicId", ZERO_UUID) != ZERO_UUID and topic.get("name"):
+                topics.by_id[topic["topicId"]] = topic["name"]
+
+
+def learn_step(correspondence: Correspondence, pair: Pair, place: int) -> None:
+    """What one exchange teaches, but for names."""
+    if pair.api_key in STEPS:
+        asked = pair.left.asked()
+        if asked is not None:
+            named = (correspondence.left.of(topic) for _, topic in topics_of(pair.api_key, asked))
+            correspondence.named_topics.update(named)
+        STEPS[pair.api_key](correspondence, pair, place)
 
 
 def _body(side: Side, api_key: int) -> dict[str, Any] | None:
     said = side.said(api_key)
     return None if said is None else said.body
-
-
-def _learn_names(api_key: int, side: Side, names: TopicNames) -> None:
-    for topic in (_body(side, api_key) or {}).get("topics", ()):
-        if topic.get("topicId", ZERO_UUID) != ZERO_UUID and topic.get("name"):
-            names.by_id[topic["topicId"]] = topic["name"]
 
 
 def _nothing(correspondence: Correspondence, pair: Pair, place: int) -> None:
@@ -445,7 +366,7 @@ def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None
                     continue
                 key = topics.of(topic), partition["partitionIndex"]
                 aborted = partition.get("abortedTransactions") if committed else None
-                reading = correspondence.partition(*key).reading(pair.row)
+                reading = correspondence.partition(*key).reading(_connection(pair), place)
                 into = reading.left if left else reading.right
                 records = correspondence.reader.read(partition["records"])
                 shown = list(visible(records, aborted or ()))
@@ -459,10 +380,14 @@ def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None
                 if left:
                     hidden = {record.offset for record in records if not record.control}
                     reading.hidden |= hidden - {record.offset for record in shown}
-    _learn_starved(correspondence, pair)
+    _learn_starved(correspondence, pair, place)
 
 
-def _learn_starved(correspondence: Correspondence, pair: Pair) -> None:
+def _connection(pair: Pair) -> tuple[str, str]:
+    return pair.row["capture"], pair.row["connection"]
+
+
+def _learn_starved(correspondence: Correspondence, pair: Pair, place: int) -> None:
     """Where the right asked for records that the left got, and still got none when time was up."""
     if _AWAITED not in pair.right.retries or _RELEASED in pair.right.retries:
         return
@@ -483,7 +408,9 @@ def _learn_starved(correspondence: Correspondence, pair: Pair) -> None:
         for partition in topic["partitions"]:
             key = correspondence.right.of(topic), partition["partition"]
             if key in got and not answered.get(key, False):
-                correspondence.partition(*key).reading(pair.row).starved.append((partition["fetchOffset"], pair.row))
+                correspondence.partition(*key).reading(_connection(pair), place).starved.append(
+                    (partition["fetchOffset"], place)
+                )
 
 
 def visible(records: Iterable[Record], aborted: Iterable[dict[str, Any]]) -> Iterator[Record]:
@@ -580,7 +507,7 @@ def _learn_heartbeat(correspondence: Correspondence, pair: Pair, place: int) -> 
             group.row = pair.row
 
 
-_STEPS = {
+STEPS: Final = {
     names.PRODUCE: _learn_produce,
     names.FETCH: _learn_fetch,
     names.SHARE_FETCH: _learn_acquired,
@@ -593,3 +520,4 @@ _STEPS = {
     names.SYNC_GROUP: _learn_sync,
     names.CONSUMER_GROUP_HEARTBEAT: _learn_heartbeat,
 }
+"""What answers of which APIs teach."""

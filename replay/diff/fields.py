@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, Final
 
 from analyzer.protocol import names, schema
+from analyzer.protocol.program import FieldInfo
 from analyzer.protocol.schema import RESPONSE, ZERO_UUID, Field
 from analyzer.protocol.tree import Body
 
@@ -103,16 +104,22 @@ _OF_API: Final[dict[tuple[int, str], Kind]] = {
 }
 
 
-def kind_of(api_key: int, field: Field) -> Kind:
+def kind_of(api_key: int, field: Field | FieldInfo) -> Kind:
     """What the values of a field of an answer are compared as."""
+    name = field.name if isinstance(field, Field) else field.path.rpartition(".")[2]
     if field.secret == "always":
         return Kind.SECRET
-    if field.name.lower().endswith("errorcode"):
+    if name.lower().endswith("errorcode"):
         return Kind.ERROR
-    kind = _OF_API.get((api_key, field.name)) or _KINDS.get(field.name, Kind.STRICT)
+    kind = _OF_API.get((api_key, name)) or _KINDS.get(name, Kind.STRICT)
     if api_key in ERRORS_ONLY and field.kind not in ("struct", "array") and kind not in NOISE:
         return Kind.INSTANT
     return kind
+
+
+def identifies(name: str) -> bool:
+    """May a field of this name say which element of an array something is about?"""
+    return name in (*_TOPIC_NAMES, *_NAMES, "resourceType")
 
 
 PRESENT: Final = object()

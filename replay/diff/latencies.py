@@ -6,19 +6,23 @@ which it is. Pure. A name is an API's, or `API at HOST:PORT`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import numpy as np
 
 from analyzer.protocol import schema
 from replay.diff import slower
 from replay.diff.differences import Difference
 from replay.diff.noise import Noise, Shift
-from replay.diff.pairs import Pair
+from replay.diff.pairs import Block, Pair, Pairs
+from replay.diff.stored_run import Flags
 
 SLOWER: Final = "slower"
 """The kind of difference that an API is which is slower beyond noise."""
-Both = tuple[list[int], list[int]]
+Both = tuple["array[int]", "array[int]"]
 _AT: Final = " at "
 
 
@@ -39,13 +43,33 @@ class Latencies:
         if before is None or after is None:
             return
         api = schema.api_name(pair.api_key)
-        broker = str(pair.row["connection"]).partition("-")[2].partition("#")[0]
+        broker = _broker(str(pair.row["connection"]))
         for name, kept in ((api, self.by_api), (f"{api}{_AT}{broker}", self.by_broker)):
             slowest = self._slowest.get(name, (-1, pair.row))
             self._slowest[name] = max(slowest, (after, pair.row), key=lambda each: each[0])
-            left, right = kept.setdefault(name, ([], []))
+            left, right = kept.setdefault(name, (array("q"), array("q")))
             left.append(before)
             right.append(after)
+
+    def add_all(self, block: Block, chosen: Flags, pairs: Pairs) -> None:
+        """Take those of the chosen exchanges of a block."""
+        before, after = block.left.latency_us, block.right.latency_us
+        rows = np.flatnonzero(chosen & (before >= 0) & (after >= 0))
+        brokers = [_broker(connection) for _, connection in pairs.connections(block.places[rows])]
+        names = np.array(
+            [f"{api}{_AT}{broker}" for api, broker in zip(block.api_key[rows].tolist(), brokers, strict=True)]
+        )
+        for name in np.unique(names).tolist():
+            some = rows[names == name]
+            api_key, _, broker = name.partition(_AT)
+            api = schema.api_name(int(api_key))
+            slowest = some[np.argmax(after[some])]
+            for named, kept in ((api, self.by_api), (f"{api}{_AT}{broker}", self.by_broker)):
+                if int(after[slowest]) > self._slowest.get(named, (-1, {}))[0]:
+                    self._slowest[named] = int(after[slowest]), pairs[int(block.places[slowest])].row
+                left, right = kept.setdefault(named, (array("q"), array("q")))
+                left.frombytes(before[some].tobytes())
+                right.frombytes(after[some].tobytes())
 
     def judged(self, noise: Noise | None) -> Iterator[Difference]:
         """What is slower, with the exchange that took longest."""
@@ -74,3 +98,8 @@ class Latencies:
         self.slower[name] = found
         there, here, least = (f"{each / 1000:.1f} ms" for each in found)
         return f"{what} {there}", f"{what} {here}, at least {least} more"
+
+
+def _broker(connection: str) -> str:
+    """HOST:PORT of a connection's name."""
+    return connection.partition("-")[2].partition("#")[0]

@@ -80,7 +80,7 @@ class Noise:
 
     kinds: Counter[Kind] = field(default_factory=Counter)
     compared: Counter[int] = field(default_factory=Counter)
-    latencies: Mapping[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    latencies: Mapping[str, tuple[Sequence[int], Sequence[int]]] = field(default_factory=dict)
 
     def explains(self, groups: Iterable[Grouped], compared: Mapping[int, int]) -> frozenset[Kind]:
         """The kinds of unexpected difference that old against old shows as often. `compared`: answers of old against
@@ -100,7 +100,7 @@ class Noise:
         of_new = max(compared.get(kind[0], 0), count)
         return more_often(there, of_old, count, of_new) > 1 - CONFIDENCE
 
-    def shifts(self, latencies: Mapping[str, tuple[list[int], list[int]]]) -> dict[str, list[Shift]]:
+    def shifts(self, latencies: Mapping[str, tuple[Sequence[int], Sequence[int]]]) -> dict[str, list[Shift]]:
         """Of old against new, by API."""
         found = {}
         for api, (left, right) in sorted(latencies.items()):
@@ -193,5 +193,3 @@ def lines(shifts: Mapping[str, Sequence[Shift]]) -> list[str]:
         )
         told.append(f"  {api:<24}{said}")
     return told
-
-

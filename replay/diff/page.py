@@ -85,7 +85,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: in
 
     def line(cells: Sequence[object], tag: str) -> str:
         return "".join(
-            f'<{tag}{" class=n" if at >= first else ""}>{_text(cell)}</{tag}>' for at, cell in enumerate(cells)
+            f"<{tag}{' class=n' if at >= first else ''}>{_text(cell)}</{tag}>" for at, cell in enumerate(cells)
         )
 
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from analyzer.dataset import DatasetError
 from analyzer.protocol import names, tree
-from replay.diff.stored_run import ConnectionNames, Run
+from replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,77 @@ class RunFacts:
     seeded: Mapping[str, Any]
 
 
+BLOCK: Final = 2048
+BLOCK_BYTES: Final = 8 << 20
+"""Exchanges that are looked at together, at most, and bytes of their frames (but for one that alone has more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some pairs, one after the other, by columns. `held`: the captured broker answered late on purpose; `retried`: the
+    right did something for it more than once."""
+
+    places: Numbers
+    api_key: Numbers
+    held: Flags
+    retried: Flags
+    left: Part
+    right: Part
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def size(self) -> int:
+        """Bytes of all frames."""
+        return sum(
+            int((end - at).sum())
+            for part in (self.left, self.right)
+            for at, end in ((part.asked_at, part.asked_end), (part.answer_at, part.answer_end))
+        )
+
+
 class Pairs(Sequence[Pair]):
     """Pairs that are read when they are asked for, so that not all are in memory. `runs`: the one RUN that they are of,
-    or both."""
+    or both; `block`: gives some of them by columns, None where they are not from RUNs."""
 
-    def __init__(self, count: int, make: Callable[[int], Pair], runs: Sequence[Run] = ()) -> None:
+    def __init__(
+        self, count: int, make: Callable[[int], Pair], runs: Sequence[Run] = (),
+        block: Callable[[Numbers], Block] | None = None,
+    ) -> None:  # fmt: skip
         self.runs = tuple(RunFacts(run.audited, run.renamed, run.speed, run.seeded) for run in runs)
         self._count = count
         self._make = make
+        self._block = block
+        self._first = runs[0] if runs else None
+
+    @property
+    def by_columns(self) -> bool:
+        """Are there blocks?"""
+        return self._block is not None
+
+    def blocks(self) -> Iterator[Block]:
+        """All of them, in order."""
+        assert self._block is not None
+        left = [(first, min(first + BLOCK, self._count)) for first in range(0, self._count, BLOCK)][::-1]
+        while left:
+            first, stop = left.pop()
+            block = self._block(np.arange(first, stop))
+            if len(block) > 1 and block.size() > BLOCK_BYTES:
+                middle = (first + stop) // 2
+                left += [(middle, stop), (first, middle)]
+            else:
+                yield block
+
+    def places_of(self, api_keys: Collection[int]) -> Iterable[int]:
+        """Where exchanges of some APIs are, in order."""
+        if self._first is not None:
+            return self._first.places_of_apis(api_keys)
+        return (place for place, pair in enumerate(self) if pair.api_key in api_keys)
+
+    def connections(self, places: Numbers) -> list[tuple[str, str]]:
+        """(capture, connection) of some."""
+        assert self._first is not None
+        return self._first.connections(places)
 
     def __len__(self) -> int:
         return self._count
@@ -150,7 +213,11 @@ def _of_run(run: Run) -> Pairs:
         row = {**run.row(place), "place": place}
         return Pair(row, _captured(run, place, row), against_capture(_replayed(run, place), row["api_key"]))
 
-    return Pairs(len(run), pair, (run,))
+    def block(places: Numbers) -> Block:
+        captured, replayed = run.captured_part(places), run.replayed_part(places)
+        return Block(places, run.api_keys[places], run.held[places], run.retried[places], captured, replayed)
+
+    return Pairs(len(run), pair, (run,), block)
 
 
 def of_apis(
@@ -191,7 +258,12 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
                 sides[at] = dataclasses.replace(side, state="answered", rule=None)
         return Pair({**runs[0].row(place), "place": place}, *sides)
 
-    return Pairs(len(runs[0]), pair, runs)
+    def block(some: Numbers) -> Block:
+        there = places[some]
+        sides = runs[0].replayed_part(some), runs[1].replayed_part(there)
+        return Block(some, runs[0].api_keys[some], runs[0].held[some], runs[1].retried[there], *sides)
+
+    return Pairs(len(runs[0]), pair, runs, block)
 
 
 def _captured(run: Run, place: int, row: dict[str, Any]) -> Side:

@@ -7,12 +7,15 @@ In: a partition with what was read of it on both sides. Out: differences. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from replay.diff.correspondence import Correspondence, Partition, Reading
 from replay.diff.differences import Difference
+from replay.diff.pairs import Pair
 from replay.diff.records import FORMS, Form
 
 UNREAD_SHARE: Final = 0.1
@@ -26,30 +29,57 @@ class Unread:
     """Records that were read of each topic when captured, and those that were not here; each with the last fetch of who
     left the most."""
 
-    _topics: dict[str, tuple[int, int, int, dict[str, Any]]] = field(default_factory=dict)
+    _topics: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
 
-    def add(self, topic: str, read: int, unread: int, row: dict[str, Any]) -> None:
+    def add(self, topic: str, read: int, unread: int, place: int) -> None:
         """Of one more reader."""
-        total, lost, most, whose = self._topics.get(topic, (0, 0, -1, row))
-        worst = (unread, row) if unread > most else (most, whose)
+        total, lost, most, whose = self._topics.get(topic, (0, 0, -1, place))
+        worst = (unread, place) if unread > most else (most, whose)
         self._topics[topic] = total + read, lost + unread, *worst
 
-    def differences(self) -> Iterator[Difference]:
+    def differences(self, pairs: Sequence[Pair]) -> Iterator[Difference]:
         """Where it is more than the end of a run explains."""
-        for topic, (total, lost, _, row) in self._topics.items():
+        for topic, (total, lost, _, place) in self._topics.items():
             if lost > UNREAD_RECORDS and lost > UNREAD_SHARE * total:
                 told = f"{total} records", f"{total - lost} records"
-                yield Difference(row, "(records)", "read less", *told, (topic,))
+                yield Difference(pairs[place].row, "(records)", "read less", *told, (topic,))
 
 
-def differences(partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference]) -> Iterator[Difference]:
+def differences(
+    partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference], pairs: Sequence[Pair]
+) -> Iterator[Difference]:
     """What each connection has read of each partition. `failed`: why a batch of a partition was not stored."""
     unread = Unread()
     for partition in partitions:
         told = _Told(partition, failed.get((partition.topic, partition.index)), unread)
         for reading in partition.readings:
-            yield from told.reading(reading)
-    yield from unread.differences()
+            read = _plainly_the_same(partition, reading)
+            if read is None:
+                yield from told.reading(reading, pairs)
+            else:
+                unread.add(partition.topic, read, 0, reading.place)
+    yield from unread.differences(pairs)
+
+
+def _plainly_the_same(partition: Partition, reading: Reading) -> int | None:
+    """How many records one connection has read when captured, if they are those that it has read here, each at its
+    place, and stored in the same way; None where that has to be looked at one by one."""
+    if reading.starved or reading.hidden:
+        return None
+    offsets, digests, forms = reading.left.columns()
+    there, digests_there, forms_there = reading.right.columns()
+    wanted = partition.all_to_right(offsets)
+    if not len(there):
+        return None if len(offsets) else 0
+    at = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+    same = (
+        np.array_equal(there[at], wanted)
+        and np.array_equal(digests_there[at], digests)
+        and np.array_equal(forms_there[at], forms)
+        and bool((wanted >= 0).all())
+        and bool((partition.all_to_left(there) >= 0).all())
+    )
+    return len(offsets) if same else None
 
 
 def acquired(correspondence: Correspondence) -> Iterator[Difference]:
@@ -82,14 +112,14 @@ class _Told:
         self._failed = failed
         self._unread = unread
 
-    def reading(self, reading: Reading) -> Iterator[Difference]:
+    def reading(self, reading: Reading, pairs: Sequence[Pair]) -> Iterator[Difference]:
         """What one connection has read."""
         key = (self._partition.topic, str(self._partition.index))
         left, right = reading.left.by_offset(), reading.right.by_offset()
         wanted = {self._partition.to_right(offset): (offset, digest) for offset, digest in left.items()}
         mapped = {offset: record for offset, record in wanted.items() if offset is not None}
         furthest = max(right, default=-1)
-        row = reading.row
+        row = pairs[reading.place].row
         unread = 0
         end, (captured_end, _) = max(mapped.items(), default=(-1, (-1, b"")))
         # In an open transaction a consumer waits for its end.
@@ -98,10 +128,10 @@ class _Told:
         if starved:
             read = f"to offset {furthest}" if right else "nothing"
             early = Difference(
-                starved[0][1], "(records)", "reading ended early", f"to offset {captured_end}", read, key
+                pairs[starved[0][1]].row, "(records)", "reading ended early", f"to offset {captured_end}", read, key
             )
             yield early
-        yield from self._forms(reading, mapped, right)
+        yield from self._forms(reading, mapped, right, row)
         for offset, (captured, digest) in sorted(mapped.items()):
             if offset not in right:
                 # Behind the end of an answer that had less than the captured one, and in no other.
@@ -139,10 +169,10 @@ class _Told:
         if extra:
             rule = None if self._partition.batches and not self._partition.unseen else "before_capture"
             yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule)
-        self._unread.add(self._partition.topic, len(left), unread, row)
+        self._unread.add(self._partition.topic, len(left), unread, reading.place)
 
     def _forms(
-        self, reading: Reading, mapped: Mapping[int, tuple[int, bytes]], right: Mapping[int, bytes]
+        self, reading: Reading, mapped: Mapping[int, tuple[int, bytes]], right: Mapping[int, bytes], row: dict[str, Any]
     ) -> Iterator[Difference]:
         """Records that both sides have and that are stored in other ways."""
         left_forms, right_forms = reading.left.forms(), reading.right.forms()
@@ -159,4 +189,4 @@ class _Told:
             if what:
                 key = (self._partition.topic, str(self._partition.index))
                 told = f"{before.text()}: {count} record{'s' * (count != 1)}", after.text()
-                yield Difference(reading.row, "(records)", f"stored with another {what}", *told, key, rule)
+                yield Difference(row, "(records)", f"stored with another {what}", *told, key, rule)

@@ -1,8 +1,8 @@
 """What lies in a `records` field, as far as comparing wants it: which record, from whom, at which offset.
 
-In: the bytes of one `records` field, of any magic and codec. Out: `Record`s in order, their content as a digest of key,
-value and headers. Rules: a batch cut off at the end of a fetch is left out, as clients do; a batch that cannot be read
-has no records.
+In: the bytes of one `records` field, or of many, of any magic and codec. Out: `Record`s in order, or columns of them
+(`Content`); their content as a digest of key, value and headers. Rules: a batch cut off at the end of a fetch is left
+out, as clients do; a batch that cannot be read has no records.
 """
 
 from __future__ import annotations
@@ -12,23 +12,31 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from analyzer.records import opening as opening
 from analyzer.records.batches import (
     B_ATTRIBUTES,
     B_MAGIC,
     B_PRODUCER_ID,
+    B_SET,
     CODEC_MASK,
     CODECS,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    Batches,
     batches,
     view,
 )
 from captures.kernels import NULL
 
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Heap = npt.NDArray[np.uint8]
+
+DIGEST: Final = 16
+"""Bytes of a record's digest."""
 _ABSENT: Final = (1 << 64) - 1
+_NOTHING: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,23 @@ def _form(attributes: int, magic: int) -> int:
     return (min(max(magic, 0), 3) * 2 + appended) * (CODEC_MASK + 1) + (bits & CODEC_MASK)
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Records of several fields, by columns, in order. `field`: which of them; `producer_id`: -1 for none; `control`:
+    NULL for what is no marker; `form`: a place in `FORMS`."""
+
+    field: Numbers
+    offset: Numbers
+    producer_id: Numbers
+    transactional: Flags
+    control: Numbers
+    form: Heap
+    digests: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.field)
+
+
 class Reader:
     """Reads one field after the other, with buffers that are used again."""
 
@@ -81,46 +106,67 @@ class Reader:
         """The records of one field."""
         if not field:
             return []
-        stored = batches(np.frombuffer(bytearray(field), np.uint8), np.zeros(1), np.full(1, len(field)))
-        out: list[Record] = []
+        content = self.content(np.frombuffer(bytearray(field), np.uint8), np.zeros(1, np.int64), np.full(1, len(field)))
+        columns = (
+            content.offset, content.producer_id, content.transactional, content.control, content.form
+        )  # fmt: skip
+        return [
+            Record(offset, digest, producer, transactional, _control(control), form)
+            for digest, offset, producer, transactional, control, form in zip(
+                content.digests, *(column.tolist() for column in columns), strict=True
+            )
+        ]
+
+    def content(self, heap: Heap, at: Numbers, length: Numbers, *, digested: bool = True) -> Content:
+        """The records of many fields, which lie in `heap`. `digested` False: `digests` stays empty."""
+        stored = batches(heap, at, length)
+        attributes, magics = stored.table[B_ATTRIBUTES], stored.table[B_MAGIC]
+        producers = stored.table[B_PRODUCER_ID]
+        forms = np.fromiter(map(_form, attributes.tolist(), magics.tolist()), np.uint8, len(stored))
+        batch, offset, control = [_NOTHING], [_NOTHING], [_NOTHING]
+        digests: list[bytes] = []
         for piece in self._opener.open(stored):
-            out += _records(piece, stored)
-        return out
+            batch.append(piece.table[opening.R_BATCH].copy())
+            offset.append(piece.table[opening.R_OFFSET].copy())
+            control.append(piece.table[opening.R_CONTROL].copy())
+            if digested:
+                digests += _digests(piece)
+        of = np.concatenate(batch)
+        return Content(
+            stored.table[B_SET][of],
+            np.concatenate(offset),
+            np.where(producers == NULL, -1, producers)[of],
+            ((attributes & TRANSACTIONAL) != 0)[of],
+            np.concatenate(control),
+            forms[of],
+            digests,
+        )
 
 
-def _records(piece: opening.Piece, stored: Batches) -> list[Record]:
+def _digests(piece: opening.Piece) -> list[bytes]:
+    """Of each record of a piece: of key, value and headers, each behind its length."""
     heaps = tuple(view(heap) for heap in piece.heaps)
     table = piece.table
+    lengths = table[[opening.R_KEY_LENGTH, opening.R_VALUE_LENGTH]]
+    # Big-endian lengths of each record's key and value, -1 for null.
+    said = np.where(lengths == NULL, -1, lengths).T.astype(">i8").tobytes()
+    sizes = np.where(lengths == NULL, 0, lengths)
+    starts = table[[opening.R_KEY_AT, opening.R_VALUE_AT]]
+    places = np.stack([starts[0], starts[0] + sizes[0], starts[1], starts[1] + sizes[1]])
+    rows = zip(table[opening.R_HEAP].tolist(), *places.tolist(), table[opening.R_HEADERS].tolist(), strict=True)
     headers = _headers(piece)
-    attributes, producers = stored.table[B_ATTRIBUTES].tolist(), stored.table[B_PRODUCER_ID].tolist()
-    forms = [_form(bits, magic) for bits, magic in zip(attributes, stored.table[B_MAGIC].tolist(), strict=True)]
     out = []
-    rows = table[
-        [
-            opening.R_BATCH, opening.R_OFFSET, opening.R_HEAP, opening.R_KEY_AT, opening.R_KEY_LENGTH,
-            opening.R_VALUE_AT, opening.R_VALUE_LENGTH, opening.R_HEADERS, opening.R_CONTROL,
-        ]
-    ].T.tolist()  # fmt: skip
-    for batch, offset, which, key_at, key, value_at, value, count, control in rows:
+    at = 0
+    for which, key, key_end, value, value_end, count in rows:
         data = heaps[which]
-        digest = hashlib.blake2b(digest_size=16)
-        _add(digest, data, key_at, key)
-        _add(digest, data, value_at, value)
+        parts = [said[at : at + 8], data[key:key_end], said[at + 8 : at + 16], data[value:value_end]]
+        at += 16
         for _ in range(count):
-            heap, name_at, name, content_at, content = next(headers)
-            _add(digest, heaps[heap], name_at, name)
-            _add(digest, heaps[heap], content_at, content)
-        producer = producers[batch]
-        out.append(
-            Record(
-                offset,
-                digest.digest(),
-                -1 if producer == NULL else producer,
-                bool(attributes[batch] & TRANSACTIONAL),
-                _control(control),
-                forms[batch],
-            )
-        )
+            heap, *places_of = next(headers)
+            for start, size in (places_of[:2], places_of[2:]):
+                parts.append((_ABSENT if size == NULL else size).to_bytes(8, "big"))
+                parts.append(heaps[heap][start : start + max(size, 0)])
+        out.append(hashlib.blake2b(b"".join(parts), digest_size=DIGEST).digest())
     return out
 
 
@@ -128,14 +174,6 @@ def _control(kind: int) -> str | None:
     if kind == NULL:
         return None
     return opening.CONTROL_TYPES[kind] if 0 <= kind < len(opening.CONTROL_TYPES) else str(kind)
-
-
-def _add(digest: Any, data: memoryview, at: int, length: int) -> None:
-    if length == NULL:
-        digest.update(_ABSENT.to_bytes(8, "big"))
-    else:
-        digest.update(length.to_bytes(8, "big"))
-        digest.update(data[at : at + length])
 
 
 def _headers(piece: opening.Piece) -> Any:

@@ -3,12 +3,14 @@
 In: a RUN's tables. Out: rows and frames of both sides, by *place* (an exchange's number in that order). A RUN may be
 larger than memory, and its tables are in other orders than time: so what comparing needs of them is unpacked once into
 temporary files that are mapped, which the system may drop and read again, and memory holds only where in them an
-exchange's rows are (some 80 bytes each). Rule: nothing is decoded here.
+exchange's rows are (some 120 bytes each). Asking for one exchange costs some 100 us: `captured_part` and
+`replayed_part` tell of many of them by columns, and where their frames lie. Rule: nothing is decoded here.
 """
 
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import os
 import tempfile
@@ -27,6 +29,8 @@ from analyzer.protocol.schema import ZERO_UUID
 from analyzer.tables import REPLAYED
 
 Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Heap = npt.NDArray[np.uint8]
 
 ROW: Final = (
     "capture", "connection", "exchange", "reply", "api_key", "api_version", "correlation_id", "request_file",
@@ -96,7 +100,9 @@ class _Unpacked:
                 ):
                     if len(batch):
                         writer.write_batch(batch)
-            opened = pa.ipc.open_file(pa.memory_map(path))
+            # Never written to; private, because kernels are compiled for arrays that may be.
+            self.heap: Heap = np.memmap(path, np.uint8, "c").view(np.ndarray)
+            opened = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self.heap)))
         except OSError as failure:
             if failure.errno is None:
                 raise  # of Arrow: the table is damaged
@@ -118,6 +124,19 @@ class _Unpacked:
         number = bisect.bisect_right(self._starts, at) - 1
         return self._columns[number][column][at - self._starts[number]].as_py()
 
+    def places(self, column: str) -> tuple[Numbers, Numbers]:
+        """Where the values of a column of bytes lie in `heap`: begin, end. Null: no bytes."""
+        base = self.heap.ctypes.data
+        begins, ends = [], []
+        for batch in self.batches:
+            values = batch.column(column)
+            _, offsets, data = values.buffers()
+            at = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
+            first = data.address - base if data is not None else 0
+            begins.append(at[:-1] + first)
+            ends.append(at[1:] + first)
+        return _joined(iter(begins)), _joined(iter(ends))
+
     def row(self, at: int) -> dict[str, Any]:
         number = bisect.bisect_right(self._starts, at) - 1
         inside = at - self._starts[number]
@@ -135,6 +154,22 @@ class StoredOutcome:
     retries: tuple[str, ...]
     request: bytes | None
     answer: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One side of some exchanges, by columns. `heap`: bytes in which the frames lie without their length: of requests
+    [asked_at, asked_end), of answers likewise; none where the end is -1. `version`: spoken, -1 none; `answered`:
+    and that is all there is to say; `latency_us`: -1 for none."""
+
+    heap: Heap
+    asked_at: Numbers
+    asked_end: Numbers
+    answer_at: Numbers
+    answer_end: Numbers
+    version: Numbers
+    answered: Flags
+    latency_us: Numbers
 
 
 class Run:
@@ -210,7 +245,7 @@ class Run:
 
     def _in_order(self, names: ConnectionNames, keys: Numbers, captured: Numbers) -> Numbers:
         """Order by captured time, then connection, then exchange."""
-        times = self._column("request_time", 0)[captured]
+        times = _numbers(self._exchanges, "request_time", 0)[captured]
         by_name = {name: rank for rank, name in enumerate(sorted({connection for _, connection in names.of}))}
         ranks = np.array([by_name[connection] for _, connection in names.of], np.int64)
         ordinals = keys & ((1 << _ORDINALS) - 1)
@@ -225,21 +260,83 @@ class Run:
 
     def places_of_apis(self, api_keys: Collection[int]) -> list[int]:
         """Where exchanges of some APIs are, in order."""
-        keys = self._column("api_key", -1)[self._captured_at]
-        return np.flatnonzero(np.isin(keys, list(api_keys))).tolist()
+        return np.flatnonzero(np.isin(self.api_keys, list(api_keys))).tolist()
 
     def last_sent_us(self) -> dict[tuple[str, str], int]:
         """When each captured connection (capture, connection) sent its last request."""
-        times = self._column("request_time", 0)[self._captured_at]
+        times = _numbers(self._exchanges, "request_time", 0)[self._captured_at]
         last = dict(zip((self.keys >> _ORDINALS).tolist(), times.tolist(), strict=True))  # in order of time
         return {name: last[number] for name, number in self._names.of.items() if number in last}
 
-    def _column(self, name: str, absent: int) -> Numbers:
-        """A column of numbers or times of the table `exchanges`."""
-        return _joined(
-            pc.fill_null(batch.column(name).cast(pa.int64()), absent).to_numpy(zero_copy_only=False)
-            for batch in self._exchanges.batches
-        )
+    # --- by columns
+
+    @functools.cached_property
+    def api_keys(self) -> Numbers:
+        """By place."""
+        return _numbers(self._exchanges, "api_key", -1)[self._captured_at]
+
+    @functools.cached_property
+    def held(self) -> Flags:
+        """By place: did the captured broker answer late on purpose?"""
+        return _flags(self._exchanges, "cause", "hold")[self._captured_at]
+
+    @functools.cached_property
+    def retried(self) -> Flags:
+        """By place: has the replay done anything for it more than once?"""
+        lengths = (pc.fill_null(pc.list_value_length(batch.column("retries")), 0) for batch in self._outcomes.batches)
+        return _joined(each.to_numpy(zero_copy_only=False) > 0 for each in lengths).astype(bool)[self._outcome_at]
+
+    def connections(self, places: Numbers) -> list[tuple[str, str]]:
+        """(capture, connection) of exchanges."""
+        return [self._connection_names[number] for number in (self.keys[places] >> _ORDINALS).tolist()]
+
+    @functools.cached_property
+    def _connection_names(self) -> list[tuple[str, str]]:
+        return list(self._names.of)
+
+    @functools.cached_property
+    def _frame_places(self) -> tuple[Numbers, Numbers]:
+        return self._messages.places("bytes")
+
+    @functools.cached_property
+    def _of_captured(self) -> tuple[Numbers, Flags, Numbers]:
+        """Of all rows of `exchanges`: version, answered?, latency."""
+        rows = self._exchanges
+        versions = _numbers(rows, "api_version", -1)
+        return versions, _flags(rows, "status", "answered"), _numbers(rows, "latency_us", -1)
+
+    @functools.cached_property
+    def _of_replayed(self) -> tuple[Numbers, Flags, Numbers]:
+        """The same of `outcomes`."""
+        rows = self._outcomes
+        versions = _numbers(rows, "sent_version", -1)
+        return versions, _flags(rows, "verdict", "answered"), _numbers(rows, "latency_us", -1)
+
+    def captured_part(self, places: Numbers) -> Part:
+        """What was captured, of exchanges by their places."""
+        at = self._captured_at[places]
+        versions, answered, latencies = self._of_captured
+        return self._part(at, versions[at], answered[at], latencies[at])
+
+    def replayed_part(self, places: Numbers) -> Part:
+        """What the replay did with them."""
+        at = self._outcome_at[places]
+        versions, answered, latencies = self._of_replayed
+        return self._part(self._replayed_at[places], versions[at], answered[at], latencies[at])
+
+    def _part(self, exchanges: Numbers, versions: Numbers, answered: Flags, latencies: Numbers) -> Part:
+        asked, said = (self._frames_of(messages, exchanges) for messages in (self._asked, self._answered))
+        return Part(self._messages.heap, *asked, *said, versions, answered, latencies)
+
+    def _frames_of(self, messages: Numbers, exchanges: Numbers) -> tuple[Numbers, Numbers]:
+        """Where frames begin and end, without their length; -1 where there is none."""
+        begins, ends = self._frame_places
+        which = np.where(exchanges == _NONE, _NONE, messages[exchanges]) if len(messages) else exchanges
+        if not len(begins):
+            return np.full(len(which), _NONE, np.int64), np.full(len(which), _NONE, np.int64)
+        return np.where(which == _NONE, _NONE, begins[which] + 4), np.where(which == _NONE, _NONE, ends[which])
+
+    # --- one by one
 
     def row(self, place: int) -> dict[str, Any]:
         """The captured row of the table `exchanges`."""
@@ -266,6 +363,20 @@ class Run:
             return None
         frame: bytes = self._messages.cell(message, "bytes")
         return frame[4:]
+
+
+def _numbers(rows: _Unpacked, name: str, absent: int) -> Numbers:
+    """A column of numbers or times."""
+    return _joined(
+        pc.fill_null(batch.column(name).cast(pa.int64()), absent).to_numpy(zero_copy_only=False)
+        for batch in rows.batches
+    )
+
+
+def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
+    """Does a column of texts say this?"""
+    said = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
+    return _joined(each.to_numpy(zero_copy_only=False) for each in said).astype(bool)
 
 
 def _joined(some: Iterator[Any]) -> Numbers:

@@ -88,7 +88,7 @@ def _example_json(example: Difference) -> dict[str, Any]:
     }
 
 
-def quantiles(values: list[int]) -> dict[str, int]:
+def quantiles(values: Sequence[int]) -> dict[str, int]:
     """Quantiles: the smallest value that at least so many in a hundred do not exceed; only the count of none."""
     if not values:
         return {"count": 0}

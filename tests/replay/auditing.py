@@ -18,7 +18,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartit
 from confluent_kafka.admin import AdminClient
 
 from analyzer.protocol import names
-from replay.diff.correspondence import Correspondence, TopicNames, learn
+from replay.diff.correspondence import Correspondence, TopicNames
+from replay.diff.learning import learn
 from replay.diff.pairs import Pair
 from replay.diff.records import Reader
 

@@ -20,6 +20,7 @@ from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
 from replay.remap.retry import Limits
 from replay.send.settings import Settings
+from tests.replay.diff.both_ways import assert_the_same
 from tests.replay.shop import GROUP, PAYMENTS, TRANSACTION, Shop, replayed_at
 
 SIDES = ("captured", "replayed")
@@ -133,6 +134,7 @@ def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path:
     broken = replayed_at(shop, tmp_path / "run", **options)
     found = compare(pairs.from_run(broken))
     assert said(found) == line
+    assert_the_same(pairs.from_run(broken))
     if "speed" in options:
         return  # the healthy one was sent at another
     # Against a replay at a healthy target it is the same cause.

@@ -1,6 +1,7 @@
 """Pairs of a RUN, read from disk one by one, against the same RUN read into dictionaries as a whole.
 
-Proves: replay/diff/pairs.py, replay/diff/stored_run.py
+Proves: replay/diff/pairs.py, replay/diff/stored_run.py, replay/diff/tapes.py, replay/diff/topic_texts.py,
+replay/diff/learning.py, replay/diff/alike.py, replay/diff/offsets.py
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from replay.diff import pairs, stored_run
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
 from tests.bench import diff as bench
+from tests.replay.diff.both_ways import assert_the_same
 from tests.replay.replaying import replayed_at
 from tests.replay.test_commands import CAPTURE, replayed, sinking
 from tests.shared import SAMPLES
@@ -76,12 +78,17 @@ def test_every_pair_has_the_rows_and_frames_that_the_tables_have(runs: list[Path
 
 def _told(found: Comparison) -> Any:
     figures = (found.total, found.compared, found.same, found.expected, found.unexpected, found.skipped, found.noise)
-    return figures, [(one.path, one.kind, one.rule, one.count) for one in grouped(found.differences)], found.latencies
+    return (
+        figures,
+        [(one.path, one.kind, one.rule, one.count) for one in grouped(found.differences)],
+        {api: [sorted(side) for side in both] for api, both in found.latencies.items()},
+    )
 
 
 def test_pairs_in_memory_compare_as_pairs_on_disk_do(runs: list[Path]) -> None:
     for path in runs:
         found = pairs.from_run(path)
+        assert_the_same(found)
         assert _told(compare(found)) == _told(compare(list(found)))
 
 

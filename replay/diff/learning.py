@@ -1,0 +1,262 @@
+"""What stands for what, learned from all pairs: one by one, and by columns where a Produce or Fetch is an ordinary one.
+
+In: pairs. Out: a `Correspondence`. Pure. Rule: by columns or one by one, what is learned is the same, in the same order
+(a test holds them against each other); what is not ordinary is left to `correspondence.STEPS`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from analyzer.protocol import names, program
+from analyzer.protocol.schema import REQUEST, RESPONSE
+from analyzer.protocol.topics import RESPONSE_LISTS, lists_of
+from captures.kernels import NULL
+from replay.diff.correspondence import STEPS, Correspondence, learn_names, learn_step
+from replay.diff.offsets import Stored
+from replay.diff.pairs import Block, Pair, Pairs
+from replay.diff.records import DIGEST
+from replay.diff.stored_run import Flags, Numbers, Part
+from replay.diff.tapes import Partitions, Tape, partitions_of, tape_of, topic_fields
+from replay.diff.topic_texts import Texts
+
+_NAMING: Final = (names.METADATA, names.CREATE_TOPICS)
+
+
+def learn(pairs: Sequence[Pair]) -> Correspondence:
+    """One pass for names, because a topic id may be used before it is told; one for the rest."""
+    correspondence = Correspondence()
+    for pair in pairs[:1]:
+        correspondence.left.by_id.update(pair.left.named)
+        correspondence.right.by_id.update(pair.right.named)
+    by_columns = isinstance(pairs, Pairs) and pairs.by_columns
+    naming = pairs.places_of(_NAMING) if isinstance(pairs, Pairs) else range(len(pairs))
+    for place in naming:
+        pair = pairs[place]
+        if pair.api_key in _NAMING:
+            learn_names(correspondence, pair)
+    if isinstance(pairs, Pairs) and by_columns:
+        texts = texts_of(pairs, correspondence)
+        for block in pairs.blocks():
+            _Block(correspondence, pairs, block, texts).learn()
+    else:
+        for place, pair in enumerate(pairs):
+            learn_step(correspondence, pair, place)
+    for partition in correspondence.partitions.values():
+        partition.index_batches()
+    return correspondence
+
+
+def texts_of(pairs: Pairs, correspondence: Correspondence) -> Texts:
+    """What topics are called in these pairs."""
+    renamed = [run.renamed for run in pairs.runs]
+    return Texts(correspondence, (renamed[0] if len(renamed) > 1 else {}, renamed[-1]))
+
+
+class Produced(NamedTuple):
+    """A batch (or more) that both sides have stored: of a topic's partition, base offsets, records, the first one's
+    producer id (-1: none), log append times (-1: none)."""
+
+    topic: str
+    partition: int
+    left: int
+    right: int
+    records: int
+    transactional: bool
+    producer: int
+    times: tuple[int, int]
+
+
+class Read(NamedTuple):
+    """What one side (0 left, 1 right) has read of a partition, to be seen by its consumer: offsets (int64 each),
+    digests and forms. `span`: from the offset asked for to the last one; None: no record."""
+
+    side: int
+    topic: str
+    partition: int
+    offsets: bytes
+    digests: bytes
+    forms: bytes
+    span: tuple[int, int] | None
+
+
+class Fetched(NamedTuple):
+    """A fetch: topics that the captured request names, and what was read, the left's first."""
+
+    topics: set[str]
+    reads: list[Read]
+
+
+class _Block:
+    """Some pairs, of which the ordinary ones are learned from by columns."""
+
+    def __init__(self, correspondence: Correspondence, pairs: Pairs, block: Block, texts: Texts) -> None:
+        self._correspondence = correspondence
+        self._pairs = pairs
+        self._block = block
+        self._texts = texts
+        self._answered = block.left.answered & block.right.answered
+
+    def learn(self) -> None:
+        """All, in order."""
+        block, correspondence = self._block, self._correspondence
+        produced, fetched = self._produced(), self._fetched()
+        taught = np.flatnonzero(np.isin(block.api_key, list(STEPS)))
+        connections = self._pairs.connections(block.places)
+        for at, place in zip(taught.tolist(), block.places[taught].tolist(), strict=True):
+            if at in produced:
+                for one in produced[at]:
+                    correspondence.named_topics.add(one.topic)
+                    by = correspondence.producer(one.producer if one.producer >= 0 else connections[at][1])
+                    partition = correspondence.partition(one.topic, one.partition)
+                    partition.transactional |= one.transactional
+                    partition.add(Stored(one.left, one.right, one.records, by, place), one.times)
+            elif at in fetched:
+                correspondence.named_topics |= fetched[at].topics
+                for read in fetched[at].reads:
+                    partition = correspondence.partition(read.topic, read.partition)
+                    reading = partition.reading(connections[at], place)
+                    (reading.right if read.side else reading.left).extend(read.offsets, read.digests, read.forms)
+                    partition.forms[read.side].update(read.forms)
+                    if read.side and read.span is not None:
+                        reading.served.append(read.span)
+            else:
+                learn_step(correspondence, self._pairs[place], place)
+
+    # --- Produce
+
+    def _produced(self) -> dict[int, list[Produced]]:
+        """By exchange of the block, the plain ones: both sides have stored all that was asked."""
+        block, key = self._block, names.PRODUCE
+        wanted = self._answered & (block.api_key == key)
+        if not wanted.any():
+            return {}
+        asked_tape = _asked(block, block.left, wanted)
+        asked = partitions_of(asked_tape, key, REQUEST, lists_of(key)[0], {"records": 0})
+        tapes = [_said(block, part, wanted) for part in (block.left, block.right)]
+        fields = {"errorCode": 0, "baseOffset": -1, "logAppendTimeMs": -1}
+        said = [partitions_of(tape, key, RESPONSE, RESPONSE_LISTS[key], fields) for tape in tapes]
+        plain = wanted & asked_tape.decoded & tapes[0].decoded & tapes[1].decoded
+        for each in said:
+            bad = (each.values["errorCode"] != 0) | (each.values["baseOffset"] < 0)
+            plain[each.message[bad]] = False
+        every = [(asked, asked_tape, 0), (said[0], tapes[0], 0), (said[1], tapes[1], 1)]
+        counts = [np.bincount(some.message, minlength=len(block)) for some, _, _ in every]
+        plain &= (counts[0] == counts[1]) & (counts[0] == counts[2])
+        # All three say the same partitions, in whatever order.
+        ordered: list[tuple[Partitions, Numbers]] = []
+        orders: list[Numbers] = []
+        for some, tape, side in every:
+            kept = some.where(plain[some.message])
+            topics = self._texts.numbers(tape, kept.topic, side)
+            order = np.lexsort((kept.number, topics, kept.message))
+            ordered.append((kept.where(order), topics[order]))
+            orders.append(order)
+        (asked, topics), (left, left_topics), (right, right_topics) = ordered
+        other = (topics != left_topics) | (topics != right_topics)
+        other |= (asked.number != left.number) | (asked.number != right.number)
+        other[1:] |= (
+            (asked.message[1:] == asked.message[:-1])
+            & (topics[1:] == topics[:-1])
+            & (asked.number[1:] == asked.number[:-1])
+        )
+        plain[asked.message[other]] = False
+        in_order = np.argsort(orders[0])
+        rows = in_order[plain[asked.message[in_order]]]
+        asked, left, right = (some.where(rows) for some in (asked, left, right))
+        found: dict[int, list[Produced]] = {at: [] for at in np.flatnonzero(plain).tolist()}
+        content = self._correspondence.reader.content(
+            asked_tape.heap, asked.positions["records"], np.maximum(asked.lengths["records"], 0), digested=False
+        )
+        first = np.searchsorted(content.field, np.arange(len(rows) + 1))
+        records = np.diff(first)
+        producers = np.full(len(rows), -1, np.int64)
+        producers[records > 0] = content.producer_id[first[:-1][records > 0]]
+        transactional = np.bincount(content.field, content.transactional, len(rows)) > 0
+        columns = (
+            asked.message, topics[rows], asked.number, left.values["baseOffset"], right.values["baseOffset"], records,
+            transactional, producers, left.values["logAppendTimeMs"], right.values["logAppendTimeMs"],
+        )  # fmt: skip
+        rows_of = zip(*(column.tolist() for column in columns), strict=True)
+        for at, topic, number, there, here, count, in_transaction, producer, before, after in rows_of:
+            name = self._texts.names[topic]
+            times = before, after
+            found[at].append(Produced(name, number, there, here, count, in_transaction, producer, times))
+        return found
+
+    # --- Fetch
+
+    def _fetched(self) -> dict[int, Fetched]:
+        """By exchange of the block, the plain ones: answered at once, and nothing aborted in it."""
+        block, key = self._block, names.FETCH
+        wanted = self._answered & ~block.retried & (block.api_key == key)
+        if not wanted.any():
+            return {}
+        tapes = [(_asked(block, part, wanted), _said(block, part, wanted)) for part in (block.left, block.right)]
+        aborted = program.load().field_id(key, RESPONSE, "responses.partitions.abortedTransactions")
+        plain = wanted.copy()
+        for asked, said in tapes:
+            plain &= asked.decoded & said.decoded
+            plain[said.message[(said.field == aborted) & (said.value > 0)]] = False
+        found = {at: Fetched(set(), []) for at in np.flatnonzero(plain).tolist()}
+        asked = tapes[0][0]
+        for where in lists_of(key):
+            rows = np.flatnonzero(np.isin(asked.field, topic_fields(key, REQUEST, where)) & plain[asked.message])
+            numbers = self._texts.numbers(asked, rows, 0).tolist()
+            for at, number in zip(asked.message[rows].tolist(), numbers, strict=True):
+                found[at].topics.add(self._texts.names[number])
+        for side, (asked, said) in enumerate(tapes):
+            for at, read in self._read(asked, said, side, plain):
+                found[at].reads.append(read)
+        return found
+
+    def _read(self, asked: Tape, said: Tape, side: int, plain: Flags) -> Iterator[tuple[int, Read]]:
+        """What one side's answers hold of each partition with records, with its exchange."""
+        key = names.FETCH
+        wanted = partitions_of(asked, key, REQUEST, lists_of(key)[0], {"fetchOffset": 0})
+        given = partitions_of(said, key, RESPONSE, RESPONSE_LISTS[key], {"records": 0})
+        given = given.where(plain[given.message] & (given.lengths["records"] > 0))
+        wanted = wanted.where(np.isin(wanted.message, given.message))
+        names_of = self._texts.names
+        columns = wanted.message, self._texts.numbers(asked, wanted.topic, side), wanted.number
+        starts = dict(
+            zip(
+                zip(*(each.tolist() for each in columns), strict=True),
+                wanted.values["fetchOffset"].tolist(),
+                strict=True,
+            )
+        )
+        columns = given.message, self._texts.numbers(said, given.topic, side), given.number
+        where = list(zip(*(each.tolist() for each in columns), strict=True))
+        content = self._correspondence.reader.content(said.heap, given.positions["records"], given.lengths["records"])
+        shown = content.control == NULL
+        if not side:
+            # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
+            begin = np.array([starts.get(each, 0) for each in where], np.int64)
+            shown &= content.offset >= begin[content.field]
+        bounds = np.searchsorted(content.field, np.arange(len(where) + 1)).tolist()
+        kept = np.concatenate(([0], np.cumsum(shown)))[bounds].tolist()
+        offsets, forms = content.offset[shown].tobytes(), content.form[shown].tobytes()
+        digests = b"".join(itertools.compress(content.digests, shown.tolist()))
+        for number, (at, topic, index) in enumerate(where):
+            low, high = kept[number], kept[number + 1]
+            span = None
+            if bounds[number + 1] > bounds[number]:
+                begun = starts.get(where[number], int(content.offset[bounds[number]]))
+                span = begun, int(content.offset[bounds[number + 1] - 1])
+            yield at, Read(
+                side, names_of[topic], index, offsets[low * 8 : high * 8], digests[low * DIGEST : high * DIGEST],
+                forms[low:high], span,
+            )  # fmt: skip
+
+
+def _asked(block: Block, part: Part, wanted: Flags) -> Tape:
+    return tape_of(part.heap, part.asked_at, part.asked_end, block.api_key, part.version, REQUEST, wanted)
+
+
+def _said(block: Block, part: Part, wanted: Flags) -> Tape:
+    return tape_of(part.heap, part.answer_at, part.answer_end, block.api_key, part.version, RESPONSE, wanted)
