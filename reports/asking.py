@@ -1,4 +1,4 @@
-"""What an engine is to those who ask: a protocol, how to end what is being asked, and the column that is not there.
+"""What an engine is to those who ask: a protocol, how to end what is being asked, and what it says instead of answers.
 
 Both engines and whoever asks them meet here; `engines.py` chooses one.
 """
@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class Untaken(Exception):
+    """Why the embedded engine does not take a query."""
 
 
 class UnknownColumn(Exception):
@@ -28,8 +32,9 @@ class Engine(Protocol):
     def at_once(self) -> int:
         """How many questions are worth asking at once."""
 
-    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
-        """The answer, and whether there are more than `rows`. Raises WrongQuery."""
+    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
+        """The answer, and whether there are more than `rows`. `ours`: kwire asks, and will ask the same again. Raises
+        WrongQuery."""
 
     def own(self) -> list[str]:
         """Views that queries made."""

@@ -75,6 +75,7 @@ def views() -> tuple[View, ...]:
     return tuple(ordered)
 
 
+@functools.lru_cache(1024)
 def needed(query: str) -> frozenset[str] | None:
     """Names among which are all tables and views that a query reads, and that those views read: to register these alone
     takes a fraction of the time. None where the text does not say: lists of what there is, names that are put together

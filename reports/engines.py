@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from captures.problems import Problem
 from reports import relations
-from reports.asking import Engine, UnknownColumn
+from reports.asking import Engine, UnknownColumn, Untaken
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ def opened(
 
 def check_columns(query: str) -> None:
     """Raises WrongQuery where a query names a column that its tables and views do not have."""
-    from reports.embedded import engine, translation
+    from reports.embedded import engine
     from reports.wrong import unknown_column
 
     with engine.opened([]) as empty:
@@ -80,7 +80,7 @@ def check_columns(query: str) -> None:
             empty.check(query)
         except UnknownColumn as failure:
             raise unknown_column(query, failure.name, failure.near) from None
-        except translation.Untaken:
+        except Untaken:
             return
 
 
@@ -118,16 +118,16 @@ class _Both:
         self.at_once: int = embedded.at_once
         self._own = False
 
-    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """See `Engine`. Once a statement that is no query has gone to Spark, what follows may depend on it."""
-        from reports.embedded.translation import Untaken
         from reports.wrong import check, unknown_column
 
         if self._own:
             return self._spark.started().ask(query, rows)
-        check(query)
+        if not ours:
+            check(query)
         try:
-            table, more = self._embedded.ask(query, rows)
+            table, more = self._embedded.ask(query, rows, ours)
             return table, more
         except UnknownColumn as failure:
             raise unknown_column(query, failure.name, failure.near) from None

@@ -100,11 +100,12 @@ def _translator() -> bool:
 def _check_select(query: str) -> None:
     from sqlglot import errors
 
+    from reports.asking import Untaken
     from reports.embedded import translation
 
     try:
         tree = translation.parsed(query)
-    except translation.Untaken:
+    except Untaken:
         return
     except errors.ParseError as failure:
         if re.search(r"\|>|\b(TRANSFORM|PIVOT|MATCH_RECOGNIZE|TABLESAMPLE|CLUSTER|DISTRIBUTE)\b", query, re.IGNORECASE):

@@ -29,9 +29,9 @@ import pyarrow as pa
 from analyzer import dataset as datasets
 from analyzer import tables
 from reports import catalog, relations
-from reports.asking import UnknownColumn, cancel
-from reports.embedded import functions, translation
-from reports.embedded.translation import Untaken
+from reports.asking import UnknownColumn, Untaken, cancel
+from reports.embedded import functions
+from reports.embedded.prepared import Prepared
 
 MEMORY = 2 << 30
 """What DuckDB may hold. A report shares this machine with what it reports on."""
@@ -68,6 +68,7 @@ class Embedded:
         self._making = threading.Lock()
         functions.install(self._connection, relations.bucketed(self._opened))
         self._names = frozenset(relations.names())
+        self._prepared = Prepared(self._names)
         self._made: set[str] = set()
         self._rows = relations.besides(self._opened)
 
@@ -76,6 +77,7 @@ class Embedded:
         return []
 
     def close(self) -> None:
+        self._prepared.keep()
         for cursor in reversed(self._cursors):
             cursor.close()
 
@@ -84,9 +86,9 @@ class Embedded:
         for cursor in tuple(self._cursors):
             cursor.interrupt()
 
-    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises Untaken, UnknownColumn."""
-        text = translation.translated(query, self._names, None if rows is None else rows + 1)
+        text = self._translated(query, None if rows is None else rows + 1, ours)
         try:
             self._need(catalog.needed(query))
             table = _plain(self._run(text))
@@ -99,6 +101,14 @@ class Embedded:
         if rows is None:
             return table, False
         return table.slice(0, rows), len(table) > rows
+
+    def _translated(self, query: str, rows: int | None, ours: bool) -> str:
+        """The query for DuckDB. What people ask is not kept."""
+        if ours:
+            return self._prepared.translated(query, rows)
+        from reports.embedded import translation  # with what understands SQL: loaded where it is needed
+
+        return translation.translated(query, self._names, rows)
 
     def _run(self, text: str) -> pa.Table:
         """DuckDB hears no Ctrl-C in the main thread: there the question is asked in another."""
@@ -123,7 +133,7 @@ class Embedded:
 
     def check(self, query: str) -> None:
         """Bind a query, and read nothing. Raises Untaken, UnknownColumn."""
-        text = translation.translated(query, self._names)
+        text = self._translated(query, None, False)
         try:
             self._need(catalog.needed(query))
             self._connection.execute(f"EXPLAIN {text}")
@@ -146,7 +156,7 @@ class Embedded:
             self._literal(name)
         else:
             kind = "TABLE" if name in relations.KEPT and self._opened else "VIEW"
-            self._connection.execute(f"CREATE {kind} {name} AS {translation.of_view(name)}")
+            self._connection.execute(f"CREATE {kind} {name} AS {self._prepared.view(name)}")
         self._made.add(name)
 
     def _table(self, name: str) -> str:

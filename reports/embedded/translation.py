@@ -14,7 +14,6 @@ Rules
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import re
@@ -26,13 +25,10 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import TokenType
 
+from reports.asking import Untaken
 from reports.embedded import quantiles
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
-
-
-class Untaken(Exception):
-    """Why the embedded engine does not take a query."""
 
 
 _SPARK = Spark()
@@ -466,14 +462,6 @@ _REWRITTEN: dict[type, Callable[[Any], Any]] = {
     exp.Length: _narrow, exp.Window: _window,
     exp.Floor: _one("kwire_floor"), exp.Ceil: _one("kwire_ceil"),
 }  # fmt: skip
-
-
-@functools.cache
-def of_view(name: str) -> str:
-    """A view's query for DuckDB. Raises Untaken."""
-    from reports import catalog, relations
-
-    return translated(catalog.view(name).sql, frozenset(relations.names()))
 
 
 def read_by(tree: Any) -> list[tuple[str, int | None]]:

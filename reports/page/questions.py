@@ -85,7 +85,7 @@ def ask(engine: Engine, questions: Sequence[Question]) -> dict[str, Answer]:
 
 
 def _ask(engine: Engine, question: Question) -> Answer:
-    table, more = engine.ask(question.sql, question.rows)
+    table, more = engine.ask(question.sql, question.rows, ours=True)
     rows = tuple(zip(*(column.to_pylist() for column in table.columns)))
     return Answer(question, rows, more)
 

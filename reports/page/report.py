@@ -65,7 +65,7 @@ CONF = {
 
 def _span(engine: Engine) -> Span | None:
     """From the first exchange to the last; None: there is none."""
-    table, _ = engine.ask(_SPAN, 1)
+    table, _ = engine.ask(_SPAN, 1, ours=True)
     begin, end = (column[0].as_py() for column in table.columns)
     if begin is None:
         return None

@@ -37,7 +37,7 @@ class Spark:
         with self._told():
             relations.register(self._spark, paths, only)
 
-    def ask(self, query: str, rows: int | None = None) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
         with self._told():
             frame = self._spark.sql(query)

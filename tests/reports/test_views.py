@@ -13,8 +13,8 @@ import reports
 from analyzer import tables
 from analyzer.dataset import DatasetError
 from reports import catalog, relations
+from reports.asking import Untaken
 from reports.embedded import engine
-from reports.embedded.translation import Untaken
 from reports.page import sections
 from tests.reports.agreement import difference
 from tests.reports.forging import Forged, at

@@ -1,0 +1,116 @@
+"""Kwire's own questions in DuckDB's words, kept from one run to the next.
+
+In: the text of a view, or of a question of a report. Out: the same for DuckDB, or `Untaken`. To load what understands
+SQL, and to rewrite a hundred texts that are always the same, takes longer than to ask a small dataset all of them.
+
+Rules
+- Kept is what kwire itself asks, never what people ask: that may name what is nobody else's business.
+- A report's own numbers (when its captures begin, how long an interval is) are taken out before and put back behind:
+  the translation does not depend on them, which it says by having each of them.
+- What is kept goes by the sources of the translation and by sqlglot's release; without either nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import re
+import struct
+import threading
+from collections.abc import Container
+from pathlib import Path
+
+from captures.cache import cache_root, content_of, opened, packed, replace, sealed, unpacked
+from reports import catalog
+
+_SOURCES = ("prepared.py", "translation.py", "quantiles.py")
+
+_NUMBER = re.compile(r"(?<![\w.'\"])\d{4,18}(?![\w.'\"])")
+"""Intervals have a millisecond or more, times far more digits."""
+
+_MARK = "77{:02d}3141592653"
+"""Stands for a number: no text of kwire's has one like it."""
+
+_MOST = 2000
+"""Texts that are kept: twenty times those that there are, for a release may bring others."""
+
+
+class Prepared:
+    """Translations, found where they were made before. For several threads."""
+
+    def __init__(self, relations: Container[str]) -> None:
+        """`relations`: the names of tables and views that there are."""
+        self._relations = relations
+        self._path = _path()
+        self._known = _read(self._path)
+        self._found = len(self._known)
+        self._working = threading.Lock()
+
+    def view(self, name: str) -> str:
+        """A view's query. Raises Untaken."""
+        text = catalog.view(name).sql
+        return self._kept(text, text, None)
+
+    def translated(self, text: str, rows: int | None = None) -> str:
+        """See `translation.translated`. Raises Untaken."""
+        plain, numbers = _taken_out(text)
+        found = self._kept(plain if rows is None else f"{plain}\n-- {rows}", plain, rows)
+        if not all(mark in found for mark in numbers):  # it was reckoned with
+            return self._kept(f"{text}\n-- {rows}", text, rows)
+        for mark, number in numbers.items():
+            found = found.replace(mark, number)
+        return found
+
+    def _kept(self, key: str, text: str, rows: int | None) -> str:
+        with self._working:
+            found = self._known.get(key)
+            if found is None:
+                from reports.embedded import translation
+
+                found = self._known[key] = translation.translated(text, self._relations, rows)
+        return found
+
+    def keep(self) -> None:
+        """Write down what is new."""
+        with self._working:
+            if self._path is not None and self._found < len(self._known) <= _MOST:
+                replace(self._path, sealed(packed(self._known)))
+                self._found = len(self._known)
+
+
+def _taken_out(text: str) -> tuple[str, dict[str, str]]:
+    """The text with marks for its numbers, and the numbers by mark."""
+    numbers: dict[str, str] = {}
+
+    def marked(found: re.Match[str]) -> str:
+        mark = _MARK.format(len(numbers))
+        numbers[mark] = found[0]
+        return mark
+
+    return _NUMBER.sub(marked, text), numbers
+
+
+def _path() -> Path | None:
+    """Where translations are kept; None: what made them cannot be told."""
+    parser = importlib.util.find_spec("sqlglot")
+    if parser is None or parser.origin is None:
+        return None
+    digest = hashlib.sha256()
+    try:
+        digest.update(Path(parser.origin).with_name("_version.py").read_bytes())
+        for name in _SOURCES:
+            digest.update(Path(__file__).with_name(name).read_bytes())
+    except OSError:
+        return None
+    return cache_root() / "data" / f"sql.{digest.hexdigest()[:16]}"
+
+
+def _read(path: Path | None) -> dict[str, str]:
+    """What is kept there; whatever is wrong with it, it can be made again."""
+    if path is not None:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
+            found = unpacked(opened(content_of(path)))
+            if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()):
+                return found
+    return {}
