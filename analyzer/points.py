@@ -289,10 +289,24 @@ class NamesAhead:
             row["topics"] = list(dict.fromkeys(map(self.look_up, row["topics"])))
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a capture point where another one begins that goes on with it: names, API versions that
+    connections were offered, fetch sessions, messages and record sets whose exchange has not ended."""
+
+    topics: TopicIds
+    brokers: Brokers
+    offers: Offers
+    latency: Latency
+    hearing: hearing.Hearing
+    messages: Messages
+    opened: OpenedRecords
+
+
 class PointTables:
     """The windows of one capture point as tables: `take` one, then `tables` has what it alone gives, and `flush` the
     rows of all that wait. `waiting`: those that are in no table yet, `rows` of them. `look_up` gives the name for a
-    topic's id; without it, names are known as far as messages have said them."""
+    topic's id; without it, names are known as far as messages have said them. `before`: this one goes on there."""
 
     def __init__(
         self,
@@ -301,27 +315,45 @@ class PointTables:
         threads: int = 1,
         topics: TopicIds | None = None,
         look_up: Callable[[str], str] | None = None,
+        before: Known | None = None,
     ) -> None:
         self.names = names
-        self.topics = topics or TopicIds()
+        self.topics = topics or (TopicIds() if before is None else before.topics.onward(names.capture))
         self.summary = Summary()
         self.waiting: list[Exchanges] = []
         self.rows = 0
         self._seen = self._matched = 0
         self._look_up = look_up or self.topics.name
         self._choice = choice
-        self._messages = Messages(keep_secrets=choice.keep_secrets)
-        self._hearing = hearing.Hearing()
-        self.latency = Latency()
+        self._messages = Messages(keep_secrets=choice.keep_secrets) if before is None else before.messages
+        self._hearing = hearing.Hearing() if before is None else before.hearing
+        self.latency = Latency() if before is None else before.latency
         self.listeners: tuple[Listener, ...] = _listeners() if choice.means else ()
         self._taken: Exchanges | None = None
         self._ended = EndedConnections()
-        leaders, brokers, offers = Leaders(self.topics), Brokers(), Offers()
+        brokers = Brokers() if before is None else before.brokers.onward(names.capture)
+        offers = Offers() if before is None else before.offers.onward(names.capture)
+        leaders = Leaders(self.topics)
         self._zookeeper = Requests()
         # names first
         self._learners: tuple[Watcher, ...] = (self.topics, leaders, brokers, offers, self._ended, self._zookeeper)
         self._small: tuple[Watcher, ...] = (self._ended, leaders, brokers, self.topics, offers)  # as tables stand
-        self._opened = OpenedRecords(choice.records, threads, choice.limits, self._look_up, choice.everything)
+        self._opened = (
+            OpenedRecords(choice.records, threads, choice.limits, self._look_up, choice.everything)
+            if before is None
+            else before.opened.onward(self._look_up)
+        )
+
+    def known(self) -> Known:
+        """All windows so far were taken, and another capture point goes on: what it is to know. The latencies are this
+        one's own, so whoever `finish`es it gives it a copy (`latency`) before."""
+        _, brokers, offers = (self._learners[i] for i in (1, 2, 3))
+        assert isinstance(brokers, Brokers)
+        assert isinstance(offers, Offers)
+        return Known(
+            self.topics.onward(""), brokers.onward(""), offers.onward(""), self.latency, self._hearing, self._messages,
+            self._opened,
+        )  # fmt: skip
 
     def take(self, window: Window) -> None:
         """One window."""

@@ -3,8 +3,9 @@
 In: parsed options. Out: a dataset, and its summary, as of a capture; the capture point is named like the interface.
 Rules: the thread that captures never waits for us: what it cannot hand over is dropped and counted;
 Ctrl-C ends the capture, and what was captured becomes the dataset. With a length for each, stretches of the capture
-become datasets of their own (or capture points of one, `--append`), each whole as soon as the next begins: all that was
-learned is begun anew with each, so memory is bounded by one stretch.
+become datasets of their own (or capture points of one, `--append`), each whole as soon as the next begins. What crosses
+a border is in one of them (`onward`); rows and what they mean are begun anew with each, so memory is bounded by one
+stretch.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from analyzer.failure import Failure
 from analyzer.live.ending import ended_by
 from analyzer.live.listening import begun, say, warm_up
 from analyzer.live.listening import reading as live_reading
+from analyzer.live.onward import Onward
 from analyzer.live.stretches import Stretches
 from analyzer.locks import unread
 from analyzer.points import Choice
@@ -96,19 +98,13 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before
         stretches = Stretches(belt, options.rotate_bytes, options.rotate_seconds)
-        first = True
-        while first or (rotates and stretches.more()):
-            place = _place(options, tap.interface, row, rotates)
-            stream = stretches.next()
+        if not rotates:
             result = reading.decode(
-                CapturePoint(place.name, ("-",)), place.out, how, choice, append=place.append, wait=options.wait,
-                stdin=stream,
+                CapturePoint(tap.interface, ("-",)), options.out, how, choice, append=options.append, wait=options.wait,
+                stdin=stretches.next(),
             )  # fmt: skip
-            if rotates:
-                _tell(place, result, options.json)
-            if row is not None:
-                row.tidy()
-            first = False
+        else:
+            _stretches(options, tap.interface, row, stretches, Onward(stretches, how, choice))
     if tap.problem:
         say(f"note: {tap.interface}: the capture ended: {tap.problem}")
     if not rotates:
@@ -117,13 +113,29 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
     return 0
 
 
-def _place(options: argparse.Namespace, interface: str, row: Row | None, rotates: bool) -> _Place:
+def _stretches(
+    options: argparse.Namespace, interface: str, row: Row | None, stretches: Stretches, onward: Onward
+) -> None:
+    """One after the other, and what is open in the end."""
+    more = True
+    while more:
+        stretches.next()
+        place = _place(options, interface, row)
+        _tell(place, onward.stretch(place.name, place.out, place.append, options.wait), options.json)
+        if row is not None:
+            row.tidy()
+        more = stretches.more()
+    place = _place(options, interface, row)
+    last = onward.rest(place.name, place.out, place.append, options.wait)
+    if last is not None:
+        _tell(place, last, options.json)
+
+
+def _place(options: argparse.Namespace, interface: str, row: Row | None) -> _Place:
     now = time.time()
     if row is not None:
         out = row.next(now)
         return _Place(out, False, os.path.basename(out))
-    if not rotates:
-        return _Place(options.out, options.append, interface)
     when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}"
     return _Place(options.out, True, f"{interface}-{when}")
 

@@ -1,9 +1,10 @@
-"""A belt as several streams, one after the other: what is decoded is begun anew with each, so that nothing grows for
+"""A belt as several streams, one after the other: what is written is begun anew with each, so that nothing grows for
 days.
 
-In: a belt. Out: `Stretch`es, each of them the bytes of a pcap file of its own, for `captures.packets.Reader`. Rules: a
-stretch that has its length ends where a chunk ends, so no packet is lost between two; one that is ended from outside
-(`Stretches.next`) leaves out what it had begun of a chunk. For one thread at a time.
+In: a belt. Out: `Stretch`es, each of them the bytes of a pcap file of its own, for `captures.packets.Reader`; and
+`Stretches`, which is the one that is going on. Rules: a stretch that has its length ends where a chunk ends, so no
+packet is lost between two; one that is ended from outside (`Stretches.next`) leaves out what it had begun of a chunk.
+For one thread at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _LOOK_SECONDS: Final = 0.5
 
 
 class Stretches:
-    """See above. A stretch is over after `most_bytes` or `seconds`, where it has any packet."""
+    """See above. A stretch is over after `most_bytes` or `seconds`, where it has any packet. Read itself, it is the
+    stretch that was begun last."""
 
     def __init__(self, belt: Belt, most_bytes: int | None = None, seconds: float | None = None) -> None:
         self._belt, self._most, self._seconds = belt, most_bytes, seconds
@@ -30,6 +32,27 @@ class Stretches:
             self._last.over = True
         self._last = Stretch(self._belt, self._most, self._seconds)
         return cast(BinaryIO, self._last)
+
+    @property
+    def over(self) -> bool:
+        """Nothing follows the one that was begun last, as far as is known now."""
+        return self._belt.over
+
+    def readinto1(self, into: memoryview) -> int:
+        """See `Stretch`."""
+        assert self._last is not None
+        return self._last.readinto1(into)
+
+    def waits(self, seconds: float) -> bool:
+        """See `Stretch`."""
+        assert self._last is not None
+        return self._last.waits(seconds)
+
+    @property
+    def dropped(self) -> int:
+        """See `Stretch`."""
+        assert self._last is not None
+        return self._last.dropped
 
     def more(self) -> bool:
         """Whether anything follows: waits until that is known."""

@@ -6,7 +6,7 @@ that said so; names by topic id. Pure but for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from analyzer import tables
 from analyzer.bulk import state as s
-from analyzer.bulk.rows import Names, Window, end_point
+from analyzer.bulk.rows import Names, Window
 from analyzer.bulk.zookeeper import ZooKeeper
 from analyzer.meaning.zookeeper import Led, broker_of, leader_of
 
@@ -59,6 +59,11 @@ class TopicIds:
         self._rows += other._rows
         self.names.update(other.names)
 
+    def onward(self, capture: str) -> TopicIds:
+        """For another capture point, which begins where this one ends: it has what is known."""
+        rows = [{"capture": capture, "topic_id": id_, "topic": topic} for id_, topic in sorted(self._pairs)]
+        return TopicIds(self.names.copy(), self._pairs.copy(), rows)
+
     def name(self, topic: str) -> str:
         """The name for a topic id, where a message so far says it; else what was given."""
         return self.names.get(topic, topic)
@@ -90,8 +95,12 @@ class Brokers:
         for node in told:
             if node not in self._seen:
                 self._seen.add(node)
-                row = dict(zip(("node_id", "host", "port", "rack"), node, strict=True))
-                self._rows.append({"capture": window.names.capture, **row})
+                self._rows.append(_broker(window.names.capture, node))
+
+    def onward(self, capture: str) -> Brokers:
+        """For another capture point, which begins where this one ends: it has what is known."""
+        known = sorted(self._seen, key=lambda node: (*node[:3], node[3] or ""))
+        return Brokers(self._seen.copy(), [_broker(capture, node) for node in known])
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         yield _table("brokers", self._rows)
@@ -100,6 +109,10 @@ class Brokers:
     def join(self, other: Brokers) -> None:
         self._seen |= other._seen
         self._rows += other._rows
+
+
+def _broker(capture: str, node: tuple[int, str, int, str | None]) -> dict[str, Any]:
+    return {"capture": capture, **dict(zip(("node_id", "host", "port", "rack"), node, strict=True))}
 
 
 @dataclass(slots=True)
@@ -119,19 +132,14 @@ class Offers:
                 continue
             if len(offered) < MAX_OFFERS:
                 offered.add((api_key, lowest, highest))
-            _, _, broker_ip, broker_port = names.ends[number]
-            self._rows.append(
-                {
-                    "capture": names.capture,
-                    "connection": connection,
-                    "broker": end_point(names.strings[broker_ip], broker_port),
-                    "api_key": api_key,
-                    "min": lowest,
-                    "max": highest,
-                }
-            )
+            self._rows.append(_offer(names.capture, connection, offer))
         for number in window.connections.number.tolist():
             self._offered.pop(names.connections[number], None)
+
+    def onward(self, capture: str) -> Offers:
+        """For another capture point, which begins where this one ends: it has what connections that are open heard."""
+        rows = [_offer(capture, name, offer) for name, offers in self._offered.items() for offer in sorted(offers)]
+        return Offers({name: offers.copy() for name, offers in self._offered.items()}, rows)
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         yield _table("api_versions", self._rows)
@@ -141,6 +149,13 @@ class Offers:
         for connection, offers in other._offered.items():
             self._offered.setdefault(connection, set()).update(offers)
         self._rows += other._rows
+
+
+def _offer(capture: str, connection: str, offer: Sequence[int]) -> dict[str, Any]:
+    """`connection`: its name, of which the broker is a part."""
+    broker = connection.partition("-")[2].rpartition("#")[0]
+    said = dict(zip(("api_key", "min", "max"), offer, strict=True))
+    return {"capture": capture, "connection": connection, "broker": broker, **said}
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ table, rows), in row groups of good size.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -107,6 +108,16 @@ class OpenedRecords:
         for one in taken:
             for name, table in self._made.take(*one):
                 yield from self._groups.put(name, table)
+
+    def onward(self, topic_name: Callable[[str], str]) -> OpenedRecords:
+        """For another capture point, which begins where this one ends: sets that wait are known to it, what was found
+        in others is not. This one must not be used any more, but for what it found."""
+        after = copy.copy(self)
+        after._topic_name = topic_name
+        after._made = copy.copy(self._made)
+        after._made.counts = RecordCounts()
+        after._groups = RowGroups()
+        return after
 
     def join(self, other: OpenedRecords) -> None:
         """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have

@@ -1,6 +1,6 @@
 """`kwire analyze -i`: the same rows as of a recording of the same traffic; ended as a recording is.
 
-(proves: analyzer/live/analyzing.py, analyzer/live/stretches.py, analyzer/live/listening.py)
+(proves: analyzer/live/analyzing.py, analyzer/live/onward.py, analyzer/live/stretches.py, analyzer/live/listening.py)
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import contextlib
 import io
 import json
 import signal
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -104,22 +106,103 @@ def pieces() -> list[list[Record]]:
     return found
 
 
-def test_a_row_of_datasets_has_what_recordings_of_the_same_stretches_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    analysed(ScriptedTap(chunks_of(RECORDS, 20), Counts(0, None)), "-o", tmp_path / "row")
-    made = sorted((tmp_path / "row").iterdir())
-    assert [path.name[:14] for path in made] == [f"script0-{i:05d}-" for i in range(1, len(pieces()) + 1)]
-    assert len(made) == 4
-    for path, records in zip(made, pieces(), strict=True):
-        live = analyzer.open_dataset(path)
-        (tmp_path / "a.pcap").write_bytes(pcap(records, nanoseconds=True))
-        of_file = analyzer.analyze(tmp_path / "a.pcap")
-        for name in sorted(set(of_file.tables) - {"findings"}):
-            assert rows(getattr(live, name).to_table()) == rows(of_file.tables[name]), name
+BY_STRETCH = {"connections", "topic_ids", "brokers", "api_versions", "leaders", "findings", *tables.MEANING}
+"""Tables that each stretch has of its own."""
+
+
+def recorded(folder: Path) -> analyzer.dataset.Dataset:
+    """The same stretches as files of one capture, read in one pass."""
+    names = []
+    for i, records in enumerate(pieces()):
+        names.append(folder / f"a{i}.pcap")
+        names[-1].write_bytes(pcap(records, nanoseconds=True))
+    return analyzer.analyze(names, rotated=True, records="full", keep_bytes=True)
+
+
+def stretches_of(out: Path) -> list[analyzer.dataset.StoredDataset]:
+    found = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
+    assert len(found) == len(pieces()) == 4
+    return found
+
+
+def test_a_row_of_datasets_has_every_exchange_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All rows of one pass, in its order, though connections and exchanges go on from one stretch to the next."""
+    out, folder = tmp_path / "row", tmp_path / "files"
+    folder.mkdir()
+    analysed(ScriptedTap(chunks_of(RECORDS, 20), Counts(0, None)), "-o", out, "--records", "full", "--keep-bytes")
+    made, expected = stretches_of(out), recorded(folder)
+    assert [data.path.name[:14] for data in made] == [f"script0-{i:05d}-" for i in range(1, 5)]
+    for name in sorted(set(expected.tables) - BY_STRETCH):
+        found = [row for data in made for row in rows(getattr(data, name).to_table())]
+        assert found == rows(expected.tables[name]), name
+    assert len(expected.exchanges) == 188
+    assert max(len(data.connections.to_table()) for data in made) > 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == [path.name for path in made]
+    assert [line.partition(":")[0] for line in lines] == [data.path.name for data in made]
     assert sum(int(line.split()[1]) for line in lines) == len(RECORDS)
+
+
+def test_what_stretches_count_adds_up(tmp_path: Path) -> None:
+    """Packets and bytes of connections, and where they went: of each stretch its own."""
+    out, folder = tmp_path / "row", tmp_path / "files"
+    folder.mkdir()
+    analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out)
+    made, expected = stretches_of(out), recorded(folder)
+    total: Counter[str] = Counter()
+    for data in made:
+        classes = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")
+        assert data.coverage["payload_bytes"] == sum(data.coverage[name] for name in classes) > 0
+        total.update({name: value for name, value in data.coverage.items() if isinstance(value, int)})
+    assert total["payload_bytes"] == expected.coverage["payload_bytes"]
+    assert total["decoded_bytes"] + total["incomplete_bytes"] == sum(
+        expected.coverage[name] for name in ("decoded_bytes", "incomplete_bytes")
+    )
+    counted = ("client_packets", "broker_packets", "client_bytes", "broker_bytes", "requests", "errors")
+    sums: dict[str, Counter[str]] = {}
+    for data in made:
+        for row in data.connections.to_table().to_pylist():
+            sums.setdefault(row["connection"], Counter()).update({name: row[name] for name in counted})
+            assert all(row[name] >= 0 for name in counted)
+    assert sums == {
+        row["connection"]: Counter({name: row[name] for name in counted}) for row in expected.connections.to_pylist()
+    }
+
+
+def test_names_and_offers_of_earlier_stretches_are_known(tmp_path: Path) -> None:
+    """Each stretch says what it needs to be read alone."""
+    out, folder = tmp_path / "row", tmp_path / "files"
+    folder.mkdir()
+    analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out)
+    made, expected = stretches_of(out), recorded(folder)
+    for name in ("topic_ids", "brokers"):
+        kept = [set(map(str, rows(getattr(data, name).to_table()))) for data in made]
+        assert all(earlier <= later for earlier, later in pairwise(kept))
+        assert kept[-1] == set(map(str, rows(expected.tables[name])))
+    clients = {row["connection"]: row["client_id"] for row in expected.connections.to_pylist()}
+    for data in made:
+        named = {row["connection"] for row in data.connections.to_table().to_pylist()}
+        assert {row["connection"] for row in data.exchanges.to_table(["connection"]).to_pylist()} <= named
+        for row in data.connections.to_table().to_pylist():
+            assert row["client_id"] == clients[row["connection"]]
+
+
+def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture ends after the end of a stretch: what was in flight there is a stretch without packets."""
+    out = tmp_path / "row"
+    over = iter([False])
+    monkeypatch.setattr(Stretches, "over", property(lambda self: next(over, True)))
+    records = RECORDS[:100]
+    analysed(ScriptedTap(chunks_of(records, 100)), "-o", out)
+    (tmp_path / "a.pcap").write_bytes(pcap(records, nanoseconds=True))
+    expected = analyzer.analyze(tmp_path / "a.pcap")
+    made = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
+    assert len(made) == 2
+    found = [row for data in made for row in rows(data.exchanges.to_table())]
+    assert found == rows(expected.exchanges)
+    assert [row["response_end"] for row in rows(made[1].exchanges.to_table())] == [None] * (len(found) - len(
+        rows(made[0].exchanges.to_table())
+    ))  # fmt: skip
+    assert made[1].captures[0]["packets"]["packets"] == 0
 
 
 def test_a_row_keeps_the_last_and_what_somebody_reads(tmp_path: Path) -> None:
