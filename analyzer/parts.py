@@ -39,7 +39,7 @@ RANGED = frozenset(
 """Columns by whose range a query may pass over row groups, besides times."""
 LIKE = frozenset(
     (
-        "acks", "base_sequence", "codec", "delivery_count", "diverging_offset", "generation", "group_id",
+        "acks", "base_sequence", "broker_us", "codec", "delivery_count", "diverging_offset", "generation", "group_id",
         "high_watermark", "hold_us", "lag", "last_stable_offset", "leader_epoch", "magic", "max_wait_ms", "member_id",
         "min_bytes", "muted_us", "network_us", "producer_epoch", "producer_id", "queue_us", "reason", "record_bytes",
         "record_count", "request_state", "status", "throttle_us", "topic_id",

@@ -343,6 +343,8 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     stuck_s=60,
 )  # fmt: skip
 def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
+    if seen.span[1] - seen.span[0] < at.stuck_s * SECOND:
+        return
     read = reads(seen)
     position = read.position()
     ends, followed, rebalanced = _last_ends(seen), _followed(seen), _rebalanced(seen)
@@ -472,8 +474,11 @@ def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
     transfer_s=1, rate=10_000_000,
 )  # fmt: skip
 def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows, began, sent = seen.exchanges, seen.column("response_time"), seen.column("response_bytes")
+    rows, began = seen.exchanges, seen.column("response_time")
     took = np.where((began != NULL) & (rows.answered != NULL), rows.answered - began, 0)
+    if took.max(initial=0) < at.transfer_s * SECOND:
+        return
+    sent = seen.column("response_bytes")
     slow = np.flatnonzero((took >= at.transfer_s * SECOND) & (sent * SECOND < at.rate * took) & (sent > 0))
     slow = slow[~seen.between_brokers[seen.client[slow]]]
     for mine in parted(slow, seen.client[slow], seen.broker[slow]):

@@ -40,9 +40,9 @@ def _quantile(values: np.ndarray, percent: int) -> int:
     slow_ms=500, note_ms=200, window_s=60, answers=JUDGED,
 )  # fmt: skip
 def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
-    spent = seen.column("broker_us")
-    if spent.max(initial=0) < at.note_ms * 1000:
+    if seen.most("broker_us") < at.note_ms * 1000:
         return
+    spent = seen.column("broker_us")
     rows = np.flatnonzero((spent != NULL) & (seen.exchanges.answered != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(seen.between_brokers[seen.client[rows]] & arrow.among(seen.exchanges.api[rows], HELD))]
@@ -116,9 +116,9 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     slow_ms=500, factor=10, answers=JUDGED, compared=30,
 )  # fmt: skip
 def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows, acks = seen.exchanges, seen.column("acks")
-    if seen.column("latency_us").max(initial=0) < at.slow_ms * 1000:
+    if seen.most("latency_us") < at.slow_ms * 1000:
         return
+    rows, acks = seen.exchanges, seen.column("acks")
     taken = _own(seen)
     good = (rows.error == 0) & (taken != NULL)
     every = np.flatnonzero(good & (rows.api == names.PRODUCE) & (acks == -1))
@@ -223,9 +223,9 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     share=0.5, queue_ms=100, answers=30,
 )  # fmt: skip
 def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
-    queue, latency = seen.column("queue_us"), seen.column("latency_us")
-    if queue.max(initial=0) < at.queue_ms * 1000:
+    if seen.most("queue_us") < at.queue_ms * 1000:
         return
+    queue, latency = seen.column("queue_us"), seen.column("latency_us")
     rows = np.flatnonzero((queue != NULL) & (latency != NULL))
     for mine in parted(rows, seen.client[rows], seen.broker[rows], seen.exchanges.api[rows], least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())

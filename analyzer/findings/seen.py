@@ -50,8 +50,7 @@ _TEXT_OF_EXCHANGES: Final = ("connection", "status")
 """Columns of `Exchanges`."""
 _OFTEN: Final[Mapping[str, Any]] = dict.fromkeys(
     (
-        "latency_us", "queue_us", "muted_us", "network_us", "hold_us", "broker_us", "throttle_us", "acks",
-        "max_wait_ms", "min_bytes", "response_time", "response_bytes", "generation",
+        "latency_us", "throttle_us", "acks", "max_wait_ms", "min_bytes", "response_time", "generation",
     ), np.int64,
 )  # fmt: skip
 _OFTEN_TEXT: Final = ("group_id", "member_id", "reason", "request_state")
@@ -276,6 +275,10 @@ class Seen:
     def column(self, name: str) -> np.ndarray:
         """int64[exchanges]: a column of `exchanges`, NULL where null."""
         return self.table("exchanges").numbers(name)
+
+    def most(self, name: str) -> int:
+        """The greatest value in a column of `exchanges`, NULL where there is none; mostly without reading it."""
+        return self.table("exchanges").most(name)
 
     @property
     def groups(self) -> tuple[np.ndarray, list[str]]:

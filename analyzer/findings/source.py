@@ -137,6 +137,23 @@ class Source:
                     found[name] = said.min
         return found
 
+    def most(self, table: str, group: _Group, column: str) -> int | None:
+        """The greatest value of a column of integers in a row group, as its statistics say; NULL: it has none in any
+        row. None: they do not say it."""
+        if isinstance(group.where, int) or len(group.captures) > 1:
+            return None
+        path, number = group.where
+        with readable(self.name, f"{table}/{path.name}"):
+            file, there = self._file(table, path)
+            if there.get(column, -1) < 0 or column in _times(table):
+                return None
+            said = file.metadata.row_group(number).column(there[column]).statistics
+            if said is None:
+                return None
+            if said.has_null_count and said.null_count == group.rows:
+                return NULL
+            return int(said.max) if said.has_min_max else None
+
     def piece(self, table: str, group: _Group, capture: str, columns: Sequence[str]) -> pa.Table:
         """One row group of it."""
         wanted = [*columns, *(["capture"] if len(group.captures) > 1 else ())]
@@ -205,6 +222,14 @@ class Table:
         out: np.ndarray = self.gather({column: dtype})[column]
         self._keep(key, out)
         return out
+
+    def most(self, column: str) -> int:
+        """The greatest value of a column of integers, NULL where there is none: without reading it, where its files say
+        so."""
+        said = [self._source.most(self.name, group, column) for group in self._groups]
+        if self.length <= SMALL_ROWS or _key(column, np.int64) in self._kept or None in said:
+            return int(self.numbers(column).max(initial=NULL))
+        return max((one for one in said if one is not None), default=NULL)
 
     def codes(self, column: str, known: dict[str, int] | None = None) -> tuple[np.ndarray, list[str]]:
         """A column of strings as int32[rows] (-1 where null) and the strings. `known`: numbers that some have."""

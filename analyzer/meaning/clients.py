@@ -19,10 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow, tables
+from analyzer.bulk import combining as c
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Connections
 from analyzer.bulk.rows import Names, Window
-from analyzer.meaning.combos import combinations, largest, smallest
+from analyzer.meaning.combos import combinations
 from analyzer.meaning.hearing import Heard
 from analyzer.meaning.logins import Login
 from analyzer.protocol import names as apis
@@ -60,6 +61,7 @@ class _Client:
     principals: Counter[str] = field(default_factory=Counter)
 
     def count(self, exchanges: int, errors: int, first_ns: int, last_ns: int) -> None:
+        """Exchanges, those with an error, the first and the last byte of them."""
         self.exchanges += exchanges
         self.errors += errors
         if first_ns != s.NULL:
@@ -127,37 +129,30 @@ class Clients:
     def _count(self, window: Window, heard: Sequence[Heard]) -> None:
         """Everything that columns say, and logins."""
         every, names = window.every, window.names
-        client, api = every.column("client_id"), every.column("api_key")
-        first, place = combinations(every.connection, client)
-        count = len(first)
-        asked = every.column("request_time")
-        began = np.where(asked == s.NULL, every.column("response_time"), asked)
-        ended = np.maximum(every.column("request_end"), every.column("response_end"))
-        error = every.column("error_code")
-        failed = (error != s.NULL) & (error != 0)
-        sums = (
-            np.bincount(place, minlength=count), np.bincount(place[failed], minlength=count),
-            smallest(began, place, count), largest(np.maximum(began, ended), place, count),
-        )  # fmt: skip
-        numbers = every.connection[first].tolist()
-        order = np.argsort(first).tolist()  # a connection's first client id is the first that it says
-        said = client[first].tolist()
-        for i in order:
-            self._learn(numbers[i], names.strings[said[i]] if said[i] != s.NULL else None, names)
-        trigger, rows = every.column("trigger"), [column.tolist() for column in sums]
+        found, place = c.used(every.columns, every.connection)
+        uses = found.tolist()
+        said = [names.strings[use[c.U_CLIENT]] if use[c.U_CLIENT] != s.NULL else None for use in uses]
+        for use, client in zip(
+            uses, said, strict=True
+        ):  # in order: a connection's first client id is the first it says
+            self._learn(use[c.U_CONNECTION], client, names)
+        trigger = every.column("trigger")[found[:, c.U_FIRST]].tolist()
         of: list[_Client] = []
-        for i in range(count):
-            id_ = names.strings[said[i]] if said[i] != s.NULL else None
-            of.append(self._of(numbers[i], id_, (int(trigger[first[i]]), names.born[numbers[i]])))
-            of[i].count(*(column[i] for column in rows))
-        self._uses(place, api, every.column("api_version"), of)
-        self._groups(place, every.column("group_id"), of, names)
-        self._topics(window, place, of)
-        for one in heard:
-            if one.exchange.api_key in _LOGINS:
-                name = self._open[int(every.connection[one.row])].login.take(one.exchange)
+        for use, client, packet in zip(uses, said, trigger, strict=True):
+            number = use[c.U_CONNECTION]
+            one = self._of(number, client, (packet, names.born[number]))
+            one.count(*use[c.U_EXCHANGES : c.U_COLUMNS])
+            if s.NULL not in (use[c.U_API], use[c.U_VERSION]):
+                one.used(use[c.U_API], use[c.U_VERSION], use[c.U_VERSION], use[c.U_EXCHANGES])
+            if use[c.U_GROUP] != s.NULL:
+                _add(one.groups, {names.strings[use[c.U_GROUP]]})
+            of.append(one)
+        self._topics(window, place, found[:, c.U_API], of)
+        for heard_one in heard:
+            if heard_one.exchange.api_key in _LOGINS:
+                name = self._open[int(every.connection[heard_one.row])].login.take(heard_one.exchange)
                 if name is not None:
-                    of[place[one.row]].principals[name] += 1
+                    of[place[heard_one.row]].principals[name] += 1
 
     def _learn(self, number: int, client: str | None, names: Names) -> None:
         """A connection has said something under this client id."""
@@ -198,40 +193,23 @@ class Clients:
         return found
 
     @staticmethod
-    def _uses(place: np.ndarray, api: np.ndarray, version: np.ndarray, of: list[_Client]) -> None:
-        known = np.flatnonzero((api != s.NULL) & (version != s.NULL))
-        if not len(known):
-            return
-        place, api, version = place[known], api[known], version[known]
-        first, which = combinations(place, api, version)
-        counts = np.bincount(which, minlength=len(first)).tolist()
-        columns = (column[first].tolist() for column in (place, api, version))
-        for client, key, number, exchanges in zip(*columns, counts, strict=True):
-            of[client].used(key, number, number, exchanges)
-
-    @staticmethod
-    def _groups(place: np.ndarray, group: np.ndarray, of: list[_Client], names: Names) -> None:
-        named = np.flatnonzero(group != s.NULL)
-        if not len(named):
-            return
-        first, _ = combinations(place[named], group[named])
-        for client, symbol in zip(place[named][first].tolist(), group[named][first].tolist(), strict=True):
-            _add(of[client].groups, {names.strings[symbol]})
-
-    @staticmethod
-    def _topics(window: Window, place: np.ndarray, of: list[_Client]) -> None:
+    def _topics(window: Window, place: np.ndarray, api: np.ndarray, of: list[_Client]) -> None:
+        """Topics written and read. place int64[n]: which use each exchange is of; api: of each use."""
         every, strings = window.every, window.names.strings
         parts = every.partitions
-        api = every.column("api_key")[every.owner]
+        written, read = arrow.among(api, _WRITING), arrow.among(api, _READING)
+        if not (written | read).any():
+            return
+        use = place[every.owner]
         topic = np.where(parts[s.P_TOPIC] != s.NULL, parts[s.P_TOPIC], parts[s.P_TOPIC_ID])
-        for keys, written in ((_WRITING, True), (_READING, False)):
-            rows = np.flatnonzero(arrow.among(api, keys) & (topic != s.NULL))
-            if not len(rows):
-                continue
-            client, symbol = place[every.owner[rows]], topic[rows]
-            first, _ = combinations(client, symbol)
-            for one, named in zip(client[first].tolist(), symbol[first].tolist(), strict=True):
-                _add(of[one].written if written else of[one].read, {strings[named]})
+        rows = (written | read)[use] & (topic != s.NULL)
+        if not rows.all():
+            use, topic = use[rows], topic[rows]
+        if not len(use):
+            return
+        first, _ = combinations(use, topic)
+        for one, named in zip(use[first].tolist(), topic[first].tolist(), strict=True):
+            _add(of[one].written if written[one] else of[one].read, {strings[named]})
 
     def _software(self, ended: Connections, i: int, names: Names) -> None:
         """What a connection that has ended said of its client's software (ApiVersions, KIP-511)."""

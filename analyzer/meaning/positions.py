@@ -1,7 +1,8 @@
 """Where readers are: of their fetches those that do not go on where the one before ended, and what ListOffsets said.
 
 In: windows, read by columns. Out: `moves`: columns of few rows. Rules: memory is bounded by the open connections and
-their partitions; a fetch that goes on where it should is forgotten at once.
+their partitions; a fetch that goes on where it should is forgotten at once, and so are moves that nobody told a reader
+to make, but for the first and the last of a window.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from analyzer import arrow
+from analyzer.bulk import combining
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
+from analyzer.meaning.combos import combinations
 from analyzer.meaning.noted import Columns, places
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as apis
@@ -28,8 +32,6 @@ MOVE_COLUMNS: Final = (
     "partition", "offset", "expected", "error",
 )  # fmt: skip
 MOVE_TEXTS: Final = ("connection", "client", "ip", "topic", "topic_id")
-
-_CONNECTION_BITS, _TOPIC_BITS, _PARTITION_BITS = 20, 21, 22
 
 
 @dataclass(slots=True)
@@ -53,64 +55,51 @@ class Positions:
         every = window.every
         api = every.column("api_key")
         listed = api == apis.LIST_OFFSETS
-        if listed.any():
+        told = every.column("client_id")[listed]
+        if len(told):
             yield _listed(every, listed)
         fetches = api == apis.FETCH
         if fetches.any():
-            yield from self._fetched(every, fetches)
+            yield from self._fetched(every, fetches, told)
         numbers, triggers = window.over
         ended = [(n, t) for n, t in zip(numbers.tolist(), triggers.tolist(), strict=True) if n in self._open]
         if ended:
             yield self._left(window, ended)
 
-    def _fetched(self, every: Exchanges, wanted: np.ndarray) -> Iterator[Columns]:
+    def _fetched(self, every: Exchanges, wanted: np.ndarray, told: np.ndarray) -> Iterator[Columns]:
+        """Moves by fetches; `told`: client ids that were told an offset in this window."""
         parts = every.partitions
         of_fetches = np.flatnonzero(wanted[every.owner])
         if not len(of_fetches):
             return
         rows = parts[s.P_OWNER, of_fetches]
-        connection, topic, topic_id, partition = (
-            every.connection[rows], *(parts[column, of_fetches] for column in _OF_READERS)
-        )  # fmt: skip
-        order = _by_reader(connection, topic, topic_id, partition)
-        connection, topic, topic_id, partition = (
-            column[order] for column in (connection, topic, topic_id, partition)
-        )
-        rows, of_fetches = rows[order], of_fetches[order]
-        first = np.ones(len(rows), bool)
-        for column in (connection, topic, topic_id, partition):
-            first[1:] &= column[1:] == column[:-1]
-        first[1:] = ~first[1:]
-        first[0] = True
+        keys = (every.connection[rows], *(parts[column, of_fetches] for column in _OF_READERS))
+        heads, reader = combining.numbered(*keys)
         asked, after = parts[s.P_OFFSET, of_fetches], parts[s.P_FOLLOWING, of_fetches]
-        after = np.where(after != NULL, after, asked)
-        # Where each reader should be after each row: a row that says nothing leaves it where it was.
-        heads = np.flatnonzero(first)
-        keys = zip(*(column[heads].tolist() for column in (connection, topic, topic_id, partition)), strict=True)
-        names, client = every.names, every.column("client_id")[rows[heads]]
-        carried = np.full(len(heads), NULL, np.int64)
+        names, client = every.names, every.column("client_id")[rows[heads]].tolist()
+        now = np.full(len(heads), NULL, np.int64)
         readers: list[tuple[_Reader, tuple[int, int, int]]] = []
-        for i, (number, *key) in enumerate(keys):
-            reader = self._open.get(number)
-            if reader is None:
-                reader = self._open[number] = _Reader(NULL, names.ends[number][0])
-            reader.client = int(client[i])
-            place = (key[0], key[1], key[2])
-            carried[i] = reader.at.get(place, NULL)
-            readers.append((reader, place))
-        group = np.cumsum(first) - 1
-        said = np.maximum.accumulate(np.where((after != NULL) | first, np.arange(len(rows)), 0))
-        now = np.where(after[said] != NULL, after[said], carried[group])
-        expected = np.where(first, carried[group], np.concatenate([[NULL], now[:-1]]).astype(np.int64))
-        lasts = np.append(heads[1:], len(rows)) - 1
-        for (reader, place), position in zip(readers, now[lasts].tolist(), strict=True):
+        for i, (number, topic, topic_id, partition) in enumerate(
+            zip(*(key[heads].tolist() for key in keys), strict=True)
+        ):
+            one = self._open.get(number)
+            if one is None:
+                one = self._open[number] = _Reader(NULL, names.ends[number][0])
+            one.client = client[i]
+            place = (topic, topic_id, partition)
+            now[i] = one.at.get(place, NULL)
+            readers.append((one, place))
+        expected, moved = np.empty((2, len(rows)), np.int64)
+        combining.follow(reader, combining.steady(asked), combining.steady(after), now, expected, moved)
+        for (one, place), position in zip(readers, now.tolist(), strict=True):
             if position != NULL:
-                reader.at[place] = position
-        moved = np.flatnonzero((asked != NULL) & (asked != expected))
-        refused = np.flatnonzero(parts[s.P_ERROR, of_fetches] == kafka_errors.OFFSET_OUT_OF_RANGE)
-        for what, chosen in ((ASKED, moved), (REFUSED, refused)):
+                one.at[place] = position
+        refused = parts[s.P_ERROR, of_fetches] == kafka_errors.OFFSET_OUT_OF_RANGE
+        elsewhere = np.flatnonzero(moved)
+        told = np.concatenate([told, every.column("client_id")[rows[refused]]])
+        elsewhere = _that_matter(elsewhere, reader[elsewhere], every.column("client_id")[rows[elsewhere]], told)
+        for what, chosen in ((ASKED, elsewhere), (REFUSED, np.flatnonzero(refused))):
             if len(chosen):
-                chosen = chosen[np.argsort(order[chosen])]  # as the window has them
                 offset = np.where(asked[chosen] != NULL, asked[chosen], expected[chosen])
                 yield _moves(every, rows[chosen], parts[:, of_fetches[chosen]], what, offset, expected[chosen])
 
@@ -155,16 +144,15 @@ def _moves(
 _OF_READERS: Final = (s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION)
 
 
-def _by_reader(connection: np.ndarray, name: np.ndarray, topic_id: np.ndarray, partition: np.ndarray) -> np.ndarray:
-    """An order in which rows of one connection, topic and partition follow one another as they stand. One integer a
-    row sorts several times as fast as four; where the numbers do not fit into one, four it is."""
-    topic = np.where(name != NULL, 2 * name, 2 * topic_id + 1)
-    fits = (
-        (int(connection.max()) < 1 << _CONNECTION_BITS)
-        and (int(topic.min()) >= 0 and int(topic.max()) < 1 << _TOPIC_BITS)
-        and (int(partition.min()) >= 0 and int(partition.max()) < 1 << _PARTITION_BITS)
-    )
-    if fits:
-        packed = connection << (_TOPIC_BITS + _PARTITION_BITS) | topic << _PARTITION_BITS | partition
-        return np.argsort(packed, kind="stable")
-    return np.lexsort((partition, topic_id, name, connection))
+def _that_matter(moves: np.ndarray, reader: np.ndarray, client: np.ndarray, told: np.ndarray) -> np.ndarray:
+    """Moves of a window without those that change nothing: where nobody of a client was refused, or told an offset, in
+    it (`told`: client ids), a reader's first move is where it went after what it was told before, and its last where it
+    stands when it is told next. moves, reader, client: int64[n], the row of each, whose it is, and the client id."""
+    if not len(moves):
+        return moves
+    first, which = combinations(reader, client)
+    order, last = np.arange(len(moves)), np.empty(len(first), np.int64)
+    last[which] = order  # of what is written twice the last stays
+    kept = (order == first[which]) | (order == last[which]) | arrow.among(client, arrow.distinct(told))
+    chosen: np.ndarray = moves[kept]
+    return chosen

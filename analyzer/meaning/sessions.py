@@ -17,6 +17,7 @@ import pyarrow as pa
 from analyzer import arrow, tables
 from analyzer.bulk import holding as h
 from analyzer.bulk import state as s
+from analyzer.bulk.combining import steady
 from analyzer.bulk.rows import Names, Window
 
 MAX_KNOWN: Final = 1 << 17
@@ -67,9 +68,9 @@ class Sessions:
         held = np.zeros(len(rows), np.int64)
         if len(rows):
             every = window.every
-            parts, left = _steady(every.partitions), _steady(every.forgotten)
+            parts, left = steady(every.partitions), steady(every.forgotten)
             table = h.Rows(
-                _steady(every.columns), _steady(every.connection), served, taken_up,
+                steady(every.columns), steady(every.connection), served, taken_up,
                 parts, _firsts(parts, len(every)), np.full(parts.shape[1], -1, np.int64),
                 _firsts(left, len(every)), np.full(left.shape[1], -1, np.int64),
             )  # fmt: skip
@@ -177,13 +178,6 @@ class Sessions:
 
 def _value(number: int) -> int | None:
     return None if number == s.NULL else number
-
-
-def _steady(values: np.ndarray) -> np.ndarray:
-    """The same for a kernel: in rows, and read-only. Each other kind of array would be a kernel of its own."""
-    found = np.ascontiguousarray(values).view()
-    found.flags.writeable = False
-    return found
 
 
 def _firsts(parts: np.ndarray, exchanges: int) -> np.ndarray:

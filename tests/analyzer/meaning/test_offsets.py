@@ -160,6 +160,19 @@ def test_a_reader_begins_at_the_end_and_one_that_only_looks_at_it_goes_on(tmp_pa
     assert resets(tmp_path, fetching(1, 7), listing(2, -1, 900), fetching(3, 7)) == []
 
 
+def test_moves_that_nobody_told_a_reader_to_make_change_nothing(tmp_path: Path) -> None:
+    """It jumps about before, between and after; of these jumps only the first and the last of a window are kept."""
+    talk = [
+        fetching(1, 7), fetching(2, 3), fetching(3, 50), listing(4, -1, 900), fetching(5, 900), fetching(6, 4),
+        fetching(7, 60), fetching(8, 12), fetching(9, 12, error=1), fetching(10, 100), fetching(11, 2), fetching(12, 1),
+    ]  # fmt: skip
+    expected = [(50, 900, 850, None, 3), (12, 100, 88, "OFFSET_OUT_OF_RANGE", 8)]
+    assert resets(tmp_path, *talk) == expected
+    whole = heard_by(tmp_path / "capture.pcap", Offsets)["offsets"]
+    for window_bytes in (400, 900, 2000):
+        assert heard_by(tmp_path / "capture.pcap", Offsets, window_bytes=window_bytes)["offsets"] == whole
+
+
 def test_a_reset_that_is_refused(tmp_path: Path) -> None:
     found = resets(tmp_path, fetching(1, 5, error=1), listing(2, -2, -1, error=6), listing(3, -2, 50), fetching(4, 50))
     assert found == [
