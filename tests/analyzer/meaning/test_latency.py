@@ -15,6 +15,7 @@ import pytest
 
 import analyzer
 from analyzer import cli
+from analyzer.protocol.names import SHARE_FETCH
 from captures.forge import Segment, Write, converse, interleaved, pcap, rendered
 from tests.analyzer.forging import (
     API_VERSIONS,
@@ -22,6 +23,7 @@ from tests.analyzer.forging import (
     JOIN_GROUP,
     SASL_AUTHENTICATE,
     SYNC_GROUP,
+    TOPIC_ID,
     answering,
     asking,
     batch,
@@ -202,6 +204,59 @@ def test_acks_all_waits_for_nobody_where_there_is_one_replica(
         *told, asking(produce(2, acks=acks, records=batch()), at(10)), answering(produced(2, 0), at(30))
     ))  # fmt: skip
     assert seen.where(api="Produce")["hold_us"] == hold
+
+
+def shared(number: int, wait: int = 500) -> bytes:
+    """ShareFetch v1 of one partition."""
+    body = {
+        "groupId": "s", "memberId": "m", "shareSessionEpoch": number - 1, "maxWaitMs": wait, "minBytes": 1,
+        "maxBytes": 1 << 20, "maxRecords": 500, "batchSize": 500, "forgottenTopicsData": [],
+        "topics": [{"topicId": TOPIC_ID, "partitions": [{"partitionIndex": 0, "acknowledgementBatches": []}]}],
+    }  # fmt: skip
+    return request(SHARE_FETCH, 1, number, body)
+
+
+def acquired(number: int, records: bytes = b"", error: int = 0) -> bytes:
+    """Its answer: records that nobody else gets for now, or none."""
+    partition = {
+        "partitionIndex": 0, "errorCode": 0, "errorMessage": None, "acknowledgeErrorCode": 0,
+        "acknowledgeErrorMessage": None, "currentLeader": {"leaderId": 1, "leaderEpoch": 0}, "records": records,
+        "acquiredRecords": [{"firstOffset": 40, "lastOffset": 42, "deliveryCount": 1}],
+    }  # fmt: skip
+    body = {
+        "throttleTimeMs": 0, "errorCode": error, "errorMessage": None, "acquisitionLockTimeoutMs": 30_000,
+        "responses": [{"topicId": TOPIC_ID, "partitions": [partition]}] if records else [], "nodeEndpoints": [],
+    }  # fmt: skip
+    return response(SHARE_FETCH, 1, number, body)
+
+
+def test_a_share_fetch_waits_for_records_that_nobody_has(tmp_path: Path) -> None:
+    """The end of what a share group may get is not on the wire: after an answer without records there were none."""
+    writes = []
+    for number, (took, records, error, wait) in enumerate(SHARED, 1):
+        begun = 1000 * number
+        writes += [
+            asking(shared(number, wait), at(begun)),
+            answering(acquired(number, records, error), at(begun + took)),
+        ]
+    seen = read(tmp_path, conversation(*writes))
+    whole(seen.exchanges)
+    assert seen.column("hold_us") == [None, 500_000, 179_000, None, 500_000, 0, 0, 0, 0]
+    assert seen.column("cause") == ["unknown", "hold", "hold", "unknown", "hold", *["broker"] * 4]
+
+
+SHARED = (
+    (180, batch(3), 0, 500),  # the first of its connection: records may have been there
+    (503, b"", 0, 500),  # its time was up
+    (180, batch(3), 0, 500),  # none were there when it came
+    (180, batch(3), 0, 500),  # after records there may have been more
+    (501, b"", 0, 500),
+    (1, batch(3), 0, 500),  # they were there
+    (30, b"", 0, 500),  # too soon for an answer without any: it was not held, whatever took so long
+    (30, batch(3), 0, 0),  # it did not want to wait
+    (30, b"", 122, 500),  # an error
+)
+"""Milliseconds that a ShareFetch took, what it brought, its error, how long it would wait."""
 
 
 def test_acks_all_waits_for_replicas_that_fetch_in_sight(tmp_path: Path) -> None:
