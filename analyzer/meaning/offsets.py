@@ -1,10 +1,11 @@
 """Offsets that groups commit, and readers that lost their place: rows of the table `offsets`.
 
 In: windows; OffsetCommit, TxnOffsetCommit, ListOffsets and Fetch are read by columns, of EndTxn the body. Out: a row
-for each offset committed, and for each reset: a reader that was told OFFSET_OUT_OF_RANGE, or that went where
-ListOffsets pointed. Rules
+for each offset committed, as clients ask and as replicas are sent it (`replicated`), and for each reset: a reader that
+was told OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
 - A commit's `previous` is the last one before it that counts: accepted, and of a transaction only if that committed
-  (KIP-98). ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their rows do not meet.
+  (KIP-98). ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their rows do not meet; nor do
+  what is asked and what was written.
 - A reader is a client (id and address) and a partition: it may lose its place on one connection and go on on another.
   Of its fetches only those are kept that do not go on where the one before ended.
 """
@@ -26,6 +27,7 @@ from analyzer.meaning.combos import combinations
 from analyzer.meaning.hearing import Heard
 from analyzer.meaning.noted import Columns, Noted, places
 from analyzer.meaning.positions import LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
+from analyzer.meaning.replicated import Replicated
 from analyzer.meaning.zookeeper import Committed, offset_of
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as apis
@@ -57,6 +59,7 @@ class Offsets:
     _members: set[tuple[str | None, str, str]] = field(default_factory=set)  # client id, address, group
     _ends: list[tuple[tuple[int, int], str, bool]] = field(default_factory=list)  # place, transaction, committed
     _elsewhere: list[tuple[tuple[int, int], int, str, Committed]] = field(default_factory=list)  # place, ns, connection
+    _replicated: Replicated = field(default_factory=Replicated)
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
         every, names = window.every, window.names
@@ -66,6 +69,7 @@ class Offsets:
             if (committed := offset_of(said)) is not None:
                 place = said.trigger, names.born[said.slot]
                 self._elsewhere.append((place, said.time_ns, names.connections[said.slot], committed))
+        self._replicated.take(window)
         for moves in self._positions.take(window):
             self._moves.put(moves, names.strings, names.connections)
         self._take_members(every, arrow.among(api, _MEMBERS) & (every.column("group_id") != NULL))
@@ -80,22 +84,27 @@ class Offsets:
         self._members |= other._members
         self._ends += other._ends
         self._elsewhere += other._elsewhere
+        self._replicated.join(other._replicated)
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         commits = self._commits.inside()
         placed = [*self._resets(topic_name), *self._in_zookeeper()]
-        if not placed and not len(commits["trigger"]):  # PyArrow's functions take time to load
+        replicated = self._replicated.rows(capture)
+        if not placed and not len(commits["trigger"]) and replicated is None:  # PyArrow's functions take time to load
             yield "offsets", tables.schema("offsets").empty_table()
             return
-        made = pa.concat_tables(
-            [
-                self._commit_rows(capture, commits, topic_name),
-                pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], tables.schema("offsets")),
-            ]
-        )
+        parts = [
+            self._commit_rows(capture, commits, topic_name),
+            pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], tables.schema("offsets")),
+        ]
         place = np.array([place for place, _ in placed], np.int64).reshape(-1, 2)
-        trigger = np.concatenate([commits["trigger"], place[:, 0]])
-        born = np.concatenate([commits["born"], place[:, 1]])
+        triggers, borns = [commits["trigger"], place[:, 0]], [commits["born"], place[:, 1]]
+        if replicated is not None:
+            rows, noted = replicated
+            parts.append(rows)
+            triggers.append(noted["trigger"])
+            borns.append(noted["born"])
+        made, trigger, born = pa.concat_tables(parts), np.concatenate(triggers), np.concatenate(borns)
         yield "offsets", made.take(pa.array(np.lexsort((born, trigger))))
 
     # -- commits ------------------------------------------------------------------------------------------------------

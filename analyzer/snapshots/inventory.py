@@ -100,6 +100,7 @@ _PLAIN: Final = (
     "analyzer.meaning.positions.Positions",
     "analyzer.meaning.producers.Asked",
     "analyzer.meaning.records.OpenedRecords:_made",
+    "analyzer.meaning.replicated.Replicated",
     "analyzer.meaning.sessions.Reader",
     "analyzer.meaning.sessions.Sessions:over _partitions _know _known",
     "analyzer.meaning.sessions._Partitions:count _numbers _topic _id_of _pairs _said _replicas _unput _keys _values",

@@ -27,6 +27,7 @@ _STEADY = ("commit", "txn_commit", "zookeeper")
 def events(source: Source) -> Iterator[Event]:
     """Commits and resets."""
     yield from _commits(source)
+    yield from _replicated(source)
     yield from _back(source)
     yield from _refused(source)
     yield from _resets(source)
@@ -84,6 +85,28 @@ def _commits(source: Source) -> Iterator[Event]:
                 f"{count(number, 'commit')}{within(head['time'], tail['time'])}"
             )
             yield Event(tail["time"], "commit", actor, text, 6, **{**_common(tail), **of_all})
+
+
+def _replicated(source: Source) -> Iterator[Event]:
+    """Of groups whose own commits were not captured: where they stand, as replicas were sent it."""
+    columns = ("time", "group_id", "topic", "topic_id", "partition", "offset", "connection", "exchange", "reply")
+    made = source.table("offsets", columns, (pc.field("kind") == "replica") & pc.is_valid(pc.field("offset")))
+    if not len(made):
+        return
+    asked = source.table("offsets", ("group_id",), pc.field("kind").isin(_STEADY))
+    heard = set(pc.unique(asked["group_id"]).to_pylist())
+    for group in pc.unique(made["group_id"]).to_pylist():
+        if group in heard:
+            continue
+        chosen = made.filter(pc.field("group_id") == group)
+        lasts, tail = _ends(source, chosen, "last"), chosen.slice(len(chosen) - 1).to_pylist()[0]
+        topics = tuple(dict.fromkeys(row["topic"] for row in lasts if row["topic"]))
+        text = f"wrote down where group {group} stands: {_offsets(lasts)}; {count(len(chosen), 'record')}"
+        common = {
+            **_common({**tail, "client_id": None}), "partition": None, "topics": topics,
+            "topic": topics[0] if len(topics) == 1 else None,
+        }  # fmt: skip
+        yield Event(tail["time"], "commit", "the coordinator", f"{text} that replicas were sent", 6, **common)
 
 
 def _same(key: Row) -> Any:

@@ -254,6 +254,19 @@ def test_commits_are_told_by_their_ends_and_by_each_step_back() -> None:
     ]
 
 
+def test_groups_whose_commits_nobody_saw_are_told_by_what_replicas_were_sent() -> None:
+    copied = [
+        commit(second, 10 * partition + second, None, kind="replica", client_id=None, partition=partition)
+        for second in (1, 2) for partition in (0, 1)
+    ]  # fmt: skip
+    [told] = offsets.events(source(offsets=copied))
+    assert (told.actor, told.text) == (
+        "the coordinator", "wrote down where group g stands: t-0 at 2, t-1 at 12; 4 records that replicas were sent"
+    )  # fmt: skip
+    every = [*copied, commit(3, 40, None)]
+    assert [event.text for event in offsets.events(source(offsets=every))] == ["committed t-0 at 40 for group g"]
+
+
 def test_where_readers_went() -> None:
     out = {"kind": "reset", "error": "OFFSET_OUT_OF_RANGE"}
     marks = [{"topic": "t", "partition": 0, "log_start_offset": 100, "high_watermark": 900}]
