@@ -21,10 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from analyzer import tables
+from analyzer.arrow import numbers
 from analyzer.dataset import StoredDataset, readable
 from analyzer.filter.naming import ADDRESSES
+from captures.kernels import NULL
 from reports.view.counting import blocks
-from reports.view.listed import Listed, distinct
+from reports.view.listed import Listed, distinct, numbered
 
 LAYOUT: Final = 2
 """Of the folder; another one is made again."""
@@ -50,11 +52,20 @@ class Columns:
     empty: frozenset[str] = frozenset()
     """Columns in which no exchange has a value: an older dataset's, or one without what traffic means."""
     _ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict, init=False, repr=False)
+    _whole: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
 
     def integer(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """A column's numbers, and bool[n] whether there is one."""
         found = self.integers[name]
         return found, found != np.iinfo(found.dtype).min
+
+    def whole(self, name: str) -> bool:
+        """Has every exchange a number in a column? Looked for once."""
+        if name not in self._whole:
+            found = self.integers[name]
+            least = np.iinfo(found.dtype).min
+            self._whole[name] = not any((found[part] == least).any() for part in blocks(len(found)))
+        return self._whole[name]
 
     def range(self, name: str) -> tuple[int, int] | None:
         """The least and the greatest number of a column; None where there is none. Looked for once."""
@@ -203,10 +214,7 @@ def _null(array: np.ndarray) -> int:
 def _times(taken: _Taken, name: str) -> np.ndarray:
     """A column of integers or times as int64[n]."""
     array = taken.column(name)
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.int8())
-    array = array.cast(pa.int64())
-    return np.array(array.fill_null(np.iinfo(np.int64).min).to_numpy(zero_copy_only=False))
+    return numbers(array, NULL) if not pa.types.is_null(array.type) else np.full(len(array), NULL)
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
@@ -232,12 +240,12 @@ def _addresses(taken: _Taken, ip: str, port: str) -> tuple[np.ndarray, list[Any]
     ports = _times(taken, port)
     present = (ips >= 0) & (ports != _null(ports))
     packed = np.where(present, ips.astype(np.int64) << 16 | (ports & 0xFFFF), -1)
-    encoded = pa.array(packed).dictionary_encode()
-    known = encoded.dictionary.to_pylist()
-    place = np.cumsum([pair >= 0 for pair in known], dtype=np.int64) - 1
-    place[[at for at, pair in enumerate(known) if pair < 0]] = -1
-    codes = place[encoded.indices.to_numpy(zero_copy_only=False)] if known else np.zeros(0, np.int64)
-    return codes, [[values[pair >> 16], pair & 0xFFFF] for pair in known if pair >= 0]
+    place = numbered(packed)
+    known = np.zeros(int(place.max()) + 1 if len(place) else 0, np.int64)
+    known[place] = packed
+    there = known >= 0
+    codes = np.where(there, np.cumsum(there) - 1, -1)[place]
+    return codes, [[values[pair >> 16], pair & 0xFFFF] for pair in known[there].tolist()]
 
 
 def _coded(array: Any, named: Callable[[str], str]) -> tuple[np.ndarray, list[str]]:
@@ -249,30 +257,41 @@ def _coded(array: Any, named: Callable[[str], str]) -> tuple[np.ndarray, list[st
     places: dict[str, int] = {}
     names = [None if value is None else named(value) for value in array.dictionary.to_pylist()]
     place = np.array([-1 if name is None else places.setdefault(name, len(places)) for name in names] + [-1], np.int32)
-    indices = array.indices.cast(pa.int64()).fill_null(len(names)).to_numpy(zero_copy_only=False)
-    return place[indices], list(places)
+    return place[numbers(array.indices, len(names))], list(places)
 
 
 def _save_topics(folder: Path, taken: _Taken, order: np.ndarray, topic_name: Callable[[str], str]) -> list[str]:
     array = taken.column("topics")
-    codes, values = _coded(array.flatten(), topic_name)
+    codes, values = _coded(_elements(array), topic_name)
     _save_lists(folder, "topics", _lengths(array), order, codes.astype(np.int64), {"code": codes})
     return values
 
 
 def _save_errors(folder: Path, taken: _Taken, order: np.ndarray) -> None:
     array = taken.column("errors")
-    flat = array.flatten()
+    flat = _elements(array)
     code, count = (
-        flat.field(name).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(kind)
+        numbers(flat.field(name), 0).astype(kind)
         for name, kind in (("code", np.int16), ("count", np.int32))
     )
     both = code.astype(np.int64) << 32 | count.astype(np.int64)
     _save_lists(folder, "errors", _lengths(array), order, both, {"code": code, "count": count})
 
 
+def _elements(array: Any) -> Any:
+    """The elements of lists, one behind the other."""
+    if array.null_count or not len(array):
+        return array.flatten()
+    first, last = (array.offsets[at].as_py() for at in (0, len(array)))
+    return array.values.slice(first, last - first)
+
+
 def _lengths(array: Any) -> np.ndarray:
-    return np.asarray(array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
+    """Of each list, how many elements it has; a null has none."""
+    lengths = np.diff(np.asarray(array.offsets)).astype(np.int64)
+    if array.null_count:
+        lengths[np.asarray(array.is_null())] = 0
+    return lengths
 
 
 def _save_lists(

@@ -16,19 +16,22 @@ import socket
 import stat
 import sys
 import threading
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from analyzer.failure import Failure
 from captures.problems import Problem
+from reports.view.stage import Stage
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from reports.view.stage import Stage
-
 SWITCH_SECONDS: Final = 0.001
 """A thread that computes lets another one in after this time."""
+
+ENDING_SECONDS: Final = 10
+"""Opening that nobody waits for any more is waited for so long: its files are cleared away."""
 
 LEAST_TOKEN: Final = 16
 """Characters of a token in a file: fewer could be guessed."""
@@ -47,7 +50,6 @@ def view(options: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from reports.view import opening
         from reports.view.server import Door, application
     except ModuleNotFoundError as missing:
         if missing.name not in ("uvicorn", "starlette", "anyio"):
@@ -58,7 +60,10 @@ def view(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         stack.callback(listening.close)
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))  # what is to go goes
-        stage = opening.begun(options.sources, options, stack)
+        opening = _Opening(options)
+        stack.callback(opening.end)
+        if not sure(options.sources, options):
+            opening.open()  # what is wrong is told before there is an address
         door = Door(token or secrets.token_urlsafe(32), token is not None, _names(host, port), port)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/" + ("" if token is not None else f"?token={door.token}")
@@ -69,18 +74,90 @@ def view(options: argparse.Namespace) -> int:
         if options.open and token is None:
             _open(address)
         config = uvicorn.Config(
-            application(stage, door), log_level="critical", lifespan="off", server_header=False, access_log=False,
-            timeout_graceful_shutdown=1, ws="none",
+            application(opening.stage, door), log_level="critical", lifespan="off", server_header=False,
+            access_log=False, timeout_graceful_shutdown=1, ws="none",
         )  # fmt: skip
         # The page comes while the first exchanges are looked for; the analysis must not hold back its answers.
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_SECONDS)
         server = uvicorn.Server(config)
-        threading.Thread(target=_said, args=(stage, server), daemon=True).start()
+        opening.begin()
+        threading.Thread(target=_said, args=(opening.stage, server), daemon=True).start()
         server.run(sockets=[listening])
-        if stage.view is None and stage.failure is not None:
-            raise stage.failure
+        opening.judge()
     return 0
+
+
+class _Opening:
+    """What is to be looked at becomes a stage; what that is made with is loaded here, which takes longer than the
+    server's start and the page's way to the browser."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.stage = Stage()
+        self._options = options
+        self._stack = contextlib.ExitStack()
+        self._thread: threading.Thread | None = None
+        self._opened = False
+        self._broken: BaseException | None = None
+
+    def open(self) -> None:
+        """Open it, here and now. Raises Problem."""
+        from reports.view import opening
+
+        self._opened = True
+        opening.begun(self._options.sources, self._options, self._stack, self.stage)
+
+    def begin(self) -> None:
+        """Open it, if it is not open, while other things are done."""
+        if not self._opened:
+            self._thread = threading.Thread(target=self._open, daemon=True)
+            self._thread.start()
+
+    def _open(self) -> None:
+        try:
+            self.open()
+        except Problem as problem:
+            self.stage.fail(problem)
+        except BaseException as broken:  # raised where somebody sees it
+            self._broken = broken
+            self.stage.fail(Failure("what is to be looked at cannot be opened"))
+
+    def judge(self) -> None:
+        """Raise why there was nothing to look at."""
+        if self._broken is not None:
+            raise self._broken
+        if self.stage.view is None and self.stage.failure is not None:
+            raise self.stage.failure
+
+    def end(self) -> None:
+        """Nobody looks any more."""
+        self.stage.ended = True
+        if self._thread is not None:
+            self._thread.join(ENDING_SECONDS)
+        self._stack.close()
+
+
+_CAPTURES: Final = (b"\xa1\xb2\xc3\xd4", b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"\x4d\x3c\xb2\xa1", b"\n\r\r\n")
+"""How plain captures begin: pcap's numbers, pcapng's block."""
+
+
+def sure(sources: Sequence[str], options: argparse.Namespace) -> bool:
+    """Is it plain that there is something to look at, without anything being loaded? It need not be told otherwise
+    before there is an address."""
+    if options.rotated or options.keylog:
+        return False
+    try:
+        if len(sources) == 1 and os.path.isfile(os.path.join(sources[0], "_kwire.json")):
+            return not options.port
+        return all(os.path.isfile(source) and _begins(source) for source in sources)
+    except (OSError, ValueError):
+        return False
+
+
+def _begins(path: str) -> bool:
+    with open(path, "rb") as file:
+        head = file.read(24)
+    return len(head) == 24 and head.startswith(_CAPTURES)
 
 
 def _said(stage: Stage, server: uvicorn.Server) -> None:

@@ -90,11 +90,6 @@ def tally(codes: np.ndarray, rows: np.ndarray | None, size: int) -> np.ndarray:
     return counts[1:]
 
 
-def gathered(column: np.ndarray, rows: np.ndarray, every: bool) -> np.ndarray:
-    """A column's values of some rows; `every`: they are all rows, in their order."""
-    return column if every else column[rows]
-
-
 _CELLS: Final = 1 << 16
 """Numbers are counted in so many intervals to find those in which quantiles are."""
 

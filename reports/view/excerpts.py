@@ -1,15 +1,15 @@
 """A message found by its place: the part of a capture that holds one exchange, as a capture of its own.
 
-In: a capture's file, and where in it the packets of an exchange are. Out: a smaller file that begins at the request's
-first packet. Rules: only plain files have places; what comes out is a guess that whoever reads it checks, because its
-first packet may begin inside of another message.
+In: a capture's file, and where in it the packets of an exchange are. Out: a stream, as of a smaller file that begins at
+the request's first packet. Rules: only plain files have places; what comes out is a guess that whoever reads it checks,
+because its first packet may begin inside of another message.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import struct
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 _HEADER: Final = 24
@@ -23,30 +23,53 @@ MOST: Final = 256 << 20
 """An excerpt is no larger: from there on reading the whole is as good."""
 
 
-def excerpt(path: str, row: dict[str, Any], into: Path) -> bool:
-    """Write the part of a file with both messages of an exchange; False: it cannot be told where that is."""
+def excerpt(path: str, row: dict[str, Any]) -> BinaryIO | None:
+    """The part of a file with both messages of an exchange, to be read once and closed; None: it cannot be told where
+    that is."""
     places = [row[name] for name in ("request_offset", "response_offset") if row[name] is not None]
     if not places or (row["request_offset"] is None) != (row["exchange"] is None):
-        return False
+        return None
     start = min(places)
     end = max(places) + 2 * ((row["request_bytes"] or 0) + (row["response_bytes"] or 0)) + _SLACK
     if end - start > MOST:
-        return False
-    try:
-        with open(path, "rb") as file:
+        return None
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(path, "rb", buffering=0))
             head = _head(file)
             if head is None or start < len(head):
-                return False
+                return None
             file.seek(start)
-            with open(os.open(into, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as out:
-                out.write(head)
-                left = end - start
-                while left > 0 and (piece := file.read(min(left, 1 << 20))):
-                    out.write(piece)
-                    left -= len(piece)
-    except OSError:
-        return False
-    return True
+        except OSError:
+            return None
+        stack.pop_all()
+        return io.BufferedReader(_Part(file, head, end - start))
+
+
+class _Part(io.RawIOBase):
+    """What a capture says before its first packet, then so many bytes of it from where it stands."""
+
+    def __init__(self, file: io.FileIO, head: bytes, length: int) -> None:
+        self._file = file
+        self._head = head
+        self._left = length
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        room = memoryview(into)
+        if self._head:
+            count = min(len(room), len(self._head))
+            room[:count], self._head = self._head[:count], self._head[count:]
+            return count
+        count = self._file.readinto(room[: min(len(room), self._left)]) or 0
+        self._left -= count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _head(file: BinaryIO) -> bytes | None:

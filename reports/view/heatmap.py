@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from reports.view.counting import gathered, wanted
+from reports.view.counting import blocks, wanted
 from reports.view.tables import Selection, Tables
 
 WIDEST: Final = 2_000
@@ -67,35 +67,64 @@ def edge(number: int) -> int:
 
 def grid(tables: Tables, chosen: Selection, width: int) -> Grid:
     """Counts in at most `width` intervals of time."""
-    columns = tables.columns
-    names = ("request_time", "latency_us")
-    times, latency = (gathered(columns.integers[name], chosen.rows, chosen.every) for name in names)
-    cause = gathered(columns.codes["cause"], chosen.rows, chosen.every)
-    without = np.iinfo(times.dtype).min
-    if len(times) and times.min() == without:  # an answer without its request: it has no latency either
-        there = times != without
-        times, latency, cause = times[there], latency[there], cause[there]
-    answered = latency != np.iinfo(latency.dtype).min
-    if not answered.any():
+    columns, rows = tables.columns, chosen.rows
+    times, latency, cause = columns.integers["request_time"], columns.integers["latency_us"], columns.codes["cause"]
+    every = chosen.every
+    if not columns.whole("request_time"):  # an answer without its request: it has no latency either
+        rows, every = rows[times[rows] != np.iinfo(times.dtype).min], False
+    null = np.iinfo(latency.dtype).min
+    ends = _ends(latency, rows, null)
+    if ends is None:
         return Grid(0, 1, [0], np.zeros((len(LAYERS), 0, 0), np.uint32), len(chosen.rows))
     # Rows are in order of their requests, so each interval of time is one run of them.
-    least, most = int(np.argmax(answered)), len(answered) - 1 - int(np.argmax(answered[::-1]))
-    first, last = int(times[least]), int(times[most])
+    first, last = (int(times[rows[end]]) for end in ends)
     width = min(max(width, 1), WIDEST, last - first + 1)
     step = -(-(last - first + 1) // width)
     width = -(-(last - first + 1) // step)
-    ends = np.searchsorted(times, first + step * np.arange(width + 1))
+    places = _places(times, rows, first + step * np.arange(width + 1))
     values = columns.values["cause"]
     hold = values.index("hold") if "hold" in values else len(values) + 1
-    longest = int(bucket(np.array([latency.max()]))[0]) + 1
-    counts = np.zeros((width, longest, len(LAYERS)), np.uint32)
+    _, high = columns.range("latency_us") or (0, 0)
+    size = int(bucket(np.array([high]))[0]) + 1
+    counts = np.zeros((width, size, len(LAYERS)), np.uint32)
     for column in range(width):
         wanted()
-        part = slice(int(ends[column]), int(ends[column + 1]))
-        here = bucket(latency[part]) * len(LAYERS) + (cause[part] == hold)
-        here = here[answered[part]]
-        counts[column] = np.bincount(here, minlength=longest * len(LAYERS)).reshape(longest, len(LAYERS))
-    shortest = int(np.argmax(counts.any(axis=(0, 2))))
+        part = slice(int(places[column]), int(places[column + 1]))
+        which = part if every else rows[part]  # a few thousand at a time, which fit a processor's cache
+        here = latency[which]
+        cell = bucket(here) * len(LAYERS) + (cause[which] == hold)
+        cell = cell[here != null]
+        counts[column] = np.bincount(cell, minlength=size * len(LAYERS)).reshape(size, len(LAYERS))
+    filled = np.flatnonzero(counts.any(axis=(0, 2)))
+    shortest, longest = int(filled[0]), int(filled[-1]) + 1
     edges = [edge(number) for number in range(shortest, longest + 1)]
-    found = np.ascontiguousarray(counts[:, shortest:].transpose(2, 1, 0))
-    return Grid(first, step, edges, found, len(chosen.rows) - int(np.count_nonzero(answered)))
+    found = np.ascontiguousarray(counts[:, shortest:longest].transpose(2, 1, 0))
+    return Grid(first, step, edges, found, len(chosen.rows) - int(found.sum(dtype=np.int64)))
+
+
+def _ends(latency: np.ndarray, rows: np.ndarray, null: int) -> tuple[int, int] | None:
+    """Where the first and the last row with a latency stand among some rows; None: there is none."""
+    parts = list(blocks(len(rows)))
+    for part in parts:
+        there = latency[rows[part]] != null
+        if there.any():
+            break
+    else:
+        return None
+    first = part.start + int(np.argmax(there))
+    for part in reversed(parts):
+        there = latency[rows[part]] != null
+        if there.any():
+            break
+    return first, part.stop - 1 - int(np.argmax(there[::-1]))
+
+
+def _places(times: np.ndarray, rows: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """int64: of each moment, how many of the rows, which are in order of their times, are before it. (Their times need
+    not be gathered for that.)"""
+    low, high = np.zeros(len(moments), np.int64), np.full(len(moments), len(rows))
+    while (low < high).any():
+        middle = (low + high) >> 1
+        before = (low < high) & (times[rows[np.minimum(middle, len(rows) - 1)]] < moments)
+        low, high = np.where(before, middle + 1, low), np.where(before, high, middle)
+    return low

@@ -16,6 +16,9 @@ import pyarrow as pa
 
 NULL: Final = -(1 << 63)
 
+HASHED: Final = 1 << 20
+"""Of more values Arrow finds the distinct ones: loading its functions takes as long as sorting so many."""
+
 
 @dataclass(frozen=True)
 class Listed:
@@ -76,15 +79,29 @@ def distinct(lengths: np.ndarray, elements: np.ndarray) -> tuple[np.ndarray, np.
     row = np.repeat(np.arange(len(lengths)), lengths)
     place = np.arange(len(elements)) - starts[row]
     while True:  # once, but for a fingerprint that two lists share by chance
-        encoded = pa.array(_fingerprints(lengths, elements, place)).dictionary_encode()
-        of = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        first = np.zeros(len(encoded.dictionary), np.int64)
+        of = numbered(_fingerprints(lengths, elements, place))
+        first = np.zeros(int(of.max()) + 1 if len(of) else 0, np.int64)
         first[of[::-1]] = np.arange(len(of))[::-1]
         like = first[of]
         if (lengths[like] != lengths).any():
             continue
         if (elements[starts[like][row] + place] == elements).all():
             return of, first
+
+
+def numbered(values: np.ndarray) -> np.ndarray:
+    """int64[n]: which of the distinct values each is, in order of first sight."""
+    if len(values) > HASHED:
+        indices = pa.array(values).dictionary_encode().indices
+        return np.asarray(indices.to_numpy(zero_copy_only=False).astype(np.int64))
+    order = np.argsort(values, kind="stable")
+    new = np.ones(len(values), np.bool_)
+    new[1:] = values[order[1:]] != values[order[:-1]]
+    place = np.empty(len(values), np.int64)
+    place[order] = np.cumsum(new) - 1
+    rank = np.empty(int(np.count_nonzero(new)), np.int64)
+    rank[np.argsort(order[new], kind="stable")] = np.arange(len(rank))
+    return rank[place]
 
 
 def _fingerprints(lengths: np.ndarray, elements: np.ndarray, place: np.ndarray) -> np.ndarray:

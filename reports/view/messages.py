@@ -7,12 +7,10 @@ bytes that leave this module have their secrets overwritten, whatever the datase
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +38,9 @@ from reports.view.tables import Key, Tables, Wrong
 
 KEPT: Final = 8
 """Exchanges whose messages stay at hand: people go back and forth between a few."""
+
+WINDOW: Final = 1 << 20
+"""Bytes of a capture that are read at a time for messages that are no longer."""
 
 SIDES: Final = ("request", "response")
 
@@ -202,19 +203,22 @@ class Messages:
         places = [path for path in paths if os.path.basename(path) == name]
         if len(places) != 1:
             return None
-        with tempfile.TemporaryDirectory(prefix="kwire-view-") as folder:
-            part = Path(folder) / "part.pcap"
-            if not excerpt(places[0], row, part):
-                return None
-            ends = row["connection"].rpartition("#")[0]
-            text = f"connection == {quoted(ends + '#1')}"
-            if row["correlation_id"] is not None:
-                text += f" and correlation_id == {row['correlation_id']}"
-            try:
-                found = reading.decoded([str(part)], replace(how, rotated=False), filter=text, ordered=False)
+        part = excerpt(places[0], row)
+        if part is None:
+            return None
+        ends = row["connection"].rpartition("#")[0]
+        text = f"connection == {quoted(ends + '#1')}"
+        if row["correlation_id"] is not None:
+            text += f" and correlation_id == {row['correlation_id']}"
+        size = (row["request_bytes"] or 0) + (row["response_bytes"] or 0)
+        window = None if size > WINDOW else WINDOW  # of little, no more is read than that
+        try:
+            how = replace(how, rotated=False, window_bytes=how.window_bytes or window)
+            with part:
+                found = reading.decoded(["-"], how, filter=text, ordered=False, stdin=part)
                 return next((one for one in found if _same(one.row, row)), None)
-            except Problem:  # it begins in the middle of something
-                return None
+        except Problem:  # it begins in the middle of something
+            return None
 
     def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
         """The exchanges that a filter chooses by what their bodies say; `rows`: those that it may choose. Raises

@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,13 +38,20 @@ from captures.problems import Problem
 from reports.output import name_of
 from reports.view import columns, pairing
 from reports.view.answers import View
+from reports.view.growing import Ended, Growing
 from reports.view.messages import Captures, Messages
 from reports.view.notes import Notes
-from reports.view.stage import Ended, Growing, Stage
+from reports.view.stage import Stage
 from reports.view.tables import Tables
 
 ENDING_SECONDS: Final = 10
 """An analysis that nobody looks at any more is waited for so long: its files are cleared away."""
+
+LOOK_SECONDS: Final = 0.5
+"""The first exchanges are looked at so soon, or not soon: the analysis, which takes all processors, waits so long."""
+
+PAINT_SECONDS: Final = 0.2
+"""And so long, once they were handed out, for the browser to show them."""
 
 CHECKED_BYTES: Final = 1 << 16
 """Of each capture, to see whether it is one."""
@@ -65,16 +73,20 @@ def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextli
     return asked.view()
 
 
-def begun(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> Stage:
+def begun(
+    sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack, stage: Stage | None = None
+) -> Stage:
     """The same; captures that were not analysed yet are so in the background, and the stage has their first exchanges
     as soon as there are some: it is not waited for where the files begin as captures do. Raises Problem."""
+    stage = stage or Stage()
     if _is_dataset(sources, options):
-        return Stage.of(_of_dataset(sources[0], options, stack))
+        stage.become(_of_dataset(sources[0], options, stack), done=True)
+        return stage
     asked = _asked(sources, options, stack)
     if is_dataset(asked.made):
-        return Stage.of(asked.view())
+        stage.become(asked.view(), done=True)
+        return stage
     sure = asked.checked()
-    stage = Stage()
     thread = threading.Thread(target=_analyse, args=(asked, stage), daemon=True)
     thread.start()
 
@@ -93,6 +105,8 @@ def _analyse(asked: _Asked, stage: Stage) -> None:
     try:
         if asked.large():
             growing.peek(asked.points[0], Reading.asked(asked.options))
+            if stage.view is not None and stage.looked.wait(LOOK_SECONDS):
+                time.sleep(PAINT_SECONDS)
             _step_back()
         asked.analyse(growing.progress, growing.seen)
         stage.become(asked.view(), done=True)

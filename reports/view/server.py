@@ -2,7 +2,8 @@
 
 In: requests of HTTP. Out: the page's files, and answers. Rules: who asks must have the token, as a cookie that the
 first visit got for it, or in a header; another site's page may not ask, whatever it has (`Host` against names that
-point here, `Sec-Fetch-Site` against its requests); the page may load nothing but itself.
+point here, `Sec-Fetch-Site` against its requests); the page may load nothing but itself; what answers are made with is
+loaded when there is something to answer from, so that the page comes meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -25,10 +26,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from captures.problems import Problem
-from reports.view.answers import Answer, answered, kept, refusal
-from reports.view.counting import asked
-from reports.view.notes import MOST_BYTES
 from reports.view.stage import Stage
+
+if TYPE_CHECKING:
+    from reports.view.answers import Answer
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -42,6 +43,9 @@ HEADERS: Final = {
 _RAW_HEADERS: Final = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 PAGE: Final = "view.html"
+
+MOST_SENT: Final = 1 << 20
+"""Bytes of what somebody sends to be kept (`notes.MOST_BYTES`)."""
 
 TELL_SECONDS: Final = 0.25
 """Between two looks at how far an analysis is."""
@@ -118,19 +122,13 @@ def application(stage: Stage, door: Door) -> ASGIApp:
     async def call(request: Request) -> Response:
         what, query, gone = request.path_params["what"], dict(request.query_params), threading.Event()
 
-        def answer() -> Answer:
-            try:
-                view = stage.shown()
-            except Problem as problem:  # there is nothing to look at, and never will be
-                return refusal(500, problem)
-            with asked(gone):
-                return answered(view, what, query)
-
         watching = asyncio.create_task(_left(request, gone))
         try:
-            found = await run_in_threadpool(answer)
+            found = await run_in_threadpool(_answer, stage, what, query, gone)
         finally:
             watching.cancel()
+        if what == "rows":
+            stage.looked.set()
         if found.pieces is not None:
             return StreamingResponse(found.pieces, found.status, found.headers, found.type)
         return Response(found.content, found.status, found.headers, found.type)
@@ -139,9 +137,9 @@ def application(stage: Stage, door: Door) -> ASGIApp:
         content = b""
         async for part in request.stream():
             content += part
-            if len(content) > MOST_BYTES:
+            if len(content) > MOST_SENT:
                 return PlainTextResponse("kwire: too long\n", 413)
-        found = await run_in_threadpool(kept, stage.shown(), content)
+        found = await run_in_threadpool(_keep, stage, content)
         return Response(found.content, found.status, found.headers, found.type)
 
     async def events(request: Request) -> Response:
@@ -168,6 +166,27 @@ def application(stage: Stage, door: Door) -> ASGIApp:
         await (app if refused is None else refused)(scope, receive, with_headers)
 
     return guarded
+
+
+def _answer(stage: Stage, what: str, query: dict[str, str], gone: threading.Event) -> Answer:
+    """An answer, as soon as there is something to answer from; it ends where nobody waits for it (`gone`)."""
+    try:
+        view = stage.shown()
+    except Problem as problem:  # there is nothing to look at, and never will be
+        from reports.view.answers import refusal
+
+        return refusal(500, problem)
+    from reports.view.answers import answered
+    from reports.view.counting import asked
+
+    with asked(gone):
+        return answered(view, what, query)
+
+
+def _keep(stage: Stage, content: bytes) -> Answer:
+    from reports.view.answers import kept
+
+    return kept(stage.shown(), content)
 
 
 async def _events(stage: Stage) -> AsyncIterator[str]:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from analyzer import tables
 from analyzer.dataset import StoredDataset, readable
@@ -116,6 +115,8 @@ class Tables:
         topic, partition = self.part
 
         def make() -> np.ndarray:
+            import pyarrow.compute as pc  # it takes a fifth of a second, which nobody is to wait for at the start
+
             field = pc.field
             ids = [one for one, name in self.topic_names.items() if name == topic]
             with readable(self.dataset.path, "partitions"):
@@ -294,6 +295,8 @@ class Tables:
     def joined(self, found: pa.Table) -> np.ndarray:
         """int64[k]: of each row of a table with `capture`, `connection` and `exchange`, the row of its exchange; -1:
         none."""
+        import pyarrow.compute as pc
+
         codes = []
         for name in ("capture", "connection"):
             places = self._places_of(name)

@@ -16,18 +16,14 @@ from analyzer.lines import node_value
 from analyzer.protocol.budget import BYTES, Budget
 from analyzer.protocol.tree import Node
 from analyzer.text import printable
-
-LENGTH: Final = 4
-"""Bytes of the length before each message."""
+from reports.view import closed
+from reports.view.closed import LENGTH
 
 AT_ONCE: Final = 200
 """Children of one node in an answer."""
 
 OPENED: Final = 400
 """Nodes of an answer that nobody asked for by name: what fits on some screens is there at once."""
-
-RECORDS: Final = 200_000
-"""Records of one message that become nodes."""
 
 LONGEST: Final = 2_000
 """Characters of one value; the bytes are beside it."""
@@ -41,7 +37,10 @@ def nodes(exchange: Exchange, side: str) -> tuple[tuple[Node, ...], str | None]:
     if message is None:
         return (), "not in the capture"
     length = Node("length", "int32", int.from_bytes(message.data[:LENGTH], "big"), 0, min(LENGTH, len(message.data)))
-    decoded = exchange.decoded(side, nodes=True, budget=Budget(bytes=BYTES, nodes=RECORDS))
+    found = closed.nodes(exchange, side)
+    if found is not None:
+        return (length, *found[0]), found[1]
+    decoded = exchange.decoded(side, nodes=True, budget=Budget(bytes=BYTES, nodes=closed.RECORDS))
     if decoded is None:
         return (length,), exchange.row["reason"] or "not decoded"
     return (length, *map(_shifted, decoded.nodes)), decoded.reason
@@ -128,7 +127,10 @@ def at(tree: Sequence[Node], offset: int) -> list[int]:
     """The path of the innermost node that holds a byte; empty where none does."""
     path: list[int] = []
     while True:
-        inside = next((i for i, node in enumerate(tree) if node.start <= offset < node.end), None)
+        if isinstance(tree, closed.Later):
+            inside = tree.holding(offset)
+        else:
+            inside = next((i for i, node in enumerate(tree) if node.start <= offset < node.end), None)
         if inside is None:
             return path
         path.append(inside)

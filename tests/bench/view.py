@@ -2,6 +2,8 @@
 
     python -m tests.bench.view                        # 12 M exchanges
     python -m tests.bench.view --exchanges 1000000 --no-browser
+    python -m tests.bench.view --capture FILE         # when the first rows of a large capture are painted
+    python -m tests.bench.view --messages             # trees and bytes of messages of 1 MB and of 100 MB
 
 The rows are written by NumPy into the folder that the view keeps its columns in: an hour of 2,000 connections of 300
 clients to 12 brokers, 200 topics, mostly Produce and Fetch, held fetches, one answer in two hundred an error. What is
@@ -167,6 +169,10 @@ def calls(view: View) -> dict[str, float]:
         if "heatmap" in _known():
             call(f"heatmap: {name}", "heatmap", filter=text)
             call(f"heatmap: {name}, again", "heatmap", filter=text)
+        call(f"ladder: {name}, bands", "ladder", filter=text, bands=300)
+        call(f"ladder: {name}, 2,000 arrows of the middle", "ladder", filter=text, start=view.tables.columns.n // 3)
+        for by in ("connection", "client"):
+            call(f"timeline: {name}, by {by}", "timeline", filter=text, by=by, width=1200)
     return found
 
 
@@ -190,7 +196,12 @@ def main() -> None:
     parser.add_argument("--exchanges", type=int, default=12_000_000)
     parser.add_argument("--no-browser", dest="browser", action="store_false")
     parser.add_argument("--capture", metavar="FILE", help="only: first rows while this large capture is analysed")
+    parser.add_argument("--messages", action="store_true", help="only: trees and bytes of large messages")
     options = parser.parse_args()
+    if options.messages:
+        from tests.bench import view_messages
+
+        return view_messages.measure()
     if options.capture:
         from tests.bench.view_page import first_rows
 

@@ -1,6 +1,6 @@
 """The API without a network, held against `kwire show`'s own door on the same captures.
 
-Proves: reports/view/answers, counts, heatmap, tables, source, columns, messages, excerpts, trees
+Proves: reports/view/answers, counts, heatmap, tables, source, columns, messages, excerpts, trees, closed
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import analyzer
 from analyzer.protocol.tree import Node
 from captures import forge
 from captures.files import write
-from reports.view import trees
+from reports.view import closed, trees
 from reports.view.tables import key_read
+from tests.bench import messages
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
 from tests.shared import ROOT, SAMPLES
@@ -311,6 +312,61 @@ def test_long_lists_come_in_pages() -> None:
     assert trees.at(tree, 3999) == [0, 999]
     with pytest.raises(LookupError):
         trees.page(tree, "request", [0, 1000], 0)
+
+
+def flattened(tree: Sequence[Node], depth: int = 0) -> Iterator[tuple[Any, ...]]:
+    for node in tree:
+        said = None if node.type in ("batch", "records", "message") else node.value  # how they were compressed
+        yield depth, node.name, node.type, said, node.start, node.end, node.null, node.secret
+        yield from flattened(node.children, depth + 1)
+
+
+@pytest.mark.parametrize("sample", ["codecs-franzgo-4.3", "old-java-0.8.2", "txn-librdkafka-4.3"])
+def test_batches_that_are_opened_later_hold_the_same(sample: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees whose batches are opened when somebody looks inside, against those that are opened at once."""
+    seen = 0
+    for one in analyzer.exchanges(next((SAMPLES / sample).glob("capture.pcap*")), filter="api in (Produce, Fetch)"):
+        for side in ("request", "response"):
+            with monkeypatch.context() as patch:
+                patch.setattr(closed, "nodes", lambda *_: None)
+                whole, reason = trees.nodes(one, side)
+            for large in (0, closed.LARGE):  # opened later, and at once
+                with monkeypatch.context() as patch:
+                    patch.setattr(closed, "LARGE", large)
+                    patch.setattr(closed, "KEPT", 1)
+                    later, said = trees.nodes(one, side)
+                    assert said == reason
+                    sizes = [len(node.children) for node in inner(later)]
+                    assert list(flattened(later)) == list(flattened(whole))
+                    assert sizes == [len(node.children) for node in inner(whole)]
+                    last = max((node.end for node in inner(whole)), default=0)
+                    for offset in range(0, last, 7):
+                        assert trees.at(later, offset) == trees.at(whole, offset)
+                    seen += any(isinstance(node.children, closed.Later) for node in inner(later))
+    assert seen
+
+
+def inner(tree: Sequence[Node]) -> Iterator[Node]:
+    for node in tree:
+        yield node
+        yield from inner(node.children)
+
+
+def test_a_batch_that_holds_less_than_it_says_tells_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closed, "LARGE", 0)
+    batch = messages.batch([messages.record(at, b"k", b"v") for at in range(30)])
+    lying = batch[:57] + (1000).to_bytes(4, "big") + batch[61:]
+    batches = closed._batches(batch + lying + batch[:-9], "orders", 100)
+    assert batches is not None
+    assert len(batches) == 3
+    inside = [next((node.children for node in one.children if node.type == "records"), ()) for one in batches]
+    assert [len(one) for one in inside] == [30, 1000, 0]
+    assert [node.name for node in inside[0]] == [f"[{at}]" for at in range(30)]
+    told = [node for node in inside[1] if node.name == "…"]
+    assert [node.value.split(":")[0] for node in told] == [f"{1000 - len(inside[1]) + 1} records more"]
+    assert "cut off" in batches[2].value
+    assert batches.holding(100 + len(batch)) == 1
+    assert batches.holding(99) is None
 
 
 # --- what is asked wrongly, and what is not there ---------------------------------------------------------------------

@@ -5,6 +5,7 @@ Proves: reports/view/command, opening
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import os
@@ -95,6 +96,35 @@ def test_an_analysis_that_fails_before_there_is_anything_to_look_at_ends_it(
     said = capsys.readouterr()
     assert said.out.startswith("http://127.0.0.1:")
     assert said.err == "kwire: the disk is full\nhint: make room\n"
+
+
+def test_what_is_plain_is_opened_behind_its_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And what is wrong with it then ends the command as if it had been told before."""
+    dataset = Forged(tmp_path / "forged").write()
+    text = tmp_path / "text"
+    text.write_text("no capture, and longer than what a capture begins with")
+    plain = [(str(TXN),), (str(TXN), str(TXN)), (str(dataset),)]
+    other = [(str(tmp_path),), (str(text),), (str(tmp_path / "none"),), ("-",), (str(dataset), str(TXN)), ("a\0",)]
+    options = argparse.Namespace(rotated=False, keylog=[], port=[])
+    assert [command.sure(one, options) for one in (*plain, *other)] == 3 * [True] + 6 * [False]
+    assert not command.sure(plain[2], argparse.Namespace(rotated=False, keylog=[], port=[9092]))
+    assert not command.sure(plain[0], argparse.Namespace(rotated=True, keylog=[], port=[]))
+    (dataset / "_kwire.json").write_text("{}")
+    with pytest.raises(SystemExit) as left:
+        cli.main(["view", str(dataset), "--no-open", "--no-cache"])
+    assert left.value.code == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("http://127.0.0.1:")
+    assert "not a manifest of kwire\nhint: " in said.err
+
+
+def test_what_breaks_while_it_is_opened_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("nobody thought of that")
+
+    monkeypatch.setattr(opening, "begun", broken)
+    with pytest.raises(ZeroDivisionError, match="nobody thought of that"):
+        cli.main(["view", str(TXN), "--no-open", "--no-cache"])
 
 
 def token(folder: Path, text: str = "a-token-of-my-own-1234") -> Path:

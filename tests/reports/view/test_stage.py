@@ -1,6 +1,6 @@
 """First rows while a capture is still being analysed, then all.
 
-Proves: reports/view/stage, opening
+Proves: reports/view/stage, growing, opening
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import analyzer
 from analyzer.failure import Failure
 from captures.problems import Problem
 from reports.view import opening
+from reports.view.growing import Ended, Growing
 from reports.view.opening import _Asked
-from reports.view.stage import Ended, Growing, Stage
+from reports.view.stage import Stage
 from tests.reports.view.conftest import TXN, Asking
 
 
@@ -134,7 +135,7 @@ def test_an_analysis_that_nobody_looks_at_ends() -> None:
 
 
 def test_views_grow_by_multiples_and_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.view.stage.SHOWN", 800)
+    monkeypatch.setattr("reports.view.growing.SHOWN", 800)
     table = analyzer.analyze(TXN).tables["exchanges"]
     stage = Stage()
     seen: list[int] = []

@@ -1,0 +1,207 @@
+"""Trees of messages with records, of which large sets' batches are opened when somebody looks inside.
+
+In: an exchange with a message of up to a hundred megabytes, or a million records in little. Out: nodes as
+`Exchange.decoded` gives them, spans in the frame. Rules: they are the same nodes, but those of a batch are made when
+they are looked at, and only a few batches are kept; until then a batch holds as many records as its header says, and
+where it turns out to hold fewer a node says so; what may hold secrets is left to `Exchange.decoded`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast, overload
+
+import numpy as np
+
+from analyzer.exchange import Exchange
+from analyzer.protocol import embedded, schema, tree
+from analyzer.protocol.budget import BYTES, FIELDS, Budget
+from analyzer.protocol.schema import REQUEST, RESPONSE
+from analyzer.protocol.tree import Node
+from analyzer.records import batches as b
+from analyzer.records.tree import CLUSTER_METADATA, CLUSTER_METADATA_ID, record_set
+from captures.kernels import NULL
+from reports.view.counting import wanted
+
+LENGTH: Final = 4
+"""Bytes of the length before each message."""
+
+LARGE: Final = 256 << 10
+"""Bytes of a record set that is opened whole."""
+
+MANY: Final = 500
+"""Records of one: that takes a hundredth of a second."""
+
+KEPT: Final = 16
+"""Batches of a record set that stay open: those of a few screens."""
+
+RECORDS: Final = 200_000
+"""Records of one batch that become nodes."""
+
+
+class Later(Sequence[Node]):
+    """Nodes that are made when they are looked at: `make` gives that of a place. `starts` and `ends`: their bytes, in
+    order."""
+
+    def __init__(self, starts: np.ndarray, ends: np.ndarray, make: Callable[[int], Node]) -> None:
+        self._starts = starts
+        self._ends = ends
+        self._make = make
+        self._made: OrderedDict[int, Node] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, at: int) -> Node: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Node]: ...
+    def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return tuple(map(self._one, places))
+        return self._one(places)
+
+    def _one(self, at: int) -> Node:
+        wanted()
+        node = self._made.get(at)
+        if node is None:
+            node = self._made[at] = self._make(at)
+            while len(self._made) > KEPT:
+                self._made.popitem(last=False)
+        return node
+
+    def holding(self, offset: int) -> int | None:
+        """Which of them holds a byte."""
+        at = int(np.searchsorted(self._starts, offset, "right")) - 1
+        return at if at >= 0 and offset < self._ends[at] else None
+
+
+class Inside(Sequence[Node]):
+    """What is inside of one of them: `count` nodes, as long as nobody has looked."""
+
+    def __init__(self, count: int, opened: Callable[[], tuple[Node, ...]]) -> None:
+        self._count = count
+        self._opened = opened
+        self._nodes: tuple[Node, ...] | None = None
+
+    def __len__(self) -> int:
+        return self._count if self._nodes is None else len(self._nodes)
+
+    @overload
+    def __getitem__(self, at: int) -> Node: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Node]: ...
+    def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
+        if self._nodes is None:
+            self._nodes = self._opened()
+        return self._nodes[at]
+
+
+def nodes(exchange: Exchange, side: str) -> tuple[tuple[Node, ...], str | None] | None:
+    """A side's fields behind the length, and why they are not all; None: it has no records."""
+    message = exchange.request_message if side == "request" else exchange.response_message
+    row = exchange.row
+    if message is None or row["api_key"] is None or row["api_version"] is None:
+        return None
+    frame = message.data[LENGTH:]
+    direction = REQUEST if side == "request" else RESPONSE
+    if (row["api_key"], direction) not in embedded.RECORD_FIELDS or schema.has_secrets(row["api_key"], direction):
+        return None
+    # Exact: a record set stays bytes, and is no base64 of a third more.
+    if side == "request":
+        decoded = tree.decode_request(frame, tree=True, exact=True, max_rows=FIELDS)
+    else:
+        key, version = row["api_key"], row["api_version"]
+        decoded = tree.decode_response(frame, key, version, tree=True, exact=True, max_rows=FIELDS)
+    if (decoded.api_key, decoded.direction) != (row["api_key"], direction):
+        return None
+    walk = _Walk(*embedded.RECORD_FIELDS[row["api_key"], direction], exchange.topic_name)
+    return walk.each(embedded.shifted(decoded.nodes, LENGTH), ""), decoded.reason
+
+
+class _Walk:
+    """Exact nodes become those that are shown. `field`: the path of record sets; `topics`: those of what names their
+    topic."""
+
+    def __init__(self, field: str, topics: tuple[str, ...], topic_name: Callable[[str], str]) -> None:
+        self._field = field
+        self._topics = topics
+        self._topic_name = topic_name
+        self._said: dict[str, str] = {}
+        self._budget = Budget(bytes=BYTES, nodes=RECORDS)
+
+    def each(self, nodes: tuple[Node, ...], path: str) -> tuple[Node, ...]:
+        """Fields below a path."""
+        return tuple(self._one(node, self._joined(path, node)) for node in nodes)
+
+    @staticmethod
+    def _joined(path: str, node: Node) -> str:
+        if node.name.startswith("[") or node.type == "tags":
+            return path
+        return f"{path}.{node.name}" if path else node.name
+
+    def _one(self, node: Node, path: str) -> Node:
+        if node.children:
+            return node._replace(children=self.each(node.children, path))
+        value: Any = node.value
+        if isinstance(value, str):  # exact text keeps bytes that are no UTF-8
+            value = self._said[path] = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            return node._replace(value=value)
+        if not isinstance(value, bytes):
+            return node
+        if node.type != "records" or path != self._field or not value:
+            return node._replace(value=base64.b64encode(value).decode())
+        named = next((self._said[topic] for topic in self._topics if self._said.get(topic)), "")
+        topic = CLUSTER_METADATA if named == CLUSTER_METADATA_ID else self._topic_name(named)
+        at = node.end - len(value)
+        batches = None if topic == CLUSTER_METADATA else _batches(value, topic, at)
+        if batches is None:
+            opened = record_set(value, topic, budget=self._budget)
+            return node._replace(value=opened.label(len(value)), children=embedded.shifted(opened.nodes, at))
+        said = f"{len(batches)} batch{'es' if len(batches) != 1 else ''}, {len(value)} bytes"
+        return node._replace(value=said, children=cast("tuple[Node, ...]", batches))
+
+
+def _batches(data: bytes, topic: str, base: int) -> Later | None:
+    """The batches of a record set that begins at `base`; None: it is little, and opened whole."""
+    heap = np.frombuffer(bytearray(data), np.uint8)
+    table = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64)).table
+    if len(data) <= LARGE and int(np.abs(table[b.B_COUNT]).sum()) <= MANY:  # one that does not say it counts as many
+        return None
+    starts = table[b.B_AT].copy()
+    ends, counts, magics = starts + table[b.B_LENGTH], table[b.B_COUNT].tolist(), table[b.B_MAGIC].tolist()
+
+    def make(at: int) -> Node:
+        start, count = int(starts[at]), counts[at]
+        part = data[start : int(ends[at])]
+        if magics[at] != 2 or count == NULL or count <= 0:
+            return embedded.shifted(_opened(part, topic), base + start)[0]._replace(name=f"[{at}]")
+        node = embedded.shifted(record_set(part, topic, budget=Budget(nodes=0)).nodes[:1], base + start)[0]
+        inside = Inside(count, lambda: _records(part, topic, count, base + start))
+        children = tuple(
+            child._replace(children=cast("tuple[Node, ...]", inside)) if child.type == "records" else child
+            for child in node.children
+        )
+        return node._replace(name=f"[{at}]", children=children)
+
+    return Later(starts + base, ends + base, make)
+
+
+def _opened(part: bytes, topic: str) -> tuple[Node, ...]:
+    """A batch, opened."""
+    return record_set(part, topic, budget=Budget(bytes=BYTES, nodes=RECORDS)).nodes[:1]
+
+
+def _records(part: bytes, topic: str, count: int, base: int) -> tuple[Node, ...]:
+    """The records of a batch that says it holds so many."""
+    found = record_set(part, topic, budget=Budget(bytes=BYTES, nodes=RECORDS))
+    records = next((child for child in found.nodes[0].children if child.type == "records"), None)
+    made = embedded.shifted(records.children, base) if records is not None else ()
+    if len(made) >= count:
+        return made
+    end = made[-1].end if made else base + len(part)
+    why = found.stopped or found.nodes[0].value
+    return (*made, Node("…", "rest", f"{count - len(made):,} records more: {why}", end, end))

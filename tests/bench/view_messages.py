@@ -1,0 +1,175 @@
+"""Trees and bytes of large messages in `kwire view`: part of `python -m tests.bench.view`.
+
+    python -m tests.bench.view --messages
+
+A capture is made with a Produce of a megabyte in one batch, of records of a kilobyte and of a hundred bytes, plain and
+compressed, and with a Fetch whose answer has a hundred megabytes in a hundred batches. Of each it is timed how long the
+first page of both trees and the first bytes take the server, each asked for the first time, from the capture and from
+the table `messages`; and in Chromium from the click on the row until fields and bytes are painted. Goals: 100 ms, and
+300 ms for the hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import analyzer
+from reports.view import opening
+from reports.view.answers import View, answered
+from tests.bench import generate, messages
+
+MEGABYTE: Final = 1_000_000
+ROUNDS: Final = 3
+
+PAINTED = """(index) => new Promise(done => {
+  const panes = ['request', 'response', 'bytes'], rows = (pane) => [...document.querySelectorAll(`#${pane} .row`)];
+  for (const pane of panes) for (const row of rows(pane)) row.textContent = '';
+  const began = performance.now();
+  const look = () => {
+    if (panes.every(pane => rows(pane).some(row => !row.hidden && row.textContent)))
+      requestAnimationFrame(() => done(performance.now() - began));
+    else requestAnimationFrame(look);
+  };
+  document.querySelector(`#list .row[aria-rowindex="${index}"]`).click();
+  requestAnimationFrame(look);
+})"""
+"""Of the page: until the fields of both messages, and bytes, are drawn where there were none."""
+
+
+def _batch(rng: random.Random, size: int, record_bytes: int, codec: str) -> bytes:
+    """A batch of so many bytes before it is compressed."""
+    text = messages.text(rng, 4 * record_bytes)
+    values = (text[at % len(text) :][:record_bytes] for at in range(0, size, record_bytes))
+    return messages.batch([messages.record(at, b"key-%08d" % at, one) for at, one in enumerate(values)], codec)
+
+
+Said = list[tuple[bytes, bool]]
+"""Messages, and whether each goes to the broker."""
+
+
+def _talk(one: generate.Connection, rng: random.Random, fetch_bytes: int) -> Iterator[tuple[str, Said]]:
+    """Exchanges, and what each is called."""
+    asked = 0
+    for record_bytes in (1_000, 100):
+        for codec in ("none", "lz4", "zstd"):
+            asked += 1
+            size = MEGABYTE if codec == "none" else 4 * MEGABYTE
+            records = _batch(rng, size, record_bytes, codec)
+            request = messages.produce_request(asked, one.client_id, one.topic, 0, records)
+            answer = messages.produce_response(asked, one.topic, 0, 0)
+            yield (f"Produce of {len(request) / 1e6:.1f} MB, records of {record_bytes} bytes, {codec}",
+                   [(request, True), (answer, False)])  # fmt: skip
+    for record_bytes in (1_000, 100):
+        asked += 1
+        records = _batch(rng, MEGABYTE, record_bytes, "none")
+        whole = b"".join(struct.pack(">q", at) + records[8:] for at in range(fetch_bytes // len(records)))
+        request = messages.fetch_request(asked, one.client_id, one.topic, 0, 0)
+        answer = messages.fetch_response(asked, one.topic, 0, 0, whole)
+        name = f"Fetch of {len(answer) / 1e6:.0f} MB, records of {record_bytes} bytes"
+        yield name, [(request, True), (answer, False)]
+
+
+def written(path: Path, fetch_bytes: int) -> list[str]:
+    """Write the capture; what its exchanges are called, in order."""
+    rng = random.Random(1)
+    one, times, names = generate.connection(0, rng), generate.clock(2), []
+    with path.open("wb") as file:
+        file.write(generate.file_header())
+        file.write(generate.edge(one, times, opening=True))
+        for name, said in _talk(one, rng, fetch_bytes):
+            names.append(name)
+            for data, acks in generate.exchange_packets(one, iter(said)):
+                file.write(generate.in_order(data, acks, generate.taken(times, len(data) + len(acks))))
+        file.write(generate.edge(one, times, opening=False))
+    return names
+
+
+def _asked(view: View, what: str, **query: str) -> Any:
+    answer = answered(view, what, query)
+    assert answer.status == 200, answer.content
+    return json.loads(answer.content) if answer.type == "application/json" else answer.content
+
+
+def _first_page(view: View, key: str) -> float:
+    """Milliseconds until what the page asks for first of an exchange is there."""
+    began = time.perf_counter()
+    for side in ("request", "response"):
+        _asked(view, "message", key=key, side=side)
+    _asked(view, "bytes", key=key, side="request")
+    return (time.perf_counter() - began) * 1000
+
+
+def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
+    """Print what is to be waited for."""
+    with tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder, contextlib.ExitStack() as stack:
+        capture = Path(folder) / "large.pcap"
+        names = written(capture, fetch_bytes)
+        analyzer.analyze(capture, Path(folder) / "kept", keep_bytes=True)
+        asked = argparse.Namespace(
+            port=[], rotated=False, keylog=[], threads=None, window_bytes=None, frame_limit=None, cache=False,
+            filter=None,
+        )  # fmt: skip
+        for source in (capture, Path(folder) / "kept"):
+            view = opening.opened([str(source)], asked, stack)
+            keys = _asked(view, "rows", count="100")["keys"]
+            assert len(keys) == len(names), "not the exchanges that were written"
+            _first_page(view, keys[0])  # kernels are linked
+            for name, key in zip(names, keys, strict=True):
+                view.messages._kept.clear()
+                print(f"  {_first_page(view, key):8.1f} ms  {source.name}: {name}", flush=True)
+                began = time.perf_counter()
+                records = _records(view, key)
+                took = (time.perf_counter() - began) * 1000
+                print(f"  {took:8.1f} ms    and its first {records} records", flush=True)
+            _painted(view, names)
+
+
+def _records(view: View, key: str) -> int:
+    """Open the first batch of an exchange: how many records come."""
+    for side in ("request", "response"):
+        path: list[int] = []
+        found = _asked(view, "message", key=key, side=side)
+        while True:
+            place = next((at for at, one in enumerate(found["children"]) if one["type"] in _WAY), None)
+            if place is None:
+                break
+            path.append(place)
+            kind = found["children"][place]["type"]
+            found = _asked(view, "message", key=key, side=side, path=".".join(map(str, path)))
+            if kind == "records" and found["children"] and found["children"][0]["type"] == "record":
+                return len(found["children"])
+    raise AssertionError("no records")
+
+
+_WAY: Final = ("array", "struct", "records", "batch")
+
+
+def _painted(view: View, names: list[str]) -> None:
+    """In a browser."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.reports.view.conftest import served
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("no Chromium: the page is not measured")
+        return
+    with served(view) as (address, token), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1500, "height": 900})
+        page.goto(f"{address}?token={token}&above=none")
+        page.locator("#list .row").nth(len(names) - 1).wait_for()
+        for at, name in enumerate(names):
+            view.messages._kept.clear()
+            print(f"  {page.evaluate(PAINTED, at + 1):8.1f} ms  click to fields and bytes painted: {name}", flush=True)
+        browser.close()
