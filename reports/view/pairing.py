@@ -168,10 +168,10 @@ class Pairing:
         listed: dict[str, list[Any]] = {
             "time": [one["request_time"] for one in first], "client_id": [one["client_id"] for one in first],
             "api": [lines.api(one) for one in first],
+            "verdict": [VERDICTS[one] for one in verdicts.tolist()],
             **{name: [one and lines.outcome(one) for one in side] for name, side in sides.items()},
             **{f"{name}_latency_us": [one and one["latency_us"] for one in side] for name, side in sides.items()},
             "shift_us": [None if one == np.iinfo(np.int64).min else one for one in shift.tolist()],
-            "verdict": [VERDICTS[one] for one in verdicts.tolist()],
             "differences": [self._said(shown, int(row), key) for row, key in zip(part, keys, strict=True)],
             "connection": [one["connection"] for one in first],
         }  # fmt: skip

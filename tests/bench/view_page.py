@@ -43,6 +43,16 @@ APPLY = """(text) => new Promise(done => {
   box.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}));
 })"""
 
+DRAWN = """(key) => new Promise(done => {
+  const began = performance.now();
+  new MutationObserver((_, seen) => {
+    seen.disconnect();
+    requestAnimationFrame(() => done(performance.now() - began));
+  }).observe(document.querySelector('#drawn'), {childList: true, characterData: true, subtree: true});
+  document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true}));
+})"""
+"""Of the page: from a key until what is drawn is told in words, and on the screen."""
+
 
 def measure(view: View) -> None:
     """Print what a user waits for."""
@@ -77,6 +87,11 @@ def measure(view: View) -> None:
             print(f"  frames of a turning wheel, {place}: {_frames(found)}, with a blank row: {found['blank']}")
         for text in ("api == Fetch and latency > 50ms", "topic == topic-11", 'connection ~ "1.19:"', ""):
             print(f"  {page.evaluate(APPLY, text):8.1f} ms  filter painted: {text or '(none)'}")
+        page.locator("#list").focus()
+        for name, key in (("ladder", "l"), ("its arrows", "Enter"), ("timeline", "t"), ("by client", "y")):
+            if name == "its arrows":
+                page.keyboard.press("j")
+            print(f"  {page.evaluate(DRAWN, key):8.1f} ms  {name} drawn", flush=True)
         browser.close()
 
 

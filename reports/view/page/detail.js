@@ -24,7 +24,7 @@ const SAID = 4;
 /** Differences that are told in words; the trees have them all. */
 
 const REST_MS = 60;
-/** Messages are asked for when the keys rest so long. */
+/** Where one exchange after the other is chosen, messages are asked for when the keys rest so long. */
 
 export class Detail {
   /**
@@ -53,6 +53,8 @@ export class Detail {
     /** What was looked at: answers about something earlier lead nowhere. */
     this.looks = 0;
     this.timer = 0;
+    /** When an exchange was chosen last. */
+    this.last = -Infinity;
     const [request, response] = PANES.map((pane) => new Tree(element(pane), pane, {
       chosen: (node, path) => this.chosen(pane, node, path), menu: to.menu, failed: to.failed,
     }));
@@ -168,10 +170,13 @@ export class Detail {
     element("facts").textContent = printable(said.filter(Boolean).join(" · "));
   }
 
-  /** The messages of the chosen exchange, when the keys rest. */
+  /** The messages of the chosen exchange: at once, or when the keys rest. */
   soon() {
     clearTimeout(this.timer);
-    this.timer = window.setTimeout(() => void this.messages(), REST_MS);
+    const now = performance.now(), rested = now - this.last > REST_MS;
+    this.last = now;
+    if (rested) void this.messages();
+    else this.timer = window.setTimeout(() => void this.messages(), REST_MS);
   }
 
   /** The messages of the chosen exchange, now. What is looked at meanwhile stays looked at. */

@@ -189,8 +189,8 @@ export class Ladder extends Picture {
     context.fillRect(0, 0, width, TOP - 8);
     context.fillStyle = colour("--ink");
     context.textAlign = "center";
-    const room = Math.max(6, Math.floor((width - LEFT) / actors.length / 7));
-    actors.forEach((name, index) => context.fillText(shortened(printable(name.replace(/^client /, "")), room), this.x(index), 13));
+    const room = Math.max(2, Math.floor((width - LEFT) / actors.length / 7));
+    actors.forEach((name, index) => context.fillText(shortened(named(name, room), room), this.x(index), 13));
   }
 
   /**
@@ -335,10 +335,22 @@ export class Ladder extends Picture {
 }
 
 /**
+ * What stands above a line: a client by its address and id, or, where there is little room, by what tells it best.
+ * @param {string} actor
+ * @param {number} room characters
+ */
+function named(actor, room) {
+  const name = printable(actor.replace(/^client /, "")), at = name.indexOf(" ");
+  if (name.length <= room || at < 0) return name;
+  return actor.startsWith("client ") ? name.slice(at + 1) : name.replace("broker ", "b");
+}
+
+/**
  * @param {string} text
  * @param {number} room characters
  */
 function shortened(text, room) {
+  if (room < 4) return text.slice(0, room);
   return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
 }
 

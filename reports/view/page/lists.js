@@ -53,7 +53,7 @@ export function shown(column, value, start = 0) {
  * @param {About} column
  */
 function headed({ name, title }) {
-  return title || name.replace(/_(us|bytes)$/, "").replaceAll("_", " ");
+  return title || name.replace(/_us$/, "").replaceAll("_", " ");
 }
 
 export class Lists {

@@ -56,9 +56,15 @@ export class Picture {
     canvas.height = Math.round(height * ratio);
     context.scale(ratio, ratio);
     context.clearRect(0, 0, width, height);
-    const style = getComputedStyle(canvas);
+    const style = getComputedStyle(canvas), colours = /** @type {Map<string, string>} */ (new Map());
     context.font = `11px ${style.fontFamily}`;
     context.textBaseline = "middle";
-    return { context, width, height, colour: (name) => style.getPropertyValue(name) };
+    /** @param {string} name */
+    const colour = (name) => {
+      let found = colours.get(name);
+      if (found === undefined) colours.set(name, found = style.getPropertyValue(name));
+      return found;
+    };
+    return { context, width, height, colour };
   }
 }

@@ -34,6 +34,8 @@ export class Tabs {
   constructor(state, to) {
     this.state = state;
     this.to = to;
+    /** What was told of the list that is shown. */
+    this.said = "";
     const { chosen, failed } = to;
     this.ladder = new Ladder(element("ladder", HTMLCanvasElement), element("drawn"), { chosen, failed });
     this.timeline = new Timeline(element("timeline", HTMLCanvasElement), element("drawn"), { chosen, failed }, to.narrow);
@@ -51,7 +53,7 @@ export class Tabs {
         ],
         x, y,
       ),
-      counted: to.tell,
+      counted: (text) => to.tell(this.said = text),
       failed,
     });
     element("only").addEventListener("click", () => this.differing());
@@ -97,7 +99,10 @@ export class Tabs {
    */
   draw(again = false) {
     const { list } = this.state;
-    if (!list || this.picture) this.tables.leave();
+    if (!list || this.picture) {
+      this.tables.leave();
+      if (this.said && element("status").textContent === this.said) this.to.tell("");
+    }
     for (const one of [this.ladder, this.timeline]) one.stop.abort();
     element("others").hidden = !list || this.picture;
     element("drawing").hidden = !this.picture;

@@ -4,7 +4,9 @@ import { ask } from "./api.js";
 import { Picture } from "./picture.js";
 import { counted, duration, printable, since } from "./text.js";
 
-const LEFT = 250;
+const WIDEST = 250;
+/** Pixels for names, at most. */
+
 const TOP = 22;
 const TALL = 18;
 
@@ -68,7 +70,7 @@ export class Timeline extends Picture {
     this.filter = filter;
     this.by = by;
     this.begin = begin;
-    const width = Math.max(50, this.canvas.clientWidth - LEFT);
+    const width = Math.max(50, this.canvas.clientWidth - this.left);
     /** @type {Record<string, string | number>} */
     const asked = { filter, by, width };
     if (this.span) Object.assign(asked, { first: this.span[0], last: this.span[1] });
@@ -79,6 +81,11 @@ export class Timeline extends Picture {
       this.place = -1;
       this.draw();
     });
+  }
+
+  /** Pixels for names: on a phone they leave room for what they name. */
+  get left() {
+    return Math.min(WIDEST, Math.round(this.canvas.clientWidth * 0.36));
   }
 
   /** Tracks of what groups and transactions did come first. */
@@ -99,8 +106,8 @@ export class Timeline extends Picture {
       return;
     }
     const { context, width: clientWidth, height: clientHeight, colour } = surface;
-    const span = drawn.step * drawn.columns, room = clientWidth - LEFT - 8;
-    const x = (/** @type {number} */ time) => LEFT + (room * (time - drawn.first)) / span;
+    const span = drawn.step * drawn.columns, room = clientWidth - this.left - 8;
+    const x = (/** @type {number} */ time) => this.left + (room * (time - drawn.first)) / span;
     const lanes = this.lanes();
     context.save();
     context.beginPath();
@@ -110,7 +117,7 @@ export class Timeline extends Picture {
     const y = (row) => TOP + row * TALL - this.scroll;
     for (const band of drawn.bands) {
       const rebalance = band.kind === "rebalance", row = lanes.indexOf(`${rebalance ? "group" : "transaction"} ${band.name}`);
-      const left = Math.max(LEFT, x(band.began)), right = Math.max(left + 2, Math.min(clientWidth - 8, x(band.ended ?? drawn.first + span)));
+      const left = Math.max(this.left, x(band.began)), right = Math.max(left + 2, Math.min(clientWidth - 8, x(band.ended ?? drawn.first + span)));
       context.fillStyle = colour(rebalance ? "--bad" : "--good");
       if (rebalance) { // the world stands still: shaded over all tracks, hatched in its own
         context.globalAlpha = 0.12;
@@ -124,26 +131,31 @@ export class Timeline extends Picture {
         context.fillText(printable(band.text), rebalance ? right + 4 : left + 4, y(row) + TALL / 2);
       }
     }
-    lanes.forEach((name, row) => this.label(context, colour, name, y(row), false));
+    lanes.forEach((name, row) => this.label(context, colour, name, "", y(row), false));
     drawn.tracks.forEach((track, index) => {
       const row = y(lanes.length + index);
       if (row < TOP - TALL || row > clientHeight) return;
-      this.label(context, colour, `${track.name} (${counted(track.exchanges)})`, row, index === this.track);
-      track.column.forEach((column, at) => {
-        const left = LEFT + (room * column) / drawn.columns, wide = Math.max(1.5, (room * (track.lasting[at] ?? 0)) / span);
-        context.fillStyle = colour(track.error[at] ? "--bad" : "--broker");
-        context.fillRect(left, row + (track.error[at] ? 2 : 4), Math.min(wide, clientWidth - 8 - left), TALL - (track.error[at] ? 4 : 8));
-        if (index === this.track && at === this.place) {
-          context.strokeStyle = colour("--ink");
-          context.strokeRect(left - 1.5, row + 1.5, Math.max(wide, 2) + 3, TALL - 3);
-        }
-      });
+      this.label(context, colour, track.name, ` (${counted(track.exchanges)})`, row, index === this.track);
+      const left = (/** @type {number} */ at) => this.left + (room * (track.column[at] ?? 0)) / drawn.columns;
+      const wide = (/** @type {number} */ at) => Math.max(1.5, (room * (track.lasting[at] ?? 0)) / span);
+      for (const bad of [false, true]) { // errors last: they are seen
+        context.fillStyle = colour(bad ? "--bad" : "--broker");
+        const above = bad ? 2 : 4;
+        track.error.forEach((error, at) => {
+          if (error === bad) context.fillRect(left(at), row + above, Math.min(wide(at), clientWidth - 8 - left(at)), TALL - 2 * above);
+        });
+      }
+      if (index === this.track && this.place >= 0) {
+        context.strokeStyle = colour("--ink");
+        context.strokeRect(left(this.place) - 1.5, row + 1.5, Math.max(wide(this.place), 2) + 3, TALL - 3);
+      }
     });
     context.restore();
     context.fillStyle = colour("--quiet");
-    for (let tick = 0; tick <= 5; tick++) {
-      context.textAlign = tick === 5 ? "right" : "left";
-      context.fillText(`${since(Math.round(drawn.first + (span * tick) / 5), this.begin)} s`, LEFT + (room * tick) / 5, 10);
+    const ticks = Math.max(1, Math.min(5, Math.floor(room / 100)));
+    for (let tick = 0; tick <= ticks; tick++) {
+      context.textAlign = tick === ticks ? "right" : "left";
+      context.fillText(`${since(Math.round(drawn.first + (span * tick) / ticks), this.begin)} s`, this.left + (room * tick) / ticks, 10);
     }
     this.say();
   }
@@ -151,19 +163,20 @@ export class Timeline extends Picture {
   /**
    * @param {CanvasRenderingContext2D} context
    * @param {(name: string) => string} colour
-   * @param {string} text
+   * @param {string} text cut where there is no room for it
+   * @param {string} more stays
    * @param {number} y
    * @param {boolean} chosen
    */
-  label(context, colour, text, y, chosen) {
+  label(context, colour, text, more, y, chosen) {
     if (chosen) {
       context.fillStyle = colour("--chosen");
-      context.fillRect(0, y, LEFT - 4, TALL);
+      context.fillRect(0, y, this.left - 4, TALL);
     }
     context.fillStyle = colour("--ink");
     context.textAlign = "left";
-    const shown = printable(text), most = Math.floor((LEFT - 16) / 6.7);
-    context.fillText(shown.length > most ? `${shown.slice(0, most - 1)}…` : shown, 6, y + TALL / 2);
+    const shown = printable(text), most = Math.max(4, Math.floor((this.left - 16) / 6.7) - more.length);
+    context.fillText((shown.length > most ? `${shown.slice(0, most - 1)}…` : shown) + more, 6, y + TALL / 2);
   }
 
   say() {
@@ -179,13 +192,13 @@ export class Timeline extends Picture {
   clicked(event) {
     const { drawn } = this;
     if (!drawn) return;
-    const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left - LEFT;
+    const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left - this.left;
     const row = Math.floor((event.clientY - box.top - TOP + this.scroll) / TALL) - this.lanes().length;
     const track = drawn.tracks[row];
     if (!track) return;
     this.track = row;
     if (x < 0) return this.taken(track.filter);
-    const column = (x / (this.canvas.clientWidth - LEFT - 8)) * drawn.columns;
+    const column = (x / (this.canvas.clientWidth - this.left - 8)) * drawn.columns;
     let best = -1;
     track.column.forEach((one, at) => { if (one <= column + 3) best = at; });
     this.choose(best);

@@ -155,6 +155,7 @@ def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(look: Lo
     with look("above=heat") as opened:
         page = opened.page
         page.locator("#cell", has_text="latency of 1").wait_for()
+        assert page.locator("#heat").aria_snapshot() == (KEPT / "heat.aria").read_text(encoding="utf-8").strip()
         page.locator("#cells").focus()
         page.keyboard.press("End")
         # The last column has an exchange: upwards to its cell.
@@ -325,6 +326,8 @@ def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_a
         page.keyboard.press("o")  # frames, then connections
         page.locator("#status", has_text="connections").wait_for()
         page.locator("#other .row").first.wait_for()
+        kept = (KEPT / "connections.aria").read_text(encoding="utf-8").strip()
+        assert page.locator("#others-head").aria_snapshot() == kept
         page.keyboard.press("j")
         page.keyboard.press("Enter")
         opened.wait("new URLSearchParams(location.search).get('filter')?.startsWith('connection == ')")

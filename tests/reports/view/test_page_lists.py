@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from analyzer.cli import _judged
-from tests.reports.view.browsing import Look, Place
+from tests.reports.view.browsing import CONTRAST, Look, Place
 from tests.reports.view.conftest import Asking, served, viewed
 from tests.shared import SAMPLES
+
+KEPT = Path(__file__).parent / "page"
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +179,48 @@ def test_frames_lead_to_messages_and_a_partition_is_all_there_is(look: Look) -> 
         opened.total("188")
         page.go_back()
         opened.total(some)
+
+
+def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
+    """From the exchanges to a pair, its fields, its bytes and back, in the width of a phone."""
+    with served(points.view) as place, Look(chromium, place)("above=none", "", width=390, height=780) as opened:
+        page = opened.page
+        for _ in range(2):
+            page.keyboard.press("o")  # frames, then pairs
+        opened.wait("document.activeElement.id === 'other'")
+        page.locator("#other .row", has_text="ApiVersions").first.wait_for()
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.locator("#title-request", has_text="client.pcap: request").wait_for()
+        page.locator("#status", has_text="every field is the same").wait_for()
+        assert page.locator('#other .row[aria-selected="true"]').get_attribute("aria-rowindex") == "2"
+        page.keyboard.press("Enter")
+        opened.wait("document.activeElement.id === 'request'")
+        page.keyboard.press("End")
+        page.locator('#request .row[aria-selected="true"]').wait_for()
+        opened.wait(f"{MARKED} !== ''")
+        page.keyboard.press("b")
+        opened.wait("document.activeElement.id === 'bytes'")
+        page.keyboard.press("Home")
+        page.locator('#request .row[aria-selected="true"]', has_text="length").wait_for()
+        page.keyboard.press("r")  # the answers
+        page.locator("#title-request", has_text="client.pcap: response").wait_for()
+        opened.wait("document.querySelector('#request .row').textContent !== ''")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert page.evaluate(CONTRAST) == []
+        cut = page.evaluate(CUT, ["#twice", "#pair", "#status", "#bar"])
+        assert cut == []
+        kept = KEPT / "pairs.aria"
+        shown = "\n".join(page.locator(one).aria_snapshot() for one in ("#twice", "#others-head"))
+        assert shown == kept.read_text(encoding="utf-8").strip()
+        page.keyboard.press("Escape")
+        opened.wait("document.activeElement.id === 'list'")
+        page.keyboard.press("d")  # those that differ: none was judged here, and all are there
+        page.locator("#only[aria-pressed=true]").wait_for()
+
+
+CUT = """(places) => places.filter(one => {
+  const box = document.querySelector(one), wide = box.scrollWidth > box.clientWidth + 1;
+  return box.checkVisibility() && (wide || box.getBoundingClientRect().right > innerWidth + 1);
+})"""
+"""Of the page: which of its parts are wider than there is room."""
