@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from analyzer import dataset
 from analyzer.options import Reading
@@ -167,6 +167,7 @@ async def replay(
         target = await targets.ask(options.host, options.port, dial, options.settings.answer_timeout)
         reach = options.access.reach(options.host, options.port)
         reach.check(target.topology.nodes.values())
+        await principals.log_in(dial, {session.user for session in captured}, options.host, options.port)
         tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
         options, planned, cluster = planned_for(options, captured, target.offers, target.topology)
         same = "" if options.same_cluster else why_same(cluster, captured, target.topology)
@@ -193,7 +194,7 @@ async def replay(
         warnings = await warned(options, captured, planned, target)
         for warning in warnings:
             (announce or notes.append)(warning)
-        notes += missing(options, cluster, target.topology, planned)
+        notes += missing(options, cluster, target.topology, planned) + unnamed(planned)
         remap.topics.learn_from(target.topology)
         if options.seed_fetched:
             tell(f"writing {before.records:,} records that the capture shows being read")
@@ -460,3 +461,16 @@ def missing(options: Options, cluster: Cluster, topology: Topology, planned: Pla
     absent = [there for there, _ in _used(options, cluster, planned) if there not in topology.partitions]
     notes = [f"the target has no topic {there}; --seed-topics makes it" for there in absent]
     return notes + too_few(options, cluster, topology, planned) + more_partitions(options, cluster, topology, planned)
+
+
+UNNAMED: Final = 5
+"""Topic ids without a name that are told."""
+
+
+def unnamed(planned: Plan) -> list[str]:
+    """Topic ids that keep requests from being sent, because nothing says the names."""
+    skips = Counter(skip.reason.partition(":")[0] for skip in planned.skips if skip.rule == "unknown_topic_id")
+    return [
+        f"nothing says the name of topic id {topic_id}: {count} requests are not sent; --map-topic {topic_id}=NAME"
+        for topic_id, count in skips.most_common(UNNAMED)
+    ]

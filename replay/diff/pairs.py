@@ -249,6 +249,11 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
             f"{left} and {right}: not replays of the same capture ({len(only)} of their exchanges are in one only)",
             "replay one capture twice, with the same --filter",
         )
+    if runs[0].groups != runs[1].groups:
+        raise DatasetError(
+            f"{left} and {right}: replays under different names of groups, which cannot be held against each other",
+            "replay with the same --prefix-groups and --map-group",
+        )
     places = runs[1].place_of(runs[0].keys)
 
     def pair(place: int) -> Pair:

@@ -176,7 +176,8 @@ class Run:
     """One RUN. `keys`: of the exchanges by place; `renamed`: topics of the target and what they were called when
     captured; `captured_names`, `replayed_names`: what each side calls topics by id; `audited`: rows of the table
     `audit`, None where nobody did; `seeded`: by topic the settings in which one made for the replay is meant to differ;
-    `speed`: it was sent at, None as fast as answers allowed."""
+    `groups`: the prefix and the other names that groups were given; `speed`: it was sent at, None as fast as answers
+    allowed."""
 
     def __init__(self, path: str | os.PathLike[str], names: ConnectionNames) -> None:
         try:
@@ -216,6 +217,7 @@ class Run:
             self.audited = stored.audit.to_table().to_pylist()
         seeded = about.get("seeded_topics")
         self.seeded: Mapping[str, Any] = seeded if isinstance(seeded, dict) else {}
+        self.groups = about.get("prefix_groups") or "", dict(about.get("map_group") or {})
         speed = about.get("speed")
         self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None
 

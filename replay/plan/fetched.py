@@ -3,7 +3,8 @@
 In: captured sessions, and what the capture says of its cluster. Out: their batches by partition, in order of offsets,
 as they can be produced: without a producer, a transaction and the broker's own marks. Rules: each batch once, however
 many have read it; markers, and transactions that the answer says were aborted, are left out; so are batches that a
-producer could not send (old message sets, and batches with holes that compaction left), which are counted.
+producer could not send (old message sets, batches with holes that compaction left), and those of topics without a name;
+these are counted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _CODEC: Final = 7
 """The attributes that a producer sets, without those of a transaction."""
 _ATTRIBUTES_AT: Final = 21
 NO_BATCHES, HOLES = "old message sets", "batches with holes"
+UNNAMED = "answers about topic ids that nothing names (--map-topic ID=NAME)"
 
 
 @dataclass(slots=True)
@@ -108,7 +110,10 @@ def _read(
     name_answer(key, message.answer, by_id)
     for where, part in answered(key, message.answer).items():
         records = part.get("records")
-        if not records or not where[0] or where[0].startswith("__"):
+        if not records or where[0].startswith("__"):
+            continue
+        if not where[0]:
+            left_out[UNNAMED] += 1
             continue
         try:
             inside = list(batches.batches(records))

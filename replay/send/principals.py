@@ -7,7 +7,7 @@
 
 In: a TOML file, a table per captured user. Out: `Credentials` by captured user; a `Dial` that knows them all. Rules:
 a file that others may read is refused, for it has passwords; nothing of what stands in it is in an error, but a table's
-name; a captured user whom nobody stands for is told before anything is sent.
+name; a captured user whom nobody stands for, and a login that the target refuses, are told before anything is sent.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Final
 from captures.problems import Problem
 from replay.plan.sessions import Session
 from replay.send import login
+from replay.send.channel import connect
 from replay.send.link import Dial, Link, LinkError, Receiver
 
 _LARGEST: Final = 1 << 20
@@ -87,6 +88,19 @@ def check(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -
     absent = {session.user for session in sessions if session.user is not None} - known.keys()
     if absent:
         raise NobodyFor(one for one in absent if one is not None)
+
+
+async def log_in(dial: Dial, users: Iterable[str | None], host: str, port: int) -> None:
+    """Log in once as each of these captured users, before anything is sent. Raises LinkError, which says for whom the
+    target takes no login."""
+    for user in sorted(filter(None, users)):
+        if not isinstance(dial, Dials) or user not in dial.users:
+            continue
+        try:
+            channel = await connect(dial.users[user], host, port)
+        except LinkError as refused:
+            raise LinkError(f"--principals: [{user}]: {refused}", refused.hint) from None
+        channel.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from analyzer.dataset import DatasetError
 from analyzer.protocol import errors, names
 from replay import run
 from replay.diff import pairs, text
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
+from replay.plan.renaming import Renaming
 from replay.remap.retry import Limits
 from replay.send.settings import Settings
 from tests.replay.diff.both_ways import assert_the_same
@@ -149,3 +151,10 @@ def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path:
 def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:
     with pytest.raises(run.TooFewPartitions, match="orders has 1 partitions, the captured one 2"):
         replayed_at(Shop(partitions=1), tmp_path / "run")
+
+
+def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:
+    """What one calls `billing` and the other `x.billing` would be missing here and extra there, and never compared."""
+    named = replayed_at(Shop(), tmp_path / "run", renaming=Renaming({}, "x."))
+    with pytest.raises(DatasetError, match="different names of groups"):
+        pairs.from_runs(healthy, named)

@@ -88,6 +88,20 @@ def test_what_could_not_be_produced_is_counted() -> None:
     assert not found(fetch(b"")).batches
 
 
+def test_records_of_a_topic_that_nothing_names_are_counted() -> None:
+    unknown = "zizHtibnSdSFmiPSHtiLWA"
+    part = {"partition": 0, "currentLeaderEpoch": -1, "fetchOffset": 0, "lastFetchedEpoch": -1, "logStartOffset": -1,
+            "partitionMaxBytes": 1}  # fmt: skip
+    asked = {"maxWaitMs": 1, "minBytes": 1, "maxBytes": 1, "isolationLevel": 1, "sessionId": 0, "sessionEpoch": -1,
+             "topics": [{"topicId": unknown, "partitions": [part]}], "forgottenTopicsData": [],
+             "rackId": ""}  # fmt: skip
+    answer = {"errorCode": 0, "sessionId": 0, "responses": [{"topicId": unknown, "partitions": [
+        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 9, "lastStableOffset": 9, "logStartOffset": 0,
+         "abortedTransactions": [], "preferredReadReplica": -1, "records": batch("a")}]}]}  # fmt: skip
+    some = found(Captured().said(1.0, names.FETCH, 13, asked, answer))
+    assert (some.left_out, some.batches) == ({fetched.UNNAMED: 1}, {})
+
+
 def test_times_can_be_moved() -> None:
     before = found(fetch(batch("a")))
     after = fetched.shifted(before, 5000)

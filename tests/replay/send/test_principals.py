@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.protocol import names
+from analyzer.protocol import errors, names
 from analyzer.protocol.encoding import encode_response
 from analyzer.protocol.tree import decode_request
 from replay import asked, run
@@ -149,10 +149,11 @@ def test_each_connection_is_its_users() -> None:
 
 
 class _Listener(asyncio.Protocol):
-    """Lets everybody in by PLAIN, and remembers who it was."""
+    """Lets everybody in by PLAIN but for one, and remembers who it was."""
 
-    def __init__(self, users: list[str]) -> None:
+    def __init__(self, users: list[str], refused: str = "") -> None:
         self.users = users
+        self.refused = refused
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -165,7 +166,8 @@ class _Listener(asyncio.Protocol):
         body: dict[str, Any] = {"errorCode": 0, "mechanisms": ["PLAIN"]}
         if asked.api_key == login.AUTHENTICATE:
             self.users.append(asked.body["authBytes"].split(b"\0")[1].decode())
-            body = {"errorCode": 0, "errorMessage": None, "authBytes": b"", "sessionLifetimeMs": 0}
+            error = errors.SASL_AUTHENTICATION_FAILED if self.users[-1] == self.refused else 0
+            body = {"errorCode": error, "errorMessage": None, "authBytes": b"", "sessionLifetimeMs": 0}
         answer = encode_response(asked.api_key, asked.version, asked.header["correlationId"], body)
         self.transport.write(len(answer).to_bytes(4, "big") + answer)
 
@@ -185,6 +187,25 @@ def test_the_login_is_the_users_and_the_first_is_the_replayers_own() -> None:
         return users
 
     assert asyncio.run(logins()) == ["bob-staging", "alice-staging", "alice-staging", "kwire"]
+
+
+def test_a_login_that_the_target_refuses_is_told_before_anything_is_sent() -> None:
+    async def logins() -> None:
+        server = await asyncio.get_running_loop().create_server(lambda: _Listener(users, "eve-staging"), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        who = {name: Credentials("PLAIN", f"{name}-staging", SECRET) for name in ("alice", "bob", "eve")}
+        dial = Access(principals=who).dial("127.0.0.1", port)
+        await principals.log_in(dial, {"bob", "alice", "nobody", None}, "127.0.0.1", port)
+        try:
+            await principals.log_in(dial, {"eve", "alice"}, "127.0.0.1", port)
+        finally:
+            server.close()
+
+    users: list[str] = []
+    with pytest.raises(LinkError, match=r"--principals: \[eve\]: .*SASL_AUTHENTICATION_FAILED") as refused:
+        asyncio.run(logins())
+    assert users == ["alice-staging", "bob-staging", "alice-staging", "eve-staging"]
+    assert SECRET not in str(refused.value) + refused.value.hint
 
 
 def test_a_password_in_the_clear_stays_on_this_machine() -> None:
