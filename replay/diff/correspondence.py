@@ -107,7 +107,9 @@ class Partition:
 
     def reading(self, connection: tuple[str, str], place: int) -> Reading:
         """Of a (capture, connection), which fetches now."""
-        reading = self._readings.setdefault(connection, Reading(place))
+        reading = self._readings.get(connection)
+        if reading is None:
+            reading = self._readings[connection] = Reading(place)
         reading.place = place
         return reading
 
@@ -243,7 +245,10 @@ class Correspondence:
     _producers: dict[Any, int] = field(default_factory=dict)
 
     def partition(self, topic: str, index: int) -> Partition:
-        return self.partitions.setdefault((topic, index), Partition(topic, index))
+        found = self.partitions.get((topic, index))
+        if found is None:
+            found = self.partitions[topic, index] = Partition(topic, index)
+        return found
 
     def group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group(name))

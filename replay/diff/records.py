@@ -122,7 +122,8 @@ class Reader:
         stored = batches(heap, at, length)
         attributes, magics = stored.table[B_ATTRIBUTES], stored.table[B_MAGIC]
         producers = stored.table[B_PRODUCER_ID]
-        forms = np.fromiter(map(_form, attributes.tolist(), magics.tolist()), np.uint8, len(stored))
+        kinds, which = np.unique(np.stack([attributes, magics]), axis=1, return_inverse=True)
+        forms = np.fromiter(map(_form, *kinds.tolist()), np.uint8, kinds.shape[1])[which.reshape(-1)]
         batch, offset, control = [_NOTHING], [_NOTHING], [_NOTHING]
         digests: list[bytes] = []
         for piece in self._opener.open(stored):

@@ -7,6 +7,7 @@ looked up once.
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,8 +15,14 @@ import numpy as np
 from analyzer.protocol import program
 from analyzer.protocol.schema import ZERO_UUID
 from replay.diff.correspondence import Correspondence
-from replay.diff.stored_run import Numbers
+from replay.diff.stored_run import Flags, Numbers
 from replay.diff.tapes import Tape
+
+
+@functools.cache
+def _ids() -> Flags:
+    """By field: is it an id?"""
+    return np.array([info.kind == "uuid" for info in program.load().fields])
 
 
 class Texts:
@@ -31,26 +38,21 @@ class Texts:
 
     def numbers(self, tape: Tape, rows: Numbers, side: int) -> Numbers:
         """Of some rows of a side's tape (0 left, 1 right)."""
-        fields = program.load().fields
         data = memoryview(tape.heap)  # type: ignore[arg-type]  # arrays do have the buffer protocol
-        places = zip(
-            tape.field[rows].tolist(), tape.position[rows].tolist(), np.maximum(tape.length[rows], 0).tolist(),
-            strict=True,
-        )  # fmt: skip
-        said = [
-            self._number(side, fields[field].kind == "uuid", bytes(data[at : at + length]))
-            for field, at, length in places
-        ]
-        return np.array(said, np.int64)
+        begins, ends = tape.position[rows], tape.position[rows] + np.maximum(tape.length[rows], 0)
+        by_id = _ids()[tape.field[rows]]
+        places = zip(by_id.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        known = self._known
+        said = [(side, of_id, bytes(data[begin:end])) for of_id, begin, end in places]
+        return np.array([known[one] if one in known else self._number(*one) for one in said], np.int64)
 
     def _number(self, side: int, by_id: bool, text: bytes) -> int:
-        number = self._known.get((side, by_id, text))
-        if number is None:
-            name = self._name(side, by_id, text)
-            number = self._numbers.setdefault(name, len(self._numbers))
-            if number == len(self.names):
-                self.names.append(name)
-            self._known[side, by_id, text] = number
+        """Of a spelling that is new."""
+        name = self._name(side, by_id, text)
+        number = self._numbers.setdefault(name, len(self._numbers))
+        if number == len(self.names):
+            self.names.append(name)
+        self._known[side, by_id, text] = number
         return number
 
     def _name(self, side: int, by_id: bool, text: bytes) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from analyzer.protocol import names
 from analyzer.protocol.tree import Body
+from replay import run
 from replay.plan import decide
 from replay.plan.parts import NAME, partitions
 from replay.plan.steps import Plan
@@ -137,6 +138,11 @@ def test_a_topic_id_that_nobody_names_is_named_by_the_user_the_dataset_or_the_ta
     assert (skip.rule, skip.reason) == (
         "unknown_topic_id", "zizHtibnSdSFmiPSHtiLWA: --map-topic zizHtibnSdSFmiPSHtiLWA=NAME names it",
     )  # fmt: skip
+    (told,) = run.unnamed(planned(capture))
+    assert told == (
+        "nothing says the name of topic id zizHtibnSdSFmiPSHtiLWA: 1 requests are not sent; "
+        "--map-topic zizHtibnSdSFmiPSHtiLWA=NAME"
+    )
 
     elsewhere = {"zizHtibnSdSFmiPSHtiLWA": "orders", "AAAAAAAAAAAAAAAAAAAAAQ": "not in the capture"}
     found, facts = decide.make([capture.session()], EVERYTHING, decide.PlanOptions(topic_ids=elsewhere))
