@@ -58,7 +58,8 @@ _NOT_THERE: Final = frozenset((
 ))  # fmt: skip
 _GROUP_APIS: Final = frozenset((
     names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.SYNC_GROUP,
-    names.TXN_OFFSET_COMMIT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT,
+    names.TXN_OFFSET_COMMIT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT, names.SHARE_FETCH,
+    names.SHARE_ACKNOWLEDGE,
 ))  # fmt: skip
 _GROUP_ERRORS: Final = frozenset((
     errors.NOT_COORDINATOR, errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID, errors.REBALANCE_IN_PROGRESS,
@@ -178,7 +179,7 @@ class _Comparing:
                 self._pair(place, pair)
         self._take(self._produced())
         self._take(readings.differences(self.correspondence.partitions.values(), self.failed_parts, self.pairs))
-        self._take(readings.acquired(self.correspondence))
+        self._take(readings.acquired(self.correspondence, self.failed_groups))
         for group in self.correspondence.groups.values():
             self._take(self._group(group))
         self.result.learned = self.noise is not None

@@ -82,8 +82,8 @@ def _plainly_the_same(partition: Partition, reading: Reading) -> int | None:
     return len(offsets) if same else None
 
 
-def acquired(correspondence: Correspondence) -> Iterator[Difference]:
-    """What the members of share groups have acquired together."""
+def acquired(correspondence: Correspondence, failed: Mapping[str, Difference]) -> Iterator[Difference]:
+    """What the members of share groups have acquired together. `failed`: groups that could not be joined, and why."""
     for (group, topic, index), both in correspondence.acquired.items():
         partition = correspondence.partition(topic, index)
         there = ((offset, partition.to_right(offset)) for offset in both.left)
@@ -93,7 +93,9 @@ def acquired(correspondence: Correspondence) -> Iterator[Difference]:
         beyond = missing > UNREAD_RECORDS and missing > UNREAD_SHARE * len(both.left)
         told = f"{len(both.left)} records", f"{len(both.left) - missing} records"
         key = group, topic, str(index)
-        yield Difference(both.row, "(records)", "acquired less", *told, key, None if beyond else "read_less")
+        cause = failed.get(group)
+        rule = "consequence" if cause is not None else None if beyond else "read_less"
+        yield Difference(both.row, "(records)", "acquired less", *told, key, rule, cause)
 
 
 def other_form(before: Form, after: Form) -> str:

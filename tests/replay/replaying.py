@@ -34,6 +34,9 @@ AUTHORIZER_OF_ZOOKEEPER = (
 )
 """The same of a target with ZooKeeper."""
 
+WITH_KIP_848 = (("group.coordinator.rebalance.protocols", "classic,consumer"),)
+"""A setting of 3.9, where KIP-848 is a preview, and off by default."""
+
 LIKE_CAPTURED = {"errors-librdkafka-4.3": (("message.max.bytes", "100000"),)}
 """Settings of the captured brokers that their answers show and no request tells."""
 

@@ -31,7 +31,7 @@ from tests.brokers import jars
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start
 from tests.replay.auditing import audit
-from tests.replay.replaying import AUTHORIZER, Replayed, replay_capture
+from tests.replay.replaying import AUTHORIZER, WITH_KIP_848, Replayed, replay_capture
 from tests.shared import SAMPLES, shared_folder
 
 SAMPLE_NAMES = (
@@ -40,8 +40,6 @@ SAMPLE_NAMES = (
 )  # fmt: skip
 
 Answer = TypeVar("Answer")
-
-WITH_KIP_848 = (("group.coordinator.rebalance.protocols", "classic,consumer"),)
 
 
 def unexpected(comparison: Comparison) -> list[tuple[Any, ...]]:

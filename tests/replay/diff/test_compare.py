@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from analyzer.protocol import names
 from analyzer.records.batches import LOG_APPEND_TIME
 from replay.diff.compare import compare
 from replay.diff.differences import RULES, grouped
@@ -585,6 +586,21 @@ def test_records_that_a_share_group_acquires_whoever_of_its_members_does() -> No
     )  # fmt: skip
     few = share_fetch((0, 259), (1000, 1250))
     assert found(names_both, stored, few) == [("read_less", "(records)", "acquired less")]
+
+
+def test_what_a_share_group_does_not_do_follows_from_a_target_without_share_groups() -> None:
+    lacks = "skipped:target_lacks_api"
+    beat = {"groupId": "g", "memberId": "m", "memberEpoch": 0, "subscribedTopicNames": ["orders"]}
+    joined = pair("ShareGroupHeartbeat", 1, beat, {"memberId": "m", "memberEpoch": 1, "heartbeatIntervalMs": 1}, lacks)
+    read = share_fetch((0, 259), (0, 0))
+    unread = Pair(read.row, read.left, joined.right)
+    names_both = metadata([topic("orders")], [topic("orders")])
+    groups = grouped(compare([names_both, produce(batch(*"abcdefghij" * 26), 0, 0), joined, unread]).differences)
+    assert [(one.api_key, one.rule) for one in groups] == [
+        (names.SHARE_GROUP_HEARTBEAT, UNEXPECTED), (names.SHARE_FETCH, "consequence"),
+        (names.SHARE_FETCH, "consequence"),
+    ]  # fmt: skip
+    assert [(one.kind, one.count) for one in groups[0].consequences] == [("state", 1), ("acquired less", 1)]
 
 
 def test_records_that_no_fetch_asked_for_after_a_shorter_answer() -> None:
