@@ -39,7 +39,7 @@ from reports.view.tables import Key, Tables, Wrong
 KEPT: Final = 8
 """Exchanges whose messages stay at hand: people go back and forth between a few."""
 
-WINDOW: Final = 1 << 20
+WINDOW: Final = 2 << 20
 """Bytes of a capture that are read at a time for messages that are no longer."""
 
 SIDES: Final = ("request", "response")

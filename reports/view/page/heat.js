@@ -8,6 +8,9 @@ const BUSY_MS = 150;
 const LEFT = 62;
 /** Pixels for the latencies beside the cells. */
 
+const FEW = 20_000;
+/** Exchanges that are shown in wider columns. */
+
 const TALL = 5;
 /** Pixels of a cell, at least: one that is hatched is to be seen as such. */
 
@@ -134,12 +137,14 @@ export class Heat extends Picture {
     this.asked = 0;
     const busy = setTimeout(() => this.canvas.setAttribute("aria-busy", "true"), BUSY_MS);
     await this.asking(async (signal) => {
-      const fine = await grid(filter, width, signal), before = this.grid;
+      let fine = await grid(filter, width, signal), asked = width;
+      const before = this.grid, better = this.fitting(fine.exchanges);
+      if (better > 0 && better < width) fine = await grid(filter, asked = better, signal); // it is quick of so few
       this.grid = coarser(fine, Math.ceil((fine.buckets * TALL) / Math.max(1, this.canvas.clientHeight)));
       this.bucket = Math.min(this.bucket, Math.max(0, this.grid.buckets - 1));
       if (this.anchor >= 0) this.anchor = followed(before, this.anchor, this.grid);
       this.column = followed(before, this.column, this.grid);
-      this.asked = width;
+      this.asked = asked;
       this.draw();
     });
     clearTimeout(busy);
@@ -148,8 +153,12 @@ export class Heat extends Picture {
 
   /** How many columns there is room for: fewer and wider ones where there is little to show. */
   wanted() {
-    const room = this.canvas.clientWidth - LEFT;
-    return Math.floor(room / (this.grid && this.grid.exchanges < 20_000 ? 6 : 3));
+    return this.fitting(this.grid ? this.grid.exchanges : Infinity);
+  }
+
+  /** @param {number} exchanges */
+  fitting(exchanges) {
+    return Math.floor((this.canvas.clientWidth - LEFT) / (exchanges < FEW ? 6 : 3));
   }
 
   /** The canvas has another size. */
