@@ -1,0 +1,77 @@
+"""Records that would become more than any budget allows are sent as they stand: replay does not open them.
+
+Proves: replay.plan.batches, replay.send.engine
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import pytest
+
+from analyzer.protocol import names
+from analyzer.protocol.budget import BYTES
+from analyzer.records import codecs
+from replay.plan import batches
+from tests.replay.batching import produced, produced_answer, producer_of
+from tests.replay.conversation import Captured, Target, replayed
+
+_LAYER = 1 << 20
+_LAYERS = 1024
+
+
+def bomb(producer: int = -1) -> bytes:
+    """Compressed thrice: a few kilobytes that say they are two thousand million records, hold a batch that says so too,
+    and become a gigabyte when that is opened as well."""
+    inner = batches.sealed(gzip.compress(bytes(_LAYER)) * _LAYERS, 1, 2_000_000_000, 0, 0)
+    made = bytearray(batches.sealed(inner, 1, 2_000_000_000, 0, 0))
+    if producer >= 0:
+        batches.set_producer(made, 0, len(made), producer, 0, 0)
+    assert len(made) < 20_000 < BYTES < _LAYER * _LAYERS
+    return bytes(made)
+
+
+@pytest.fixture
+def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is decompressed from now on."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("records were opened")
+
+    monkeypatch.setattr(codecs, "decompress", refused)
+
+
+@pytest.mark.parametrize("version", [5, 9])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_bomb_is_sent_byte_for_byte(version: int, partitions: int, unopened: None) -> None:
+    """The short way for one partition, the long way for two."""
+    sent = dict.fromkeys(range(partitions), bomb())
+    answer = produced_answer(dict.fromkeys(range(partitions), 0))
+    capture = Captured().said(0.0, names.PRODUCE, version, produced(sent), answer)
+    target = Target().on(names.PRODUCE, answer)
+
+    run = replayed([capture], target, topics={"orders": partitions})
+
+    assert [one.verdict for one in run.outcomes] == ["answered"]
+    (heard,) = target.said(names.PRODUCE)
+    parts = heard.body["topicData"][0]["partitionData"]
+    assert {part["index"]: bytes(part["records"]) for part in parts} == sent
+
+
+def test_of_a_producer_s_bomb_only_the_header_changes(unopened: None) -> None:
+    records, answer = bomb(7), produced_answer(0)
+    asked = {"transactionalId": None, "transactionTimeoutMs": 60_000}
+    given = ({"errorCode": 0, "producerId": number, "producerEpoch": 0} for number in (7, 900))
+    capture = Captured().said(0.0, names.INIT_PRODUCER_ID, 4, asked, next(given))
+    capture.said(0.1, names.PRODUCE, 9, produced(records), answer)
+    target = Target().on(names.INIT_PRODUCER_ID, next(given)).on(names.PRODUCE, answer)
+
+    replayed([capture], target, topics={"orders": 1})
+
+    (heard,) = target.said(names.PRODUCE)
+    assert producer_of(heard.body) == (900, 0, 0)
+    found = bytes(heard.body["topicData"][0]["partitionData"][0]["records"])
+    assert found[: batches.HEADER - 44] == records[: batches.HEADER - 44]  # up to the checksum
+    assert found[batches.HEADER - 4 :] == records[batches.HEADER - 4 :]
+    assert struct.unpack_from(">i", found, batches.HEADER - 4) == (2_000_000_000,)
