@@ -154,10 +154,20 @@ class Embedded:
             self._connection.execute(f"CREATE VIEW {name} AS {self._table(name)}")
         elif name in relations.BESIDES:
             self._literal(name)
+        elif name in relations.KEPT and self._opened:
+            self._keep(name, relations.KEPT[name])
         else:
-            kind = "TABLE" if name in relations.KEPT and self._opened else "VIEW"
-            self._connection.execute(f"CREATE {kind} {name} AS {self._prepared.view(name)}")
+            self._connection.execute(f"CREATE VIEW {name} AS {self._prepared.view(name)}")
         self._made.add(name)
+
+    def _keep(self, name: str, first: Sequence[str]) -> None:
+        """A view as a table; those of its common tables that it is planned by are tables until it is made."""
+        with contextlib.ExitStack() as until:
+            for step, query in zip((*first, name), self._prepared.steps(name, first), strict=True):
+                kind = "TABLE" if step == name else "TEMP TABLE"
+                self._connection.execute(f"CREATE {kind} {step} AS {query}")
+                if step != name:
+                    until.callback(self._connection.execute, f"DROP TABLE {step}")
 
     def _table(self, name: str) -> str:
         """A table of the contract over all datasets."""

@@ -18,8 +18,9 @@ import importlib.util
 import re
 import struct
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
+from typing import Any
 
 from captures.cache import cache_root, content_of, opened, packed, replace, sealed, unpacked
 from reports import catalog
@@ -50,25 +51,40 @@ class Prepared:
     def view(self, name: str) -> str:
         """A view's query. Raises Untaken."""
         text = catalog.view(name).sql
-        return self._kept(text, text, None)
+        return self._kept(text, lambda translate: str(translate.translated(text, self._relations)))
+
+    def steps(self, name: str, first: Sequence[str]) -> list[str]:
+        """A view's query in steps, see `translation.apart`. Raises Untaken."""
+        text = catalog.view(name).sql
+
+        def made(step: int) -> str:
+            key = f"{text}\n-- step {step}, {', '.join(first)}"
+            return self._kept(key, lambda translate: str(translate.apart(text, self._relations, first)[step]))
+
+        return [made(step) for step in range(len(first) + 1)]
 
     def translated(self, text: str, rows: int | None = None) -> str:
         """See `translation.translated`. Raises Untaken."""
         plain, numbers = _taken_out(text)
-        found = self._kept(plain if rows is None else f"{plain}\n-- {rows}", plain, rows)
+        found = self._text(plain, rows)
         if not all(mark in found for mark in numbers):  # it was reckoned with
-            return self._kept(f"{text}\n-- {rows}", text, rows)
+            return self._text(text, rows)
         for mark, number in numbers.items():
             found = found.replace(mark, number)
         return found
 
-    def _kept(self, key: str, text: str, rows: int | None) -> str:
+    def _text(self, text: str, rows: int | None) -> str:
+        key = f"{text}\n-- {rows} rows"
+        return self._kept(key, lambda translate: str(translate.translated(text, self._relations, rows)))
+
+    def _kept(self, key: str, make: Callable[[Any], str]) -> str:
+        """`make` gets the translator, which is loaded where it is needed."""
         with self._working:
             found = self._known.get(key)
             if found is None:
                 from reports.embedded import translation
 
-                found = self._known[key] = translation.translated(text, self._relations, rows)
+                found = self._known[key] = make(translation)
         return found
 
     def keep(self) -> None:

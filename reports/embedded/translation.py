@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from sqlglot import errors, exp
@@ -89,8 +89,38 @@ def translated(text: str, relations: Container[str], rows: int | None = None) ->
         raise Untaken(f"not understood: {str(failure).splitlines()[0]}") from None
 
 
+def apart(text: str, relations: Container[str], names: Sequence[str]) -> list[str]:
+    """The query for DuckDB in steps: its common tables of these names, in its order, each as a query that reads those
+    before it, and at last the query itself, which reads all of them. Raises Untaken."""
+    tree = parsed(text)
+    _rewrite(tree, relations)
+    made = []
+    earlier: list[Any] = []
+    listed = tree.args.get("with_")
+    for cte in list(listed.expressions) if listed is not None else ():
+        if cte.alias not in names:
+            earlier.append(cte)
+            continue
+        query = cte.this.copy()
+        query.set("with_", exp.With(expressions=[one.copy() for one in earlier]) if earlier else None)
+        made.append(_sql(query))
+        cte.pop()
+    if not earlier:
+        tree.set("with_", None)
+    return [*made, _sql(tree)]
+
+
 def written(tree: Any, relations: Container[str]) -> str:
     """The same of a tree, which is changed."""
+    _rewrite(tree, relations)
+    return _sql(tree)
+
+
+def _sql(tree: Any) -> str:
+    return str(tree.sql(dialect=DuckDB, identify=True, comments=False))
+
+
+def _rewrite(tree: Any, relations: Container[str]) -> None:
     common = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     for select in tree.find_all(exp.Select):
         select.set("hint", None)  # how to join is Spark's affair
@@ -108,7 +138,6 @@ def written(tree: Any, relations: Container[str]) -> str:
         elif type(node) not in _PLAIN:
             raise Untaken(_shown(node))
     quantiles.outright(tree)
-    return str(tree.sql(dialect=DuckDB, identify=True, comments=False))
 
 
 def _shown(node: Any) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from reports import catalog, relations
-from reports.embedded import translation
+from reports.embedded import engine, translation
 from reports.embedded.prepared import Prepared
 from reports.page import sections
+from tests.reports.forging import Forged
 
 NAMES = frozenset(relations.names())
 
@@ -52,6 +53,7 @@ def test_a_report_is_translated_once_whatever_its_captures_time(cache: Path, mon
     first = Prepared(NAMES)
     for view in catalog.views():
         first.view(view.name)
+    first.steps("error_runs", relations.KEPT["error_runs"])
     for question in sections.questions(SPANS[0], "4.0"):
         first.translated(question.sql, question.rows)
     first.keep()
@@ -59,6 +61,7 @@ def test_a_report_is_translated_once_whatever_its_captures_time(cache: Path, mon
     del texts[:]
     later = Prepared(NAMES)
     assert all(later.view(view.name) for view in catalog.views())
+    assert all(later.steps("error_runs", relations.KEPT["error_runs"]))
     for question in sections.questions(SPANS[1], "4.0"):
         assert later.translated(question.sql, question.rows)
     assert texts == []
@@ -92,3 +95,21 @@ def test_a_damaged_file_and_one_of_others_are_made_again(cache: Path) -> None:
         assert file.read_bytes() == whole
     file.chmod(0o666)
     assert Prepared(NAMES)._known == {}
+
+
+def test_a_view_that_is_kept_has_the_rows_of_its_query_and_leaves_nothing_else(cache: Path, forged: Forged) -> None:
+    """Asked in steps, its common tables that are small first."""
+    errors = ("NOT_LEADER_OR_FOLLOWER", None, "NOT_LEADER_OR_FOLLOWER", "TOPIC_AUTHORIZATION_FAILED", None, None)
+    for second in range(60):
+        forged.exchange("Produce", second=second, error=errors[second * 7 // 3 % 6], topics=[f"t{second % 4}"])
+    path = forged.write()
+    for _ in range(2):  # the second time as it was kept
+        with engine.opened([path]) as opened:
+            whole = translation.translated(catalog.view("error_runs").sql, NAMES)
+            rows = opened.ask("SELECT * FROM error_runs")[0]
+            assert rows.num_rows > 8
+            assert {row["cleared"] for row in rows.to_pylist()} == {True, False}
+            assert opened._run(whole).to_pylist() == rows.to_pylist()
+            made = opened._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+            assert "error_runs" in {name for (name,) in made}
+            assert not {name for (name,) in made} & {*relations.KEPT["error_runs"]}
