@@ -258,6 +258,41 @@ def test_waiting_is_told_apart_where_it_can_be(spark: Any, tmp_path: Path) -> No
     assert (latency["p50_us"], latency["max_us"]) == (20_000, 20_000)
 
 
+def test_what_ended_a_wait_is_named(spark: Any, tmp_path: Path) -> None:
+    """Time, the first of two Produces, one that was not captured, and a reader that was told of an error."""
+    forged = Forged(tmp_path / "held")
+    forged.add("topic_ids", topic_id=ORDERS, topic="orders")
+    fetch: dict[str, Any] = {"api": "Fetch", "max_wait_ms": 500, "client_id": "report", "connection": RED}
+
+    def place(exchange: int, connection: str, **columns: Any) -> None:
+        forged.add("partitions", exchange=exchange, connection=connection, error_code=0, **columns)
+
+    forged.exchange(second=0, latency_ms=503, hold_us=500_000, **fetch)
+    place(0, RED, topic_id=ORDERS, partition=0, offset=40, offset_kind="fetch", record_bytes=0)
+    forged.exchange(second=1, latency_ms=200, hold_us=199_000, **fetch)
+    for partition in (0, 1):  # by its id; the producer says the name
+        place(1, RED, topic_id=ORDERS, partition=partition, offset=40, offset_kind="fetch", record_bytes=10)
+    for partition, second in ((1, 1.19), (0, 1.18)):
+        number = len(forged.rows["exchanges"])
+        forged.exchange("Produce", second=second, latency_ms=5, connection=GREEN)
+        place(number, GREEN, topic="orders", partition=partition, offset=40, offset_kind="base")
+    forged.exchange(second=2, latency_ms=90, hold_us=89_000, **fetch)
+    place(4, RED, topic_id=ORDERS, partition=0, offset=41, offset_kind="fetch", record_bytes=10)
+    forged.exchange(second=3, latency_ms=90, hold_us=89_000, error="NOT_LEADER_OR_FOLLOWER", **fetch)
+    forged.exchange(second=4, latency_ms=3, hold_us=0, **fetch)
+    forged.exchange(second=5, latency_ms=90, hold_us=None, **fetch)
+    found = [
+        (row["exchange"], row["ended_by"], row["partition"], row["producer"], row["produce_exchange"])
+        for row in Asked(spark, forged.write())("held_fetches")
+    ]
+    assert found == [
+        (0, "time", None, None, None),
+        (1, "records", 0, "app", 3),
+        (4, "unseen", None, None, None),
+        (5, "other", None, None, None),
+    ]
+
+
 def test_errors_in_a_row_end_with_a_good_answer(spark: Any, tmp_path: Path) -> None:
     forged = Forged(tmp_path / "runs")
     for second, error in ((0, "NOT_COORDINATOR"), (1, "NOT_COORDINATOR"), (2, None), (3, "NOT_COORDINATOR")):
