@@ -117,3 +117,16 @@ def test_what_is_not_sent_because_of_the_targets_answer_is_a_difference() -> Non
     assert against_capture(Side("skipped", rule="no_producer"), names.PRODUCE).state == "skipped"
     assert against_capture(Side("skipped", rule="not_joined"), names.PRODUCE).state == "skipped"
     assert against_capture(Side("skipped", rule="mutating"), names.PRODUCE).state == "not_planned"
+
+
+def test_a_member_that_was_only_given_its_id_leaves_by_it() -> None:
+    """As librdkafka does when it ends while its JoinGroup is still waiting (net-lossy-4.3)."""
+    given = {"errorCode": errors.MEMBER_ID_REQUIRED, "generationId": -1, "protocolName": "", "leader": "",
+             "memberId": "m", "members": []}  # fmt: skip
+    capture = Captured().said(0.0, names.JOIN_GROUP, 5, JOIN, given)
+    capture.said(0.1, names.LEAVE_GROUP, 1, {"groupId": "g", "memberId": "m"}, {"errorCode": 0})
+    target = Target().on(names.JOIN_GROUP, {**given, "memberId": "new"}).on(names.LEAVE_GROUP, {"errorCode": 0})
+
+    run = replayed([capture], target)
+
+    assert run.of(names.LEAVE_GROUP)[0].verdict == "answered"
