@@ -58,9 +58,9 @@ def test_a_tls_connection_goes_on_with_its_key_log_and_no_secret_is_stored(
     keys = folder / "keys.log"
     sealed: list[bytes] = []
 
-    def seal(content: bytes) -> bytes:
+    def seal(content: bytes, key: bytes | None = None) -> bytes:
         sealed.append(content)
-        return seals(content)
+        return seals(content, key)
 
     seals = sealing.seal
     monkeypatch.setattr(sealing, "seal", seal)
