@@ -21,6 +21,7 @@ import numpy as np
 from analyzer.bulk import roles as role
 from analyzer.bulk import state as s
 from analyzer.bulk.symbols import intern, lacks
+from analyzer.protocol import names
 from analyzer.protocol.decoding import read_int32, read_int64
 from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
 
@@ -321,7 +322,10 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
             section = tape[i, 0] if value > 0 else np.int64(s.NULL)
         elif kind == role.LEADER_ID or kind == role.META_PARTITION:
             leader = np.int64(-1)
-            if kind == role.META_PARTITION or (value >= 0 and part >= 0):
+            # Share groups are always answered with a leader, which is 0 where the partition has not moved (KIP-932).
+            shared = row[s.X_API_KEY] == names.SHARE_FETCH or row[s.X_API_KEY] == names.SHARE_ACKNOWLEDGE
+            blank = shared and part >= 0 and parts.rows[part, s.P_ERROR] == 0
+            if kind == role.META_PARTITION or (value >= 0 and part >= 0 and not blank):
                 leader = v[s.V_LEADERS]
                 v[s.V_LEADERS] = leader + 1
                 for column in range(s.L_COLUMNS):

@@ -216,16 +216,17 @@ def shared(number: int, wait: int = 500) -> bytes:
     return request(SHARE_FETCH, 1, number, body)
 
 
-def acquired(number: int, records: bytes = b"", error: int = 0) -> bytes:
-    """Its answer: records that nobody else gets for now, or none."""
+def acquired(number: int, records: bytes = b"", error: int = 0, refused: int = 0) -> bytes:
+    """Its answer: records that nobody else gets for now, or none; `refused`: the partition's own error."""
     partition = {
-        "partitionIndex": 0, "errorCode": 0, "errorMessage": None, "acknowledgeErrorCode": 0,
+        "partitionIndex": 0, "errorCode": refused, "errorMessage": None, "acknowledgeErrorCode": 0,
         "acknowledgeErrorMessage": None, "currentLeader": {"leaderId": 1, "leaderEpoch": 0}, "records": records,
         "acquiredRecords": [{"firstOffset": 40, "lastOffset": 42, "deliveryCount": 1}],
     }  # fmt: skip
     body = {
         "throttleTimeMs": 0, "errorCode": error, "errorMessage": None, "acquisitionLockTimeoutMs": 30_000,
-        "responses": [{"topicId": TOPIC_ID, "partitions": [partition]}] if records else [], "nodeEndpoints": [],
+        "responses": [{"topicId": TOPIC_ID, "partitions": [partition]}] if records or refused else [],
+        "nodeEndpoints": [],
     }  # fmt: skip
     return response(SHARE_FETCH, 1, number, body)
 
@@ -243,6 +244,16 @@ def test_a_share_fetch_waits_for_records_that_nobody_has(tmp_path: Path) -> None
     whole(seen.exchanges)
     assert seen.column("hold_us") == [None, 500_000, 179_000, None, 500_000, 0, 0, 0, 0]
     assert seen.column("cause") == ["unknown", "hold", "hold", "unknown", "hold", *["broker"] * 4]
+
+
+def test_a_share_group_is_told_a_leader_where_the_partition_has_moved(tmp_path: Path) -> None:
+    """Its answers always have a leader, and of a partition that has not moved it means nothing."""
+    for refused, leaders in ((0, []), (6, [(1, 0)])):
+        path = tmp_path / f"{refused}.pcap"
+        answer = acquired(1, b"" if refused else batch(3), refused=refused)
+        path.write_bytes(pcap(rendered(conversation(asking(shared(1), at(1)), answering(answer, at(2))))))
+        rows = analyzer.analyze(str(path)).leaders.to_pylist()
+        assert [(row["leader"], row["leader_epoch"]) for row in rows] == leaders
 
 
 SHARED = (
