@@ -214,7 +214,7 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
 @rule(
     "latency", "queue-behind-own-requests", "note",
     "62.0 % of what svc-a (10.0.0.4) waits for Produce at 10.0.0.1:9092 is behind its own earlier requests: 3.1 s of "
-    "5.0 s in 40 exchanges.",
+    "5.0 s, added up over 40 exchanges.",
     why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
     "Half of the time and 100 ms (95th percentile) are the client's to mend.",
     unless="Fewer than 30 exchanges.",
@@ -234,7 +234,8 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         api = api_name(int(seen.exchanges.api[mine[0]]))
         text = f"{share(waited, whole)} of what {client(who)} waits for {api} at {who['broker']} is behind its own "
-        text += f"earlier requests: {lasting(waited)} of {lasting(whole)} in {count(len(mine), 'exchange')}."
+        text += f"earlier requests: {lasting(waited)} of {lasting(whole)}, added up over "
+        text += f"{count(len(mine), 'exchange')}."
         asked = seen.exchanges.asked[mine]
         yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"api": api},
                     (int(mine[0]), int(mine[queue[mine].argmax()]), int(mine[-1])), cause="its own requests in flight",

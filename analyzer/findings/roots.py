@@ -244,6 +244,8 @@ def leaders_moved(seen: Seen, at: Limits) -> Iterator[Found]:
         last = move.time
     for mine in groups.values():
         places = sorted({move.place for move in mine})
-        text = f"Leaders of {count(len(places), 'partition')} moved between {moment(mine[0].time)} and "
-        text += f"{moment(mine[-1].time)}: {some([place(where) for where in places])}."
+        began, ended = moment(mine[0].time), moment(mine[-1].time)
+        when = f"between {began} and {ended}" if began != ended else f"at {began}"
+        whose = "Leaders" if len(places) > 1 else "The leader"
+        text = f"{whose} of {count(len(places), 'partition')} moved {when}: {some([place(where) for where in places])}."
         yield Found(text, len(mine), mine[0].time, mine[-1].time, {}, {"partitions": str(len(places))})

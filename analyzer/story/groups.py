@@ -140,10 +140,14 @@ def _all(group: str, rows: list[Row], clients: dict[str, str]) -> Iterator[Event
     times = [row["ended"] or row["began"] for row in rows if row["ended"] or row["began"]]
     if len(rows) < 2 or not times:
         return
-    causes = Counter(_cause(row, clients) or "for no reason that was captured" for row in rows)
+    causes = Counter(_cause(row, clients) for row in rows)
+    riddles = causes.pop("", 0)
     longest = max(_stopped(row) for row in rows)
     still = f"; a member stood still for up to {span(longest)}" if longest else ""
     said = some(f"{cause} ({number:,} times)" if number > 1 else cause for cause, number in causes.most_common())
+    if riddles:
+        why = "for a reason that was not captured"
+        said = f"{said}; {riddles:,} {'time ' if riddles == 1 else 'times '}{why}" if causes else why
     yield Event(
         max(times), "rebalances", f"group {group}",
         f"rebalanced {len(rows):,} times: {said}{still}", 52 + min(20, longest // 500_000), group_id=group,

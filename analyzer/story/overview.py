@@ -1,7 +1,8 @@
 """The capture as a whole: of all events the ten that are worth knowing first.
 
 In: events with weights. Out: those, in order of time. Pure. Rule: no kind of event takes more than a few of the places,
-and what one line sums up is not told line by line beside it.
+what one line sums up is not told line by line beside it, and of what one exchange shows only the weightiest is told (a
+finding, and not the refusals that it is about).
 """
 
 from __future__ import annotations
@@ -26,11 +27,17 @@ def first_ten(events: Sequence[Event]) -> list[Event]:
     taken: Counter[str] = Counter()
     for most in (_OF_ONE_KIND, FIRST):  # where there is little else to tell, more of a kind
         for event in alone:
-            same = any((one.actor, one.text) == (event.actor, event.text) for one in chosen)
+            same = any((one.actor, one.text) == (event.actor, event.text) or _shown(one, event) for one in chosen)
             if len(chosen) < FIRST and not same and taken[event.kind] < most:
                 taken[event.kind] += 1
                 chosen.append(event)
     return sorted(chosen, key=lambda event: event.time)
+
+
+def _shown(one: Event, other: Event) -> bool:
+    """Both are shown by the same exchange."""
+    shows = one.exchange is not None and (one.connection, one.exchange) == (other.connection, other.exchange)
+    return shows and one.kind != other.kind
 
 
 def _subject(event: Event) -> tuple[str | None, ...]:

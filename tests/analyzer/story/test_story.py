@@ -227,6 +227,20 @@ def test_a_rebalance_says_why_and_what_it_cost() -> None:
     assert [event.kind for event in overview.first_ten(found)] == ["join", "expired", "rebalances"]
 
 
+def test_rebalances_without_a_reason_are_counted_apart() -> None:
+    joined = {"group_id": "g", "event": "join", "member_id": "m1", "client_id": "ann"}
+    turns: list[dict[str, Any]] = [
+        {"group_id": "g", "generation": 1, "began": at(0), "trigger": "join", "trigger_member": "m1"},
+        {"group_id": "g", "generation": 2, "began": at(5), "trigger": "unknown"},
+    ]
+    for rows, said in (
+        (turns, "rebalanced 2 times: ann joined; 1 time for a reason that was not captured"),
+        (turns[1:] * 3, "rebalanced 3 times: for a reason that was not captured"),
+    ):
+        events = groups.events(source(groups=[{"time": at(0), **joined}], rebalances=rows))
+        assert [event.text for event in events if event.kind == "rebalances"] == [said]
+
+
 def test_failures_of_a_member_that_repeat_are_one_line() -> None:
     row = {"group_id": "g", "event": "heartbeat_failed", "member_id": "m", "client_id": "ann",
            "error": "UNKNOWN_MEMBER_ID"}  # fmt: skip
@@ -327,6 +341,9 @@ def test_findings_come_first() -> None:
     small = [Event(at(i), "refused", "ann", f"event {i}", 1) for i in range(30)]
     assert event in overview.first_ten([*small, event])
     assert len(overview.first_ten([*small, event])) == 10
+    # What it is about is not told beside it; what else that connection did is.
+    refused, other = (Event(at(0), "refused", "ann", f"{i}", 5, connection="c", exchange=i) for i in (5, 6))
+    assert overview.first_ten([refused, other, event]) == [event, other]
 
 
 def asked(second: float, error: int | None, partition_topic: str = "t", port: int = 9092) -> dict[str, Any]:
