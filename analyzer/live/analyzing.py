@@ -129,6 +129,8 @@ def _stretches(
     last = onward.rest(place.name, place.out, place.append, options.wait)
     if last is not None:
         _tell(place, last, options.json)
+        if row is not None:
+            row.tidy()
 
 
 def _place(options: argparse.Namespace, interface: str, row: Row | None) -> _Place:

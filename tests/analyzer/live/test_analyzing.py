@@ -203,6 +203,9 @@ def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypat
         rows(made[0].exchanges.to_table())
     ))  # fmt: skip
     assert made[1].captures[0]["packets"]["packets"] == 0
+    over = iter([False])
+    analysed(ScriptedTap(chunks_of(records, 100)), "-o", tmp_path / "kept", "--keep", "1")
+    assert [path.name[:13] for path in (tmp_path / "kept").iterdir()] == ["script0-00002"]
 
 
 def test_a_row_keeps_the_last_and_what_somebody_reads(tmp_path: Path) -> None:
