@@ -128,8 +128,15 @@ class Late:
     def __init__(self, page: Any, call: str) -> None:
         self.page = page
         self.kept: list[tuple[Any, Any]] = []
+        self.over = False
         self.address = re.compile(rf"/api/1/{call}\?")
-        page.route(self.address, lambda route: self.kept.append((route, route.fetch())))
+        page.route(self.address, self._keep)
+
+    def _keep(self, route: Any) -> None:
+        if self.over:
+            route.fallback()
+        else:
+            self.kept.append((route, route.fetch()))
 
     def wait(self, count: int) -> None:
         """Until so many are kept back."""
@@ -142,7 +149,9 @@ class Late:
         """The page has them, and has made of them what it does; those that it gave up are nobody's."""
         from playwright.sync_api import Error
 
-        self.page.unroute(self.address)
+        # No `unroute`: with the last of them the browser stops to ask, and what it asks about just then is lost now and
+        # then.
+        self.over = True
         for route, answer in self.kept:
             with suppress(Error):
                 route.fulfill(response=answer)
