@@ -107,7 +107,8 @@ def by_themselves() -> None:
     records.from_ring(some, 0, 0, some, 64, 0)
     rows, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
     given, made = runs.Given(some, some, some), runs.Made(rows, places, some)
-    runs.open_run(np.zeros(4, np.int64), np.zeros(5, np.int64), some, rows[:0], places[:0], given, made, some)
+    entries = runs.Entries(rows[:0], rows, places[:0], places[:0], places[:0])
+    runs.open_rows(np.zeros(4, np.int64), rows[:0, : runs.D_COLUMNS], some, entries, some, given, made, some)
 
 
 # --- their object code -----------------------------------------------------------------------------------------------

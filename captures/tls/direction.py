@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-import numpy as np
-
-from captures.stream_tables import SEG_AT, SEG_COLUMNS, SEG_LENGTH, SEG_SOURCE
+from captures.stream_tables import SEG_AT, SEG_LENGTH, SEG_SOURCE
 from captures.tls.ciphers import HEADER, Opener
 
 Row = list[int]
@@ -79,28 +77,25 @@ class Direction:
         self.early: list[tuple[Row, bytes]] = []
         self.early_bytes = 0
 
-    def paid(self, sizes: np.ndarray) -> None:
-        """Rows of so many bytes were said, which pay for trials."""
-        self.trials += int((sizes // BYTES_PER_TRIAL + 1).sum())
-
-    def held_rows(self) -> np.ndarray:
-        """int64[n, SEG_COLUMNS]: what brought the bytes in `pieces`, each row with its place in them."""
+    def held_rows(self, base: int) -> list[Row]:
+        """What brought the bytes in `pieces`, each row with its place in them, `base` bytes further on."""
         out = []
         for begin, row in self.runs:
             first = max(begin, self.begin)
             new = list(row)
-            new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = HELD, first - self.begin, begin + row[SEG_LENGTH] - first
+            new[SEG_SOURCE], new[SEG_AT] = HELD, base + first - self.begin
+            new[SEG_LENGTH] = begin + row[SEG_LENGTH] - first
             out.append(new)
-        return np.array(out, np.int64).reshape(-1, SEG_COLUMNS)
+        return out
 
-    def keep(self, used: int, rows: np.ndarray, data: bytes) -> None:
+    def keep(self, used: int, rows: list[Row], data: bytes) -> None:
         """`used` bytes from `begin` on have been opened; `rows` brought what is left, `data`."""
         self.begin += used
         self.good = self.begin
         self.pieces, self.have = [data] if data else [], len(data)
         self.runs.clear()
         at = self.begin
-        for row in rows.tolist():
+        for row in rows:
             self.runs.append((at, row))
             at += row[SEG_LENGTH]
         self.end = at

@@ -1,27 +1,43 @@
-"""Many records of one direction at once: a kernel finds them, opens them, and says which packet brought which byte.
+"""Many records of many directions at once: a kernel finds them, opens them, and says which packet brought which byte.
 
-In: rows of one direction of a connection whose traffic keys are at hand, in order, with nothing missing between them.
-Out: rows of plaintext. Rules: it stops before the first record that is not whole, does not authenticate, or holds
-anything but application data; `captures.tls.session` goes on there, as if nothing had been done before. The slow twin
-of this is the session itself.
+In: a window's rows, and directions whose traffic keys are at hand, each with what it holds from before. Out: rows of
+plaintext, in the order in which their records became whole. Rules
+
+- A direction stops before its first record that does not authenticate, or holds anything but application data, and
+  before its first row that is no payload; `captures.tls.session` goes on there, as if nothing had been done before. The
+  slow twin of this is the session itself.
+- All directions of a window are one call: what happens between calls is Python's, of which only one thread has a turn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
 from captures.kernels import Bytes, Int, Table, address_of, call_at, copy_bytes, inline, kernel
-from captures.stream_tables import SEG_AT, SEG_COLUMNS, SEG_LENGTH, SEG_SOURCE, SEG_TRIGGER
+from captures.stream_tables import DATA, SEG_AT, SEG_COLUMNS, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SEG_TRIGGER
 from captures.tls.ciphers import Keys
+from captures.tls.direction import BYTES_PER_TRIAL, LARGEST, Direction
 from captures.tls.direction import HELD as HELD
-from captures.tls.direction import LARGEST, Direction, needed
 from captures.tls.evp import CONTROL, FINAL, INIT, UPDATE, functions
 
-(P_CONTEXT, P_NUMBER, P_TLS13, P_EXPLICIT, P_LARGEST, P_PARAMETERS) = range(6)
-"""A direction's keys: the context's address, the next sequence number, whether it is TLS 1.3, how many bytes of the
-nonce a record carries (TLS 1.2 with GCM: 8), and how long a record's body may be."""
+(
+    D_CONTEXT, D_NUMBER, D_TLS13, D_EXPLICIT, D_LARGEST, D_ENTRY, D_BYTE, D_HAVE, D_NEED, D_LAST, D_WHOLE, D_TAKEN,
+    D_TRIALS, D_GIVEN, D_STOPPED,
+) = range(15)  # fmt: skip
+"""A direction.
+
+CONTEXT, NUMBER, TLS13, EXPLICIT, LARGEST  the context's address, the next sequence number, whether it is TLS 1.3, how
+    many bytes of the nonce a record carries (TLS 1.2 with GCM: 8), and how long a record's body may be
+ENTRY, BYTE  the entry of `Entries` (-1: none yet), and the byte in it, where the next record begins
+HAVE, NEED   bytes from there on, and how many it takes to go on
+LAST, WHOLE  its newest entry (-1: none), and how many rows of the window were worked on
+TAKEN, TRIALS, GIVEN  bytes of those rows, what they pay for (`captures.tls.direction`), bytes of text
+STOPPED      what comes next is to be looked at by itself
+"""
+D_COLUMNS: Final = 15
 
 _HEADER: Final = 5
 _TAG: Final = 16
@@ -53,39 +69,59 @@ class Made(NamedTuple):
     text: Bytes
 
 
+class Entries(NamedTuple):
+    """Rows by number: those held from before (int64[h, SEG_COLUMNS]), then those of the window that `places` (int64[m])
+    names. `turns` (int64[h + m]): the direction of each; -1: none's. `links` (int64[h + m]): the next entry of the same
+    direction, which the kernel finds."""
+
+    before: Table
+    window: Table
+    places: Table
+    turns: Table
+    links: Table
+
+
 @inline
-def _copied(given: Given, row: Table, first: Int, count: Int, work: Bytes, into: Int) -> None:
-    """work[into:] = some bytes of a row."""
-    at = row[SEG_AT] + first
-    if row[SEG_SOURCE] == 0:
+def _of(entries: Entries, entry: Int, column: Int) -> Int:
+    """A column of an entry."""
+    if entry < len(entries.before):
+        return entries.before[entry, column]
+    return entries.window[entries.places[entry - len(entries.before)], column]
+
+
+@inline
+def _copied(given: Given, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
+    """work[into:] = some bytes of an entry."""
+    at = _of(entries, entry, SEG_AT) + first
+    source = _of(entries, entry, SEG_SOURCE)
+    if source == 0:
         copy_bytes(work, into, given.window, at, count)
-    elif row[SEG_SOURCE] == 1:
+    elif source == 1:
         copy_bytes(work, into, given.waiting, at, count)
     else:
         copy_bytes(work, into, given.held, at, count)
 
 
 @inline
-def _gathered(given: Given, rows: Table, i: Int, first: Int, count: Int, work: Bytes, into: Int) -> Int:
-    """work[into:] = `count` bytes from a place in row i on, as far as they are there; returns how many are."""
+def _gathered(given: Given, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
+    """work[into:] = `count` bytes from a place in an entry on; they are there."""
     done = np.int64(0)
-    while done < count and i < len(rows):
-        part = min(rows[i, SEG_LENGTH] - first, count - done)
-        _copied(given, rows[i], first, part, work, into + done)
+    while done < count:
+        part = min(_of(entries, entry, SEG_LENGTH) - first, count - done)
+        _copied(given, entries, entry, first, part, work, into + done)
         done += part
         first = np.int64(0)
-        i += 1
-    return done
+        entry = entries.links[entry]
 
 
 @inline
-def _opened(calls: Table, key: Table, vector: Bytes, record: Int, size: Int, made: Made, at: Int, work: Bytes) -> Int:
+def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, made: Made, at: Int, work: Bytes) -> Int:
     """Open a record's body (`size` bytes behind its header, which lies at the address `record` and in work[_HEAD:])
     into made.text[at:]; returns the length of the text, -1: it does not authenticate."""
     base = address_of(work)
-    context = key[P_CONTEXT]
-    number = key[P_NUMBER]
-    explicit = key[P_EXPLICIT]
+    context = side[D_CONTEXT]
+    number = side[D_NUMBER]
+    explicit = side[D_EXPLICIT]
     text = size - explicit - _TAG
     for i in range(12):
         work[_NONCE + i] = vector[i]
@@ -96,7 +132,7 @@ def _opened(calls: Table, key: Table, vector: Bytes, record: Int, size: Int, mad
             work[_NONCE + 11 - i] = vector[11 - i] ^ np.uint8((number >> (8 * i)) & 255)
     about = base + _HEAD
     many = np.int64(_HEADER)
-    if not key[P_TLS13]:  # its number, and the header with the text's length (RFC 5246, 6.2.3.3)
+    if not side[D_TLS13]:  # its number, and the header with the text's length (RFC 5246, 6.2.3.3)
         for i in range(8):
             work[_ABOUT + 7 - i] = np.uint8((number >> (8 * i)) & 255)
         for i in range(3):
@@ -119,83 +155,136 @@ def _opened(calls: Table, key: Table, vector: Bytes, record: Int, size: Int, mad
     return text
 
 
-@kernel
-def open_run(
-    calls: Table, key: Table, vector: Bytes, rows: Table, places: Table, given: Given, made: Made, work: Bytes
-) -> tuple[Int, Int, Int, Int]:
-    """Records from rows[0] on -> (row, and byte in it, where the first one begins that was not opened; rows made, bytes
-    made). key[P_NUMBER] is then the next one's."""
-    i = np.int64(0)
-    first = np.int64(0)
-    count = np.int64(0)
-    at = np.int64(0)
-    explicit = key[P_EXPLICIT]
-    least = explicit + _TAG + key[P_TLS13]
-    while True:
-        while i < len(rows) and first >= rows[i, SEG_LENGTH]:
-            i += 1
-            first = np.int64(0)
-        if _gathered(given, rows, i, first, _HEADER + explicit, work, np.int64(_HEAD)) < _HEADER + explicit:
-            break
-        size = np.int64(work[_HEAD + 3]) << 8 | np.int64(work[_HEAD + 4])
-        if work[_HEAD] != _DATA or work[_HEAD + 1] != 3 or size > key[P_LARGEST] or size < least:
-            break
-        last = i
-        left = _HEADER + size
-        place = first
-        while last < len(rows) and rows[last, SEG_LENGTH] - place < left:
-            left -= rows[last, SEG_LENGTH] - place
-            last += 1
-            place = np.int64(0)
-        if last >= len(rows):
-            break
-        if last == i and rows[i, SEG_SOURCE] == 0:
-            record = address_of(given.window) + rows[i, SEG_AT] + first
-        elif last == i and rows[i, SEG_SOURCE] == 1:
-            record = address_of(given.waiting) + rows[i, SEG_AT] + first
-        else:
-            _gathered(given, rows, i, first, _HEADER + size, work, np.int64(0))
-            record = address_of(work)
-        text = _opened(calls, key, vector, record, size, made, at, work)
-        if text < 0:
-            break
-        if key[P_TLS13]:
-            while text > 0 and made.text[at + text - 1] == 0:  # padding
-                text -= 1
-            if text == 0 or made.text[at + text - 1] != _DATA:
-                break
-            text -= 1
-        count = _told(rows, places, i, first, last, explicit, text, made, count, at)
-        at += text
-        key[P_NUMBER] += 1
-        i = last
-        first = place + left
-    return i, first, count, at
+@inline
+def _next(side: Table, entries: Entries, given: Given, work: Bytes) -> bool:
+    """Whether a direction's next record is whole; its header then lies in work[_HEAD:]. STOPPED where it is none that
+    can be opened here."""
+    while side[D_BYTE] >= _of(entries, side[D_ENTRY], SEG_LENGTH):
+        side[D_ENTRY] = entries.links[side[D_ENTRY]]
+        side[D_BYTE] = 0
+    explicit = side[D_EXPLICIT]
+    _gathered(given, entries, side[D_ENTRY], side[D_BYTE], _HEADER + explicit, work, np.int64(_HEAD))
+    size = np.int64(work[_HEAD + 3]) << 8 | np.int64(work[_HEAD + 4])
+    least = explicit + _TAG + side[D_TLS13]
+    if work[_HEAD] != _DATA or work[_HEAD + 1] != 3 or size > side[D_LARGEST] or size < least:
+        side[D_STOPPED] = 1
+        return False
+    side[D_NEED] = _HEADER + size
+    return bool(side[D_HAVE] >= side[D_NEED])
 
 
 @inline
-def _told(
-    rows: Table, places: Table, i: Int, first: Int, last: Int, explicit: Int, text: Int, made: Made, count: Int, at: Int
+def _record(
+    calls: Table, side: Table, vector: Bytes, entries: Entries, given: Given, made: Made, at: Int, work: Bytes
 ) -> Int:
-    """A row for each row that brought some of a record's text; returns how many rows there are now."""
-    position = np.int64(-_HEADER) - explicit  # in the text
+    """Open the record that `_next` found, into made.text[at:], and go behind it; returns the length of its application
+    data. -1: it has none, or does not authenticate, and the direction stays before it."""
+    begin = side[D_ENTRY]
+    end = begin
+    place = side[D_BYTE]
+    left = side[D_NEED]
+    while _of(entries, end, SEG_LENGTH) - place < left:
+        left -= _of(entries, end, SEG_LENGTH) - place
+        end = entries.links[end]
+        place = np.int64(0)
+    source = _of(entries, begin, SEG_SOURCE)
+    if end == begin and source == 0:
+        record = address_of(given.window) + _of(entries, begin, SEG_AT) + place
+    elif end == begin and source == 1:
+        record = address_of(given.waiting) + _of(entries, begin, SEG_AT) + place
+    else:
+        _gathered(given, entries, begin, side[D_BYTE], side[D_NEED], work, np.int64(0))
+        record = address_of(work)
+    text = _opened(calls, side, vector, record, side[D_NEED] - _HEADER, made, at, work)
+    if text < 0:
+        return np.int64(-1)
+    if side[D_TLS13]:
+        while text > 0 and made.text[at + text - 1] == 0:  # padding
+            text -= 1
+        if text == 0 or made.text[at + text - 1] != _DATA:
+            return np.int64(-1)
+        text -= 1
+    side[D_ENTRY], side[D_BYTE] = end, place + left
+    side[D_HAVE] -= side[D_NEED]
+    side[D_NEED] = _HEADER + side[D_EXPLICIT]
+    side[D_NUMBER] += 1
+    side[D_GIVEN] += text
+    return text
+
+
+@inline
+def _told(entries: Entries, side: Table, entry: Int, first: Int, text: Int, made: Made, count: Int, at: Int) -> Int:
+    """A row for each entry that brought some of a record's text, from where the record begins up to where the direction
+    is now; returns how many rows there are."""
+    held = len(entries.before)
+    last = side[D_ENTRY]
+    position = np.int64(-_HEADER) - side[D_EXPLICIT]  # in the text
     while position < text:
-        end = position + rows[i, SEG_LENGTH] - first
+        end = position + _of(entries, entry, SEG_LENGTH) - first
         begin = max(position, np.int64(0))
         stop = min(end, text)
         if stop > begin:
-            for column in range(SEG_COLUMNS):
-                made.rows[count, column] = rows[i, column]
+            if entry < held:
+                for column in range(SEG_COLUMNS):
+                    made.rows[count, column] = entries.before[entry, column]
+            else:
+                place = entries.places[entry - held]
+                for column in range(SEG_COLUMNS):
+                    made.rows[count, column] = entries.window[place, column]
             made.rows[count, SEG_SOURCE] = 1
             made.rows[count, SEG_AT] = at + begin
             made.rows[count, SEG_LENGTH] = stop - begin
-            made.rows[count, SEG_TRIGGER] = rows[last, SEG_TRIGGER]
-            made.places[count] = places[last]
+            made.rows[count, SEG_TRIGGER] = _of(entries, last, SEG_TRIGGER)
+            made.places[count] = entries.places[last - held]  # its last byte is of this window
             count += 1
         position = end
         first = np.int64(0)
-        i += 1
+        entry = entries.links[entry]
     return count
+
+
+@kernel
+def open_rows(
+    calls: Table, sides: Table, vectors: Bytes, entries: Entries, done: Bytes, given: Given, made: Made, work: Bytes
+) -> tuple[Int, Int]:
+    """Records of all directions -> rows made, bytes made. sides (int64[n, D_COLUMNS]) say how far each has come;
+    vectors (uint8[n * 12]): the fixed parts of their nonces; done[place] = 1 for each row that was worked on."""
+    count = np.int64(0)
+    at = np.int64(0)
+    held = len(entries.before)
+    for entry in range(len(entries.turns)):
+        d = entries.turns[entry]
+        if d < 0 or sides[d, D_STOPPED]:
+            continue
+        side = sides[d]
+        size = _of(entries, entry, SEG_LENGTH)
+        if entry >= held:
+            place = entries.places[entry - held]
+            if entries.window[place, SEG_KIND] != DATA:
+                side[D_STOPPED] = 1
+                continue
+            done[place] = 1
+            side[D_WHOLE] += 1
+            side[D_TAKEN] += size
+            side[D_TRIALS] += size // BYTES_PER_TRIAL + 1
+        entries.links[entry] = -1
+        if side[D_LAST] >= 0:
+            entries.links[side[D_LAST]] = entry
+        else:
+            side[D_ENTRY] = entry
+        side[D_LAST] = entry
+        side[D_HAVE] += size
+        while side[D_HAVE] >= side[D_NEED]:
+            if not _next(side, entries, given, work):
+                break
+            begin, first = side[D_ENTRY], side[D_BYTE]
+            text = _record(calls, side, vectors[12 * d : 12 * d + 12], entries, given, made, at, work)
+            if text < 0:
+                side[D_STOPPED] = 1
+                break
+            count = _told(entries, side, begin, first, text, made, count, at)
+            at += text
+    return count, at
 
 
 class Sources(NamedTuple):
@@ -222,51 +311,76 @@ class Sink(Protocol):
 
 
 class Run(NamedTuple):
-    """`whole`: rows that were worked on; `number`: the next record's; `used`: bytes of text."""
+    """What came of a direction. `whole`: rows that were worked on, the last one at `place`; `number`: of the next
+    record; `taken`, `given`: bytes of those rows, and of text; `trials`: what they pay for."""
 
     whole: int
+    place: int
     number: int
-    used: int
+    taken: int
+    given: int
+    trials: int
 
 
-def opened(keys: Keys, d: Direction, rows: np.ndarray, places: np.ndarray, sources: Sources, sink: Sink) -> Run:
-    """Open what can be, and leave the rest to the direction: all of it where more bytes are needed, else up to the row
-    that brought the beginning of a record that is to be looked at by itself."""
-    before = d.held_rows()
-    held = np.frombuffer(bytearray(b"".join(d.pieces)) or bytearray(1), np.uint8)
-    every, stands = rows, places
-    if len(before):
-        every = np.concatenate([before, rows])
-        stands = np.concatenate([np.full(len(before), places[0], np.int64), places])
-    total = int(every[:, SEG_LENGTH].sum())
-    made = sink.room(len(every) + total // (_HEADER + _TAG) + 1, total)
-    given = Given(sources.window, sources.waiting, held)
-    key = np.array([keys.context.address, d.number, keys.tls13, keys.explicit, LARGEST], np.int64)
+def opened(
+    many: Sequence[tuple[Keys, Direction]], rows: np.ndarray, places: np.ndarray, turns: np.ndarray, done: np.ndarray,
+    sources: Sources, sink: Sink,
+) -> list[Run]:  # fmt: skip
+    """Open what can be of these rows of a window, and leave the rest to each direction: all of it where more bytes are
+    needed, else up to the row at which it stopped. `turns` says for each place which direction it is of, -1: none;
+    done[place] = 1 for rows that were worked on."""
+    before, of, base = [], [], 0
+    for number, (_, d) in enumerate(many):
+        held = d.held_rows(base)
+        before += held
+        of += [number] * len(held)
+        base += d.have
+    entries = Entries(
+        np.array(before, np.int64).reshape(-1, SEG_COLUMNS), rows, places,
+        np.concatenate([np.array(of, np.int64), turns]), np.empty(len(of) + len(turns), np.int64),
+    )  # fmt: skip
+    waiting = np.frombuffer(bytearray(b"".join(piece for _, d in many for piece in d.pieces)) or bytearray(1), np.uint8)
+    given = Given(sources.window, sources.waiting, waiting)
+    total = base + int(rows[places, SEG_LENGTH].sum())
+    made = sink.room(len(entries.turns) + total // (_HEADER + _TAG) + 1, total)
+    sides = np.array([_side(keys, d) for keys, d in many], np.int64)
+    vectors = np.concatenate([keys.vector for keys, _ in many])
     work = np.empty(WORK_BYTES, np.uint8)
-    row, first, count, used = open_run(functions(), key, keys.vector, every, stands, given, made, work)
+    count, used = open_rows(functions(), sides, vectors, entries, done, given, made, work)
     sink.take(count, used)
-    left = every[row:].copy()
-    if len(left):
-        left[0, SEG_AT] += first
-        left[0, SEG_LENGTH] -= first
-    size = int(left[:, SEG_LENGTH].sum())
-    if _is_whole(left, given, size):
-        left = left[: max(1, len(before) - row + 1)]
-    d.keep(total - size, left, b"".join(_bytes(one, given) for one in left.tolist()))
-    return Run(row + len(left) - len(before), int(key[P_NUMBER]), used)
+    runs = []
+    for (_, d), side in zip(many, sides.tolist(), strict=True):
+        place = 0
+        if side[D_WHOLE]:
+            place = int(places[side[D_LAST] - len(of)])
+            left, text = _left(entries, side, given)
+            d.keep(d.have + side[D_TAKEN] - side[D_HAVE], left, text)
+        runs.append(Run(side[D_WHOLE], place, side[D_NUMBER], side[D_TAKEN], side[D_GIVEN], side[D_TRIALS]))
+    return runs
 
 
-def _bytes(row: list[int], given: Given) -> bytes:
-    at = row[SEG_AT]
-    found: bytes = given[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
-    return found
+def _side(keys: Keys, d: Direction) -> list[int]:
+    """A direction's row before anything was worked on."""
+    side = [0] * D_COLUMNS
+    side[D_CONTEXT], side[D_NUMBER], side[D_TLS13], side[D_EXPLICIT] = (
+        keys.context.address, d.number, keys.tls13, keys.explicit,
+    )  # fmt: skip
+    side[D_LARGEST], side[D_NEED], side[D_ENTRY], side[D_LAST] = LARGEST, _HEADER + keys.explicit, -1, -1
+    return side
 
 
-def _is_whole(left: np.ndarray, given: Given, size: int) -> bool:
-    """Whether what is left begins with a record that is there, or with no record."""
-    head = b""
-    for row in left.tolist():
-        if len(head) >= _HEADER:
-            break
-        head += _bytes(row, given)[:_HEADER]
-    return len(head) >= _HEADER and size >= needed(head)
+def _left(entries: Entries, side: list[int], given: Given) -> tuple[list[list[int]], bytes]:
+    """The rows that brought what was not opened, and its bytes."""
+    rows, texts = [], []
+    entry, first, left = side[D_ENTRY], side[D_BYTE], side[D_HAVE]
+    held = len(entries.before)
+    while left > 0:
+        row = (entries.before[entry] if entry < held else entries.window[entries.places[entry - held]]).tolist()
+        row[SEG_AT] += first
+        row[SEG_LENGTH] -= first
+        if row[SEG_LENGTH]:
+            rows.append(row)
+            texts.append(given[row[SEG_SOURCE]][row[SEG_AT] : row[SEG_AT] + row[SEG_LENGTH]].tobytes())
+            left -= row[SEG_LENGTH]
+        entry, first = int(entries.links[entry]), 0
+    return rows, b"".join(texts)

@@ -26,12 +26,12 @@ import numpy as np
 from captures.stream_tables import SEG_KEY, SEG_LENGTH, SEG_ORDINAL, SEG_TRIGGER
 from captures.tls import hello
 from captures.tls.alerts import SEALED, alert_name, fatal
-from captures.tls.ciphers import HEADER, TLS13, Opened, Opener, Opener13, opener12
+from captures.tls.ciphers import HEADER, TLS13, Keys, Opened, Opener, Opener13, opener12
 from captures.tls.direction import BYTES_PER_TRIAL, EARLY_DATA, LARGEST, SHAKING, TRAFFIC_DATA, Direction, Row
 from captures.tls.keylog import EARLY, HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyLog
 from captures.tls.midstream import MOST_SECRETS, Search, guesses
+from captures.tls.runs import Run
 from captures.tls.runs import Sink as Many
-from captures.tls.runs import Sources, opened
 from captures.tls.suites import BY_SECRET, SUITES
 
 UNKNOWN: Final = 1 << 40
@@ -386,32 +386,30 @@ class Session:
                 yield rank, opener
 
     # -- many records at once ------------------------------------------------------------------------------------------
-    def steady(self, side: int) -> bool:
-        """Whether many records of a side can be opened at once."""
+    def steady(self, side: int) -> tuple[Keys, Direction] | None:
+        """What opens many records of a side at once; None: they are to be looked at one by one."""
         d = self._sides[side]
         if d.rank != TRAFFIC_DATA or d.lost or d.message or d.opener is None or self._waiting is not None:
-            return False
-        return d.opener.keys is not None
-
-    def many(self, side: int, rows: np.ndarray, places: np.ndarray, sources: Sources, sink: SinkOfMany) -> int:
-        """Rows of payload of a side that is steady, in order; returns how many of them were worked on, at least one."""
-        d = self._sides[side]
-        assert d.opener is not None
+            return None
         keys = d.opener.keys
-        assert keys is not None
-        run = opened(keys, d, rows, places, sources, sink)
-        last = run.whole - 1
-        fed = rows[: run.whole, SEG_LENGTH]
-        d.paid(fed)
+        return (keys, d) if keys is not None else None
+
+    def worked(self, side: int, run: Run, rows: np.ndarray, sink: SinkOfMany) -> None:
+        """Rows of a side that is steady were worked on, and the direction knows what is left; where that is more than a
+        part of a record, it is looked at."""
+        if not run.whole:
+            return
+        d = self._sides[side]
         d.number = run.number
+        d.trials += run.trials
         d.sealed = True
-        d.told = d.told or run.used > 0
-        self.taken += int(fed.sum())
-        self.given += run.used
+        d.told = d.told or run.given > 0
+        self.taken += run.taken
+        self.given += run.given
         if d.have >= d.need:
-            sink.at(int(places[last]), int(rows[last, SEG_TRIGGER]))
-            self._records(d, rows[last].tolist(), sink)
-        return run.whole
+            row = rows[run.place].tolist()
+            sink.at(run.place, row[SEG_TRIGGER])
+            self._records(d, row, sink)
 
     # -- after a hole --------------------------------------------------------------------------------------------------
     def _seek(self, d: Direction, side: int, data: bytes, at: int, sink: Sink) -> tuple[int, int]:

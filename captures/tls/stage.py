@@ -38,10 +38,11 @@ from captures.stream_tables import (
     SNAPLEN,
 )
 from captures.streams import Segments
-from captures.tls.direction import LARGEST, Row
+from captures.tls.ciphers import Keys
+from captures.tls.direction import LARGEST, Direction, Row
 from captures.tls.keylog import TRAFFIC, KeyLog
 from captures.tls.opening import HEAD, Opening, begins_tls, may_follow
-from captures.tls.runs import Made, Sources
+from captures.tls.runs import Made, Sources, opened
 from captures.tls.session import Session
 
 _NEW, _PLAIN, _TLS = 0, 1, 2
@@ -194,8 +195,10 @@ class Stage:
         if self._live:
             self._resume(out, int(rows[0, SEG_TRIGGER]))
         later = _Later(rows, mine)
+        if self._blocks == len(blocks) or blocks[self._blocks][0] > int(rows[-1, SEG_TRIGGER]):
+            self._all(mine, later, segments, out)
         place = -1
-        while (place := later.done.find(0, place + 1)) >= 0:
+        while (place := later.next(place)) >= 0:
             row = rows[place].tolist()
             out.at(place, row[SEG_TRIGGER])
             while self._blocks < len(blocks) and blocks[self._blocks][0] <= row[SEG_TRIGGER]:
@@ -270,20 +273,49 @@ class Stage:
                 self.over[slot] = self._sessions.pop(slot)
             out.put(row)
 
+    def _all(self, mine: np.ndarray, later: _Later, segments: Segments, out: _Out) -> None:
+        """Of all directions whose keys were at hand before this window, what comes in it, in one go."""
+        if not self._sessions or len(mine) < FEWEST:
+            return
+        known, turns, counts = np.unique(segments.rows[mine, SEG_KEY], return_inverse=True, return_counts=True)
+        steady: list[tuple[Keys, Direction]] = []
+        whose: list[tuple[Session, int]] = []
+        numbers = np.full(len(known), -1, np.int64)
+        for i in np.flatnonzero(counts >= FEWEST).tolist():
+            key = int(known[i])
+            session = self._sessions.get(key >> 1)
+            ready = session.steady(key & 1) if session is not None and not self._unsure(key >> 1) else None
+            if session is not None and ready is not None:
+                numbers[i] = len(steady)
+                steady.append(ready)
+                whose.append((session, key & 1))
+        if not steady:
+            return
+        sources = Sources(*segments.sources)
+        runs = opened(steady, segments.rows, mine, numbers[turns], later.done, sources, out)
+        for (session, side), run in zip(whose, runs, strict=True):
+            session.worked(side, run, segments.rows, out)
+
     def _many(self, key: int, place: int, later: _Later, segments: Segments, out: _Out) -> None:
         """Of a direction whose keys are at hand all that comes in this window, at once."""
         session = self._sessions.get(key >> 1)
-        if session is None or (key >> 1) in self._doubted:
+        if session is None or self._unsure(key >> 1):
             return
-        while session.steady(key & 1):
+        while (ready := session.steady(key & 1)) is not None:
             places = later.payload(key, place)
             if len(places) < FEWEST:
                 return
-            whole = session.many(key & 1, _rows(segments.rows, places), places, Sources(*segments.sources), out)
-            later.over(key, places, whole)
-            if whole < len(places):
+            turns = np.zeros(len(places), np.int64)
+            (run,) = opened([ready], segments.rows, places, turns, later.done, Sources(*segments.sources), out)
+            session.worked(key & 1, run, segments.rows, out)
+            later.tried(key, len(places), run.whole)
+            if run.whole < len(places):
                 return  # what comes next is to be looked at by itself
             place = int(places[-1])
+
+    def _unsure(self, slot: int) -> bool:
+        """Whether it is not known yet that a connection is TLS."""
+        return slot in self._openings or slot in self._doubted or slot in self._plainly
 
     def _opened(self, slot: int, row: Row, segments: Segments, out: _Out) -> bool:
         """A row of a connection of which it is not known yet whether it is TLS. Returns whether the row is still to be
@@ -351,15 +383,20 @@ class Stage:
 
 
 class _Later:
-    """The rows of a window that are still to come. `done`: by place, whether a row is of no TLS connection, or has been
-    worked on ahead of others."""
+    """The rows of a window that are still to come. `done` (uint8 by place): 1 for a row of no TLS connection, and for
+    one that has been worked on ahead of others."""
 
     def __init__(self, rows: np.ndarray, mine: np.ndarray) -> None:
         self._rows, self._mine = rows, mine
         self._by_key: dict[int, np.ndarray] | None = None
         self._most: dict[int, int] = {}
-        self.done = bytearray(b"\1") * len(rows)
-        np.frombuffer(self.done, np.uint8)[mine] = 0
+        self._done = bytearray(b"\1") * len(rows)
+        self.done = np.frombuffer(self._done, np.uint8)
+        self.done[mine] = 0
+
+    def next(self, place: int) -> int:
+        """The place of the next row that is still to be worked on; -1: there is none."""
+        return self._done.find(0, place + 1)
 
     def payload(self, key: int, place: int) -> np.ndarray:
         """Places of a direction's rows behind this one, as long as they are payload, and as many as are to be tried."""
@@ -374,16 +411,9 @@ class _Later:
         others = np.flatnonzero(self._rows[mine, SEG_KIND] != DATA)
         return mine[: others[0]] if len(others) else mine
 
-    def over(self, key: int, places: np.ndarray, whole: int) -> None:
-        """Of these rows that were tried so many have been worked on."""
-        np.frombuffer(self.done, np.uint8)[places[:whole]] = 1
-        self._most[key] = min(4 * len(places), MOST) if whole == len(places) else max(2 * whole, FEWEST)
-
-
-def _rows(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The rows at these places: as they lie, if they lie together."""
-    first, end = int(places[0]), int(places[-1]) + 1
-    return rows[first:end] if end - first == len(places) else rows[places]
+    def tried(self, key: int, count: int, whole: int) -> None:
+        """Of so many rows that were tried so many have been worked on."""
+        self._most[key] = min(4 * count, MOST) if whole == count else max(2 * whole, FEWEST)
 
 
 def _bytes(row: Row, segments: Segments) -> bytes:

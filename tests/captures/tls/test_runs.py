@@ -30,7 +30,7 @@ from captures.stream_tables import (
     SEG_TRIGGER,
 )
 from captures.streams import Segments
-from captures.tls import ciphers, evp, runs, session
+from captures.tls import ciphers, evp, runs, stage
 from captures.tls.keylog import KeyLog
 from captures.tls.stage import Stage
 from tests.captures.tls.records import ALERT, HANDSHAKE, TRAFFIC, Forged, message
@@ -97,12 +97,12 @@ class Counted:
         self.rows = 0
         many = runs.opened
 
-        def counting(*arguments: object) -> object:
-            run = many(*arguments)  # type: ignore[arg-type]
-            self.rows += run.whole
-            return run
+        def counting(*arguments: object) -> list[runs.Run]:
+            found = many(*arguments)  # type: ignore[arg-type]
+            self.rows += sum(run.whole for run in found)
+            return found
 
-        monkeypatch.setattr(session, "opened", counting)
+        monkeypatch.setattr(stage, "opened", counting)
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_records_that_are_to_be_looked_at_cost_no_more_than_they_bring(counted: 
         return many(*arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "opened", counting)
+        patch.setattr(stage, "opened", counting)
         out, _ = told(made.log, steps, 1448, 10_000)
     assert [row[4] for row in out] == [b"said"] * 300
     assert tried < 3 * len(steps)
