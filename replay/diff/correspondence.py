@@ -23,6 +23,8 @@ from replay.diff.records import Numbers, Reader, Record
 
 _ABORT = "abort"
 _READ_COMMITTED = 1
+_FOLLOWER = "follower"
+"""Rule of the replay: a fetch that it did not send, for a broker had sent it."""
 _AWAITED, _RELEASED = "records_awaited", "wait_released"
 """Rules of the replay: it fetched again and again; it did not wait for what the records come from."""
 
@@ -355,6 +357,8 @@ def _learn_produce(correspondence: Correspondence, pair: Pair, place: int) -> No
 
 
 def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None:
+    # The target's own brokers follow each other: who followed in the capture is no reader that could read less here.
+    follows = pair.right.rule == _FOLLOWER
     for side, topics, left in ((pair.left, correspondence.left, True), (pair.right, correspondence.right, False)):
         answer, asked = _body(side, names.FETCH), side.asked()
         if answer is None or asked is None:
@@ -378,11 +382,12 @@ def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None
                 for record in shown:
                     # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
                     if not left or record.offset >= starts.get(key, 0):
-                        into.add(record)
+                        if not follows:
+                            into.add(record)
                         correspondence.partition(*key).forms[not left].add(record.form)
                 if not left and records:
                     reading.served.append((starts.get(key, records[0].offset), records[-1].offset))
-                if left:
+                if left and not follows:
                     hidden = {record.offset for record in records if not record.control}
                     reading.hidden |= hidden - {record.offset for record in shown}
     _learn_starved(correspondence, pair, place)

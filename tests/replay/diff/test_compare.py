@@ -562,6 +562,17 @@ def test_reading_less_is_explained_by_the_end_of_a_run_up_to_a_bound() -> None:
         assert [one.right for one in some.differences if one.unexpected] == ["899 records"] * (read == 899)
 
 
+def test_what_a_follower_had_fetched_nobody_has_to_read_here() -> None:
+    """A capture of several brokers shows each record read by followers too, whose fetches a replay does not send."""
+    letters = [chr(97 + number % 26) for number in range(1000)]
+    stored, read = produce(batch(*letters), 0, 0), fetch(batch(*letters), batch(*letters))
+    one = fetch(batch(*letters), b"")
+    followed = Pair({**one.row, "connection": "follower"}, one.left, Side("not_planned", 11, rule="follower"))
+    assert found(stored, read, followed) == []
+    other = dataclasses.replace(followed, right=Side("not_planned", 11, rule="unknown_topic_id"))
+    assert "read less" in {one.kind for one in compare([stored, read, other]).differences}
+
+
 def share_fetch(left: tuple[int, int] | None, right: tuple[int, int] | None, member: str = "m") -> Pair:
     """A fetch of the share group g from orders-0 that acquired these offsets on either side."""
 
