@@ -52,6 +52,7 @@ fuzz: $(VENV)/installed
 	@echo "== fuzz: $(COUNT) broken inputs at every door, with bounds of memory and processor time (hours; COUNT=5000)"
 	@set -e; for door in captures show segments asking planning rogue; do \
 		echo "-- $$door"; $(BIN)/python -m tests.fuzz --no-bounds --door $$door --count $(COUNT) $(ARGS); done
+	$(BIN)/python -m tests.captures.chunks --count $(COUNT)
 
 bench: $(VENV)/installed
 	@echo "== bench: kwire against tshark on generated captures"

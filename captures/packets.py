@@ -106,13 +106,14 @@ class Packets:
         self._window.give_back()
 
 
-def _packets(window: Window, rows: int) -> Packets:
+def batch(window: Window, rows: int) -> Packets:
+    """The first so many rows of a window."""
     return Packets(window.buffer, PacketColumns(*(column[:rows] for column in window.columns)), window)
 
 
 def no_packets() -> Packets:
     """An empty batch: what stages take when a capture has ended and only its end is to be said."""
-    return _packets(Window(0, SPARE_BYTES, deque(maxlen=0)), 0)
+    return batch(Window(0, SPARE_BYTES, deque(maxlen=0)), 0)
 
 
 @inline
@@ -351,7 +352,7 @@ class Reader:
                 self._finish(source, layout)
             self._describe(index, source, layout)
             self._rows += rows
-            yield _packets(window, rows)
+            yield batch(window, rows)
 
     def _scan(
         self, window: Window, at: int, base: int, index: int, layout: layouts.Layout, source: Source

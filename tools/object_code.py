@@ -83,6 +83,7 @@ def by_themselves() -> None:
     from analyzer.protocol import encoding
     from analyzer.records import opening
     from captures import out_of_order, prefixes
+    from captures.chunks import routing
     from captures.flows import Flows, rebuild_buckets
     from captures.live import records
     from captures.stream_tables import SEG_COLUMNS
@@ -103,6 +104,7 @@ def by_themselves() -> None:
     prefixes.client_prefix(some, 0, 0)
     prefixes.broker_prefix(some, 0, 0, 0)
     records.fit(some, 0, 0, 64, 0, 64)
+    routing.gather(some, np.zeros(1, np.int64), np.ones(1, np.int64), some.copy())
     records.to_blocks(some, 0, 0, some, 1000)
     records.from_ring(some, 0, 0, some, 64, 0)
     rows, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)

@@ -430,6 +430,11 @@ class Layout:
             self._secrets_bytes += len(data)
             self.secrets.append(data)
 
+    def take_drops(self, other: Layout) -> None:
+        """Losses that statistics of the same file, read elsewhere, tell of."""
+        for interface, drops in other._drops.items():
+            self._drops[interface] = max(drops, self._drops.get(interface, 0))
+
     def take_comments(self, window: np.ndarray) -> None:
         """Turn the packet comments that the kernel met in `window` into notes; call after each scan of it."""
         for number, at, length in self.comments[: min(int(self.state[COMMENTS]), len(self.comments))]:

@@ -84,7 +84,7 @@ class Stream(Protocol):
     def readinto(self, into: memoryview) -> int: ...
 
 
-class _Stored:
+class Stored:
     """The bytes of a file as stored: counts them, checksums them, and lets the first ones be looked at."""
 
     def __init__(self, handle: BinaryIO) -> None:
@@ -130,7 +130,7 @@ class _Stored:
 class _Gzip:
     """gzip data, one member or several after each other (RFC 1952)."""
 
-    def __init__(self, stored: _Stored) -> None:
+    def __init__(self, stored: Stored) -> None:
         self._stored = stored
         self._input = b""
         self._member = inflater().decompressobj(31)
@@ -177,7 +177,7 @@ class _Gzip:
 class _Zstd:
     """zstd data, one frame or several after each other (RFC 8878)."""
 
-    def __init__(self, stored: _Stored) -> None:
+    def __init__(self, stored: Stored) -> None:
         self._stored = stored
         import zstandard  # few captures need it
 
@@ -250,7 +250,7 @@ class Source:
             self._beside = os.path.join(folder, path)
             status = os.fstat(self._handle.fileno())
             self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
-        self._stored = _Stored(self._handle)
+        self._stored = Stored(self._handle)
         head = self._guarded_peek()
         self.compressed = True
         self._stream: Stream

@@ -1,0 +1,39 @@
+"""Damaged captures, read in chunks and as a whole."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from captures.files import CapturePoint
+from tests.captures import mutants
+from tests.captures.chunks.chunking import in_chunks, whole
+
+KIB = 1 << 10
+
+
+@cache
+def _originals() -> list[bytes]:
+    return mutants.originals()
+
+
+def differences_of(numbers: Iterable[int], folder: Path) -> list[str]:
+    """What chunks say otherwise than one reader, of mutants with these numbers."""
+    found = []
+    for number in numbers:
+        rng = random.Random(number)
+        original = _originals()[number % len(_originals())]
+        data = mutants.damaged(original, rng) if number % 8 else original
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            path = Path(name) / "capture"
+            path.write_bytes(data)
+            point = CapturePoint("point", (str(path),))
+            chunk, look, shares = rng.choice((64, 200, 500, 2 * KIB)), rng.choice((32, 300, KIB)), rng.randint(1, 3)
+            window = rng.choice((64, 300, 1 << 16))
+            different = in_chunks(point, chunk, shares, Path(name), look, window).differences(whole(point))
+        if different:
+            found.append(f"mutant {number}, chunks of {chunk}, {look} bytes looked at: {different}")
+    return found

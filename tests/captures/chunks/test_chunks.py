@@ -1,0 +1,261 @@
+"""Chunks of a capture, each read from a guessed start, say together what one reader of the whole says.
+
+`python -m tests.captures.chunks --count 5000` does the same with damaged captures.
+
+(proves: captures/chunks)
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import struct
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import crc32c
+import numpy as np
+import pytest
+
+from captures import forge
+from captures.chunks import starts
+from captures.chunks.checksums import combined
+from captures.chunks.reading import ChunkReader, chunks_of, guessed
+from captures.files import CaptureError, CapturePoint, capture_points, layouts
+from captures.forge import RAW, TO_BROKER, TO_CLIENT, Record, Write
+from tests.captures.chunks.chunking import Reading, in_chunks, whole
+from tests.captures.chunks.damaging import differences_of
+from tests.captures.mutants import fragments
+from tests.shared import SAMPLES, capture_files, sample_folders
+
+KIB = 1 << 10
+
+
+def _records(packets: int = 400, size: int = 700) -> list[Record]:
+    rng = random.Random(7)
+    writes = [Write(bool(n % 2), rng.randbytes(rng.randint(1, size))) for n in range(packets // 2)]
+    return forge.rendered(forge.converse(writes, mss=300))
+
+
+def _compared(
+    data: bytes | list[bytes], folder: Path, chunk_bytes: int = 8 * KIB, look_bytes: int = 2 * KIB
+) -> Reading:
+    """What chunks say of these files, which is what is said of the whole."""
+    paths = []
+    for number, content in enumerate([data] if isinstance(data, bytes) else data):
+        path = folder / f"{number}.capture"
+        path.write_bytes(content)
+        paths.append(str(path))
+    point = CapturePoint("point", tuple(paths))
+    expected = whole(point)
+    assert not expected.problem
+    with tempfile.TemporaryDirectory(dir=folder) as parts:
+        found = in_chunks(point, chunk_bytes, 3, Path(parts), look_bytes)
+    assert found.differences(expected) == []
+    return found
+
+
+def _inside(data: bytes, piece: int) -> list[Record]:
+    """Packets whose payload is a capture file, in pieces of so many bytes."""
+    return forge.rendered(
+        forge.converse([Write(TO_BROKER, data)], mss=piece, acks=False, start_ns=forge.START_NS + 10**9)
+    )
+
+
+# --- what packets there are -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", sample_folders(), ids=lambda folder: folder.name)
+def test_every_sample_in_chunks_of_64_kib(folder: Path, tmp_path: Path) -> None:
+    for capture in capture_files(folder):
+        data = capture.read_bytes()
+        found = _compared(gzip.decompress(data) if capture.suffix == ".gz" else data, tmp_path, 64 * KIB, 16 * KIB)
+        assert found.again == 0
+
+
+@pytest.mark.parametrize("nanoseconds", [False, True])
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_pcap_of_each_kind(nanoseconds: bool, big_endian: bool, tmp_path: Path) -> None:
+    data = forge.pcap(_records(), nanoseconds=nanoseconds, big_endian=big_endian)
+    found = _compared(data, tmp_path)
+    assert found.guesses > 5
+    assert found.again == 0
+
+
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_pcapng(big_endian: bool, tmp_path: Path) -> None:
+    records = [replace(one, interface=number % 2) for number, one in enumerate(_records())]
+    found = _compared(forge.pcapng(records, (forge.ETHERNET, forge.ETHERNET), big_endian=big_endian), tmp_path)
+    assert found.guesses > 5
+    assert found.again == 0
+
+
+def test_what_says_more_than_packets_is_read_again(tmp_path: Path) -> None:
+    records = _records()
+    commented = _compared(forge.pcapng(records, comment="a comment"), tmp_path)
+    assert commented.again == commented.guesses
+    untimed = _compared(forge.pcapng(records, block="simple"), tmp_path)
+    assert untimed.again == untimed.guesses
+    sections = forge.pcapng(records[:200]) + forge.pcapng(records[200:], resolution=6, big_endian=True)
+    changed = _compared(sections, tmp_path)
+    assert 0 < changed.again < changed.guesses
+
+
+def test_a_capture_that_ends_in_a_packet_is_read_again_there(tmp_path: Path) -> None:
+    found = _compared(forge.pcap(_records())[:-11], tmp_path)
+    assert found.again == 1
+    assert "ends in the middle of packet" in found.notes[0]
+
+
+def test_damage_ends_a_file_and_the_next_one_is_read(tmp_path: Path) -> None:
+    data = bytearray(forge.pcap(_records()))
+    at = 24
+    while at < len(data) // 2:
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    struct.pack_into("<I", data, at + 8, 0xFFFFFFFF)
+    found = _compared([bytes(data), forge.pcap(_records(100))], tmp_path)
+    assert "damaged after packet" in found.notes[0]
+    assert len(found.files) == 2
+    assert found.files[0].crc32c == crc32c.crc32c(bytes(data))
+
+
+def test_a_record_longer_than_chunks(tmp_path: Path) -> None:
+    records = _records()
+    long = Record(records[200].time_ns, bytes(40 * KIB), 40 * KIB)
+    found = _compared(forge.pcap([*records[:200], long, *records[200:]]), tmp_path)
+    assert found.guesses > 10
+
+
+def test_fragments_of_ip_packets_go_over_borders(tmp_path: Path) -> None:
+    segments = forge.converse([Write(bool(n % 2), bytes([n]) * 900) for n in range(30)])
+    pieces = [
+        Record(one.time_ns, piece, len(piece))
+        for number, one in enumerate(segments)
+        for piece in fragments(forge.tcp_ip(one), number & 0xFFFF, 256)
+    ]
+    found = _compared([forge.pcap(pieces[:90], RAW), forge.pcap(pieces[90:], RAW)], tmp_path)
+    assert found.again > 1
+    assert found.counts["reassembled"] > 30
+
+
+def test_keys_of_tls_keep_their_places(tmp_path: Path) -> None:
+    records = _records()
+    data = forge.pcapng(records[:250]) + _secrets(b"CLIENT_RANDOM 00 11\n")
+    head = len(forge.pcapng([]))
+    found = _compared(data + forge.pcapng(records[250:])[head:], tmp_path)
+    assert found.secrets == [(250, b"CLIENT_RANDOM 00 11\n")]
+    assert found.again >= 1
+
+
+def _secrets(keys: bytes) -> bytes:
+    body = struct.pack("<II", layouts.TLS_KEY_LOG, len(keys)) + keys + bytes(-len(keys) % 4)
+    size = 12 + len(body)
+    return struct.pack("<II", layouts.DECRYPTION_SECRETS, size) + body + struct.pack("<I", size)
+
+
+def test_compressed_captures_are_one_chunk_and_several_files_are_in_order(tmp_path: Path) -> None:
+    records = _records()
+    packed = gzip.compress(forge.pcap(records[:200]))
+    found = _compared([packed, forge.pcap(records[200:])], tmp_path)
+    assert [info.compressed for info in found.files] == [True, False]
+    assert found.again == 0
+
+
+def test_a_file_that_grew_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "grows.pcap"
+    path.write_bytes(forge.pcap(_records()))
+    [*_, last] = chunks_of(CapturePoint("point", (str(path),)), 8 * KIB)
+    with path.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(CaptureError, match="it changed while it was read") as raised:
+        list(ChunkReader(last))
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("data", [b"", b"\xd4\xc3\xb2\xa1", b"no capture at all" * KIB])
+def test_what_is_no_capture_is_refused_as_by_a_reader(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    point = CapturePoint("point", (str(path),))
+    assert whole(point).problem
+    assert in_chunks(point, 4 * KIB, 2, tmp_path).problem == whole(point).problem
+
+
+# --- where chunks begin -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece", [1400, 60_000])
+@pytest.mark.parametrize("inner", ["pcap", "pcapng"])
+@pytest.mark.parametrize("outer", ["pcap", "pcapng"])
+def test_captures_inside_packets_fool_nobody(outer: str, inner: str, piece: int, tmp_path: Path) -> None:
+    content: dict[str, Any] = {"pcap": forge.pcap, "pcapng": forge.pcapng}
+    records = _inside(content[inner](_records(1000)), piece)
+    data = content[outer]([*_records(20), *records])
+    path = tmp_path / "outer"
+    path.write_bytes(data)
+    _compared(data, tmp_path, 50 * KIB, 128 * KIB)
+
+
+def test_a_payload_made_to_fool_costs_time_and_no_rows(tmp_path: Path) -> None:
+    """Records inside payload that jump over the true headers: their chain never breaks."""
+    size, jump = 1000, 16 + 54
+    second = forge.START_NS // 10**9
+    fake = struct.pack("<IIII", second, 0, 84, 84) + bytes(84)
+    payload = fake * 9 + struct.pack("<IIII", second, 0, 84 + jump, 84 + jump) + bytes(84)
+    assert len(payload) == size
+    records = forge.rendered(forge.converse([Write(TO_CLIENT, payload * 100)], mss=size, acks=False))
+    found = _compared(forge.pcap(records), tmp_path)
+    assert found.again > 0
+
+
+def test_guesses_are_right_at_every_border(tmp_path: Path) -> None:
+    [capture] = capture_files(SAMPLES / "sasl-librdkafka-4.3")
+    data = capture.read_bytes()
+    places, at = [], layouts.PCAP_HEADER_BYTES
+    while at < len(data):
+        places.append(at)
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    form = starts.begun(data[: 64 * KIB], layouts.LARGEST_RECORD_BYTES)
+    assert form is not None
+    content = np.frombuffer(data, np.uint8)
+    for border in range(30_000, 90_000, 997):
+        base = border - 8 * KIB
+        found = starts.first_record(content[base : border + 32 * KIB], border - base, form[1])
+        assert found is not None
+        assert base + found == next(place for place in places if place >= border)
+
+
+def test_where_no_start_is_to_be_found_the_chunk_is_read_again(tmp_path: Path) -> None:
+    records = [Record(one.time_ns + n % 2 * 10**18, one.data, len(one.data)) for n, one in enumerate(_records())]
+    found = _compared(forge.pcap(records), tmp_path)  # every other packet was captured thirty years later
+    assert found.again == found.guesses > 0
+    path = tmp_path / "0.capture"
+    chunk = chunks_of(CapturePoint("point", (str(path),)), 8 * KIB)[1]
+    assert guessed(chunk, 2 * KIB, 8 * KIB) is None
+
+
+def test_damaged_captures_in_chunks(tmp_path: Path) -> None:
+    assert differences_of(range(int(os.environ.get("KWIRE_CHUNKED", "24"))), tmp_path) == []
+
+
+def test_checksums_are_joined() -> None:
+    rng = random.Random(1)
+    for size, more in ((0, 0), (0, 5), (7, 0), (1, 1), (1000, 3), (3, 70_001)):
+        one, other = rng.randbytes(size), rng.randbytes(more)
+        assert combined(crc32c.crc32c(one), crc32c.crc32c(other), more) == crc32c.crc32c(one + other)
+
+
+def test_capture_points_name_what_is_divided(tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(forge.pcap(_records()))
+    [point] = capture_points([str(path)])
+    size = path.stat().st_size
+    chunks = chunks_of(point, 8 * KIB)
+    assert [(one.begin, one.last) for one in chunks] == [
+        (n * 8 * KIB, n == len(chunks) - 1) for n in range(len(chunks))
+    ]
+    assert chunks[-1].end == size
+    assert chunks_of(point, size) == [replace(chunks[0], end=None, last=True, size=0)]
