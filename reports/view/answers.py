@@ -19,7 +19,19 @@ from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
 from analyzer.findings.rules import SEVERITIES
 from captures.problems import Problem
-from reports.view import alike, completing, counts, drawings, exporting, frames, heatmap, others, pairing, trees
+from reports.view import (
+    alike,
+    completing,
+    counts,
+    drawings,
+    exporting,
+    frames,
+    heatmap,
+    others,
+    pairing,
+    timeline,
+    trees,
+)
 from reports.view.counting import GivenUp, wanted
 from reports.view.messages import SIDES, Messages
 from reports.view.notes import Notes
@@ -115,7 +127,10 @@ def _json(value: Any) -> bytes:
 
 
 def _safe(value: Any) -> Any:
-    """Integers beyond 2^53 as text."""
+    """Integers beyond 2^53 as text; arrays as lists."""
+    if isinstance(value, np.ndarray):
+        safe = not len(value) or max(-int(value.min()), int(value.max())) <= trees.SAFE
+        return value.tolist() if safe else _safe(value.tolist())
     if isinstance(value, int) and not -trees.SAFE <= value <= trees.SAFE:
         return str(value)
     if isinstance(value, dict):
@@ -277,11 +292,11 @@ def ladder(view: View, query: Query) -> Any:
     return _safe(drawings.ladder(view.tables, query.get("filter", ""), start, count))
 
 
-def timeline(view: View, query: Query) -> Any:
+def tracks(view: View, query: Query) -> Any:
     """Tracks of exchanges over time, and what groups and transactions did."""
     first, last = (_number(query, name, -1) if query.get(name) else None for name in ("first", "last"))
     by, width = query.get("by", "connection"), _number(query, "width", 1000)
-    return _safe(drawings.timeline(view.tables, query.get("filter", ""), by, width, first, last))
+    return _safe(timeline.timeline(view.tables, query.get("filter", ""), by, width, first, last))
 
 
 def export(view: View, query: Query) -> Answer:
@@ -490,7 +505,7 @@ CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
     "message": message, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,
-    "marked": marked, "ladder": ladder, "timeline": timeline, "export": export, "twin": twin,
+    "marked": marked, "ladder": ladder, "timeline": tracks, "export": export, "twin": twin,
     "partitions": partitions,
     "differences": differences, "counterpart": counterpart, "judged": judged,
 }  # fmt: skip

@@ -90,6 +90,17 @@ def tally(codes: np.ndarray, rows: np.ndarray | None, size: int) -> np.ndarray:
     return counts[1:]
 
 
+def before(times: np.ndarray, rows: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """int64: of each moment, how many of the rows, which are in order of their times, are before it. (Their times need
+    not be gathered for that.)"""
+    low, high = np.zeros(len(moments), np.int64), np.full(len(moments), len(rows))
+    while (low < high).any():
+        middle = (low + high) >> 1
+        less = (low < high) & (times[rows[np.minimum(middle, len(rows) - 1)]] < moments)
+        low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+    return low
+
+
 _CELLS: Final = 1 << 16
 """Numbers are counted in so many intervals to find those in which quantiles are."""
 

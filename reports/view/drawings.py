@@ -1,8 +1,7 @@
-"""What is drawn over time: a ladder of messages between clients and brokers, and a timeline of tracks.
+"""A ladder: messages between clients and brokers, each by itself or as bands.
 
 In: a view's tables and what a filter chooses. Out: plain values for JSON. Rules: a broker has its node id wherever the
-dataset knows it; of a pixel the longest exchange is told, so that none that matters is hidden; what is left out is
-counted.
+dataset knows it; what is left out is counted.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from reports.view.naming import quoted
-from reports.view.tables import Tables, Wrong, key_text
+from reports.view.tables import Tables, key_text
 
 ARROWS: Final = 2_000
 """Exchanges of a ladder at once."""
@@ -25,15 +23,6 @@ CODES: Final = 1 << 22
 
 TALLEST: Final = 400
 """Intervals of a ladder's bands."""
-
-TRACKS: Final = 50
-"""Tracks of a timeline; the rest is counted."""
-
-WIDEST: Final = 4_000
-"""Intervals of a timeline: more than a screen has pixels."""
-
-BY: Final = {"connection": "connection", "client": "client_id", "group": "group_id", "member": "member_id"}
-"""What may be a track of a timeline, by the column that tells it."""
 
 
 def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
@@ -144,69 +133,3 @@ def _leaders(tables: Tables, topics: set[str], times: list[int]) -> list[dict[st
         else:
             found.append(told)
     return [*before.values(), *found]
-
-
-def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, last: int | None) -> dict[str, Any]:
-    """Tracks of the chosen exchanges, most exchanges first: of each interval of time that begins one, the longest; and
-    what groups and transactions did meanwhile. Raises Wrong."""
-    if by not in BY:
-        raise Wrong(f"by={by[:40]}: nothing that makes tracks", f"one of {', '.join(BY)}")
-    columns = tables.columns
-    rows = tables.chosen(text).rows
-    times = columns.integers["request_time"][rows]
-    codes = columns.codes[BY[by]][rows]
-    there = (codes >= 0) & (times != np.iinfo(times.dtype).min)
-    if first is not None:
-        there &= times >= first
-    if last is not None:
-        there &= times <= last
-    rows, times, codes = rows[there], times[there], codes[there].astype(np.int64)
-    if not len(rows):
-        return {"first": 0, "step": 1, "columns": 0, "tracks": [], "others": 0, "bands": []}
-    first = int(times[0]) if first is None else first
-    span = (int(times[-1]) if last is None else last) - first + 1
-    step = -(-span // min(max(width, 1), WIDEST))
-    counts = np.bincount(codes)
-    chosen = [code for code in np.argsort(-counts, kind="stable")[:TRACKS].tolist() if counts[code]]
-    values = columns.values[BY[by]]
-    lasting = columns.integers["total_us"][rows].astype(np.int64)
-    lasting[lasting < 0] = 0
-    wrong = columns.errors.filled()[columns.errors.of[rows]]
-    tracks = []
-    for code in chosen:
-        mine = np.flatnonzero(codes == code)
-        column = (times[mine] - first) // step
-        order = np.lexsort((lasting[mine], column))
-        ends = np.append(np.flatnonzero(np.diff(column[order])), len(order) - 1)
-        longest = mine[order[ends]]
-        bad = np.zeros(int(column.max()) + 1, np.bool_)
-        np.logical_or.at(bad, column, wrong[mine])
-        tracks.append({
-            "name": values[code], "filter": f"{BY[by]} == {quoted(values[code])}", "exchanges": int(counts[code]),
-            "column": column[order[ends]].tolist(), "lasting": lasting[longest].tolist(),
-            "error": bad[column[order[ends]]].tolist(),
-            "keys": list(map(key_text, tables.keys_of(rows[longest]))),
-        })  # fmt: skip
-    end = first + span
-    return {
-        "first": first, "step": step, "columns": -(-span // step), "tracks": tracks,
-        "others": int(np.count_nonzero(counts)) - len(chosen), "bands": _bands(tables, first, end),
-    }  # fmt: skip
-
-
-def _bands(tables: Tables, first: int, end: int) -> list[dict[str, Any]]:
-    """Rebalances (stopped from `began` to `ended`, then a generation) and transactions that overlap a span of time."""
-    found = []
-    for row in tables.other("rebalances"):
-        began, ended = row["began"], row["ended"]
-        stopped = max((one["stopped_us"] or 0 for one in row["stopped"] or []), default=0)
-        found.append({"kind": "rebalance", "name": row["group_id"], "began": began, "ended": ended,
-                      "text": f"generation {row['generation']}: {row['trigger']}", "stopped": stopped})  # fmt: skip
-    for row in tables.other("transactions"):
-        name = row["transactional_id"] or f"producer {row['producer_id']}"
-        found.append({"kind": "transaction", "name": name, "began": row["began"], "ended": row["ended"],
-                      "text": str(row["outcome"]), "stopped": 0})  # fmt: skip
-    return [
-        one for one in found
-        if one["began"] is not None and one["began"] < end and (one["ended"] is None or one["ended"] >= first)
-    ]  # fmt: skip

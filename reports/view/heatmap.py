@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from reports.view.counting import blocks, wanted
+from reports.view.counting import before, blocks, wanted
 from reports.view.tables import Selection, Tables
 
 WIDEST: Final = 2_000
@@ -81,7 +81,7 @@ def grid(tables: Tables, chosen: Selection, width: int) -> Grid:
     width = min(max(width, 1), WIDEST, last - first + 1)
     step = -(-(last - first + 1) // width)
     width = -(-(last - first + 1) // step)
-    places = _places(times, rows, first + step * np.arange(width + 1))
+    places = before(times, rows, first + step * np.arange(width + 1))
     values = columns.values["cause"]
     hold = values.index("hold") if "hold" in values else len(values) + 1
     _, high = columns.range("latency_us") or (0, 0)
@@ -117,14 +117,3 @@ def _ends(latency: np.ndarray, rows: np.ndarray, null: int) -> tuple[int, int] |
         if there.any():
             break
     return first, part.stop - 1 - int(np.argmax(there[::-1]))
-
-
-def _places(times: np.ndarray, rows: np.ndarray, moments: np.ndarray) -> np.ndarray:
-    """int64: of each moment, how many of the rows, which are in order of their times, are before it. (Their times need
-    not be gathered for that.)"""
-    low, high = np.zeros(len(moments), np.int64), np.full(len(moments), len(rows))
-    while (low < high).any():
-        middle = (low + high) >> 1
-        before = (low < high) & (times[rows[np.minimum(middle, len(rows) - 1)]] < moments)
-        low, high = np.where(before, middle + 1, low), np.where(before, high, middle)
-    return low

@@ -26,6 +26,17 @@ export function printable(text) {
 }
 
 /**
+ * An exchange's identity, letter for letter as the server writes it.
+ * @param {string[]} link its capture and connection
+ * @param {(number | undefined)[]} numbers its ordinal and its reply's; -1: none
+ * @returns {string}
+ */
+export function keyOf(link, ...numbers) {
+  const key = JSON.stringify([...link, ...numbers.map((one) => (one === undefined || one < 0 ? null : one))]);
+  return key.replace(/[^ -~]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/**
  * @param {number | null} micros
  * @returns {string} `831 us`, `3.1 ms`, `2.05 s`
  */

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Picture } from "./picture.js";
-import { counted, duration, printable, since } from "./text.js";
+import { counted, duration, keyOf, printable, since } from "./text.js";
 
 const WIDEST = 250;
 /** Pixels for names, at most. */
@@ -11,9 +11,10 @@ const TOP = 22;
 const TALL = 18;
 
 /**
- * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[], keys: string[]}} Track
+ * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[],
+ *   link: number[], exchange: number[], reply: number[]}} Track
  * @typedef {{kind: string, name: string, began: number, ended: number | null, text: string, stopped: number}} Band
- * @typedef {{first: number, step: number, columns: number, tracks: Track[], others: number, bands: Band[], by?: string}} Drawn
+ * @typedef {{first: number, step: number, columns: number, links: string[][], tracks: Track[], others: number, bands: Band[], by?: string}} Drawn
  *   by: what the tracks are
  */
 
@@ -152,7 +153,7 @@ export class Timeline extends Picture {
     });
     context.restore();
     context.fillStyle = colour("--quiet");
-    const ticks = Math.max(1, Math.min(5, Math.floor(room / 100)));
+    const ticks = Math.max(1, Math.min(5, Math.floor(room / 160))); // the last one ends where the others begin
     for (let tick = 0; tick <= ticks; tick++) {
       context.textAlign = tick === ticks ? "right" : "left";
       context.fillText(`${since(Math.round(drawn.first + (span * tick) / ticks), this.begin)} s`, this.left + (room * tick) / ticks, 10);
@@ -210,7 +211,7 @@ export class Timeline extends Picture {
     if (!track || place < 0) return;
     this.place = Math.min(place, track.column.length - 1);
     this.draw();
-    this.to.chosen(track.keys[this.place] ?? "");
+    this.to.chosen(keyOf(this.drawn?.links[track.link[this.place] ?? -1] ?? [], track.exchange[this.place], track.reply[this.place]));
   }
 
   /**

@@ -1,6 +1,6 @@
 """Ladders, timelines, and files of what is chosen.
 
-Proves: reports/view/drawings, exporting, packets
+Proves: reports/view/drawings, timeline, exporting, packets
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import analyzer
 from captures import forge
 from captures.files import write
 from reports.view.answers import answered
-from reports.view.tables import key_read
+from reports.view.tables import key_read, key_text
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
 
@@ -92,7 +92,10 @@ def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("by", ["connection", "client", "group", "member"])
-def test_tracks_have_the_longest_exchange_of_each_interval(txn: Asking, by: str) -> None:
+def test_tracks_have_the_longest_exchange_of_each_interval(
+    txn: Asking, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.view.counting.BLOCK", 16)  # tracks and intervals are in several
     told = txn("timeline", by=by, width=50)
     rows = txn("rows", count=1000)["columns"]
     name = {"client": "client_id", "group": "group_id", "member": "member_id"}.get(by, by)
@@ -106,9 +109,14 @@ def test_tracks_have_the_longest_exchange_of_each_interval(txn: Asking, by: str)
                 expected[column] = max(expected.get(column, 0), lasting or 0)
         assert dict(zip(track["column"], track["lasting"], strict=True)) == expected
         assert txn("rows", filter=track["filter"], count=0)["total"] == track["exchanges"]
-        for column, key in zip(track["column"], track["keys"], strict=True):
+        named = zip(track["link"], track["exchange"], track["reply"], strict=True)
+        for column, lasting, error, (link, exchange, reply) in zip(
+            track["column"], track["lasting"], track["error"], named, strict=True
+        ):
+            key = key_text((*told["links"][link], exchange, None if reply < 0 else reply))
             row = txn("exchange", key=key)["row"]
-            assert (row["request_time"] - told["first"]) // told["step"] == column
+            assert ((row["request_time"] - told["first"]) // told["step"], row["total_us"] or 0) == (column, lasting)
+            assert error or not row["errors"]
     assert len(told["tracks"]) + told["others"] == len(counts)
 
 

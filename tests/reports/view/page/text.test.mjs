@@ -1,7 +1,7 @@
 // Values as text, and as words of a filter and of a shell. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { command, counted, duration, joined, moment, printable, quoted, since, size } from "../../../../reports/view/page/text.js";
+import { command, counted, duration, joined, keyOf, moment, printable, quoted, since, size } from "../../../../reports/view/page/text.js";
 
 test("what is not printable is escaped, what is stays", () => {
   assert.equal(printable("orders-é-日本 x"), "orders-é-日本 x");
@@ -20,6 +20,11 @@ test("times keep their microseconds", () => {
   assert.equal(moment(-1), "1969-12-31T23:59:59.999999Z");
   assert.equal(since(1795225754504385, 1795225754504293), "0.000092");
   assert.equal(since(10, 1_500_010), "-1.500000");
+});
+
+test("an identity is written as the server writes it", () => {
+  assert.equal(keyOf(["a.pcap", "[::1]:1-[::2]:2#1"], 3, -1), '["a.pcap","[::1]:1-[::2]:2#1",3,null]');
+  assert.equal(keyOf(['é"日\u007f\u{1f600}\n', "\ud800"], 0, 12), '["\\u00e9\\"\\u65e5\\u007f\\ud83d\\ude00\\n","\\ud800",0,12]');
 });
 
 test("a comparison is added to a filter without changing what it means", () => {
