@@ -43,9 +43,10 @@ def _everything(loaded: program.Program) -> Any:
     return loaded.everything()
 
 
-def as_buffer(data: bytes) -> Any:
-    """The bytes as the kernels want them: writable, so that they are compiled for one kind of array only."""
-    return np.frombuffer(bytearray(data), np.uint8)
+def as_buffer(data: bytes | memoryview) -> Any:
+    """The bytes as the kernels want them: writable, so that they are compiled for one kind of array only. A view of
+    what can be written is not copied."""
+    return np.frombuffer(data if isinstance(data, memoryview) and not data.readonly else bytearray(data), np.uint8)
 
 
 def run(buffer: Any, at: int, loaded: program.Program, pc: int, max_rows: int) -> tuple[Any, int, int, int]:

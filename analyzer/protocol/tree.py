@@ -121,7 +121,7 @@ class Decoded:
 class _Reading:
     """What is needed to make values: the bytes, and what may be shown of them."""
 
-    data: bytes
+    data: bytes | memoryview
     exact: bool
     direction: int
     inner: tuple[int, int] | None = None
@@ -129,7 +129,7 @@ class _Reading:
     depth: int = 0
 
 
-def _float(data: bytes, position: int) -> Any:
+def _float(data: bytes | memoryview, position: int) -> Any:
     number = float(np.frombuffer(data, ">f8", 1, position)[0])
     if math.isfinite(number):
         return number
@@ -144,7 +144,7 @@ def _value(reading: _Reading, what: int, row: _Row) -> Any:
             return None
         # There are strings on real wires that are not UTF-8; the exact form keeps their bytes.
         errors = "surrogateescape" if reading.exact else "replace"
-        return reading.data[position : position + length].decode("utf-8", errors)
+        return str(reading.data[position : position + length], "utf-8", errors)
     if what == INTEGER:
         return value
     if what == BOOL:
@@ -167,7 +167,7 @@ def _hidden(reading: _Reading, secret: str, config: str | None, row: _Row) -> bo
     if secret == "by_name":
         return schema.is_sensitive_config(config)
     if secret == "envelope":
-        content = reading.data[position : position + length]
+        content = bytes(reading.data[position : position + length])
         return _envelope_hides(content, reading.direction, reading.inner, reading.depth + 1)
     return True
 
@@ -225,7 +225,7 @@ def _read_struct(plan: Plan, pull: _Pull, reading: _Reading) -> tuple[Body, bool
             number, position, length = pull()
             known = plan.tagged.get(number)
             if known is None:
-                left[number] = reading.data[position : position + length]
+                left[number] = bytes(reading.data[position : position + length])
                 continue
             inside_plan, name, default = known
             alone, inside = _read_struct(inside_plan, pull, reading)
@@ -339,7 +339,7 @@ class _TreeBuilder:
 
 
 def _decode_layout(
-    found: Compiled, version: int, data: bytes, buffer: Any, at: int, tree: bool, reading: _Reading
+    found: Compiled, version: int, data: bytes | memoryview, buffer: Any, at: int, tree: bool, reading: _Reading
 ) -> Decoded:
     layout, plan, loaded, pc = found
     tape, end, status, fail_pc = run(buffer, at, loaded, pc, reading.max_rows)
@@ -365,7 +365,7 @@ def _no_layout(api_key: int, version: int, direction: int, at: int) -> Decoded:
 
 
 def decode_message(
-    data: bytes,
+    data: bytes | memoryview,
     api_key: int,
     version: int,
     direction: int,
@@ -380,7 +380,8 @@ def decode_message(
 
     `tree` asks for nodes too; `exact` for a body that can be encoded to the same bytes (secrets included). `inner` is
     (api_key, version) of the request in the Envelope that this message answers. Offsets are in `data`. A message
-    with more than `max_rows` fields and elements is not decoded.
+    with more than `max_rows` fields and elements is not decoded. Of a view that can be written nothing large is copied:
+    exact bytes are views, too.
     """
     found = compiled_message(api_key, version, direction)
     if found is None:
@@ -416,7 +417,7 @@ def _with_header(header: Decoded, body: Decoded) -> Decoded:
 
 
 def decode_request(
-    frame: bytes,
+    frame: bytes | memoryview,
     *,
     tree: bool = False,
     exact: bool = False,
@@ -432,7 +433,7 @@ def decode_request(
 
 
 def decode_response(
-    frame: bytes,
+    frame: bytes | memoryview,
     api_key: int,
     version: int,
     *,
@@ -456,7 +457,7 @@ _HEADERS: Final = {REQUEST: ("RequestHeader", 1), RESPONSE: ("ResponseHeader", 0
 
 
 def _framed(
-    frame: bytes,
+    frame: bytes | memoryview,
     api_key: int,
     version: int,
     direction: int,

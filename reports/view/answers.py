@@ -461,7 +461,7 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
 def message(view: View, query: Query) -> Any:
     """The tree of one side of an exchange: the children of the node at `path`, from `first` on."""
     found, side = view.messages.of(key_read(query.get("key", ""))), _side(query)
-    tree, reason = found.tree(side)
+    tree, reason, _ = found.tree(side)
     path = _path(query)
     try:
         told = trees.page(tree, side, path, _number(query, "first", 0))

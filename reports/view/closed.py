@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast, overload
+from typing import Any, Final, NamedTuple, cast, overload
 
 import numpy as np
 
 from analyzer.exchange import Exchange
 from analyzer.protocol import embedded, schema, tree
 from analyzer.protocol.budget import BYTES, FIELDS, Budget
+from analyzer.protocol.plans import as_buffer
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Node
 from analyzer.records import batches as b
@@ -100,17 +101,25 @@ class Inside(Sequence[Node]):
         return self._nodes[at]
 
 
-def nodes(exchange: Exchange, side: str) -> tuple[tuple[Node, ...], str | None] | None:
-    """A side's fields behind the length, and why they are not all; None: it has no records."""
+class Fields(NamedTuple):
+    """`nodes`: fields behind the length; `reason`: why they are not all; `secrets`: may any of its bytes be secret?"""
+
+    nodes: tuple[Node, ...]
+    reason: str | None
+    secrets: bool
+
+
+def nodes(exchange: Exchange, side: str) -> Fields | None:
+    """A side's fields; None: it has no records."""
     message = exchange.request_message if side == "request" else exchange.response_message
     row = exchange.row
     if message is None or row["api_key"] is None or row["api_version"] is None:
         return None
-    frame = message.data[LENGTH:]
     direction = REQUEST if side == "request" else RESPONSE
     if (row["api_key"], direction) not in embedded.RECORD_FIELDS or schema.has_secrets(row["api_key"], direction):
         return None
-    # Exact: a record set stays bytes, and is no base64 of a third more.
+    # Exact: a record set stays bytes, and is no base64 of a third more; a view: it is copied once, here.
+    frame = memoryview(bytearray(message.data))[LENGTH:]
     if side == "request":
         decoded = tree.decode_request(frame, tree=True, exact=True, max_rows=FIELDS)
     else:
@@ -119,7 +128,8 @@ def nodes(exchange: Exchange, side: str) -> tuple[tuple[Node, ...], str | None] 
     if (decoded.api_key, decoded.direction) != (row["api_key"], direction):
         return None
     walk = _Walk(*embedded.RECORD_FIELDS[row["api_key"], direction], exchange.topic_name)
-    return walk.each(embedded.shifted(decoded.nodes, LENGTH), ""), decoded.reason
+    fields = walk.each(embedded.shifted(decoded.nodes, LENGTH), "")
+    return Fields(fields, decoded.reason, walk.secrets or decoded.body is None)
 
 
 class _Walk:
@@ -132,6 +142,7 @@ class _Walk:
         self._topic_name = topic_name
         self._said: dict[str, str] = {}
         self._budget = Budget(bytes=BYTES, nodes=RECORDS)
+        self.secrets = False
 
     def each(self, nodes: tuple[Node, ...], path: str) -> tuple[Node, ...]:
         """Fields below a path."""
@@ -150,24 +161,26 @@ class _Walk:
         if isinstance(value, str):  # exact text keeps bytes that are no UTF-8
             value = self._said[path] = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             return node._replace(value=value)
-        if not isinstance(value, bytes):
+        if not isinstance(value, bytes | memoryview):
             return node
         if node.type != "records" or path != self._field or not value:
             return node._replace(value=base64.b64encode(value).decode())
         named = next((self._said[topic] for topic in self._topics if self._said.get(topic)), "")
         topic = CLUSTER_METADATA if named == CLUSTER_METADATA_ID else self._topic_name(named)
         at = node.end - len(value)
-        batches = None if topic == CLUSTER_METADATA else _batches(value, topic, at)
+        metadata = topic == CLUSTER_METADATA
+        self.secrets |= metadata
+        batches = None if metadata else _batches(value, topic, at)
         if batches is None:
-            opened = record_set(value, topic, budget=self._budget)
+            opened = record_set(bytes(value), topic, budget=self._budget)
             return node._replace(value=opened.label(len(value)), children=embedded.shifted(opened.nodes, at))
         said = f"{len(batches)} batch{'es' if len(batches) != 1 else ''}, {len(value)} bytes"
         return node._replace(value=said, children=cast("tuple[Node, ...]", batches))
 
 
-def _batches(data: bytes, topic: str, base: int) -> Later | None:
+def _batches(data: bytes | memoryview, topic: str, base: int) -> Later | None:
     """The batches of a record set that begins at `base`; None: it is little, and opened whole."""
-    heap = np.frombuffer(bytearray(data), np.uint8)
+    heap = as_buffer(data)
     table = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64)).table
     if len(data) <= LARGE and int(np.abs(table[b.B_COUNT]).sum()) <= MANY:  # one that does not say it counts as many
         return None
@@ -176,7 +189,7 @@ def _batches(data: bytes, topic: str, base: int) -> Later | None:
 
     def make(at: int) -> Node:
         start, count = int(starts[at]), counts[at]
-        part = data[start : int(ends[at])]
+        part = bytes(data[start : int(ends[at])])
         if magics[at] != 2 or count == NULL or count <= 0:
             return embedded.shifted(_opened(part, topic), base + start)[0]._replace(name=f"[{at}]")
         node = embedded.shifted(record_set(part, topic, budget=Budget(nodes=0)).nodes[:1], base + start)[0]

@@ -31,8 +31,12 @@ def excerpt(path: str, row: dict[str, Any]) -> BinaryIO | None:
         return None
     start = min(places)
     end = max(places) + 2 * ((row["request_bytes"] or 0) + (row["response_bytes"] or 0)) + _SLACK
-    if end - start > MOST:
-        return None
+    return None if end - start > MOST else part(path, start, end - start)
+
+
+def part(path: str, start: int, length: int) -> BinaryIO | None:
+    """What a file says before its first packet, then so many bytes from one of its packets on, to be read once and
+    closed; None: they cannot be told."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open(path, "rb", buffering=0))
@@ -43,7 +47,7 @@ def excerpt(path: str, row: dict[str, Any]) -> BinaryIO | None:
         except OSError:
             return None
         stack.pop_all()
-        return io.BufferedReader(_Part(file, head, end - start))
+        return io.BufferedReader(_Part(file, head, length))
 
 
 class _Part(io.RawIOBase):

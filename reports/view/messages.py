@@ -6,6 +6,7 @@ bytes that leave this module have their secrets overwritten, whatever the datase
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -25,12 +26,11 @@ from analyzer.filter.values import micros
 from analyzer.messages import masked
 from analyzer.options import Reading
 from analyzer.protocol import embedded
-from analyzer.protocol.tree import Node
 from analyzer.times import moment
 from captures.files import CapturePoint, capture_points
 from captures.kernels import NULL
 from captures.problems import Problem
-from reports.view import trees
+from reports.view import trees, walking
 from reports.view.counting import wanted
 from reports.view.excerpts import excerpt
 from reports.view.naming import quoted
@@ -38,6 +38,9 @@ from reports.view.tables import Key, Tables, Wrong
 
 KEPT: Final = 8
 """Exchanges whose messages stay at hand: people go back and forth between a few."""
+
+KEPT_BYTES: Final = 200_000_000
+"""Of their messages, unless it is one alone: what is made of one takes as much again."""
 
 WINDOW: Final = 2 << 20
 """Bytes of a capture that are read at a time for messages that are no longer."""
@@ -68,7 +71,7 @@ class Found:
     exchange: Exchange
     source: str
     _frames: dict[str, bytes | None] = field(default_factory=dict)
-    _trees: dict[str, tuple[tuple[Node, ...], str | None]] = field(default_factory=dict)
+    _trees: dict[str, trees.Tree] = field(default_factory=dict)
 
     def frame(self, side: str) -> bytes | None:
         """One side's bytes, its length before it, secrets overwritten; None: not at hand."""
@@ -77,8 +80,8 @@ class Found:
             self._frames[side] = None if message is None else self._masked(message, side)
         return self._frames[side]
 
-    def tree(self, side: str) -> tuple[tuple[Node, ...], str | None]:
-        """A side's whole tree, and why it is not whole (`trees.nodes`)."""
+    def tree(self, side: str) -> trees.Tree:
+        """A side's whole tree."""
         if side not in self._trees:
             self._trees[side] = trees.nodes(self.exchange, side)
         return self._trees[side]
@@ -87,6 +90,8 @@ class Found:
         return self.exchange.request_message if side == "request" else self.exchange.response_message
 
     def _masked(self, message: Message, side: str) -> bytes:
+        if self.tree(side).plain:  # to look for secrets in a hundred megabytes, and to copy them, takes its time
+            return message.data
         row = self.exchange.row
         key, version = (NULL if row[name] is None else row[name] for name in ("api_key", "api_version"))
         return masked(message.data, key, version, side == "request")
@@ -128,7 +133,7 @@ class Messages:
             if row is None:
                 raise Wrong("there is no such exchange", "it may be of another capture")
             found = self._kept[key] = self._look(key, self._tables.row(row))
-            while len(self._kept) > KEPT:
+            while len(self._kept) > KEPT or (len(self._kept) > 1 and sum(map(_size, self._kept.values())) > KEPT_BYTES):
                 self._kept.popitem(last=False)
             return found
 
@@ -181,15 +186,38 @@ class Messages:
             text = f"({text}) or (api in (JoinGroup, SyncGroup) and group == {quoted(row['group_id'])})"
         arguments = self._captures.point(capture)
         names = ", ".join(dict.fromkeys(filter(None, (row["request_file"], row["response_file"]))))
-        near = self._near(arguments, row)
-        if near is not None:
-            made = Exchange(row, near.request_message, near.response_message, None, self._name)
+        made = self._placed(arguments, row) or self._near(arguments, row)
+        if made is not None:
             return Found(made, f"{names}, read again")
         for one in self._exchanges(arguments, text, bodies=True):
             if (one.row["connection"], one.row["exchange"], one.row["reply"]) == (connection, exchange, reply):
                 made = Exchange(row, one.request_message, one.response_message, None, self._name, _group=one._group)
                 return Found(made, f"{names or 'the capture'}, read again")
         raise Wrong("the capture does not hold this exchange any more", "was the file changed? analyse it again")
+
+    def _path(self, arguments: Sequence[str], name: str) -> str | None:
+        """The file of a name; None: it is not there, or there are two."""
+        assert self._captures is not None
+        points = capture_points(list(arguments), self._captures.how.rotated)
+        paths = [path for point in points for path in point.paths if os.path.basename(path) == name]
+        return paths[0] if len(paths) == 1 else None
+
+    def _placed(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
+        """The exchange of the packets at the places of its messages; None: it cannot be told so."""
+        assert self._captures is not None
+        if row["api_key"] in embedded.GROUP_APIS or self._captures.how.keylogs:
+            return None
+        found: list[Message | None] = []
+        for side, ordinal in zip(SIDES, ("exchange", "reply"), strict=True):
+            data = None
+            if row[ordinal] is not None:
+                path = self._path(arguments, row[f"{side}_file"] or "")
+                with contextlib.suppress(OSError):
+                    data = None if path is None else walking.message(path, row, side)
+                if data is None:
+                    return None
+            found.append(None if data is None else Message(data, True, request=side == "request"))
+        return Exchange(row, found[0], found[1], None, self._name)
 
     def _near(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
         """The exchange from the part of the capture where its packets are; None: all of it is to be read. What is said
@@ -198,12 +226,8 @@ class Messages:
         how, names = self._captures.how, {row["request_file"], row["response_file"]} - {None}
         if row["api_key"] in embedded.GROUP_APIS or how.keylogs or len(names) != 1:
             return None
-        (name,) = names
-        paths = [path for point in capture_points(list(arguments), how.rotated) for path in point.paths]
-        places = [path for path in paths if os.path.basename(path) == name]
-        if len(places) != 1:
-            return None
-        part = excerpt(places[0], row)
+        path = self._path(arguments, names.pop())
+        part = None if path is None else excerpt(path, row)
         if part is None:
             return None
         ends = row["connection"].rpartition("#")[0]
@@ -273,6 +297,11 @@ class Messages:
         return reading.decoded(
             arguments, self._captures.how, filter=text, bodies=bodies, ordered=False, progress=lambda *_: wanted()
         )
+
+
+def _size(found: Found) -> int:
+    sides = (found.exchange.request_message, found.exchange.response_message)
+    return sum(len(message.data) for message in sides if message is not None)
 
 
 _AT_ONCE: Final = 4_096

@@ -68,7 +68,7 @@ def _chosen(columns: object, wanted: Collection[Wanted]) -> np.ndarray:
     )
     found = np.zeros(len(times), np.bool_)
     for one in wanted:
-        (a_hi, a_lo), (b_hi, b_lo) = _halves(one.client[0]), _halves(one.broker[0])
+        (a_hi, a_lo), (b_hi, b_lo) = halves(one.client[0]), halves(one.broker[0])
         a_port, b_port = one.client[1], one.broker[1]
         ports = ((sender_port == a_port) & (receiver_port == b_port)) | (
             (sender_port == b_port) & (receiver_port == a_port)
@@ -82,7 +82,7 @@ def _chosen(columns: object, wanted: Collection[Wanted]) -> np.ndarray:
     return np.flatnonzero(found)
 
 
-def _halves(address: str) -> tuple[int, int]:
+def halves(address: str) -> tuple[int, int]:
     """Of an IPv6 address; IPv4 is mapped."""
     ip = ipaddress.ip_address(address)
     number = int(ip) | (0xFFFF << 32 if ip.version == 4 else 0)

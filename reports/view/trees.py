@@ -8,7 +8,7 @@ lengths, as in `kwire show --tree`; integers beyond 2^53 are text, for a browser
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from analyzer.exchange import Exchange
 from analyzer.filter import naming
@@ -31,19 +31,28 @@ LONGEST: Final = 2_000
 SAFE: Final = (1 << 53) - 1
 
 
-def nodes(exchange: Exchange, side: str) -> tuple[tuple[Node, ...], str | None]:
-    """A side's whole tree, spans in the frame, and why it is not whole."""
+class Tree(NamedTuple):
+    """`nodes`: a side's whole tree, spans in the frame; `reason`: why it is not whole; `plain`: it is known that none
+    of its bytes is secret."""
+
+    nodes: tuple[Node, ...]
+    reason: str | None
+    plain: bool = False
+
+
+def nodes(exchange: Exchange, side: str) -> Tree:
+    """The tree of a side."""
     message = exchange.request_message if side == "request" else exchange.response_message
     if message is None:
-        return (), "not in the capture"
+        return Tree((), "not in the capture")
     length = Node("length", "int32", int.from_bytes(message.data[:LENGTH], "big"), 0, min(LENGTH, len(message.data)))
     found = closed.nodes(exchange, side)
     if found is not None:
-        return (length, *found[0]), found[1]
+        return Tree((length, *found.nodes), found.reason, not found.secrets)
     decoded = exchange.decoded(side, nodes=True, budget=Budget(bytes=BYTES, nodes=closed.RECORDS))
     if decoded is None:
-        return (length,), exchange.row["reason"] or "not decoded"
-    return (length, *map(_shifted, decoded.nodes)), decoded.reason
+        return Tree((length,), exchange.row["reason"] or "not decoded")
+    return Tree((length, *map(_shifted, decoded.nodes)), decoded.reason)
 
 
 def _shifted(node: Node) -> Node:

@@ -16,10 +16,14 @@ import numpy as np
 import pytest
 
 import analyzer
+from analyzer.bulk.rows import Message
+from analyzer.exchange import Exchange
+from analyzer.messages import masked
 from analyzer.protocol.tree import Node
 from captures import forge
 from captures.files import write
 from reports.view import closed, trees
+from reports.view.messages import Found
 from reports.view.tables import key_read
 from tests.bench import messages
 from tests.reports.forging import Forged, at
@@ -329,12 +333,12 @@ def test_batches_that_are_opened_later_hold_the_same(sample: str, monkeypatch: p
         for side in ("request", "response"):
             with monkeypatch.context() as patch:
                 patch.setattr(closed, "nodes", lambda *_: None)
-                whole, reason = trees.nodes(one, side)
+                whole, reason, _ = trees.nodes(one, side)
             for large in (0, closed.LARGE):  # opened later, and at once
                 with monkeypatch.context() as patch:
                     patch.setattr(closed, "LARGE", large)
                     patch.setattr(closed, "KEPT", 1)
-                    later, said = trees.nodes(one, side)
+                    later, said, _ = trees.nodes(one, side)
                     assert said == reason
                     sizes = [len(node.children) for node in inner(later)]
                     assert list(flattened(later)) == list(flattened(whole))
@@ -469,6 +473,20 @@ def test_no_answer_holds_a_secret(tmp_path: Path) -> None:
             assert b"redacted" not in whole
             assert b"secret, " in whole
             assert not [secret for secret in secrets if secret in whole]
+
+
+@pytest.mark.parametrize(("topic", "secret"), [("__cluster_metadata", True), ("orders", False)])
+def test_records_of_the_metadata_topic_are_masked_and_no_others_are_copied(topic: str, secret: bool) -> None:
+    records = (ROOT / "tests" / "fuzz" / "cases" / "copied-metadata.segment").read_bytes()
+    data = messages.produce_request(1, "app", topic, 0, records)
+    row = {"api_key": 0, "api_version": 7}
+    found = Found(Exchange(row, Message(data, True), None, None, str), "here")
+    assert found.frame("request") == masked(data, 0, 7, request=True)
+    assert (found.frame("request") is data) is not secret
+    assert (found.frame("request") != data) is secret
+    cut = Found(Exchange(row, Message(data[:60], True), None, None, str), "here")
+    assert not cut.tree("request").plain
+    assert cut.frame("request") == masked(data[:60], 0, 7, request=True)
 
 
 def secrets_of(captures: list[str]) -> set[bytes]:
