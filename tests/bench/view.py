@@ -115,7 +115,7 @@ def _lists(folder: Path, name: str, of: np.ndarray, lists: list[list[int]], kind
 
 @contextlib.contextmanager
 def view_of(n: int, folder: Path) -> Iterator[View]:
-    """A view of `n` exchanges, whose columns are in the cache of `folder`."""
+    """A view of `n` exchanges, whose columns are in the cache of `folder`: of the `dataset` there."""
     os.environ["KWIRE_CACHE_DIR"] = str(folder / "cache")
     forged = Forged(folder / "dataset", meaning=True)
     asked = argparse.Namespace(
@@ -205,15 +205,19 @@ def main() -> None:
     if options.capture:
         from tests.bench.view_page import first_rows
 
-        return first_rows(options.capture)
+        return first_rows(options.capture, "--no-cache")
     assert set(columns.INTEGERS) | set(columns.TEXTS) | set(columns.LISTS) == set(tables.schema("exchanges").names)
-    with tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder, view_of(options.exchanges, Path(folder)) as view:
+    with (
+        tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder,
+        view_of(options.exchanges, Path(folder)) as view,
+    ):
         calls(view)
         print(memory(), flush=True)
         if options.browser:
-            from tests.bench.view_page import measure
+            from tests.bench.view_page import first_rows, measure
 
             measure(view)
+            first_rows(str(Path(folder) / "dataset"))
 
 
 if __name__ == "__main__":

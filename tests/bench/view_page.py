@@ -99,9 +99,9 @@ def measure(view: View) -> None:
         browser.close()
 
 
-def first_rows(capture: str) -> None:
-    """Print when the first rows of a capture are painted, from the command's start; it is still being analysed then.
-    The browser is there already."""
+def first_rows(what: str, *options: str) -> None:
+    """Print when the first rows of a capture, which is still being analysed then, or of a dataset are painted, from the
+    command's start. The browser is there already."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -117,7 +117,7 @@ def first_rows(capture: str) -> None:
             page.goto("about:blank")
             began = time.perf_counter()
             started = subprocess.Popen(
-                [*SCRIPT, "view", capture, "--no-open", "--no-cache"], stdout=subprocess.PIPE,
+                [*SCRIPT, "view", what, "--no-open", *options], stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, text=True, env=environment,
             )  # fmt: skip
             assert started.stdout is not None
