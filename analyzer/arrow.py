@@ -52,11 +52,16 @@ def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
     if pa.types.is_boolean(values.type):
         out[:] = _bits(data, offset, length)
     else:
-        sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
-        stored = np.frombuffer(data, f"{sign}{values.type.bit_width // 8}")
-        out[:] = stored[offset : offset + length]
+        out[:] = stored(values)
     if values.null_count:
         out[~_bits(absent, offset, length)] = null
+
+
+def stored(values: pa.Array) -> np.ndarray:
+    """Integers or times as they are stored, whatever stands where there is none."""
+    sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
+    found = np.frombuffer(values.buffers()[1], f"{sign}{values.type.bit_width // 8}")
+    return found[values.offset : values.offset + len(values)]
 
 
 def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:

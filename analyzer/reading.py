@@ -12,8 +12,9 @@ import heapq
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,10 @@ from analyzer.records.log_reading import log_points
 from analyzer.times import moment
 from captures.files import CapturePoint, capture_points
 from captures.kernels import NULL
+
+if TYPE_CHECKING:
+    from analyzer.findings.kept import Kept
+    from analyzer.findings.source import Source
 
 Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -143,6 +148,7 @@ def decode(
         return result
     with Writer(out, append, wait, settings.threads) as writer:
         check_names(points, writer)
+        early = _kept() if choice.means and len(points) == 1 else None
         if choice.means:  # what judges loads while others work: a tenth of a second that nobody waits for at the end
             threading.Thread(target=_load_rules, name="kwire-rules", daemon=True).start()
 
@@ -150,12 +156,30 @@ def decode(
             if seen is not None:
                 rows = made(rows)
                 seen(name, rows)
-            writer.write(name, rows)
+            writer.write(name, rows if early is None else early.take(name, rows))
 
         result = joined([read_point_later(point, settings, choice, put, progress, stdin) for point in points])
-        writer.write("findings", judged(result, writer.settle()))
+        found = judged(result, writer.settle()) if early is None else _judged_early(result, early, writer)
+        writer.write("findings", found)
         writer.commit(manifest(result))
     return result
+
+
+def _kept() -> Kept:
+    """What rules ask for is kept, so that they do not read back what is being written."""
+    from analyzer.findings.kept import Kept
+    from analyzer.findings.seen import LARGE
+
+    return Kept(LARGE)
+
+
+def _judged_early(result: Dataset, kept: Kept, writer: Writer) -> pa.Table:
+    """`judged` while the last rows are written."""
+    with ThreadPoolExecutor(1, "kwire-settle") as pool:
+        files = pool.submit(writer.settle)
+        found = _judged(result, lambda listed: kept.source(files, result.captures, listed))
+        files.result()
+    return found
 
 
 def _load_rules() -> None:
@@ -166,12 +190,22 @@ def _load_rules() -> None:
 def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> pa.Table:
     """The table `findings` of capture points that were just read; `parts`: their other tables, in memory or as files.
     The summary tells of them."""
+
+    def source(listed: Sequence[Mapping[str, Any]]) -> Source:
+        from analyzer.findings.source import Source
+
+        return Source(parts, result.captures, listed)
+
+    return _judged(result, source)
+
+
+def _judged(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], Source]) -> pa.Table:
+    """`source`: where rules read, given the connections without Kafka."""
     if not any(entry.get("meaning") for entry in result.captures):
         return tables.schema("findings").empty_table()
     from analyzer.findings import judging
-    from analyzer.findings.source import Source
 
-    found = judging.stored(Source(parts, result.captures, result.unrecognised.get("listed", ())))
+    found = judging.stored(source(result.unrecognised.get("listed", ())))
     result.summary["findings"] = judging.summary(found)
     return judging.as_table(found)
 

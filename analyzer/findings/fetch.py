@@ -10,10 +10,10 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.seen import SECOND, Seen, api_name, busiest, grouped, highest, parted
-from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, name, place, size
 from analyzer.protocol import names
 
@@ -65,16 +65,18 @@ def reads(seen: Seen) -> Reads:
 
 def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
+    read = reads(seen)
+    got = np.zeros(len(seen.exchanges) + 1, bool)
+    got[read.owner[read.size > 0]] = True
     rows = seen.of_api(names.FETCH)
+    rows = rows[~got[rows]]
     latency, wait, least, pause = (
         seen.column(column)[rows] for column in ("latency_us", "max_wait_ms", "min_bytes", "throttle_us")
     )
-    rows = rows[(seen.exchanges.error[rows] == 0) & (latency >= 0) & (latency < quick_us) & (wait > 0) & (least >= 1)
-                & (pause <= 0)]  # fmt: skip
-    got = np.zeros(len(seen.exchanges) + 1, bool)
-    read = reads(seen)
-    got[read.owner[read.size > 0]] = True
-    quick: np.ndarray = rows[~got[rows]]
+    quick: np.ndarray = rows[
+        (seen.exchanges.error[rows] == 0) & (latency >= 0) & (latency < quick_us) & (wait > 0) & (least >= 1)
+        & (pause <= 0)
+    ]  # fmt: skip
     return quick
 
 
@@ -205,8 +207,16 @@ def _committed(seen: Seen, client_: int, where: int, offset: int) -> bool:
     "where its reader stands, as Fetch or OffsetForLeaderEpoch says, and one that ends there",
 )  # fmt: skip
 def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
+    if len(seen.brokers) > 1:
+        yield from _given_twice(seen)
+    yield from _fallen(seen)
+    yield from _diverged(seen)
+
+
+def _given_twice(seen: Seen) -> Iterator[Found]:
+    """Offsets that one broker gave, and then another."""
     table, parts = seen.table("partitions"), seen.partitions
-    offset, records, epoch = (table.numbers(name) for name in ("offset", "record_count", "leader_epoch"))
+    offset, records = (table.numbers(name) for name in ("offset", "record_count"))
     valid = (parts.owner >= 0) & (parts.error == 0) & (offset != NULL)
     rows = np.flatnonzero(valid)
     rows = rows[seen.exchanges.api[parts.owner[rows]] == names.PRODUCE]
@@ -232,8 +242,6 @@ def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
                         int(seen.exchanges.answered[two]), seen.who(broker=int(seen.broker[two])),
                         {"topic": topic, "partition": str(partition)}, (one, two, two),
                         cause="a leader that had not all records", proven=True)  # fmt: skip
-    yield from _fallen(seen, epoch)
-    yield from _diverged(seen)
 
 
 def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
@@ -250,6 +258,8 @@ def _diverged(seen: Seen) -> Iterator[Found]:
     OffsetForLeaderEpoch (KIP-320). Replicas are told so in the course of things."""
     table, parts, read = seen.table("partitions"), seen.partitions, reads(seen)
     offset, diverging = table.numbers("offset"), table.numbers("diverging_offset")
+    if diverging.max(initial=NULL) == NULL and not len(seen.of_api(names.OFFSET_FOR_LEADER_EPOCH)):
+        return
     owned = np.maximum(parts.owner, 0)
     ends = (seen.exchanges.api[owned] == names.OFFSET_FOR_LEADER_EPOCH) & (parts.error == 0) & (offset >= 0)
     ends = np.where(ends, offset, diverging)
@@ -274,9 +284,11 @@ def _diverged(seen: Seen) -> Iterator[Found]:
                     cause="a leader that had not all records", proven=True)  # fmt: skip
 
 
-def _fallen(seen: Seen, epoch: np.ndarray) -> Iterator[Found]:
+def _fallen(seen: Seen) -> Iterator[Found]:
     """High watermarks that one broker told, and that fell with a higher leader epoch."""
-    read = reads(seen)
+    epoch, read = seen.table("partitions").numbers("leader_epoch"), reads(seen)
+    if epoch.max(initial=NULL) < 0:
+        return
     known = np.flatnonzero((read.end >= 0) & (epoch[read.part] >= 0))
     known = known[_several(read.place[known], epoch[read.part[known]], len(seen.places))]
     broker = seen.broker[read.owner[known]]

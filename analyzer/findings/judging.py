@@ -29,6 +29,7 @@ from analyzer.findings import (  # noqa: F401  (each brings its rules)
     versions,
     wire,
 )
+from analyzer.findings.columns import NULL
 from analyzer.findings.rules import (
     FAMILIES,
     RULES,
@@ -42,7 +43,7 @@ from analyzer.findings.rules import (
     limits_of,
 )
 from analyzer.findings.seen import Seen
-from analyzer.findings.source import NULL, Source
+from analyzer.findings.source import Source
 from analyzer.findings.words import count
 
 MOST = 50

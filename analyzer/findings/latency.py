@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, Seen, api_name, parted
-from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, share
 from analyzer.protocol import names
 

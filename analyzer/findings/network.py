@@ -8,9 +8,9 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import roots
+from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name, busiest, highest, parted
-from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 
@@ -65,6 +65,8 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = _silent(seen)
     # A close without an answer to a version that the broker does not offer is told by version-refused.
     rows = rows[~arrow.among(rows, roots.refused_versions(seen))]
+    if not len(rows):
+        return
     later = _next_answered(seen, rows)
     keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]
     for some in parted(np.arange(len(rows)), *keys):

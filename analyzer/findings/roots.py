@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, UNANSWERED, Attempt, Seen
-from analyzer.findings.source import NULL
 from analyzer.findings.words import count, moment, place, some
 from analyzer.protocol import names
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings.columns import NULL
 from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name, grouped
-from analyzer.findings.source import NULL
 from analyzer.protocol import errors, names
 from analyzer.protocol.judgements import Judgement, judge
 

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, moment, name
 from analyzer.times import moment as date
 

@@ -18,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings.columns import NULL, Wanted
 from analyzer.findings.rules import Asked, Evidence
-from analyzer.findings.source import NULL, Source, Table
+from analyzer.findings.source import Source, Table
 from analyzer.protocol import names as apis
 from analyzer.protocol import schema
 
@@ -64,6 +65,14 @@ _OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 _OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
 """Columns that rules ask for whatever was captured."""
+
+LARGE: Final[Mapping[str, Wanted]] = {
+    "exchanges": Wanted(
+        {**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT), ("broker_us", "latency_us", "queue_us")
+    ),
+    "partitions": Wanted(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS),
+}
+"""The same of all large tables that nobody may have asked to be left out, and of what the greatest value is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +271,8 @@ class Seen:
 
     def load(self) -> None:
         """All rules are going to ask: read what most of them need at once."""
-        self.table("exchanges").load({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT))
-        self.table("partitions").load(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS)
+        for name, wanted in LARGE.items():
+            self.table(name).load(wanted.numbers, wanted.strings)
 
     def _of_links(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
         """A column of connections as `Table.codes` gives it -> int32[rows] by their numbers here, and the names; of one
@@ -484,7 +493,13 @@ def put_owners(
 ) -> None:
     """Of rows that are `wanted` the exchange; `known`: as `indexed` gives it."""
     index, base = known
-    chosen = np.flatnonzero(wanted & (link >= 0) & (link < len(base) - 1))
+    wanted = wanted & (link >= 0) & (link < len(base) - 1)
+    if wanted.all():  # mostly: then nothing is chosen, which takes longer than the rest
+        place = base[link] + ordinal
+        if (place < base[link + 1]).all():
+            out[:] = index[place]
+            return
+    chosen = np.flatnonzero(wanted)
     place = base[link[chosen]] + ordinal[chosen]
     inside = place < base[link[chosen] + 1]
     out[chosen[inside]] = index[place[inside]]

@@ -20,9 +20,7 @@ import pyarrow.parquet
 
 from analyzer import arrow, tables
 from analyzer.dataset import Dataset, StoredDataset, readable
-
-NULL: Final = np.iinfo(np.int64).min
-"""Absent, in arrays of integers of any use."""
+from analyzer.findings.columns import NULL, Columns, Filled, fill
 
 KEPT_ROWS: Final = 4_000_000
 """Rows of a table up to which its columns are kept once they are read: 32 MB each."""
@@ -49,6 +47,8 @@ class Source:
     captures: Sequence[Mapping[str, Any]]
     unrecognised: Sequence[Mapping[str, Any]] = ()
     name: str = ""
+    kept: Mapping[str, Columns] = field(default_factory=dict)
+    """Columns of large tables of the only capture point, which need not be read."""
     _groups: dict[str, list[_Group]] = field(default_factory=dict)
     _files: dict[Path, tuple[Any, dict[str, int]]] = field(default_factory=dict)
 
@@ -189,16 +189,24 @@ class Table:
         self._source = source
         self._capture = capture
         self.name = name
-        self._groups = [group for group in source.groups(name) if capture in group.captures]
-        shared = any(len(group.captures) > 1 for group in self._groups)
-        sizes = [len(part) for part in self._read(["capture"])] if shared else [group.rows for group in self._groups]
-        self._ends = np.cumsum([0, *sizes])
-        self.length = int(self._ends[-1])
+        self._held = source.kept.get(name)
+        self.length = self._held.rows if self._held is not None else int(self._ends[-1])
         self._kept: dict[str, Any] = {}
         self._whole: list[pa.Table] | None = None
 
     def __len__(self) -> int:
         return self.length
+
+    @functools.cached_property
+    def _groups(self) -> list[_Group]:
+        return [group for group in self._source.groups(self.name) if self._capture in group.captures]
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        """int64[groups + 1]: where the rows of each begin."""
+        shared = any(len(group.captures) > 1 for group in self._groups)
+        sizes = [len(part) for part in self._read(["capture"])] if shared else [group.rows for group in self._groups]
+        return np.cumsum([0, *sizes])
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns, a row group at a time."""
@@ -226,6 +234,9 @@ class Table:
     def most(self, column: str) -> int:
         """The greatest value of a column of integers, NULL where there is none: without reading it, where its files say
         so."""
+        kept = None if self._held is None else self._held.most(column)
+        if kept is not None:
+            return kept
         said = [self._source.most(self.name, group, column) for group in self._groups]
         if self.length <= SMALL_ROWS or _key(column, np.int64) in self._kept or None in said:
             return int(self.numbers(column).max(initial=NULL))
@@ -260,20 +271,35 @@ class Table:
     ) -> dict[str, Any]:
         """Columns as `numbers` (each with its type) and as `codes` (each with the numbers that are known) give them,
         in one pass: every start of a reader costs, and columns that are read together are read by several threads."""
-        out = {name: _Filled(self.length, np.dtype(dtype)) for name, dtype in numbers.items()}
-        out |= {name: _Filled(self.length, np.dtype(np.int32), dict(known)) for name, known in codes.items()}
-        for group in self._groups if self.length > SMALL_ROWS else ():
+        found: dict[str, Any] = {}
+        held = self._held
+        if held is not None:
+            found = {name: held.whole(name) for name, dtype in numbers.items() if held.has(name, np.dtype(dtype))}
+            for name in (name for name in codes if not codes[name] and held.has(name, np.dtype(np.int32))):
+                found[name] = held.whole(name), held.strings(name)
+        out = {name: Filled(self.length, np.dtype(numbers[name])) for name in numbers if name not in found}
+        out |= {
+            name: Filled(self.length, np.dtype(np.int32), dict(codes[name])) for name in codes if name not in found
+        }
+        self._put_stored(out)
+        whole = {name: column.whole() for name, column in out.items()}
+        return found | {
+            name: values if name in numbers else (values, list(out[name].known)) for name, values in whole.items()
+        }
+
+    def _put_stored(self, out: Mapping[str, Filled]) -> None:
+        """Columns as they are stored."""
+        if self.length <= SMALL_ROWS:
+            for part in self.read(tuple(out)) if out else ():
+                fill(out, part)
+            return
+        for group in self._groups if out else ():
             one_value = self._source.constants(self.name, group, out)
             for name, value in one_value.items():
                 out[name].repeat(value, group.rows)
             rest = [name for name in out if name not in one_value]
             if rest:
-                _fill(out, self._source.piece(self.name, group, self._capture, rest))
-        if self.length <= SMALL_ROWS:
-            for part in self.read(tuple(out)):
-                _fill(out, part)
-        whole = {name: column.whole() for name, column in out.items()}
-        return {name: values if name in numbers else (values, list(out[name].known)) for name, values in whole.items()}
+                fill(out, self._source.piece(self.name, group, self._capture, rest))
 
     def _keep(self, key: str, value: Any) -> None:
         if self.length <= KEPT_ROWS:
@@ -302,74 +328,10 @@ def _key(column: str, dtype: Any) -> str:
     return f"{column}:{np.dtype(dtype)}"
 
 
-class _Filled:
-    """A column that is filled, row group by row group: of strings their numbers, -1 where null; of others the least
-    value of the type there. As long as it has one value in all rows, it takes no memory."""
-
-    def __init__(self, rows: int, dtype: np.dtype[Any], known: dict[str, int] | None = None) -> None:
-        self.known = known or {}
-        self._text = known is not None
-        self._absent = -1 if self._text else int(np.iinfo(dtype).min)
-        self._rows = rows
-        self._dtype = dtype
-        self._at = 0
-        self._one: int | None = None
-        self._values: np.ndarray | None = None
-
-    def repeat(self, value: int | str | None, count: int) -> None:
-        """One value in so many rows."""
-        if isinstance(value, str):
-            number = self.known.setdefault(value, len(self.known))
-        else:
-            number = self._absent if value is None else int(value)
-        if self._values is None and (self._at == 0 or self._one == number):
-            self._one = number
-        else:
-            self._array()[self._at : self._at + count] = number
-        self._at += count
-
-    def put(self, chunk: pa.Array) -> None:
-        """Values as they are stored."""
-        part = self._array()[self._at : self._at + len(chunk)]
-        if self._text:
-            part[:] = _coded(chunk, self.known)
-        else:
-            arrow.put_numbers(chunk, self._absent, part)
-        self._at += len(chunk)
-
-    def _array(self) -> np.ndarray:
-        if self._values is None:
-            self._values = np.empty(self._rows, self._dtype)
-            if self._at:
-                self._values[: self._at] = self._one
-        return self._values
-
-    def whole(self) -> np.ndarray:
-        """All rows."""
-        if self._values is None and self._at:
-            return np.broadcast_to(np.array(self._one, self._dtype), self._rows)
-        return self._array()
-
-
-def _fill(out: Mapping[str, _Filled], part: pa.Table) -> None:
-    for name, column in zip(part.column_names, part.columns, strict=True):
-        for chunk in column.chunks:
-            out[name].put(chunk)
-
-
-def _coded(chunk: pa.Array, numbers: dict[str, int]) -> np.ndarray:
-    """Strings by their numbers, -1 where null; new ones get the next."""
-    if pa.types.is_null(chunk.type):
-        chunk = pa.nulls(len(chunk), pa.string())
-    coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-    mapped = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
-    found: np.ndarray = np.array([*mapped, -1], np.int32)[arrow.numbers(coded.indices, -1)]  # -1 takes the last
-    return found
-
-
 def _plain(table: pa.Table) -> pa.Table:
     """Times as integers of us."""
     for at, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
-            table = table.set_column(at, column.name, table.column(at).cast(pa.int64()))
+            plain = [chunk.view(pa.int64()) for chunk in table.column(at).chunks]
+            table = table.set_column(at, column.name, pa.chunked_array(plain, pa.int64()))
     return table

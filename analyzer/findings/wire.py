@@ -9,9 +9,9 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import roots
+from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import ORPHAN, Seen, api_name
-from analyzer.findings.source import NULL
 from analyzer.findings.words import client, count, name, place, size
 from analyzer.protocol import names
 
