@@ -47,6 +47,10 @@ class _Kept:
 
     def _take(self, rows: pa.Table) -> None:
         self.rows += len(rows)
+        if not len(rows) and self.rows:
+            return
+        if len(rows) == self.rows:
+            self.whole = []  # tables without rows may have types of their own
         self.whole.append(rows)
         if self.rows <= SMALL_ROWS:
             return
