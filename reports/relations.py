@@ -104,7 +104,9 @@ EXACT_EXCHANGES = 2_000_000
 power of two, which puts quantiles at most 0.8 % off: of ten million latencies most are distinct, and counting them
 one by one is what Spark would do most of the time."""
 
-KEPT: dict[str, tuple[str, ...]] = {"error_runs": ("failures", "things"), "broker_addresses": ()}
+KEPT: dict[str, tuple[str, ...]] = {
+    "failed_exchanges": (), "error_runs": ("failures", "things"), "broker_addresses": (),
+}  # fmt: skip
 """Views that several questions of a report read, whose few rows cost a walk over all exchanges: made once. Each with
 those of its common tables that are small, which nobody knows before they are there: the embedded engine makes them
 first, else it puts ten million successes into a hash table to look up a few failures in it."""

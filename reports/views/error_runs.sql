@@ -35,9 +35,8 @@ WITH broken AS (
   FROM (
     SELECT x.capture, x.connection, x.exchange, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id,
       nullif(get(x.topics, 0), '') AS topic, x.response_time AS time, explode(x.errors) AS held
-    FROM exchanges AS x LEFT ANTI JOIN broken AS b
+    FROM failed_exchanges AS x LEFT ANTI JOIN broken AS b
       ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
-    WHERE x.error_code <> 0
   )
 ), things AS (
   -- A number each, for sorting and counting by eight texts takes long.

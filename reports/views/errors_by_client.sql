@@ -9,7 +9,7 @@
 -- exchanges: exchanges whose response holds it.
 -- occurrences: how often it stands in those responses.
 WITH held AS (
-  SELECT *, explode(errors) AS held FROM exchanges WHERE error_code <> 0
+  SELECT *, explode(errors) AS held FROM failed_exchanges
 )
 SELECT client_id, client_ip, api, held.code AS error_code, held.error, coalesce(known.retriable, false) AS retriable,
   count(*) AS exchanges, sum(held.count) AS occurrences

@@ -9,9 +9,13 @@
 -- partitions: different partitions that it was said for; 0 where it was not said by partition.
 -- first_time: first request that got it.
 -- last_time: last request that got it.
-WITH failed AS (
-  SELECT capture, connection, exchange, api, error_code, error, request_time, topic FROM exchange_topics
-  WHERE error_code <> 0
+WITH said AS (
+  SELECT *, explode(topics) AS said FROM failed_exchanges
+), failed AS (
+  -- As `exchange_topics` has it: a topic that an exchange names by name and by id counts once.
+  SELECT s.capture, s.connection, s.exchange, s.api, s.error_code, s.error, s.request_time, coalesce(n.topic, s.said) AS topic
+  FROM said AS s LEFT JOIN named_topics AS n ON n.topic_id = s.said
+  WHERE n.topic IS NULL OR NOT array_contains(s.topics, n.topic)
 ), by_partition AS (
   SELECT p.capture, p.connection, p.exchange, coalesce(p.topic, n.topic, p.topic_id) AS topic, p.partition,
     p.error_code, p.error

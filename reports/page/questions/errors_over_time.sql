@@ -3,7 +3,6 @@
 -- error: the first error of a response.
 -- exchanges: responses with it that came in the interval.
 SELECT (unix_micros(response_time) - {begin}) DIV {width_us} AS interval, error, count(*) AS exchanges
-FROM exchanges
-WHERE error_code <> 0
+FROM failed_exchanges
 GROUP BY ALL
 ORDER BY interval, error
