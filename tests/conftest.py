@@ -3,6 +3,7 @@ those are absent (a skip that nobody sees is a test that nobody runs)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from tests import live
 from tests.brokers import fixtures
 from tests.brokers.fixtures import fresh_brokers, shared_brokers  # noqa: F401  (fixtures of every test)
 from tests.shared import SHARED, shared_present
+
+# The suite's Java processes (Spark's) live for minutes: what is compiled at length for later pays for itself in none.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # No deadline: the suite holds no timed test, and the first call of a kernel compiles it. The same examples every time:
 # a run that fails must fail again; new examples are looked for with `--hypothesis-profile=search`.
