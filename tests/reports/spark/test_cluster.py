@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
 
 import analyzer
@@ -31,11 +32,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def on_cluster(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The options that ship kwire and use the cluster."""
     archive = shipped(tmp_path_factory.mktemp("shipped"))
-    # What kwire depends on is on the cluster's machines; kwire itself (editable here) is not on this path.
-    installed = ":".join(site.getsitepackages())
+    # What kwire depends on is on the cluster's machines; kwire itself (editable here) is not on these paths.
+    installed = ":".join(dict.fromkeys([*site.getsitepackages(), str(Path(numpy.__file__).parents[1])]))
     return [
         "--master", cluster.master, "--conf", f"spark.archives={archive}#kwire-env",
         "--conf", f"spark.executorEnv.PYTHONPATH=kwire-env:{installed}", "--conf", "spark.executor.memory=512m",
+        # Two machines with a core each: of Spark's 200 parts a shuffle nearly all are empty, and each has its file.
+        "--conf", "spark.sql.shuffle.partitions=4",
     ]  # fmt: skip
 
 
