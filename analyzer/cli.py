@@ -80,6 +80,10 @@ def _count(text: str) -> int:
     return value
 
 
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
 def _reading_options(parser: argparse.ArgumentParser, filter: bool = True) -> None:
     if filter:
         parser.add_argument("--filter", metavar="EXPR", help="only exchanges that match (kwire help filter)")
@@ -158,6 +162,9 @@ def _parser() -> argparse.ArgumentParser:
                          help="where the work is done: in this process, or in tasks of Spark (default: local)")
     analyze.add_argument("--split-bytes", type=_count, metavar="BYTES",
                          help="with --engine spark: larger captures are decoded by connection (default: 16 GiB)")
+    analyze.add_argument("--chunk-bytes", type=_count_or_none, metavar="BYTES",
+                         help="with --engine spark: these are read in chunks so large, each by one task; 0: each task "
+                              "reads all (default: 1 GiB from 5 cores on, else 0)")
     _spark_options(analyze)
     analyze.set_defaults(run="analyzer.commands:analyze")
 

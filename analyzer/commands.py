@@ -140,8 +140,8 @@ def check_analysis(options: argparse.Namespace) -> None:
     """Raise Failure for options that do nothing together."""
     if options.keep_secrets and not options.keep_bytes:
         raise Failure("--keep-secrets goes with --keep-bytes", "without it no message is kept")
-    for name in ("master", "conf", "split_bytes"):
-        if getattr(options, name, None):
+    for name in ("master", "conf", "split_bytes", "chunk_bytes"):
+        if getattr(options, name, None) not in (None, "", []):
             raise Failure(f"--{name.replace('_', '-')} goes with --engine spark", "this engine works in this process")
 
 

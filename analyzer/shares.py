@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from analyzer import arrow, tables
-from analyzer.bulk.engine import Engine, Settings, Share
+from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPairs
 from analyzer.bulk.facts import Facts, Naming, facts_of
 from analyzer.bulk.rows import Merging, Window
 from analyzer.columns import CAUSES
@@ -49,8 +49,9 @@ from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
 from captures.attempts import Attempt
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
+from captures.packets import Reader
 
-__all__ = ["Piece", "Share", "Shared", "by_range", "merge", "share", "take_facts"]
+__all__ = ["Piece", "Share", "ShareOfPairs", "Shared", "by_range", "merge", "share", "take_facts"]
 
 _TRIGGER, _BORN, _ACROSS = "_trigger", "_born", "_across"
 _DECIDED = ("hold_us", "broker_us", "cause")
@@ -115,13 +116,14 @@ class _Pieces:
 
 
 def share(
-    point: CapturePoint, settings: Settings, choice: Choice, part: Share, range_packets: int, path: Path
-) -> Shared:
-    """Decode the connections of one share into pieces, which lie in the file `path`. Raises CaptureError, and OSError
-    where pieces cannot be written."""
+    point: CapturePoint, settings: Settings, choice: Choice, part: Share, range_packets: int, path: Path,
+    reader: Reader | None = None,
+) -> Shared:  # fmt: skip
+    """Decode the connections of one share into pieces, which lie in the file `path`. `reader`: who gives the packets,
+    where that is not the files of the point. Raises CaptureError, and OSError where pieces cannot be written."""
     pieces = _Pieces(path)
     settings = replace(settings, threads=1, keep_records=choice.records != NO_RECORDS)
-    engine = Engine(point, settings, share=part)
+    engine = Engine(point, settings, share=part, reader=reader)
     made = PointTables(engine.merging.names, choice)
     naming = Naming(engine.flows, part.number, part.of)
     facts: list[Facts] = []

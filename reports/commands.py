@@ -140,8 +140,17 @@ def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
     with _told_by_spark("--verbose shows what Spark says; the dataset is as it was"):
         return ingest.decode(
             options.captures, options.out, Reading.asked(options), Choice.asked(options), spark=spark,
-            append=options.append, split_bytes=options.split_bytes or ingest.SPLIT_BYTES, wait=options.wait,
+            append=options.append, split=_split(options), wait=options.wait,
         )  # fmt: skip
+
+
+def _split(options: argparse.Namespace) -> Any:
+    from reports.spark import ingest
+
+    def tell(line: str) -> None:
+        print(f"kwire: {line}", file=sys.stderr)
+
+    return ingest.Split(options.split_bytes or ingest.SPLIT_BYTES, options.chunk_bytes, tell)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
 from analyzer.bulk.zookeeper import Conversations as ZooKeepers
 from captures.attempts import Attempt, attempts
+from captures.chunks.routing import shares_of
 from captures.files import CapturePoint
 from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
 from captures.kernels import compile_apart
@@ -67,12 +68,27 @@ class Share:
 
     def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
         """What concerns these connections, and the slots of others that ended. Packets of others become strays."""
-        mine = assigned.connections[:, CONN_BORN] % self.of == self.number
+        mine = self._mine(assigned)
         slots = np.where(np.append(mine, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
         kept = mine[assigned.ends[:, 1]]
         woken = assigned.woken[mine[assigned.woken[:, WOKEN_SLOT]]]
         shared = assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[kept], woken=woken)
         return shared, assigned.ends[~kept, 1]
+
+    def _mine(self, assigned: Assigned) -> np.ndarray:
+        """bool: which slots' connections are this share's."""
+        mine: np.ndarray = assigned.connections[:, CONN_BORN] % self.of == self.number
+        return mine
+
+
+class ShareOfPairs(Share):
+    """The same, by four-tuple: `captures.chunks.routing.shares_of`."""
+
+    def _mine(self, assigned: Assigned) -> np.ndarray:
+        a_hi, a_lo, b_hi, b_lo, ports = assigned.pairs.T
+        a, b = (a_hi, a_lo, ports >> np.uint64(16)), (b_hi, b_lo, ports & np.uint64(0xFFFF))
+        mine: np.ndarray = shares_of(a, b, self.of) == self.number
+        return mine
 
 
 LARGEST_SHARE = 4
@@ -147,18 +163,19 @@ class Engine:
     `done_packets` is how many packets the windows handed out so far cover.
 
     `after`: an engine that was left, whose reading this one goes on with; of all that was learned so far it knows
-    nothing, so it takes up connections in their middle, and what was in progress is lost."""
+    nothing, so it takes up connections in their middle, and what was in progress is lost. `reader`: who gives packets,
+    where that is not the files of the point."""
 
     def __init__(
         self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None, share: Share | None = None,
-        after: Engine | None = None,
+        after: Engine | None = None, reader: Reader | None = None,
     ) -> None:  # fmt: skip
         # Half of what there is to compile is one kernel.
         compile_apart(converse, compile_converse)
         self.settings = settings
-        self.reader: Reader = (
-            Reader(point, window_bytes=settings.window_bytes, stdin=stdin) if after is None else after.reader
-        )
+        if reader is None:
+            reader = Reader(point, window_bytes=settings.window_bytes, stdin=stdin) if after is None else after.reader
+        self.reader: Reader = reader
         self._ahead: Future[_Packets | None] | None = None if after is None else after._ahead
         self._leaving = False
         self._live = "-" in point.paths

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,8 +27,8 @@ from analyzer.options import FEW_THREADS, Reading, Settings
 from analyzer.points import BATCHES, Choice, check_names, joined, manifest, read_point
 from analyzer.reading import judged
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
+from reports.spark.chunked import Tell, chunk_point
 from reports.spark.session import cancel
-from reports.spark.split import split_point
 from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
@@ -41,6 +41,16 @@ AT_ONCE = 3
 """Large capture points at work at once: steps of one that keep a single task busy leave room for others."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How large capture points are divided: those whose files hold `more_than` so many bytes, in chunks of
+    `chunk_bytes` (0: not in chunks; None: where that pays); `tell` hears why one is not."""
+
+    more_than: int = SPLIT_BYTES
+    chunk_bytes: int | None = None
+    tell: Tell = lambda _: None
 
 
 def analyze(
@@ -64,16 +74,21 @@ def analyze(
     append: bool = False,
     wait: bool = False,
     split_bytes: int = SPLIT_BYTES,
+    chunk_bytes: int | None = None,
+    tell: Tell = lambda _: None,
 ) -> Dataset:
     """Decode captures in Spark and write them to `out` as a dataset; arguments as in `analyzer.analyze`.
 
-    threads: of each task; split_bytes: a capture point whose files hold more is decoded by connection. The `Dataset`
-    that comes back has no tables. Raises CaptureError, DatasetError, and `pyspark.errors.PySparkException` or py4j's
-    error where Spark itself fails; the dataset is then as it was.
+    threads: of each task; split_bytes: a capture point whose files hold more is decoded by connection; chunk_bytes: it
+    is read in chunks of so many, each by one task (0: each task reads all; None: that, unless they are more than a
+    few). `tell` hears where that could not be. The `Dataset` that comes back has no tables. Raises CaptureError,
+    DatasetError, and `pyspark.errors.PySparkException` or py4j's error where Spark itself fails; the dataset is then as
+    it was.
     """
     choice = Choice.of(filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning)
     how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
-    return decode(captures, out, how, choice, spark=spark, append=append, split_bytes=split_bytes, wait=wait)
+    split = Split(split_bytes, chunk_bytes, tell)
+    return decode(captures, out, how, choice, spark=spark, append=append, split=split, wait=wait)
 
 
 def decode(
@@ -84,15 +99,15 @@ def decode(
     *,
     spark: SparkSession,
     append: bool = False,
-    split_bytes: int = SPLIT_BYTES,
+    split: Split | None = None,
     wait: bool = False,
 ) -> Dataset:
-    """`analyze`, with how to read and what is wanted as objects."""
+    """`analyze`, with how to read, what is wanted and how to divide as objects."""
     points = task_points(captures, how.rotated)
     settings = how.settings(choice.keep, most=FEW_THREADS)
     with Writer(Path(out).absolute(), append, wait) as writer:
         check_names(points, writer)
-        done = _decoded(spark, points, settings, choice, writer, split_bytes)
+        done = _decoded(spark, points, settings, choice, writer, split or Split())
         for one in done:
             writer.adopt(one.files)
         _add_empty(writer, done)
@@ -114,12 +129,12 @@ def task_points(
 
 
 def _decoded(
-    spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer, most: int
+    spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer, how: Split
 ) -> list[Done]:
-    """A task for each capture point, and many for each that is larger than `most`."""
+    """A task for each capture point, and many for each that is large."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
-    large = [i for i, point in enumerate(points) if choice.divisible and stored_bytes(point) > most]
+    large = [i for i, point in enumerate(points) if choice.divisible and stored_bytes(point) > how.more_than]
     small = [i for i in range(len(points)) if i not in set(large)]
 
     def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:
@@ -132,7 +147,7 @@ def _decoded(
         results.update(context.parallelize(small, len(small)).mapPartitions(work).collect())
 
     def split(i: int) -> Done | Refused:
-        return split_point(context, points[i], settings, choice, folder, labels[i])
+        return chunk_point(context, points[i], settings, choice, folder, labels[i], how.chunk_bytes, how.tell)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         splits = [pool.submit(split, i) for i in large]

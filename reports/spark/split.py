@@ -25,6 +25,7 @@ the folder of the unfinished dataset, which all machines share: Spark and the dr
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from analyzer.options import Settings
 from analyzer.points import META, Choice
 from analyzer.shares import Share, Shared, by_range, merge, share, take_facts
 from captures.files import CaptureError, CapturePoint
+from captures.packets import Reader
 from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
@@ -50,13 +52,18 @@ RANGES_A_TASK = 4
 """Ranges that a merging task takes, one after the other, into one file a table."""
 
 
+def range_packets(choice: Choice) -> int:
+    """Packets whose rows are merged at once."""
+    return RANGE_PACKETS // 4 if choice.records == META else RANGE_PACKETS
 
-def _shared(
-    point: CapturePoint, settings: Settings, choice: Choice, part: Share, range_packets: int, path: Path
-) -> Shared | Refused:
+
+def shared(
+    point: CapturePoint, settings: Settings, choice: Choice, part: Share, packets: int, path: Path,
+    reader: Reader | None = None,
+) -> Shared | Refused:  # fmt: skip
     """`share`, with what is wrong as a value."""
     try:
-        return share(point, settings, choice, part, range_packets, path)
+        return share(point, settings, choice, part, packets, path, reader)
     except (CaptureError, DatasetError) as failure:
         return Refused(str(failure), failure.hint)
     except OSError as failure:
@@ -74,14 +81,23 @@ def split_point(
 ) -> Done | Refused:
     """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
     count = share_count(context.defaultParallelism)
-    range_packets = RANGE_PACKETS // 4 if choice.records == META else RANGE_PACKETS
+    packets = range_packets(choice)
 
     def decode(number: int) -> Shared | Refused:
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
-        return _shared(point, settings, choice, Share(number, count), range_packets, path)
+        return shared(point, settings, choice, Share(number, count), packets, path)
 
+    shares = context.parallelize(range(count), count).map(decode).collect()
+    return together(context, shares, point, choice, folder, label)
+
+
+def together(
+    context: SparkContext, found: Sequence[Shared | Refused], point: CapturePoint, choice: Choice, folder: Path,
+    label: str,
+) -> Done | Refused:  # fmt: skip
+    """The shares of a capture point, all of them, as files in `folder`, whose names begin with `label`."""
     shares: list[Shared] = []
-    for one in context.parallelize(range(count), count).map(decode).collect():
+    for one in found:
         if isinstance(one, Refused):
             return one
         shares.append(one)
@@ -92,7 +108,7 @@ def split_point(
 
     last = len(merging)
 
-    def together(number: int) -> Any:
+    def tell(number: int) -> Any:
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
         try:
             path = folder / PIECES / f"{label}-decided-{attempt()}"
@@ -101,7 +117,7 @@ def split_point(
             parts.abandon()
             raise
 
-    [(read, names, small, decided)] = context.parallelize([last], 1).map(together).collect()
+    [(read, names, small, decided)] = context.parallelize([last], 1).map(tell).collect()
 
     def write(number: int) -> Any:
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")

@@ -5,7 +5,8 @@
 
 Two threads on one side, two cores of Spark (`local[2]`) on the other, in one process each, the file warm in the page
 cache and the kernels in theirs. The JVM's start and a first small job, which starts Spark's Python workers, are not
-counted. By capture point is one task of two threads; by connection is all that `reports/SCALE.md` draws.
+counted. By capture point is one task of two threads; by connection and in chunks (of 128 MiB) are all that
+`reports/SCALE.md` draws.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from tests.bench import generate
 from tests.shared import ROOT
 
-WAYS = ("local", "by capture point", "by connection")
+WAYS = ("local", "by capture point", "by connection", "in chunks")
 
 _RUN = """
 import json, sys, time
@@ -33,9 +34,11 @@ if way != "local":
     from reports.spark import ingest, session
     spark = session.session("local[2]")
     warm = sys.argv[5]  # Spark's first job starts its Python workers
-    split = 0 if way == "by connection" else 1 << 60
-    ingest.analyze(warm, out + "-warm", spark=spark, split_bytes=split, records=records, threads=2)
-    begin = lambda: ingest.analyze(path, out, spark=spark, split_bytes=split, records=records, threads=2)
+    split = 1 << 60 if way == "by capture point" else 0
+    chunk = 128 << 20 if way == "in chunks" else 0
+    how = {"spark": spark, "split_bytes": split, "chunk_bytes": chunk, "records": records, "threads": 2}
+    ingest.analyze(warm, out + "-warm", **how)
+    begin = lambda: ingest.analyze(path, out, **how)
 else:
     reading.analyze(sys.argv[5], out + "-warm", records=records, threads=2)
 at = time.perf_counter()

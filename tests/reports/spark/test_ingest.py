@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ import analyzer
 from analyzer import tables
 from analyzer.dataset import DatasetError, Parts, Writer
 from analyzer.points import manifest
+from captures import forge
 from captures.files import CaptureError
-from reports.spark import ingest, split
+from reports.spark import chunked, ingest, split
 from tests.reports.equality import assert_same_dataset, fragmented, rotated
-from tests.shared import ROOT, SAMPLES, sample_folders, shared_folder, shared_folders
+from tests.shared import ROOT, SAMPLES, capture_files, sample_folders, shared_folder, shared_folders
 
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
@@ -67,6 +70,57 @@ def test_a_capture_rotated_into_twenty_files_is_equal(spark: Any, tmp_path: Path
     analyzer.analyze(tmp_path / "rotated", tmp_path / "local")
     ingest.analyze(tmp_path / "rotated", tmp_path / "spark", spark=spark, split_bytes=split_bytes, window_bytes=50_000)
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+CHUNKED = ("midstream-4.3", "net-lossy-4.3", "pcapng-comments-4.3", "snaplen-96-4.3", "tls13-aiokafka-4.3")
+
+
+def _unpacked(folder: Path, into: Path) -> list[str]:
+    """A capture's files as they are before they are compressed: compressed ones are not divided."""
+    paths = []
+    for capture in capture_files(folder):
+        path = into / f"{folder.name}-{capture.name.removesuffix('.gz')}"
+        data = capture.read_bytes()
+        path.write_bytes(gzip.decompress(data) if capture.suffix == ".gz" else data)
+        paths.append(str(path))
+    return paths
+
+
+def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lossy, begun in the middle, with comments (read again), cut, encrypted. KWIRE_CHUNKED=all: every capture."""
+    monkeypatch.setattr(split, "RANGE_PACKETS", 1000)
+    monkeypatch.setattr(split, "share_count", lambda _: 3)
+    monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
+    every = os.environ.get("KWIRE_CHUNKED") == "all"
+    folders = shared_folders() if every else [shared_folder(name) for name in CHUNKED]
+    captures = [path for folder in folders for path in _unpacked(folder, tmp_path)]
+    options: dict[str, Any] = {"keep_bytes": True, "records": "meta"}
+    told: list[str] = []
+    analyzer.analyze(captures, tmp_path / "local", **options)
+    ingest.analyze(
+        captures, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=64_000 if not every else 256_000,
+        tell=told.append, window_bytes=50_000, **options,
+    )  # fmt: skip
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+    assert told == []
+    assert not list((tmp_path / "spark").glob(f"**/{split.PIECES}/*"))
+
+
+@pytest.mark.usefixtures("crumbs")
+def test_where_too_much_was_guessed_wrong_each_task_reads_all_and_that_is_said(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked, "SMALLEST_BYTES", 1)
+    link, records = forge.loaded(CAPTURE)
+    capture = tmp_path / "commented.pcapng"
+    capture.write_bytes(forge.pcapng(records, (link,), comment="each packet has one"))
+    told: list[str] = []
+    analyzer.analyze(capture, tmp_path / "local")
+    ingest.analyze(
+        capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=16_000, tell=told.append
+    )  # fmt: skip
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+    assert told == ["commented.pcapng: not read in chunks: 3 of 4 chunks were guessed wrong; each task reads all of it"]
 
 
 @pytest.mark.usefixtures("crumbs")

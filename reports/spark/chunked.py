@@ -1,0 +1,174 @@
+"""A capture point read in chunks, each byte by one task, and decoded by connection.
+
+In: a capture point. Out: the dataset files that the local engine would write for it, row for row and in the same order.
+
+```
+ capture ──▶ chunk 0 ──▶ packets of share 0 ... k ─┐              ┌──▶ share 0 of k ─┐
+ capture ──▶ chunk 1 ──▶ packets of share 0 ... k ─┼── verified ──┼──▶ share 1 of k ─┼──▶ as in `split`
+ capture ──▶ ...              (in files)          ─┘              └──▶ ...          ─┘
+```
+
+A chunk's task finds packets, and sorts them by four-tuple into a file: columns and bytes, as they are, nothing pickled.
+Sharing tasks read, of all files, what tells connections apart (some 40 bytes a packet) and the bytes of their own
+connections; so all see the same batches, clock and numbers, as in `split`, and nothing is guessed of what a connection
+said before.
+
+What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
+and has those read again whose guess was wrong (`captures.chunks.reading.Joining`). Where that is more than a tenth, the
+capture point is decoded as before: each share reads all of it. What it costs is room for a second copy of what TCP
+packets hold, in the folder of the unfinished dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analyzer.dataset import DatasetError
+from analyzer.options import Settings
+from analyzer.points import Choice
+from analyzer.shares import Shared, ShareOfPairs
+from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, chunks_of
+from captures.chunks.routing import Routed, Stored, store
+from captures.files import CaptureError, CapturePoint
+from reports.spark import split
+from reports.spark.tasks import Done, Refused, attempt
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+CHUNK_BYTES = 1 << 30
+"""Bytes of a task that reads: some seconds."""
+
+FEW_SHARES = 4
+"""So many tasks read all of a capture in less processor time than it takes to sort its packets first."""
+
+SMALLEST_BYTES = 1 << 15
+"""A chunk is not smaller."""
+
+MOST_AGAIN = 0.1
+"""The part of a point's chunks that may have to be read again, one after the other."""
+
+WINDOW_BYTES = 4 << 20
+"""Bytes of a batch: of each, a sharing task has a part of its own."""
+
+Tell = Callable[[str], None]
+
+
+class _TooMany(Exception):
+    """Chunks were guessed wrong."""
+
+
+def chunk_point(
+    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str,
+    chunk_bytes: int | None = None, tell: Tell = lambda _: None,
+) -> Done | Refused:  # fmt: skip
+    """Decode one capture point into files in `folder`, whose names begin with `label`, in chunks of so many bytes (0:
+    not in chunks, None: where that pays). `tell` hears why it is not done in chunks although it was to be."""
+    count = split.share_count(context.defaultParallelism)
+    if chunk_bytes is None:
+        chunk_bytes = CHUNK_BYTES if count > FEW_SHARES else 0
+    if not chunk_bytes:
+        return split.split_point(context, point, settings, choice, folder, label)
+    try:
+        chunks = chunks_of(point, max(chunk_bytes, SMALLEST_BYTES))
+    except CaptureError as failure:
+        return Refused(str(failure), failure.hint)
+    if len(chunks) < 2:
+        return split.split_point(context, point, settings, choice, folder, label)
+    (folder / split.PIECES).mkdir(mode=0o700, exist_ok=True)
+    made: list[str] = []
+    try:
+        reading = _Reading(context, chunks, count, min(settings.window_bytes, WINDOW_BYTES), folder, label, made)
+        said, stored = reading.verified(point)
+        return _shared(context, point, settings, choice, folder, label, said, stored, count)
+    except _TooMany as found:
+        tell(f"{point.name}: not read in chunks: {found}; each task reads all of it")
+        return split.split_point(context, point, settings, choice, folder, label)
+    except (CaptureError, DatasetError) as failure:
+        return Refused(str(failure), failure.hint)
+    finally:
+        for path in made:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+class _Reading:
+    """The chunks of one point, read by tasks; `made` gets the files that they wrote."""
+
+    def __init__(
+        self, context: SparkContext, chunks: list[Chunk], shares: int, window_bytes: int, folder: Path, label: str,
+        made: list[str],
+    ) -> None:  # fmt: skip
+        self._context, self._chunks, self._made = context, chunks, made
+        self._how = (shares, window_bytes, str(folder / split.PIECES / f"{label}-chunk"))
+
+    def verified(self, point: CapturePoint) -> tuple[Joining, list[Stored]]:
+        """What all chunks say together, and where their packets lie. Raises CaptureError, and `_TooMany`."""
+        how, chunks = self._how, self._chunks
+        found = self._context.parallelize(range(len(chunks)), len(chunks)).map(
+            lambda number: _read(chunks[number], number, None, *how)
+        ).collect()  # fmt: skip
+        self._made += [one[1].path for one in found if not isinstance(one, Refused)]
+        joining = Joining(point)
+        stored: list[Stored] = []
+        again = 0
+        for number, (chunk, one) in enumerate(zip(chunks, found, strict=True)):
+            if not joining.wants(chunk):
+                continue
+            said, kept = _accepted(one)
+            if not joining.fits(chunk, said):
+                again += 1
+                if again > max(2, len(chunks) * MOST_AGAIN):
+                    raise _TooMany(f"{again} of {number + 1} chunks were guessed wrong")
+                said, kept = self._again(number, joining.begin(chunk))
+            joining.take(chunk, said)
+            stored.append(kept._replace(number=joining.numbers[-1]))
+        return joining, stored
+
+    def _again(self, number: int, known: Known) -> tuple[Said, Stored]:
+        how, chunk = self._how, self._chunks[number]
+        [one] = self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
+        said, kept = _accepted(one)
+        self._made.append(kept.path)
+        return said, kept
+
+
+def _accepted(one: tuple[Said, Stored] | Refused) -> tuple[Said, Stored]:
+    if isinstance(one, Refused):
+        raise CaptureError(one.message, one.hint)
+    return one
+
+
+def _read(
+    chunk: Chunk, number: int, known: Known | None, shares: int, window_bytes: int, name: str
+) -> tuple[Said, Stored] | Refused:
+    """One chunk, in a task. What is wrong with it is a value."""
+    path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
+    try:
+        return store(ChunkReader(chunk, known, window_bytes), shares, path)
+    except CaptureError as failure:
+        path.unlink(missing_ok=True)
+        return Refused(str(failure), failure.hint)
+    except OSError as failure:
+        path.unlink(missing_ok=True)
+        hint = "-o: a folder that all machines may write to, with room for a copy of the capture, or --chunk-bytes 0"
+        return Refused(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
+
+
+def _shared(
+    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str,
+    said: Joining, stored: list[Stored], count: int,
+) -> Done | Refused:  # fmt: skip
+    packets, whole = split.range_packets(choice), said.said()
+
+    def decode(number: int) -> Shared | Refused:
+        path = folder / split.PIECES / f"{label}-{number:02d}-{attempt()}"
+        reader = Routed(point, whole, stored, number)
+        return split.shared(point, settings, choice, ShareOfPairs(number, count), packets, path, reader)
+
+    shares = context.parallelize(range(count), count).map(decode).collect()
+    return split.together(context, shares, point, choice, folder, label)
