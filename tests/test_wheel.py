@@ -142,15 +142,16 @@ def test_the_first_command_compiles_nothing(installed: Path, tmp_path: Path) -> 
     assert not (tmp_path / "home" / ".cache" / "kwire" / "kernels").exists()
 
 
-MOVED = (
-    "import numpy as np; from analyzer.bulk.merging import move_columns; from captures import kernels\n"
-    "rows, out = np.arange(6).reshape(2, 3), np.zeros((3, 2), np.int64); move_columns(rows.T, np.arange(2), out)\n"
-    "print(out.tolist(), len(kernels.compiled_here())); print(kernels.came_along().reason)"
+MERGED = (
+    "import numpy as np; from analyzer.bulk.merging import merge; from captures import kernels\n"
+    "begins, first, place = np.array([0, 1, 3]), np.array([5, 4, 6]), np.zeros(3, np.int64)\n"
+    "merge(begins, np.zeros(2, np.int64), first, np.zeros(3, np.int64), place)\n"
+    "print(place.tolist(), len(kernels.compiled_here())); print(kernels.came_along().reason)"
 )
 
 
 def test_a_kernel_that_fits_is_not_compiled(installed: Path, tmp_path: Path) -> None:
-    assert first(installed, tmp_path, MOVED) == ["[[0, 3], [1, 4], [2, 5]] 0", ""]
+    assert first(installed, tmp_path, MERGED) == ["[1, 0, 2] 0", ""]
 
 
 def another_numba(installed: Path) -> None:
@@ -187,11 +188,11 @@ def test_what_does_not_fit_is_compiled_into_the_users_cache(
     shutil.copytree(installed, changed, ignore=shutil.ignore_patterns("samples", "bin"))
     change(changed)
     (tmp_path / "home").mkdir()
-    printed, said = first(changed, tmp_path, MOVED)
-    assert printed == "[[0, 3], [1, 4], [2, 5]] 1"
+    printed, said = first(changed, tmp_path, MERGED)
+    assert printed == "[1, 0, 2] 1"
     assert said.startswith(reason)
-    assert [path.name for path in (tmp_path / "home").rglob("*.move_columns.*")]
-    assert first(changed, tmp_path, MOVED)[0] == "[[0, 3], [1, 4], [2, 5]] 0", "once"
+    assert [path.name for path in (tmp_path / "home").rglob("*.merging.merge.*")]
+    assert first(changed, tmp_path, MERGED)[0] == "[1, 0, 2] 0", "once"
 
 
 def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path) -> None:
@@ -210,8 +211,8 @@ def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
 def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, target: str) -> None:
     """Here they are, where this processor can; the builder itself looks for registers that a level has not."""
-    kinds = [[["<i8", 2, 2, 0x500], ["<i8", 1, 1, 0x500], ["<i8", 2, 1, 0x500]]]
-    (tmp_path / "kinds").write_text(json.dumps({"analyzer.bulk.merging.move_columns": kinds}))
+    kinds = [[["<i8", 1, 1, 0x500]] * 5]
+    (tmp_path / "kinds").write_text(json.dumps({"analyzer.bulk.merging.merge": kinds}))
     needed = shipped.LEVELS[target]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CPU_NAME": target,
                    "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in needed)}  # fmt: skip
@@ -222,9 +223,8 @@ def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, t
     assert str(ROOT).encode() not in code.code
     if not shipped.features() >= set(needed):
         pytest.skip(f"this processor is no {target}")
-    rows, out = np.arange(6).reshape(2, 3), np.zeros((3, 2), np.int64)
-    values: list[Any] = []
-    for one in (rows.T, np.arange(2), out):
+    place, values = np.zeros(3, np.int64), list[Any]()
+    for one in (np.array([0, 1, 3]), np.zeros(2, np.int64), np.array([5, 4, 6]), np.zeros(3, np.int64), place):
         native.flatten(one, [], values)
     native.linked(code)(values)
-    assert (out == rows.T).all()
+    assert place.tolist() == [1, 0, 2]

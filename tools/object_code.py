@@ -79,7 +79,7 @@ def run_all(samples: Path, folder: Path) -> None:
 
 def by_themselves() -> None:
     """Kernels that only captures reach that are larger, live or encrypted, with the arguments that they get there."""
-    from analyzer.bulk import merging, shard, symbols
+    from analyzer.bulk import shard, symbols
     from analyzer.protocol import encoding
     from analyzer.records import opening
     from captures import out_of_order, prefixes
@@ -98,7 +98,6 @@ def by_themselves() -> None:
     out_of_order.compact(streams.waiting, streams.counters[0], streams.held, some)
     conversations = shard.Conversations(shard.layouts())
     shard.move_regions(conversations._state.framing.f[:0], conversations._state.framing.slab, some)
-    merging.move_columns(np.zeros((2, 3), np.int64), np.arange(3), np.zeros((2, 3), np.int64))
     encoding.encode_request(18, 0, 1, "kwire", {})  # ApiVersions
     opening._nested(some, 0, 0)
     prefixes.client_prefix(some, 0, 0)

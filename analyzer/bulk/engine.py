@@ -20,6 +20,7 @@ import numpy as np
 
 from analyzer.bulk.ended import Ended
 from analyzer.bulk.framing import converse
+from analyzer.bulk.gathering import Helpers
 from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
 from analyzer.bulk.zookeeper import Conversations as ZooKeepers
@@ -231,8 +232,12 @@ class Engine:
     ) -> Generator[Window, None, None]:
         """Read it all. `progress` gets the bytes read so far, after each window; `over`: the capture ends there, and so
         do its connections."""
-        for ended in self.ended(progress, over):
-            yield self.merging.take(ended, self.done_packets)
+        helpers = Helpers(self.settings.threads - 1)
+        try:
+            for ended in self.ended(progress, over):
+                yield self.merging.take(ended, self.done_packets, helpers.each)
+        finally:
+            helpers.leave()
 
     def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[Ended]]:
         """The same as the shards hand it out, one `Ended` a shard; who takes these merges them (`merging`)."""

@@ -1,16 +1,68 @@
 """The tables of several shards into one.
 
-In: rows of several shards, one after the other. Out: each row's place in the whole; the whole, filled in; symbols of a
-shard as numbers of the capture point. Apart from other kernels, because editing a file with kernels makes all of them
-compile again.
+In: rows of several shards, some of one shard's at a time. Out: what orders them; each row's place in the whole; the
+whole, filled in, with symbols of a shard as numbers of the capture point. Rule: only `merge` and `place_parts` see the
+rows of all shards. The others work on any rows of one, in any order and on any thread, and write what is theirs alone.
 """
 
 from __future__ import annotations
 
-from captures.kernels import NULL, Flag, Table, kernel
+from typing import Final, NamedTuple
 
-_BLOCK = 32
+import numpy as np
+
+from analyzer.bulk import state as s
+from captures.kernels import NULL, Flag, Int, Table, inline, kernel
+
+_BLOCK: Final = 32
 """Rows moved at a time: so many of them, and the lines of the columns that they go to, stay in the cache."""
+
+SAME, NOTHING, STRING, TOPICS, OTHERS, OWNER, SET = range(7)
+"""What becomes of a column: it stays; NULL; a symbol of a string, of a list of strings or of another list becomes its
+number; so does a record set; the row that it belongs to is said anew."""
+
+
+class Numbers(NamedTuple):
+    """What a shard's symbols are in the numbering of the capture point, -1: not needed yet. Of record sets int64[2]:
+    how many shards there are, and which it is."""
+
+    strings: Table
+    topics: Table
+    others: Table
+    shard: Table
+
+
+class Orders(NamedTuple):
+    """What orders exchanges, int64[n] each: the packet that completed them, the number of their connection, -1 where it
+    has none yet, and its age."""
+
+    trigger: Table
+    connection: Table
+    age: Table
+
+
+@kernel
+def look(rows: Table, slots: Table, born: Table, numbers: Numbers, orders: Orders, wanted: Table) -> tuple[Int, Int]:
+    """Read what orders exchanges int64[n, X_COLUMNS]. slots: number of the connection in each slot; born: the age of
+    each number's. Into `wanted` int64[2, n] go symbols of lists of strings, and of other lists, that have no number
+    yet, some of them several times; returns how many."""
+    topics = np.int64(0)
+    others = np.int64(0)
+    for i in range(len(rows)):
+        slot = rows[i, s.X_SLOT]
+        number = slots[slot] if 0 <= slot < len(slots) else np.int64(-1)
+        orders.trigger[i] = rows[i, s.X_TRIGGER]
+        orders.connection[i] = number
+        orders.age[i] = born[number] if 0 <= number < len(born) else np.int64(-1)
+        symbol = rows[i, s.X_TOPICS]
+        if 0 <= symbol < len(numbers.topics) and numbers.topics[symbol] < 0:
+            wanted[0, topics] = symbol
+            topics += 1
+        symbol = rows[i, s.X_ERRORS]
+        if 0 <= symbol < len(numbers.others) and numbers.others[symbol] < 0:
+            wanted[1, others] = symbol
+            others += 1
+    return topics, others
 
 
 @kernel
@@ -45,24 +97,80 @@ def merge(begins: Table, at: Table, first: Table, second: Table, place: Table) -
 
 
 @kernel
-def move_columns(columns: Table, place: Table, out: Table) -> None:
-    """out[:, place[i]] = columns[:, i]; places outside `out` are left out. `columns` may lie row by row."""
-    rows = min(columns.shape[1], len(place))
-    for start in range(0, rows, _BLOCK):
-        stop = min(start + _BLOCK, rows)
-        for column in range(min(columns.shape[0], out.shape[0])):
-            for row in range(start, stop):
-                to = place[row]
-                if 0 <= to < out.shape[1]:
-                    out[column, to] = columns[column, row]
+def look_at_parts(rows: Table, place: Table, owner: Table) -> Int:
+    """owner[i]: the place of the exchange that topic-partition i of int64[m, P_COLUMNS] belongs to; place int64[n]: of
+    the shard's exchanges. Of those that are taken out of a session it is -1 - place; returns how many these are."""
+    forgotten = np.int64(0)
+    for i in range(len(rows)):
+        of = rows[i, s.P_OWNER]
+        owner[i] = place[of] if 0 <= of < len(place) else np.int64(0)
+        if rows[i, s.P_ANSWERED] == s.FORGOTTEN:
+            owner[i] = -1 - owner[i]
+            forgotten += 1
+    return forgotten
 
 
 @kernel
-def rename(values: Table, place: Table, numbers: Table) -> None:
-    """values[place[i]] = numbers[values[place[i]]] for all i; NULL stays, and so does what has no number."""
-    for row in range(len(place)):
-        at = place[row]
-        if 0 <= at < len(values):
-            value = values[at]
-            if value != NULL and 0 <= value < len(numbers):
-                values[at] = numbers[value]
+def place_parts(owner: Table, forgotten: Flag, next_of: Table, place: Table) -> Int:
+    """place[i]: where topic-partition i stands when those that are (`forgotten`) or are not taken out of a session are
+    ordered by owner, equal ones as they are; -1: it is of the others. Returns how many they are. next_of
+    int64[exchanges]: for the kernel alone."""
+    for k in range(len(next_of)):
+        next_of[k] = 0
+    for i in range(len(owner)):
+        of = -1 - owner[i] if forgotten else owner[i]
+        if 0 <= of < len(next_of):
+            next_of[of] += 1
+    before = np.int64(0)
+    for k in range(len(next_of)):
+        here = next_of[k]
+        next_of[k] = before
+        before += here
+    for i in range(len(owner)):
+        of = -1 - owner[i] if forgotten else owner[i]
+        place[i] = -1
+        if 0 <= of < len(next_of):
+            place[i] = next_of[of]
+            next_of[of] += 1
+    return before
+
+
+@inline
+def _numbered(
+    rows: Table, begin: Int, end: Int, column: Int, place: Table, numbers: Table, out: Table
+) -> None:  # fmt: skip
+    """A column of symbols; what has no number stays."""
+    for row in range(begin, end):
+        to = place[row]
+        if 0 <= to < out.shape[1]:
+            value = rows[row, column]
+            out[column, to] = numbers[value] if 0 <= value < len(numbers) else value
+
+
+@kernel
+def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Table, out: Table) -> None:
+    """out[:, place[i]] = rows[i], each column as `becomes` says; places outside `out` are left out. owner int64[n]: see
+    `look_at_parts`, which those have that have an owner."""
+    count = min(len(rows), len(place))
+    for begin in range(0, count, _BLOCK):
+        end = min(begin + _BLOCK, count)
+        for column in range(min(rows.shape[1], out.shape[0], len(becomes))):
+            kind = becomes[column]
+            if kind == STRING:
+                _numbered(rows, begin, end, column, place, numbers.strings, out)
+            elif kind == TOPICS:
+                _numbered(rows, begin, end, column, place, numbers.topics, out)
+            elif kind == OTHERS:
+                _numbered(rows, begin, end, column, place, numbers.others, out)
+            else:
+                for row in range(begin, end):
+                    to = place[row]
+                    if 0 <= to < out.shape[1]:
+                        value = rows[row, column]
+                        if kind == NOTHING:
+                            value = NULL
+                        elif kind == OWNER:
+                            value = max(owner[row], -1 - owner[row])
+                        elif kind == SET and value != NULL:
+                            value = value * numbers.shard[0] + numbers.shard[1]
+                        out[column, to] = value

@@ -21,7 +21,8 @@ from analyzer.arrow import distinct, text
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
 from analyzer.bulk.fields import MAX_CODES as MAX_CODES
-from analyzer.bulk.merging import merge, move_columns, rename
+from analyzer.bulk.gathering import Each, gathered, one_after_another
+from analyzer.bulk.merging import Numbers
 from analyzer.bulk.zookeeper import ZooKeeper
 from captures.files import FileInfo
 
@@ -39,9 +40,6 @@ COLUMNS: Final = _NAMED_OTHERWISE | {
 """Columns of `Exchanges` by name: those of the table `exchanges` that `state` has under the same name, and others.
 Times are in nanoseconds, text is a number in `Names.strings`, lists are numbers in `Names.lists`. `ordinal`: of its
 first packet; `trigger`: of the one that completed it."""
-
-_SYMBOLS: Final = (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID)
-_PART_SYMBOLS: Final = (s.P_TOPIC, s.P_TOPIC_ID)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -326,12 +324,12 @@ class _Symbols:
             fresh = np.full(len(ended.lists), -1, np.int64)
             self.topics, self.others = np.append(self.topics, fresh), np.append(self.others, fresh)
 
-    def topic_lists(self, symbols: np.ndarray, names: Names) -> np.ndarray:
-        """Numbers of lists of strings by symbol, these symbols' among them."""
-        return self._lists(symbols, self.topics, names, through=True)
+    def name_topics(self, symbols: np.ndarray, names: Names) -> None:
+        """These symbols, of lists of strings, have numbers afterwards."""
+        self._lists(symbols, self.topics, names, through=True)
 
     def other_lists(self, symbols: np.ndarray, names: Names) -> np.ndarray:
-        """The same of lists of numbers."""
+        """Numbers of lists of numbers by symbol, these symbols' among them."""
         return self._lists(symbols, self.others, names, through=False)
 
     def _lists(self, symbols: np.ndarray, numbers: np.ndarray, names: Names, *, through: bool) -> np.ndarray:
@@ -351,15 +349,17 @@ class Merging:
         self._shards = [_Symbols() for _ in range(shards)]
         self._slots = np.full(256, -1, np.int64)  # number of the connection in each slot
 
-    def take(self, shards: Sequence[Ended], done_packets: int) -> Window:
-        """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover."""
+    def take(self, shards: Sequence[Ended], done_packets: int, each: Each = one_after_another) -> Window:
+        """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
+        work with pieces of rows done."""
         for symbols, ended in zip(self._shards, shards, strict=True):
             symbols.learn(ended, self.names)
-        exchanges = self._exchanges(shards)
+        found = gathered(shards, self, each)
+        exchanges = Exchanges(found.exchanges, found.connection, found.parts, self.names, found.forgotten)
         facts = self._facts(shards)
         kind = facts[:, s.FACT_KIND]
         offers = facts[kind == s.FACT_API_VERSION][:, [s.FACT_SLOT, s.FACT_A, s.FACT_B, s.FACT_C]]
-        offers[:, 0] = self._connections(offers[:, 0], np.full(len(offers), -1))
+        offers[:, 0] = self.connections(offers[:, 0], np.full(len(offers), -1))
         window = Window(
             names=self.names,
             every=exchanges,
@@ -380,41 +380,22 @@ class Merging:
             getattr(window, name).flags.writeable = False
         return window
 
-    # -- exchanges ----------------------------------------------------------------------------------------------------
-    def _exchanges(self, shards: Sequence[Ended]) -> Exchanges:
-        """The shards' rows in one order."""
-        every, every_part = [ended.exchanges for ended in shards], [ended.parts for ended in shards]
-        begins, part_begins = _begins(every), _begins(every_part)
-        slots, sides, trigger = (_in_a_row(every, column) for column in (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER))
-        unordered = self._connections(slots, sides)
-        place = _places(begins, trigger, np.array(self.names.born, np.int64)[unordered])
-        x = _merged(every, place)
-        connection = np.empty_like(unordered)
-        connection[place] = unordered
-        owner = place[_in_a_row(every_part, s.P_OWNER) + np.repeat(begins[:-1], np.diff(part_begins))]
-        part_place = _places(part_begins, owner, np.zeros_like(owner))
-        parts = _merged(every_part, part_place)
-        parts[s.P_OWNER, part_place] = owner
-        for shard, symbols in enumerate(self._shards):
-            mine = place[begins[shard] : begins[shard + 1]]
-            for column in _SYMBOLS:
-                rename(x[column], mine, symbols.by_symbol)
-            rename(x[s.X_TOPICS], mine, symbols.topic_lists(x[s.X_TOPICS, mine], self.names))
-            rename(x[s.X_ERRORS], mine, symbols.other_lists(x[s.X_ERRORS, mine], self.names))
-            mine = part_place[part_begins[shard] : part_begins[shard + 1]]
-            for column in _PART_SYMBOLS:
-                rename(parts[column], mine, symbols.by_symbol)
-            numbers = parts[s.P_SET, mine]
-            kept = numbers != s.NULL
-            if kept.any():
-                parts[s.P_SET, mine[kept]] = self._set_numbers(shard, numbers[kept])
-        x[[s.X_BROKER_US, s.X_CAUSE]] = s.NULL  # what links and slots stood in
-        forgotten = parts[s.P_ANSWERED] == s.FORGOTTEN
-        left = parts[:, :0]
-        if forgotten.any():
-            left, parts = parts[:, forgotten], parts[:, ~forgotten]
-        return Exchanges(x, connection, parts, self.names, left)
+    # -- what names have been given (`gathering.Naming`) --------------------------------------------------------------
+    def numbers(self, shard: int) -> Numbers:
+        """What a shard's symbols are now."""
+        known = self._shards[shard]
+        return Numbers(known.by_symbol, known.topics, known.others, np.array([len(self._shards), shard], np.int64))
 
+    def named(self) -> tuple[np.ndarray, np.ndarray]:
+        """int64 each: number of the connection in each slot, -1: none yet; age of each number's connection."""
+        return self._slots, np.array(self.names.born, np.int64)
+
+    def name_lists(self, shard: int, topics: np.ndarray, others: np.ndarray) -> None:
+        """These symbols of a shard's lists get numbers: of lists of strings, and others."""
+        self._shards[shard].name_topics(topics, self.names)
+        self._shards[shard].other_lists(others, self.names)
+
+    # -- record sets and messages -------------------------------------------------------------------------------------
     def _set_numbers(self, shard: int, numbers: np.ndarray) -> np.ndarray:
         """A shard's numbers of record sets in the numbering of the capture point."""
         return numbers * len(self._shards) + shard
@@ -430,7 +411,7 @@ class Merging:
             rows = ended.messages
             if len(rows):
                 rows = rows.copy()
-                rows[:, s.MSG_SLOT] = self._connections(rows[:, s.MSG_SLOT], rows[:, s.MSG_CLIENT])
+                rows[:, s.MSG_SLOT] = self.connections(rows[:, s.MSG_SLOT], rows[:, s.MSG_CLIENT])
             yield rows, ended.message_bytes
 
     # -- what messages say of the cluster -----------------------------------------------------------------------------
@@ -466,12 +447,12 @@ class Merging:
         """In order, each with the number of its connection."""
         found = []
         for one in (one for ended in shards for one in ended.zookeeper):
-            number = self._connections(np.array([one.slot]), np.array([one.client_side]))
+            number = self.connections(np.array([one.slot]), np.array([one.client_side]))
             found.append(one._replace(slot=int(number[0])))
         return tuple(sorted(found, key=lambda one: (one.trigger, self.names.born[one.slot])))
 
     # -- connections --------------------------------------------------------------------------------------------------
-    def _connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
+    def connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
         """The number of each slot's connection; `clients`: which side of it asks."""
         top = int(slots.max(initial=-1)) + 1
         if top > len(self._slots):
@@ -501,7 +482,7 @@ class Merging:
             those = ended.connections
             if not len(those):
                 continue
-            numbers = self._connections(those.number, those["client_side"])
+            numbers = self.connections(those.number, those["client_side"])
             strings = {name: _through(known.by_symbol, those[name]) for name in SYMBOLS}
             if ended.texts:
                 texts = np.array([self.names.string(text) for text in ended.texts], np.int64)
@@ -529,35 +510,6 @@ def _without_repeats(facts: np.ndarray) -> np.ndarray:
     fresh[first] = True
     kept: np.ndarray = facts[fresh]
     return kept
-
-
-def _begins(tables: Sequence[np.ndarray]) -> np.ndarray:
-    """int64[len(tables) + 1]: where the rows of each begin among all, int64[columns, n] each."""
-    return np.cumsum([0, *(table.shape[1] for table in tables)], dtype=np.int64)
-
-
-def _in_a_row(tables: Sequence[np.ndarray], column: int) -> np.ndarray:
-    """One column of some tables, one after the other."""
-    return np.concatenate([table[column] for table in tables])
-
-
-def _places(begins: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Where each row stands when all are ordered by two columns; `begins`: of lists that are mostly in order."""
-    place = np.empty(len(first), np.int64)
-    if not merge(begins, np.zeros(len(begins) - 1, np.int64), first, second, place):
-        place[np.lexsort((second, first))] = np.arange(len(first))
-    return place
-
-
-def _merged(tables: Sequence[np.ndarray], place: np.ndarray) -> np.ndarray:
-    """The columns of some tables in one: row i of all of them in a row becomes row place[i]."""
-    out = np.empty((len(tables[0]), len(place)), np.int64)
-    begin = 0
-    for table in tables:
-        end = begin + table.shape[1]
-        move_columns(table, place[begin:end], out)
-        begin = end
-    return out
 
 
 def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:
