@@ -40,8 +40,8 @@ def test_a_list_that_is_not_in_order_is_told(lists: Pairs) -> None:
 
 def numbers(strings: int = 0, topics: int = 0, others: int = 0, shard: int = 0, shards: int = 1) -> m.Numbers:
     """Of symbol i the number 100 + i, 200 + i, 300 + i."""
-    tables = (np.arange(first, first + count) for first, count in ((100, strings), (200, topics), (300, others)))
-    return m.Numbers(*tables, np.array([shards, shard]))
+    named = np.arange(100, 100 + strings), np.arange(200, 200 + topics), np.arange(300, 300 + others)
+    return m.Numbers(*named, np.array([shards, shard]))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 31, 32, 33, 100])
