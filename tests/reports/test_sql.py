@@ -274,7 +274,7 @@ ENDLESS = {
     "embedded": "SELECT sum(a.exchange * b.exchange % (7 + c.exchange + d.exchange + e.exchange)) AS n FROM exchanges "
                 "AS a CROSS JOIN exchanges AS b CROSS JOIN exchanges AS c CROSS JOIN exchanges AS d CROSS JOIN "
                 "exchanges AS e;\n",
-    "spark": "SELECT max(a.id * b.id % 7) FROM range(1000000) a CROSS JOIN range(100000000) b;\n",
+    "spark": "SELECT max(id % 7) FROM range(1000000000000000);\n",  # asks every thousand rows whether it is to end
 }  # fmt: skip
 
 

@@ -17,10 +17,11 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -87,6 +88,8 @@ class Opened:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for late in tuple(Late.asked):
+            late.end()
         self.context.close()
 
     def wait(self, condition: str) -> None:
@@ -122,55 +125,74 @@ FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimation
 
 
 class Late:
-    """Answers to one call of the API, kept back from a page until they are let go: `page.route` of what the server
-    said when it was asked."""
+    """Answers to one call of the API, kept back until they are let go, by the server that `delayed` is part of: each is
+    what was said when it was asked for. (Playwright's `route` keeps requests back too, but now and then the browser
+    does not tell it of one.)"""
+
+    asked: ClassVar[list[Late]] = []
+    """Those that keep answers back now."""
 
     def __init__(self, page: Any, call: str) -> None:
         self.page = page
-        self.kept: list[tuple[Any, Any]] = []
+        self.path = f"/api/1/{call}"
+        self.kept = 0
         self.over = False
-        self.address = re.compile(rf"/api/1/{call}\?")
-        page.route(self.address, self._keep)
+        self._had = 0
+        page.on("requestfinished", self._came)
+        page.on("requestfailed", self._came)  # the page gave it up
+        self.asked.append(self)
 
-    def _keep(self, route: Any) -> None:
-        if self.over:
-            route.fallback()
-        else:
-            self.kept.append((route, route.fetch()))
+    def _came(self, request: Any) -> None:
+        self._had += urlsplit(request.url).path == self.path
 
     def wait(self, count: int) -> None:
         """Until so many are kept back."""
-        given_up = time.monotonic() + 60
-        while len(self.kept) < count:
-            assert time.monotonic() < given_up, self.address
-            self.page.wait_for_timeout(10)
+        self._until(lambda: self.kept >= count)
 
     def go(self) -> None:
         """The page has them, and has made of them what it does; those that it gave up are nobody's."""
-        from playwright.sync_api import Error
-
-        # No `unroute`: with the last of them the browser stops to ask, and what it asks about just then is lost now and
-        # then.
-        self.over = True
-        for route, answer in self.kept:
-            with suppress(Error):
-                route.fulfill(response=answer)
+        kept = self.kept
+        self.end()
+        self._until(lambda: self._had >= kept)
         self.page.evaluate("async () => { await (await fetch('/api/1/info')).text(); }")
         self.page.evaluate(FRAMES)
 
+    def end(self) -> None:
+        """From now on answers come when they are there."""
+        self.over = True
+        self.asked.remove(self)
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        given_up = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < given_up, (self.path, self.kept, self._had)
+            self.page.wait_for_timeout(10)
+
 
 def delayed(application: ASGIApp) -> ASGIApp:
-    """The same with late answers, where KWIRE_VIEW_LATE asks for them."""
+    """The same with answers that `Late` keeps back, and with late ones where KWIRE_VIEW_LATE asks for them."""
     asked = os.environ.get("KWIRE_VIEW_LATE")
-    if not asked:
-        return application
-    seed, most = asked.split(":")
+    seed, most = asked.split(":") if asked else ("0", "0")
     chance = random.Random(int(seed))
 
+    async def kept(by: Late, scope: Scope, receive: Receive, send: Send) -> None:
+        said: list[Any] = []
+
+        async def put(message: Any) -> None:
+            said.append(message)
+
+        await application(scope, receive, put)
+        by.kept += 1
+        while not by.over:
+            await asyncio.sleep(0.005)
+        for message in said:
+            await send(message)
+
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/api/"):
+        by = next((one for one in Late.asked if scope.get("path") == one.path), None)
+        if asked and scope["type"] == "http" and scope["path"].startswith("/api/"):
             await asyncio.sleep(chance.uniform(0, float(most)) / 1000)
-        await application(scope, receive, send)
+        await (application(scope, receive, send) if by is None else kept(by, scope, receive, send))
 
     return late
 
