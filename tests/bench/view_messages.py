@@ -137,18 +137,19 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
 def _records(view: View, key: str) -> int:
     """Open the first batch of an exchange: how many records come."""
     for side in ("request", "response"):
-        path: list[int] = []
-        found = _asked(view, "message", key=key, side=side)
-        while True:
-            place = next((at for at, one in enumerate(found["children"]) if one["type"] in _WAY), None)
-            if place is None:
-                break
-            path.append(place)
-            kind = found["children"][place]["type"]
-            found = _asked(view, "message", key=key, side=side, path=".".join(map(str, path)))
-            if kind == "records" and found["children"] and found["children"][0]["type"] == "record":
-                return len(found["children"])
+        if count := _below(view, key, side, []):
+            return count
     raise AssertionError("no records")
+
+
+def _below(view: View, key: str, side: str, path: list[int]) -> int:
+    """How many records the first batch below a node has; 0: there is none below it."""
+    found = _asked(view, "message", key=key, side=side, path=".".join(map(str, path)))
+    children = found["children"]
+    if children and children[0]["type"] == "record":
+        return len(children)
+    ways = (at for at, one in enumerate(children) if one["type"] in _WAY)
+    return next((count for at in ways if (count := _below(view, key, side, [*path, at]))), 0)
 
 
 _WAY: Final = ("array", "struct", "records", "batch")
