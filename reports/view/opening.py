@@ -21,13 +21,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analyzer import __version__
 from analyzer.commands import dataset_of
-from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset
+from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, readable
 from analyzer.failure import Failure
 from analyzer.options import Reading
 from analyzer.points import Progress
@@ -59,6 +60,12 @@ CHECKED_BYTES: Final = 1 << 16
 SMALL_BYTES: Final = 16 << 20
 """Captures up to this size are analysed before anybody could look at their first exchanges."""
 
+FEW_ROWS: Final = 200_000
+"""Datasets with up to so many exchanges have their columns made before anybody could look at their first ones."""
+
+FIRST_ROWS: Final = 20_000
+"""Exchanges that are shown of a larger one, before its columns are made."""
+
 LIMIT_BYTES: Final = 8 << 30
 """Of all views kept: ten million exchanges take some 1.5 GB. The longest unused go first."""
 
@@ -66,7 +73,7 @@ LIMIT_BYTES: Final = 8 << 30
 def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
     """The view of a dataset or of captures; what is not to stay goes when `stack` does. Raises Problem."""
     if _is_dataset(sources, options):
-        return _of_dataset(sources[0], options, stack)
+        return _made(sources[0], options, stack).view()
     asked = _asked(sources, options, stack)
     if not is_dataset(asked.made):
         asked.analyse()
@@ -76,18 +83,24 @@ def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextli
 def begun(
     sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack, stage: Stage | None = None
 ) -> Stage:
-    """The same; captures that were not analysed yet are so in the background, and the stage has their first exchanges
-    as soon as there are some: it is not waited for where the files begin as captures do. Raises Problem."""
+    """The same; captures that were not analysed yet are so in the background, as are the columns of a large dataset
+    that was not viewed yet, and the stage has their first exchanges as soon as there are some: it is not waited for
+    where the files begin as captures do. Raises Problem."""
     stage = stage or Stage()
+    work: Callable[[], None]
     if _is_dataset(sources, options):
-        stage.become(_of_dataset(sources[0], options, stack), done=True)
-        return stage
-    asked = _asked(sources, options, stack)
-    if is_dataset(asked.made):
-        stage.become(asked.view(), done=True)
-        return stage
-    sure = asked.checked()
-    thread = threading.Thread(target=_analyse, args=(asked, stage), daemon=True)
+        made = _made(sources[0], options, stack)
+        if made.soon():
+            stage.become(made.view(), done=True)
+            return stage
+        sure, work = True, lambda: _gather(made, stage)
+    else:
+        asked = _asked(sources, options, stack)
+        if is_dataset(asked.made):
+            stage.become(asked.view(), done=True)
+            return stage
+        sure, work = asked.checked(), lambda: _analyse(asked, stage)
+    thread = threading.Thread(target=_behind, args=(stage, work), daemon=True)
     thread.start()
 
     def end() -> None:
@@ -100,22 +113,40 @@ def begun(
     return stage
 
 
-def _analyse(asked: _Asked, stage: Stage) -> None:
-    growing = Growing(stage, asked.folder, asked.captures, lambda tables, messages: asked.named(tables, messages, True))
+def _behind(stage: Stage, work: Callable[[], None]) -> None:
+    """What is done in the background; the stage is told how it ends."""
     try:
-        if asked.large():
-            growing.peek(asked.points[0], Reading.asked(asked.options))
-            if stage.view is not None and stage.looked.wait(LOOK_SECONDS):
-                time.sleep(PAINT_SECONDS)
-            _step_back()
-        asked.analyse(growing.progress, growing.seen)
-        stage.become(asked.view(), done=True)
+        work()
     except Ended:
         pass
     except Problem as problem:
         stage.fail(problem)
     except Exception as failure:  # a page that waits for ever would hide it
         stage.fail(Failure(f"the analysis failed: {failure!r}", "kwire analyze says more"))
+
+
+def _analyse(asked: _Asked, stage: Stage) -> None:
+    growing = Growing(stage, asked.folder, asked.captures, lambda tables, messages: asked.named(tables, messages, True))
+    if asked.large():
+        growing.peek(asked.points[0], Reading.asked(asked.options))
+        _let_look(stage)
+    asked.analyse(growing.progress, growing.seen)
+    stage.become(asked.view(), done=True)
+
+
+def _gather(made: _Made, stage: Stage) -> None:
+    growing = Growing(stage, made.folder, made.captures, lambda tables, messages: made.named(tables, messages, True))
+    growing.seen("topic_ids", made.dataset.topic_ids.to_table())
+    growing.seen("exchanges", made.begins())
+    _let_look(stage)
+    stage.become(made.view(), done=True)
+
+
+def _let_look(stage: Stage) -> None:
+    """The first rows are looked at before all processors are taken."""
+    if stage.view is not None and stage.looked.wait(LOOK_SECONDS):
+        time.sleep(PAINT_SECONDS)
+    _step_back()
 
 
 def _step_back() -> None:
@@ -138,16 +169,52 @@ def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
     return bool(datasets)
 
 
-def _of_dataset(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+def _made(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> _Made:
     dataset = open_dataset(source)
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
-    tables, messages = _tables(dataset, folder / "columns", _captures_of(dataset))
     notes = Notes.kept(_notes(options, os.path.realpath(source)))
-    judge = getattr(options, "judge", None)
-    pairs = pairing.paired(tables, judge and (lambda: pairing.Judging(judge, source)))
-    command = ("kwire", "view", source)
-    return View(tables, messages, name_of(source), command, options.filter or "", notes=notes, pairing=pairs)
+    return _Made(source, options, dataset, folder, _captures_of(dataset), notes)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A dataset that is to be viewed, and where the columns that are made of it lie."""
+
+    source: str
+    options: argparse.Namespace
+    dataset: StoredDataset
+    folder: Path
+    captures: Captures | None
+    notes: Notes
+
+    def soon(self) -> bool:
+        """Is its view there sooner than somebody likes to wait for?"""
+        rows = sum(entry["rows"] for entry in self._files())
+        return rows <= FEW_ROWS or columns.complete(self.folder / "columns")
+
+    def begins(self) -> pa.Table:
+        """What its exchanges begin with. (The first rows of a pyarrow dataset take twenty times as long: it reads
+        ahead.)"""
+        path = next(self.dataset.path / entry["path"] for entry in self._files() if entry["rows"])
+        with readable(self.dataset.path, "exchanges"), pq.ParquetFile(path) as file:
+            return pa.Table.from_batches([next(file.iter_batches(FIRST_ROWS))])
+
+    def _files(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.dataset.manifest["files"] if entry["table"] == "exchanges"]
+
+    def view(self) -> View:
+        """The view of all."""
+        tables, messages = _tables(self.dataset, self.folder / "columns", self.captures)
+        judge = getattr(self.options, "judge", None)
+        pairs = pairing.paired(tables, judge and (lambda: pairing.Judging(judge, self.source)))
+        return replace(self.named(tables, messages), pairing=pairs)
+
+    def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
+        """A view of this dataset."""
+        command = ("kwire", "view", self.source)
+        how = self.options.filter or ""
+        return View(tables, messages, name_of(self.source), command, how, growing, self.notes)
 
 
 @dataclass(frozen=True)

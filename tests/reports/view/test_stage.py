@@ -1,4 +1,4 @@
-"""First rows while a capture is still being analysed, then all.
+"""First rows while a capture is still being analysed, or a large dataset made ready, then all.
 
 Proves: reports/view/stage, growing, opening
 """
@@ -19,8 +19,9 @@ import analyzer
 from analyzer.failure import Failure
 from captures.problems import Problem
 from reports.view import opening
+from reports.view.answers import View
 from reports.view.growing import Ended, Growing
-from reports.view.opening import _Asked
+from reports.view.opening import _Asked, _Made
 from reports.view.stage import Stage
 from tests.reports.view.conftest import TXN, Asking
 
@@ -100,6 +101,51 @@ def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeyp
     places = [rows["keys"].index(key) for key in told["keys"]]
     for name, values in told["columns"].items():
         assert values == [rows["columns"][name][place] for place in places], name
+
+
+def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(opening, "FEW_ROWS", 0)
+    monkeypatch.setattr(opening, "FIRST_ROWS", 20)
+    go_on, real = threading.Event(), _Made.view
+
+    def later(self_: _Made) -> View:
+        assert go_on.wait(60)
+        return real(self_)
+
+    monkeypatch.setattr(_Made, "view", later)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(tmp_path / "data")], asked(), stack)
+        stack.callback(go_on.set)
+        first = Asking(stage.shown())
+        assert first("info")["growing"] is True
+        told = first("rows", count=1000)
+        assert len(told["keys"]) == 20
+        go_on.set()
+        stage.settled()
+        every = Asking(stage.shown())
+        assert every("info")["growing"] is False
+        rows = every("rows", count=1000)
+    assert len(rows["keys"]) == 188
+    places = [rows["keys"].index(key) for key in told["keys"]]
+    for name, values in told["columns"].items():
+        assert values == [rows["columns"][name][place] for place in places], name
+
+
+def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(opening, "FEW_ROWS", 0)
+    for path in (tmp_path / "data" / "exchanges").iterdir():
+        data = bytearray(path.read_bytes())
+        data[4:2000] = bytes(1996)  # its pages; what is told of them at its end stays
+        path.write_bytes(data)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(tmp_path / "data")], asked(), stack)
+        stage.settled()
+    assert stage.failure is not None
+    assert "exchanges" in str(stage.failure)
 
 
 def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
