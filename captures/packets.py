@@ -335,17 +335,8 @@ class Reader:
         begun = stopped = False
         windows = Windows(source, self._pool)
         while not (stopped or windows.ended):
-            window = windows.read(0 if begun else layouts.PCAP_HEADER_BYTES)
-            at = window.at
-            if not begun:
-                head = bytes(window.buffer[at : min(window.end, at + layouts.PCAP_HEADER_BYTES)])
-                at += self._begin(source, layout, head)
-                begun = True
-            why, at, needed, rows = self._scan(window, at, windows.base - window.spare, index, layout, source)
-            stopped = why == BAD
-            if why == FULL:
-                windows.ended = False  # what is left is read again with fresh room
-            windows.leave(window, at, needed)
+            window, rows, _, stopped = self._next(windows, index, layout, source, begun)
+            begun = True
             if windows.ended or stopped:
                 if not stopped and (windows.left or source.problem):
                     self._note_cut(source, layout, windows.base, windows.left)
@@ -353,6 +344,22 @@ class Reader:
             self._describe(index, source, layout)
             self._rows += rows
             yield batch(window, rows)
+
+    def _next(
+        self, windows: Windows, index: int, layout: layouts.Layout, source: Source, begun: bool
+    ) -> tuple[Window, int, int, bool]:
+        """Scan the next window, the file's header first where it was not read yet (`begun`): the window, its rows, how
+        many bytes the record needs that it ends in, and whether nothing behind can be read."""
+        window = windows.read(0 if begun else layouts.PCAP_HEADER_BYTES)
+        at = window.at
+        if not begun:
+            head = bytes(window.buffer[at : min(window.end, at + layouts.PCAP_HEADER_BYTES)])
+            at += self._begin(source, layout, head)
+        why, at, needed, rows = self._scan(window, at, windows.base - window.spare, index, layout, source)
+        if why == FULL:
+            windows.ended = False  # what is left is read again with fresh room
+        windows.leave(window, at, needed)
+        return window, rows, needed, why == BAD
 
     def _scan(
         self, window: Window, at: int, base: int, index: int, layout: layouts.Layout, source: Source

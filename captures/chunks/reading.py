@@ -26,7 +26,6 @@ from captures.chunks import starts
 from captures.chunks.checksums import combined
 from captures.files import CapturePoint, FileInfo, layouts, urls
 from captures.files.layouts import (
-    BAD,
     BIG,
     COMMENTS,
     DROPS,
@@ -44,7 +43,7 @@ from captures.files.layouts import (
 )
 from captures.files.sources import Source, Stored
 from captures.fragments import SERIAL, FragmentTables
-from captures.packets import FULL, Packets, Reader, batch
+from captures.packets import Packets, Reader, batch
 from captures.problems import CaptureError
 from captures.windows import WINDOW_BYTES, Windows
 
@@ -197,17 +196,8 @@ class ChunkReader(Reader):
         ended = stopped = done = False
         rows = 0
         while not done:
-            window = windows.read(0 if begun else layouts.PCAP_HEADER_BYTES)
-            at = window.at
-            if not begun:
-                head = bytes(window.buffer[at : min(window.end, at + layouts.PCAP_HEADER_BYTES)])
-                at += self._begin(source, layout, head)
-                begun = True
-            why, at, needed, count = self._scan(window, at, windows.base - window.spare, 0, layout, source)
-            stopped = why == BAD
-            if why == FULL:
-                windows.ended = False
-            windows.leave(window, at, needed)
+            window, count, needed, stopped = self._next(windows, 0, layout, source, begun)
+            begun = True
             ended = stopped or (windows.ended and not self._goes_on(source, windows, needed))
             done = ended or self._passed(source, windows)
             if ended and not stopped and (windows.left or source.problem):
