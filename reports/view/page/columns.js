@@ -9,6 +9,7 @@ import { duration, moment, printable, quoted, since, size } from "./text.js";
  * @property {string} id
  * @property {string} title
  * @property {number} width in characters; 0: what is left
+ * @property {number} [tight] its width where the screen is narrow
  * @property {boolean} [right]
  * @property {readonly string[]} needs
  * @property {string} sort column to sort by; empty: it cannot be sorted
@@ -21,6 +22,22 @@ import { duration, moment, printable, quoted, since, size } from "./text.js";
 export const FIRST = ["time", "client", "client_id", "broker", "api", "latency_us", "parts", "request_bytes", "response_bytes", "result"];
 /** And where the screen is narrow. */
 export const NARROW = ["time", "api", "latency_us", "result"];
+
+/** @returns {boolean} as the style sheet has it, too */
+export function narrow() {
+  return innerWidth <= 700;
+}
+
+/**
+ * Columns of a grid for these, and the gutter before them.
+ * @param {readonly Column[]} columns
+ * @returns {string}
+ */
+export function widths(columns) {
+  const tight = narrow();
+  const each = columns.map(({ width, tight: less }) => (width ? `${(tight && less) || width}ch` : `minmax(${tight ? 13 : 28}ch, 1fr)`));
+  return [tight ? "2ch" : "3ch", ...each].join(" ");
+}
 
 /** Parts of the time of an exchange, in the order that they are drawn. */
 export const PARTS = ["queue_us", "muted_us", "network_us", "hold_us", "broker_us"];
@@ -51,7 +68,7 @@ function address(side) {
 /** @type {Column[]} */
 const MADE = [
   {
-    id: "time", title: "time", width: 13, right: true, needs: ["request_time", "response_time"], sort: "request_time",
+    id: "time", title: "time", width: 13, tight: 10, right: true, needs: ["request_time", "response_time"], sort: "request_time",
     about: "First byte of the request, in seconds since the capture began.",
     text: (row, start) => {
       const when = row.request_time ?? row.response_time;
@@ -62,7 +79,7 @@ const MADE = [
   address("client"),
   address("broker"),
   {
-    id: "api", title: "API", width: 23, needs: ["api", "api_key", "api_version"], sort: "api", about: "API and its version.",
+    id: "api", title: "API", width: 23, tight: 17, needs: ["api", "api_key", "api_version"], sort: "api", about: "API and its version.",
     text: (row) => {
       const name = row.api ?? (row.api_key === null ? "?" : `API ${row.api_key}`);
       return row.api_version === null ? name : `${name} v${row.api_version}`;

@@ -1,7 +1,7 @@
 /** The list of exchanges: a window of what the filter chooses, fetched as it comes into sight. */
 
 import { ask, givenUp } from "./api.js";
-import { PARTS } from "./columns.js";
+import { PARTS, widths } from "./columns.js";
 import { LETTERS } from "./notes.js";
 import { Rows, heading, menuKey, moved, say } from "./rows.js";
 import { duration, printable } from "./text.js";
@@ -80,8 +80,7 @@ export class Exchanges {
     this.columns = columns;
     this.start = start;
     this.cell = Math.min(this.cell, columns.length - 1);
-    const widths = columns.map((column) => (column.width ? `${column.width}ch` : "minmax(28ch, 1fr)")).join(" ");
-    for (const element of [this.box, this.head]) element.style.setProperty("--columns", `3ch ${widths}`);
+    for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths(columns));
     this.headings();
     this.blocks = new Map(); // what is on its way has the columns of before
     if (!same) for (const element of this.rows.pool.splice(0)) element.remove();

@@ -9,6 +9,8 @@ const WIDEST = 250;
 
 const TOP = 22;
 const TALL = 18;
+const LETTER = 6.7;
+/** Pixels of a letter. */
 
 /**
  * @typedef {{name: string, filter: string, exchanges: number, column: number[], lasting: number[], error: boolean[],
@@ -32,6 +34,21 @@ export function zoomed(key, first, last) {
   if (key === "a") return [first - half, last - half];
   if (key === "d") return [first + half, last + half];
   return null;
+}
+
+/**
+ * When a group's next rebalance begins: so far is room for what is said of one.
+ * @param {readonly Band[]} bands
+ * @returns {Map<Band, number>}
+ */
+export function following(bands) {
+  const found = new Map(), begins = new Map();
+  for (const band of [...bands].sort((one, other) => other.began - one.began)) {
+    if (band.kind !== "rebalance") continue;
+    if (begins.has(band.name)) found.set(band, begins.get(band.name));
+    begins.set(band.name, band.began);
+  }
+  return found;
 }
 
 export class Timeline extends Picture {
@@ -116,6 +133,7 @@ export class Timeline extends Picture {
     context.clip();
     /** @param {number} row */
     const y = (row) => TOP + row * TALL - this.scroll;
+    const nexts = following(drawn.bands);
     for (const band of drawn.bands) {
       const rebalance = band.kind === "rebalance", row = lanes.indexOf(`${rebalance ? "group" : "transaction"} ${band.name}`);
       const left = Math.max(this.left, x(band.began)), right = Math.max(left + 2, Math.min(clientWidth - 8, x(band.ended ?? drawn.first + span)));
@@ -126,10 +144,13 @@ export class Timeline extends Picture {
         context.globalAlpha = 1;
         for (let at = left; at < right; at += 4) context.fillRect(at, y(row) + 3, 2, TALL - 6);
       } else context.fillRect(left, y(row) + 4, right - left, TALL - 8);
-      if (right - left > 7 * band.text.length || rebalance) {
+      const [from, until] = rebalance ? [right, x(nexts.get(band) ?? drawn.first + span)] : [left, right];
+      const said = printable(band.text); // what has no room is told by the list of rebalances
+      const text = [said, said.replace(/^generation /, "")].find((one) => until - from > LETTER * one.length + 4);
+      if (text) {
         context.fillStyle = colour(rebalance ? "--ink" : "--ground");
         context.textAlign = "left";
-        context.fillText(printable(band.text), rebalance ? right + 4 : left + 4, y(row) + TALL / 2);
+        context.fillText(text, from + 4, y(row) + TALL / 2);
       }
     }
     lanes.forEach((name, row) => this.label(context, colour, name, "", y(row), false));
@@ -176,7 +197,7 @@ export class Timeline extends Picture {
     }
     context.fillStyle = colour("--ink");
     context.textAlign = "left";
-    const shown = printable(text), most = Math.max(4, Math.floor((this.left - 16) / 6.7) - more.length);
+    const shown = printable(text), most = Math.max(4, Math.floor((this.left - 16) / LETTER) - more.length);
     context.fillText((shown.length > most ? `${shown.slice(0, most - 1)}…` : shown) + more, 6, y + TALL / 2);
   }
 

@@ -2,7 +2,7 @@
 
 import { Refused, ask, givenUp, within } from "./api.js";
 import { chooser } from "./chooser.js";
-import { FIRST, NARROW, known, parts } from "./columns.js";
+import { FIRST, NARROW, known, narrow as tight, parts } from "./columns.js";
 import { Counts } from "./counts.js";
 import { Detail } from "./detail.js";
 import { Exchanges } from "./exchanges.js";
@@ -445,7 +445,7 @@ function pick(ids) {
 }
 
 function draw() {
-  const wanted = state.columns ? state.columns.split(",") : innerWidth < 700 ? NARROW : FIRST;
+  const wanted = state.columns ? state.columns.split(",") : tight() ? NARROW : FIRST;
   const found = wanted.flatMap((id) => columns.get(id) ?? []);
   list.shown(found.length ? found : FIRST.flatMap((id) => columns.get(id) ?? []), info.first_time ?? 0);
 }

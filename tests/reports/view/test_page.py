@@ -312,6 +312,7 @@ def test_both_themes_are_readable_and_a_phone_shows_a_message(look: Look, width:
         page.locator("#list .row").first.click()
         page.locator("#request .row", has_text="maxWaitMs").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('#scroll'))")
         poor = page.evaluate(CONTRAST)
         assert poor == []
         shown = page.locator("#main").aria_snapshot()

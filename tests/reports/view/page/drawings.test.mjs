@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { folded } from "../../../../reports/view/page/ladder.js";
 import { shown } from "../../../../reports/view/page/lists.js";
-import { zoomed } from "../../../../reports/view/page/timeline.js";
+import { following, zoomed } from "../../../../reports/view/page/timeline.js";
 
 test("what lies close is drawn close, a long pause takes a line", () => {
   const { at, height, folds } = folded([0, 0, 10, 1000, 90_000_000, 90_000_010]);
@@ -21,6 +21,13 @@ test("a timeline goes nearer and farther, earlier and later", () => {
   assert.deepEqual(zoomed("d", 100, 500), [200, 600]);
   assert.equal(zoomed("w", 0, 4), null);
   assert.equal(zoomed("x", 0, 4), null);
+});
+
+test("what is said of a rebalance has room up to the group's next", () => {
+  const [later, other, first, bar] = [["rebalance", "g", 30], ["rebalance", "h", 20], ["rebalance", "g", 10], ["transaction", "g", 15]]
+    .map(([kind, name, began]) => ({ kind, name, began, ended: null, text: "", stopped: 0 }));
+  const nexts = following([later, other, first, bar]);
+  assert.deepEqual([...nexts], [[first, 30]]);
 });
 
 test("values of other tables are text", () => {
