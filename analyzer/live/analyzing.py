@@ -26,9 +26,9 @@ from analyzer import commands, reading
 from analyzer.dataset import Dataset, is_dataset
 from analyzer.failure import Failure
 from analyzer.live.ending import ended_by
-from analyzer.live.listening import begun, say, warm_up
-from analyzer.live.listening import reading as live_reading
 from analyzer.live.onward import Onward
+from analyzer.live.preparing import begun, say, warm_up
+from analyzer.live.preparing import reading as live_reading
 from analyzer.live.stretches import Stretches
 from analyzer.locks import unread
 from analyzer.points import Choice

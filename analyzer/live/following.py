@@ -31,7 +31,7 @@ import pyarrow as pa
 from analyzer import commands
 from analyzer.dataset import Dataset, DatasetError, Writer
 from analyzer.live.ending import ended_by
-from analyzer.live.listening import say
+from analyzer.live.preparing import say
 from analyzer.options import Reading
 from analyzer.points import Choice, PointRead, joined, manifest
 from analyzer.reading import judged

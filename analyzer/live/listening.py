@@ -1,40 +1,22 @@
 """Where commands that capture begin: the interface opened, rights given up, and only then the rest imported.
 
-In: parsed options. Out: a `Tap` for the command's own module; how to read live. Rules: rights that sudo lent are given
-up as soon as the interface is open; on a machine's first run kernels are
-compiled before, or the first minute would not be seen.
+In: parsed options. Out: a `Tap` for the command's own module. Rules: rights that sudo lent are given up as soon as the
+interface is open.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
 import importlib
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.live.options import asked
-from analyzer.options import FEW_THREADS, Reading, cores
+from analyzer.live.preparing import say, warm_up
 from captures.live import interfaces
 from captures.live.opening import opened
 from captures.live.taps import Tap
-
-WINDOW_BYTES = 1 << 20
-"""Bytes of a live window: it is handed on 50 ms after its first byte in any case."""
-
-_SAMPLE = Path(__file__).resolve().parents[2] / "captures" / "samples" / "codecs-franzgo-4.3" / "capture.pcap"
-
-
-def say(line: str) -> None:
-    """A line for people on stderr; nobody need listen."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(printable(line) + "\n")
-        sys.stderr.flush()
 
 
 def listening(options: argparse.Namespace) -> Tap:
@@ -44,35 +26,6 @@ def listening(options: argparse.Namespace) -> Tap:
     if said:
         say(f"note: {said}")
     return tap
-
-
-def begun(tap: Tap, what: str) -> None:
-    """Say that it listens."""
-    how = f"filter: {tap.expression}" if tap.expression else "everything"
-    say(f"kwire: {what} ({tap.how}; {how}); Ctrl-C ends it")
-
-
-def reading(options: argparse.Namespace) -> Reading:
-    """How to read what comes live."""
-    how = Reading.asked(options)
-    threads = how.threads or min(FEW_THREADS, cores())
-    return dataclasses.replace(how, window_bytes=how.window_bytes or WINDOW_BYTES, threads=threads)
-
-
-def warm_up() -> None:
-    """Compile what a machine has not compiled yet, some of it or all, by reading a sample, and say so."""
-    from analyzer.commands import announce_compilation
-    from captures import kernels
-
-    if _SAMPLE.exists():
-        announce_compilation()
-        kernels.once("watch", _read_sample)
-
-
-def _read_sample() -> None:
-    from analyzer.reading import analyze as analyse
-
-    analyse(_SAMPLE)
 
 
 def record(options: argparse.Namespace) -> int:

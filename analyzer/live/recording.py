@@ -14,7 +14,7 @@ from time import monotonic
 
 from analyzer.failure import Failure
 from analyzer.live.ending import ended_by
-from analyzer.live.listening import begun, say
+from analyzer.live.preparing import begun, say
 from captures.live.belt import Belt, Drops
 from captures.live.recording import STDOUT, Recording, Target
 from captures.live.taps import Tap

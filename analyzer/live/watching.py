@@ -22,8 +22,8 @@ from analyzer.findings.words import moment as clock
 from analyzer.live.counts import SECONDS, Moment
 from analyzer.live.ending import ended_by
 from analyzer.live.laps import who_of
-from analyzer.live.listening import begun, reading, say, warm_up
 from analyzer.live.places import Place, Taken
+from analyzer.live.preparing import begun, reading, say, warm_up
 from analyzer.live.session import Session
 from analyzer.points import Choice, parsed
 from analyzer.text import json_text

@@ -1,6 +1,7 @@
 """`kwire record` as a user runs it: what is sent on an interface is in the file, however it ends.
 
-(proves: analyzer/live/recording.py, analyzer/live/listening.py, analyzer/live/options.py, analyzer/live/ending.py)
+(proves: analyzer/live/recording.py, analyzer/live/listening.py, analyzer/live/preparing.py,
+analyzer/live/options.py, analyzer/live/ending.py)
 """
 
 from __future__ import annotations
