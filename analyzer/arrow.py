@@ -48,13 +48,13 @@ def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
     if values.null_count == length:
         out[:] = null
         return
-    absent, data = values.buffers()
+    data = values.buffers()[1]
     if pa.types.is_boolean(values.type):
         out[:] = _bits(data, offset, length)
     else:
         out[:] = stored(values)
     if values.null_count:
-        out[~_bits(absent, offset, length)] = null
+        out[absent(values)] = null
 
 
 def stored(values: pa.Array) -> np.ndarray:
@@ -62,6 +62,13 @@ def stored(values: pa.Array) -> np.ndarray:
     sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
     found = np.frombuffer(values.buffers()[1], f"{sign}{values.type.bit_width // 8}")
     return found[values.offset : values.offset + len(values)]
+
+
+def absent(values: pa.Array) -> np.ndarray:
+    """bool[n]: where there is no value."""
+    if not values.null_count:
+        return np.zeros(len(values), np.bool_)
+    return np.asarray(~_bits(values.buffers()[0], values.offset, len(values)))
 
 
 def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:

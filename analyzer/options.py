@@ -10,10 +10,10 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from analyzer.bulk.engine import Settings
-
-__all__ = ["Reading", "Settings"]
+if TYPE_CHECKING:
+    from analyzer.bulk.engine import Settings as Settings
 
 
 MOST_THREADS = 16
@@ -62,6 +62,8 @@ class Reading:
     ) -> Settings:
         """What the engine is to do; `keep_...`: what it is to hand out beside exchanges; `most`: threads, where nothing
         is said of them."""
+        from analyzer.bulk.engine import Settings  # options are there sooner than what they are of
+
         default = Settings()
         return Settings(
             threads=self.threads or min(most, cores()),

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer.dataset import DatasetError, Parts
-from analyzer.options import Settings
 from analyzer.points import META, Choice
 from analyzer.shares import Share, Shared, by_range, merge, share, take_facts
 from captures.files import CaptureError, CapturePoint
@@ -39,6 +38,8 @@ from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+    from analyzer.options import Settings
 
 MOST_SHARES = 16
 """Tasks that a capture point is decoded by. Each reads all of it: where that is a tenth to a third of one task's work

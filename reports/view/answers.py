@@ -30,10 +30,10 @@ from reports.view import (
     others,
     pairing,
     timeline,
-    trees,
 )
+from reports.view.captured import SIDES
 from reports.view.counting import GivenUp, wanted
-from reports.view.messages import SIDES, Messages
+from reports.view.messages import Messages
 from reports.view.notes import Notes
 from reports.view.pairing import Pairing
 from reports.view.tables import Key, Tables, Wrong, key_read, key_text
@@ -48,6 +48,9 @@ ROWS_AT_ONCE: Final = 1000
 
 BYTES_AT_ONCE: Final = 64 << 10
 """Bytes of a message in one answer."""
+
+SAFE: Final = (1 << 53) - 1
+"""Integers beyond are text: a browser has no larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +132,9 @@ def _json(value: Any) -> bytes:
 def _safe(value: Any) -> Any:
     """Integers beyond 2^53 as text; arrays as lists."""
     if isinstance(value, np.ndarray):
-        safe = not len(value) or max(-int(value.min()), int(value.max())) <= trees.SAFE
+        safe = not len(value) or max(-int(value.min()), int(value.max())) <= SAFE
         return value.tolist() if safe else _safe(value.tolist())
-    if isinstance(value, int) and not -trees.SAFE <= value <= trees.SAFE:
+    if isinstance(value, int) and not -SAFE <= value <= SAFE:
         return str(value)
     if isinstance(value, dict):
         return {name: _safe(one) for name, one in value.items()}
@@ -460,6 +463,8 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
 
 def message(view: View, query: Query) -> Any:
     """The tree of one side of an exchange: the children of the node at `path`, from `first` on."""
+    from reports.view import trees  # which the messages are decoded with
+
     found, side = view.messages.of(key_read(query.get("key", ""))), _side(query)
     tree, reason, _ = found.tree(side)
     path = _path(query)
@@ -484,6 +489,8 @@ def _path(query: Query) -> list[int]:
 
 def field_at(view: View, query: Query) -> Any:
     """The path of the innermost field that holds a byte."""
+    from reports.view import trees
+
     found = view.messages.of(key_read(query.get("key", "")))
     return {"path": trees.at(found.tree(_side(query))[0], _number(query, "offset", 0))}
 
@@ -496,9 +503,7 @@ def octets(view: View, query: Query) -> Any:
         raise Wrong("this message is not in the capture")
     start = _number(query, "start", 0)
     count = min(_number(query, "count", BYTES_AT_ONCE), BYTES_AT_ONCE)
-    return Answer(
-        200, frame[start : start + count], "application/octet-stream", {"X-Kwire-Total": str(len(frame))}
-    )
+    return Answer(200, frame[start : start + count], "application/octet-stream", {"X-Kwire-Total": str(len(frame))})
 
 
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from analyzer import tables
-from analyzer.arrow import numbers
+from analyzer.arrow import absent, numbers
 from analyzer.dataset import StoredDataset, readable
 from analyzer.filter.naming import ADDRESSES
 from captures.kernels import NULL
@@ -155,6 +155,14 @@ def opened(folder: Path) -> Columns:
     return columns
 
 
+def parquet(path: Path) -> pyarrow.parquet.ParquetFile:
+    """A file of exchanges; text comes as numbers of distinct values."""
+    metadata = pyarrow.parquet.read_metadata(path)
+    paths = (metadata.schema.column(i).path for i in range(len(metadata.schema)))
+    texts = [path for path in paths if path in TEXTS or path.startswith("topics.")]
+    return pyarrow.parquet.ParquetFile(path, memory_map=True, metadata=metadata, read_dictionary=texts)
+
+
 class _Taken:
     """The table's rows, a column at a time."""
 
@@ -179,12 +187,7 @@ class _Files(_Taken):
     """Parquet files; text comes as numbers of distinct values."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._files = []
-        for path in files:
-            schema = pyarrow.parquet.read_metadata(path).schema
-            paths = (schema.column(i).path for i in range(len(schema)))
-            texts = [path for path in paths if path in TEXTS or path.startswith("topics.")]
-            self._files.append(pyarrow.parquet.ParquetFile(path, memory_map=True, read_dictionary=texts))
+        self._files = list(map(parquet, files))
 
     def pieces(self, name: str) -> list[Any]:
         found: list[Any] = []
@@ -271,8 +274,7 @@ def _save_errors(folder: Path, taken: _Taken, order: np.ndarray) -> None:
     array = taken.column("errors")
     flat = _elements(array)
     code, count = (
-        numbers(flat.field(name), 0).astype(kind)
-        for name, kind in (("code", np.int16), ("count", np.int32))
+        numbers(flat.field(name), 0).astype(kind) for name, kind in (("code", np.int16), ("count", np.int32))
     )
     both = code.astype(np.int64) << 32 | count.astype(np.int64)
     _save_lists(folder, "errors", _lengths(array), order, both, {"code": code, "count": count})
@@ -280,8 +282,10 @@ def _save_errors(folder: Path, taken: _Taken, order: np.ndarray) -> None:
 
 def _elements(array: Any) -> Any:
     """The elements of lists, one behind the other."""
-    if array.null_count or not len(array):
-        return array.flatten()
+    if not len(array):
+        return array.values.slice(0, 0)
+    if array.null_count and np.diff(np.asarray(array.offsets))[absent(array)].any():
+        return array.flatten()  # there are elements below a null; pyarrow.compute is loaded to leave them out
     first, last = (array.offsets[at].as_py() for at in (0, len(array)))
     return array.values.slice(first, last - first)
 
@@ -290,7 +294,7 @@ def _lengths(array: Any) -> np.ndarray:
     """Of each list, how many elements it has; a null has none."""
     lengths = np.diff(np.asarray(array.offsets)).astype(np.int64)
     if array.null_count:
-        lengths[np.asarray(array.is_null())] = 0
+        lengths[absent(array)] = 0
     return lengths
 
 

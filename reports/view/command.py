@@ -16,6 +16,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -32,6 +33,10 @@ SWITCH_SECONDS: Final = 0.001
 
 ENDING_SECONDS: Final = 10
 """Opening that nobody waits for any more is waited for so long: its files are cleared away."""
+
+LOADED_SECONDS: Final = 5
+"""What the first filter and the first message need is loaded behind the first rows: they are waited for so long, and a
+tenth of it for the browser to show them. Whoever is quicker waits for it."""
 
 LEAST_TOKEN: Final = 16
 """Characters of a token in a file: fewer could be guessed."""
@@ -169,7 +174,10 @@ def _said(stage: Stage, server: uvicorn.Server) -> None:
         return
     more = "" if stage.done else " (the first; more are being read)"
     sys.stderr.write(f"kwire: {view.tables.columns.n:,} exchanges{more} at the address above; Ctrl-C ends\n")
+    stage.looked.wait(LOADED_SECONDS)
+    time.sleep(LOADED_SECONDS / 10)  # the browser shows them, and asks what stands around them
     view.tables.parse("api == Fetch")  # the first filter would wait for the grammar
+    view.messages.bodies()  # and the first message for what reads it
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,12 @@ from analyzer import tables as contract
 from analyzer.protocol import errors
 from captures.files import capture_points
 from reports import results
+from reports.view.captured import Captures
 from reports.view.counting import wanted as still
-from reports.view.messages import Captures
-from reports.view.packets import Wanted, extracted
 from reports.view.tables import Tables, Wrong
+
+if TYPE_CHECKING:
+    from reports.view.packets import Wanted
 
 AT_ONCE: Final = 10_000
 """Rows made at a time."""
@@ -42,6 +44,8 @@ def exported(tables: Tables, text: str, sort: str, form: str) -> tuple[str, Iter
 
 def packets(tables: Tables, captures: Captures | None, text: str) -> Iterator[bytes]:
     """The packets of the chosen exchanges' connections as pcapng: whole connections, nothing else. Raises Wrong."""
+    from reports.view.packets import Wanted  # what reads captures is loaded when one is read
+
     if captures is None:
         raise Wrong("the capture is not at hand: no packets", "look at the capture itself: kwire view CAPTURE")
     rows = tables.chosen(text).rows
@@ -60,6 +64,8 @@ def packets(tables: Tables, captures: Captures | None, text: str) -> Iterator[by
 
 
 def _packets(captures: Captures, lasting: dict[str, list[Wanted]]) -> Iterator[bytes]:
+    from reports.view.packets import extracted
+
     for name, wanted in lasting.items():
         arguments = captures.point(name)
         for point in capture_points(list(arguments), captures.how.rotated):

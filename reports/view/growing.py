@@ -16,15 +16,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from analyzer.bulk.engine import Engine
 from analyzer.dataset import StoredDataset
 from analyzer.options import Reading
-from analyzer.points import Choice, PointTables
 from captures.files import CapturePoint
 from captures.problems import Problem
 from reports.view import columns
 from reports.view.answers import View
-from reports.view.messages import Captures, Messages
+from reports.view.captured import Captures
+from reports.view.messages import Messages
 from reports.view.stage import Stage
 from reports.view.tables import Tables
 
@@ -70,6 +69,9 @@ class Growing:
     def peek(self, point: CapturePoint, how: Reading) -> None:
         """A view of what a capture begins with: the analysis hands out rows by many thousands, and nobody waits for
         those. What is wrong with the capture is left to the analysis to say."""
+        from analyzer.bulk.engine import Engine  # a dataset is shown without them
+        from analyzer.points import Choice, PointTables
+
         with contextlib.suppress(Problem, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
             made = PointTables(engine.merging.names, Choice(records="none"))

@@ -1,105 +1,29 @@
-"""The two messages of one exchange: from the table `messages`, or from the capture, read again.
+"""Messages of a view's exchanges, a few of them at hand.
 
-In: the identity of an exchange. Out: a `Found`: an `Exchange` that decodes itself, and where its bytes are from. Rule:
-bytes that leave this module have their secrets overwritten, whatever the dataset kept.
+In: the identity of an exchange. Out: a `Found`, its two messages. Rule: what they are read and decoded with (`bodies`)
+is most of what kwire is made of, and loaded when the first one is asked for: a list of exchanges does not wait for it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow.parquet
 
-from analyzer import reading
-from analyzer.bulk.rows import Message
-from analyzer.dataset import readable
-from analyzer.exchange import Exchange
-from analyzer.filter import evaluation
-from analyzer.filter.values import micros
-from analyzer.messages import masked
-from analyzer.options import Reading
-from analyzer.protocol import embedded
-from analyzer.times import moment
-from captures.files import CapturePoint, capture_points
-from captures.kernels import NULL
-from captures.problems import Problem
-from reports.view import trees, walking
-from reports.view.counting import wanted
-from reports.view.excerpts import excerpt
-from reports.view.naming import quoted
+from reports.view.captured import Captures
 from reports.view.tables import Key, Tables, Wrong
+
+if TYPE_CHECKING:
+    from reports.view.bodies import Bodies, Found
 
 KEPT: Final = 8
 """Exchanges whose messages stay at hand: people go back and forth between a few."""
 
 KEPT_BYTES: Final = 200_000_000
 """Of their messages, unless it is one alone: what is made of one takes as much again."""
-
-WINDOW: Final = 2 << 20
-"""Bytes of a capture that are read at a time for messages that are no longer."""
-
-SIDES: Final = ("request", "response")
-
-
-@dataclass(frozen=True, slots=True)
-class Captures:
-    """Captures that a dataset was made of, and how they were read."""
-
-    arguments: tuple[str, ...]
-    how: Reading
-
-    def point(self, name: str) -> tuple[str, ...]:
-        """The arguments that make the capture point of a name; none where there is no such."""
-        if self.how.rotated:
-            return self.arguments
-        named: list[tuple[CapturePoint, str]] = [(capture_points([one])[0], one) for one in self.arguments]
-        return tuple(argument for point, argument in named if point.name == name)
-
-
-@dataclass(slots=True)
-class Found:
-    """An exchange with its messages; `source`: where they are from, in words; `complete`: of both sides, is no byte
-    missing?"""
-
-    exchange: Exchange
-    source: str
-    _frames: dict[str, bytes | None] = field(default_factory=dict)
-    _trees: dict[str, trees.Tree] = field(default_factory=dict)
-
-    def frame(self, side: str) -> bytes | None:
-        """One side's bytes, its length before it, secrets overwritten; None: not at hand."""
-        if side not in self._frames:
-            message = self._message(side)
-            self._frames[side] = None if message is None else self._masked(message, side)
-        return self._frames[side]
-
-    def tree(self, side: str) -> trees.Tree:
-        """A side's whole tree."""
-        if side not in self._trees:
-            self._trees[side] = trees.nodes(self.exchange, side)
-        return self._trees[side]
-
-    def _message(self, side: str) -> Message | None:
-        return self.exchange.request_message if side == "request" else self.exchange.response_message
-
-    def _masked(self, message: Message, side: str) -> bytes:
-        if self.tree(side).plain:  # to look for secrets in a hundred megabytes, and to copy them, takes its time
-            return message.data
-        row = self.exchange.row
-        key, version = (NULL if row[name] is None else row[name] for name in ("api_key", "api_version"))
-        return masked(message.data, key, version, side == "request")
-
-    def missing(self, side: str) -> bool:
-        """Are some of a side's bytes not in the capture?"""
-        message = self._message(side)
-        return message is not None and not message.complete
 
 
 class Messages:
@@ -132,205 +56,21 @@ class Messages:
             row = self._tables.row_of(key)
             if row is None:
                 raise Wrong("there is no such exchange", "it may be of another capture")
-            found = self._kept[key] = self._look(key, self._tables.row(row))
-            while len(self._kept) > KEPT or (len(self._kept) > 1 and sum(map(_size, self._kept.values())) > KEPT_BYTES):
+            found = self._kept[key] = self.bodies().look(key, self._tables.row(row))
+            while len(self._kept) > KEPT or (len(self._kept) > 1 and self._bytes() > KEPT_BYTES):
                 self._kept.popitem(last=False)
             return found
-
-    def _look(self, key: Key, row: dict[str, Any]) -> Found:
-        if self._stored:
-            return self._from_table(key, row)
-        if self._captures is not None:
-            return self._read_again(key, row)
-        raise Wrong(
-            "the bytes of messages are not in this dataset",
-            "analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE",
-        )
-
-    # -- the table --------------------------------------------------------------------------------------------------
-    def _from_table(self, key: Key, row: dict[str, Any]) -> Found:
-        capture, connection, exchange, reply = key
-        sides: dict[str, Message] = {}
-        wanted = {side: number for side, number in zip(SIDES, (exchange, reply), strict=True) if number is not None}
-        for file in self._files():
-            for group in range(file.num_row_groups):
-                keys = file.read_row_group(group, columns=["capture", "connection", "exchange", "reply", "direction"])
-                for side, at in _places(keys, capture, connection, wanted):
-                    data = file.read_row_group(group, columns=["bytes", "complete"]).slice(at, 1).to_pylist()[0]
-                    sides[side] = Message(data["bytes"], data["complete"], request=side == "request")
-                if len(sides) == len(wanted):
-                    break
-        made = Exchange(row, sides.get("request"), sides.get("response"), None, self._name)
-        return Found(made, "the table messages")
-
-    def _files(self) -> Iterator[Any]:
-        dataset = self._tables.dataset
-        for entry in dataset.manifest["files"]:
-            if entry["table"] == "messages":
-                with readable(dataset.path, entry["path"]):
-                    yield pyarrow.parquet.ParquetFile(dataset.path / entry["path"], memory_map=True)
-
-    def _name(self, topic: str) -> str:
-        return self._tables.topic_names.get(topic, topic)
-
-    # -- the capture ------------------------------------------------------------------------------------------------
-    def _read_again(self, key: Key, row: dict[str, Any]) -> Found:
-        """Read the capture up to the exchange. What was said of its group before is read too: it says what is inside
-        assignments."""
-        assert self._captures is not None
-        capture, connection, exchange, reply = key
-        text = f"connection == {quoted(connection)} and " + (
-            f"exchange == {exchange}" if exchange is not None else f"exchange is null and reply == {reply}"
-        )
-        if row["api_key"] in embedded.GROUP_APIS and row["group_id"] is not None:
-            text = f"({text}) or (api in (JoinGroup, SyncGroup) and group == {quoted(row['group_id'])})"
-        arguments = self._captures.point(capture)
-        names = ", ".join(dict.fromkeys(filter(None, (row["request_file"], row["response_file"]))))
-        made = self._placed(arguments, row) or self._near(arguments, row)
-        if made is not None:
-            return Found(made, f"{names}, read again")
-        for one in self._exchanges(arguments, text, bodies=True):
-            if (one.row["connection"], one.row["exchange"], one.row["reply"]) == (connection, exchange, reply):
-                made = Exchange(row, one.request_message, one.response_message, None, self._name, _group=one._group)
-                return Found(made, f"{names or 'the capture'}, read again")
-        raise Wrong("the capture does not hold this exchange any more", "was the file changed? analyse it again")
-
-    def _path(self, arguments: Sequence[str], name: str) -> str | None:
-        """The file of a name; None: it is not there, or there are two."""
-        assert self._captures is not None
-        points = capture_points(list(arguments), self._captures.how.rotated)
-        paths = [path for point in points for path in point.paths if os.path.basename(path) == name]
-        return paths[0] if len(paths) == 1 else None
-
-    def _placed(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
-        """The exchange of the packets at the places of its messages; None: it cannot be told so."""
-        assert self._captures is not None
-        if row["api_key"] in embedded.GROUP_APIS or self._captures.how.keylogs:
-            return None
-        found: list[Message | None] = []
-        for side, ordinal in zip(SIDES, ("exchange", "reply"), strict=True):
-            data = None
-            if row[ordinal] is not None:
-                path = self._path(arguments, row[f"{side}_file"] or "")
-                with contextlib.suppress(OSError):
-                    data = None if path is None else walking.message(path, row, side)
-                if data is None:
-                    return None
-            found.append(None if data is None else Message(data, True, request=side == "request"))
-        return Exchange(row, found[0], found[1], None, self._name)
-
-    def _near(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
-        """The exchange from the part of the capture where its packets are; None: all of it is to be read. What is said
-        of groups and keys may lie before that part."""
-        assert self._captures is not None
-        how, names = self._captures.how, {row["request_file"], row["response_file"]} - {None}
-        if row["api_key"] in embedded.GROUP_APIS or how.keylogs or len(names) != 1:
-            return None
-        path = self._path(arguments, names.pop())
-        part = None if path is None else excerpt(path, row)
-        if part is None:
-            return None
-        ends = row["connection"].rpartition("#")[0]
-        text = f"connection == {quoted(ends + '#1')}"
-        if row["correlation_id"] is not None:
-            text += f" and correlation_id == {row['correlation_id']}"
-        size = (row["request_bytes"] or 0) + (row["response_bytes"] or 0)
-        window = None if size > WINDOW else WINDOW  # of little, no more is read than that
-        try:
-            how = replace(how, rotated=False, window_bytes=how.window_bytes or window)
-            with part:
-                found = reading.decoded(["-"], how, filter=text, ordered=False, stdin=part)
-                return next((one for one in found if _same(one.row, row)), None)
-        except Problem:  # it begins in the middle of something
-            return None
 
     def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
         """The exchanges that a filter chooses by what their bodies say; `rows`: those that it may choose. Raises
         Wrong."""
-        if self._stored:
-            yield from self._matching_stored(evaluation.parse(text), rows)
-            return
-        if self._captures is None:
-            raise Wrong(
-                "this filter asks for fields of messages, and the capture is not at hand",
-                "look at the capture itself: kwire view CAPTURE",
-            )
-        for point in capture_points(list(self._captures.arguments), self._captures.how.rotated):
-            for one in self._exchanges(self._captures.point(point.name), text, bodies=False):
-                yield point.name, one.row["connection"], one.row["exchange"], one.row["reply"]
+        yield from self.bodies().matching(text, rows)
 
-    def _matching_stored(self, asked: evaluation.Filter, rows: np.ndarray) -> Iterator[Key]:
-        """The same by the table `messages`."""
-        waiting: dict[tuple[str, str, str, int], tuple[Key, dict[str, Message]]] = {}
-        for start in range(0, len(rows), _AT_ONCE):
-            wanted()
-            for key in self._tables.keys_of(rows[start : start + _AT_ONCE]):
-                here: tuple[Key, dict[str, Message]] = (key, {})
-                for side, number in zip(SIDES, key[2:], strict=True):
-                    if number is not None:
-                        waiting[key[0], key[1], side, number] = here
-        for file in self._files():
-            for batch in file.iter_batches(_AT_ONCE, columns=_STORED):
-                wanted()
-                for one in batch.to_pylist():
-                    side = one["direction"]
-                    number = one["exchange" if side == "request" else "reply"]
-                    found = waiting.pop((one["capture"], one["connection"], side, number), None)
-                    if found is None:
-                        continue
-                    key, messages = found
-                    messages[side] = Message(one["bytes"], one["complete"], request=side == "request")
-                    if len(messages) == sum(number is not None for number in key[2:]) and self._chooses(asked, *found):
-                        yield key
+    def bodies(self) -> Bodies:
+        """What reads them."""
+        from reports.view.bodies import Bodies  # a tenth of a second of a processor, and more
 
-    def _chooses(self, asked: evaluation.Filter, key: Key, messages: dict[str, Message]) -> bool:
-        number = self._tables.row_of(key)
-        assert number is not None
-        row = self._tables.row(number)
-        for name in _TIMES:
-            row[name] = None if row[name] is None else moment(row[name])
-        made = Exchange(row, messages.get("request"), messages.get("response"), None, self._name)
-        return asked.matches(row, made.request, made.response)
+        return Bodies(self._tables, self._captures, self._stored)
 
-    def _exchanges(self, arguments: Sequence[str], text: str, bodies: bool) -> Iterator[Exchange]:
-        assert self._captures is not None
-        return reading.decoded(
-            arguments, self._captures.how, filter=text, bodies=bodies, ordered=False, progress=lambda *_: wanted()
-        )
-
-
-def _size(found: Found) -> int:
-    sides = (found.exchange.request_message, found.exchange.response_message)
-    return sum(len(message.data) for message in sides if message is not None)
-
-
-_AT_ONCE: Final = 4_096
-_STORED: Final = ["capture", "connection", "exchange", "reply", "direction", "complete", "bytes"]
-_TIMES: Final = ("request_time", "request_end", "response_time", "response_end")
-_TELLING: Final = (
-    "api_key", "api_version", "correlation_id", "request_bytes", "response_bytes", "request_state", "response_state",
-)  # fmt: skip
-
-
-def _same(read: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Is what was read of a part the exchange of a row? Its numbers count from the part's beginning."""
-    times = all(
-        (None if read[name] is None else micros(read[name])) == row[name] for name in ("request_time", "response_time")
-    )
-    return times and all(read[name] == row[name] for name in _TELLING)
-
-
-def _places(
-    keys: Any, capture: str, connection: str, wanted: dict[str, int]
-) -> Iterator[tuple[str, int]]:
-    """Where a row group of `messages` has the sides of an exchange."""
-    import pyarrow.compute as pc
-
-    here = pc.and_(pc.equal(keys["capture"], capture), pc.equal(keys["connection"], connection))
-    for side, number in wanted.items():
-        ordinal = keys["exchange" if side == "request" else "reply"]
-        found = pc.indices_nonzero(
-            pc.fill_null(pc.and_(pc.and_(here, pc.equal(keys["direction"], side)), pc.equal(ordinal, number)), False)
-        )
-        if len(found):
-            yield side, found[0].as_py()
+    def _bytes(self) -> int:
+        return sum(found.size for found in self._kept.values())

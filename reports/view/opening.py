@@ -21,29 +21,31 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analyzer import __version__
+from analyzer import __version__, tables
 from analyzer.commands import dataset_of
 from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, readable
 from analyzer.failure import Failure
 from analyzer.options import Reading
-from analyzer.points import Progress
 from captures.cache import cache_root
 from captures.files import CaptureError, CapturePoint, capture_points, urls
-from captures.packets import Reader
 from captures.problems import Problem
 from reports.output import name_of
 from reports.view import columns, pairing
 from reports.view.answers import View
+from reports.view.captured import Captures
 from reports.view.growing import Ended, Growing
-from reports.view.messages import Captures, Messages
+from reports.view.messages import Messages
 from reports.view.notes import Notes
 from reports.view.stage import Stage
 from reports.view.tables import Tables
+
+if TYPE_CHECKING:
+    from analyzer.points import Progress
 
 ENDING_SECONDS: Final = 10
 """An analysis that nobody looks at any more is waited for so long: its files are cleared away."""
@@ -136,7 +138,7 @@ def _analyse(asked: _Asked, stage: Stage) -> None:
 
 def _gather(made: _Made, stage: Stage) -> None:
     growing = Growing(stage, made.folder, made.captures, lambda tables, messages: made.named(tables, messages, True))
-    growing.seen("topic_ids", made.dataset.topic_ids.to_table())
+    growing.seen("topic_ids", _topic_ids(made.dataset))
     growing.seen("exchanges", made.begins())
     _let_look(stage)
     stage.become(made.view(), done=True)
@@ -197,7 +199,7 @@ class _Made:
         """What its exchanges begin with. (The first rows of a pyarrow dataset take twenty times as long: it reads
         ahead.)"""
         path = next(self.dataset.path / entry["path"] for entry in self._files() if entry["rows"])
-        with readable(self.dataset.path, "exchanges"), pq.ParquetFile(path) as file:
+        with readable(self.dataset.path, "exchanges"), columns.parquet(path) as file:
             return pa.Table.from_batches([next(file.iter_batches(FIRST_ROWS))])
 
     def _files(self) -> list[dict[str, Any]]:
@@ -244,6 +246,8 @@ class _Asked:
         CaptureError where one does not."""
         if not self.points or any(urls.is_url(path) for point in self.points for path in point.paths):
             return False
+        from captures.packets import Reader
+
         for point in self.points:
             with Reader(point, window_bytes=CHECKED_BYTES) as reader:
                 next(reader, None)
@@ -291,12 +295,21 @@ def _notes(options: argparse.Namespace, *sources: str) -> Path | None:
 
 
 def _tables(dataset: StoredDataset, folder: Path, captures: Captures | None) -> tuple[Tables, Messages]:
-    topics = {row["topic_id"]: row["topic"] for row in dataset.topic_ids.to_table().to_pylist() if row["topic"]}
-    tables = Tables(dataset, _columns(dataset, folder, topics), topics)
-    messages = Messages(tables, captures)
+    topics = {row["topic_id"]: row["topic"] for row in _topic_ids(dataset).to_pylist() if row["topic"]}
+    shown = Tables(dataset, _columns(dataset, folder, topics), topics)
+    messages = Messages(shown, captures)
     if messages.at_hand:
-        tables.bodies = messages.matching
-    return tables, messages
+        shown.bodies = messages.matching
+    return shown, messages
+
+
+def _topic_ids(dataset: StoredDataset) -> pa.Table:
+    """Which topic has which id. (A pyarrow dataset, for so little, is a tenth of a second to load.)"""
+    names = ["topic_id", "topic"]
+    files = [entry["path"] for entry in dataset.manifest["files"] if entry["table"] == "topic_ids"]
+    with readable(dataset.path, "topic_ids"):
+        read = (pq.ParquetFile(dataset.path / path).read(names) for path in files)
+        return pa.concat_tables([tables.schema("topic_ids").empty_table().select(names), *read])
 
 
 def _columns(dataset: StoredDataset, folder: Path, topics: dict[str, str]) -> columns.Columns:

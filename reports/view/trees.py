@@ -2,7 +2,7 @@
 
 In: an exchange with its messages. Out: plain values for JSON. Rules: a span counts from the frame's first byte, the
 length before it included; what is long comes in pages, so that a fetch of 50,000 records is not one answer; secrets are
-lengths, as in `kwire show --tree`; integers beyond 2^53 are text, for a browser has no larger ones.
+lengths, as in `kwire show --tree`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ OPENED: Final = 400
 
 LONGEST: Final = 2_000
 """Characters of one value; the bytes are beside it."""
-
-SAFE: Final = (1 << 53) - 1
 
 
 class Tree(NamedTuple):
@@ -56,9 +54,7 @@ def nodes(exchange: Exchange, side: str) -> Tree:
 
 
 def _shifted(node: Node) -> Node:
-    return node._replace(
-        start=node.start + LENGTH, end=node.end + LENGTH, children=tuple(map(_shifted, node.children))
-    )
+    return node._replace(start=node.start + LENGTH, end=node.end + LENGTH, children=tuple(map(_shifted, node.children)))
 
 
 def page(tree: Sequence[Node], side: str, path: Sequence[int], first: int) -> dict[str, Any]:

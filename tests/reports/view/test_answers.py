@@ -23,7 +23,7 @@ from analyzer.protocol.tree import Node
 from captures import forge
 from captures.files import write
 from reports.view import closed, trees
-from reports.view.messages import Found
+from reports.view.bodies import Found
 from reports.view.tables import key_read
 from tests.bench import messages
 from tests.reports.forging import Forged, at
@@ -246,7 +246,7 @@ def test_a_message_is_read_from_its_place_and_is_the_same(
     every = {(one.row["connection"], one.row["exchange"], one.row["reply"]): one for one in analyzer.exchanges(capture)}
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, capture))
-        messages, tables = asking.view.messages, asking.view.tables
+        messages, tables = asking.view.messages.bodies(), asking.view.tables
         arguments, near = (str(capture),), 0
         for number in range(0, tables.columns.n, 3):
             row = tables.row(number)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,7 @@ from reports.view.growing import Ended, Growing
 from reports.view.opening import _Asked, _Made
 from reports.view.stage import Stage
 from tests.reports.view.conftest import TXN, Asking
+from tests.shared import ROOT
 
 
 def asked(**options: Any) -> argparse.Namespace:
@@ -132,6 +135,40 @@ def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
     places = [rows["keys"].index(key) for key in told["keys"]]
     for name, values in told["columns"].items():
         assert values == [rows["columns"][name][place] for place in places], name
+
+
+FIRST_ROWS = """
+import sys
+from analyzer import cli
+from reports.view import opening
+from reports.view.answers import answered
+from reports.view.stage import Stage
+import contextlib
+sys.meta_path.insert(0, cli._WithoutPandas)
+asked = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
+opening.FEW_ROWS = 0
+opening._Made.view = lambda made: None
+with contextlib.ExitStack() as stack:
+    stage = Stage()
+    opening.begun([sys.argv[1]], asked, stack, stage)
+    view = stage._ready.wait(60) and stage.view
+    assert [answered(view, what, {}).status for what in ("info", "notes", "rows")] == [200, 200, 200]
+    print(*sorted(sys.modules))
+"""
+
+
+def test_what_the_first_rows_of_a_dataset_do_not_need_is_not_loaded_before_them(tmp_path: Path) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    ran = subprocess.run(
+        [sys.executable, "-c", FIRST_ROWS, str(tmp_path / "data")], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stderr
+    loaded = set(ran.stdout.split())
+    assert "reports.view.columns" in loaded
+    assert not loaded & {
+        "analyzer.bulk.engine", "analyzer.points", "analyzer.reading", "lark", "pandas", "pyarrow.dataset",
+        "pyarrow.compute", "reports.view.bodies", "reports.view.packets",
+    }  # fmt: skip
 
 
 def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
