@@ -105,7 +105,7 @@ power of two, which puts quantiles at most 0.8 % off: of ten million latencies m
 one by one is what Spark would do most of the time."""
 
 KEPT: dict[str, tuple[str, ...]] = {
-    "failed_exchanges": (), "error_runs": ("failures", "things"), "broker_addresses": (),
+    "failed_exchanges": (), "connection_apis": (), "error_runs": ("failures", "things"), "broker_addresses": (),
 }  # fmt: skip
 """Views that several questions of a report read, whose few rows cost a walk over all exchanges: made once. Each with
 those of its common tables that are small, which nobody knows before they are there: the embedded engine makes them

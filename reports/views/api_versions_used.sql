@@ -7,14 +7,9 @@
 -- api: Kafka's name of the API.
 -- api_version: the version.
 -- exchanges: how many requests of it.
-WITH spoken AS (
-  SELECT capture, connection, client_id, client_ip, api_key, api, api_version, count(*) AS exchanges
-  FROM exchanges
-  WHERE exchange IS NOT NULL AND api_version IS NOT NULL
-  GROUP BY ALL
-)
 SELECT s.client_id, s.client_ip, c.software_name, c.software_version, s.api_key, s.api, s.api_version,
   sum(s.exchanges) AS exchanges
-FROM spoken AS s LEFT JOIN connections AS c ON c.capture = s.capture AND c.connection = s.connection
+FROM connection_apis AS s LEFT JOIN connections AS c ON c.capture = s.capture AND c.connection = s.connection
+WHERE s.asked AND s.api_version IS NOT NULL
 GROUP BY ALL
 ORDER BY s.client_id, s.client_ip, c.software_name, c.software_version, s.api_key, s.api_version

@@ -19,8 +19,9 @@ WITH last AS (
 ), spoken AS (
   -- Produce and Metadata are for brokers; Vote, BeginQuorumEpoch, FetchSnapshot, BrokerRegistration, BrokerHeartbeat are
   -- for controllers.
-  SELECT capture, broker_port, count_if(api_key IN (0, 3)) AS clients, count_if(api_key IN (52, 53, 59, 62, 63)) AS nodes
-  FROM exchanges
+  SELECT capture, broker_port, sum(if(api_key IN (0, 3), exchanges, 0)) AS clients,
+    sum(if(api_key IN (52, 53, 59, 62, 63), exchanges, 0)) AS nodes
+  FROM connection_apis
   GROUP BY capture, broker_port
 ), addressed AS (
   SELECT capture, node_id, host, port, max(rack) AS rack FROM brokers GROUP BY capture, node_id, host, port

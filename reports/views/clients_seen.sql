@@ -11,16 +11,10 @@
 -- first_time: its first request.
 -- last_time: its last request.
 -- apis: the APIs it uses, each with its versions.
-WITH spoken AS (
-  SELECT capture, connection, client_id, client_ip, api, api_version, count(*) AS requests,
-    count_if(error_code <> 0) AS errors, sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes,
-    min(request_time) AS first_time, max(request_time) AS last_time
-  FROM exchanges
-  WHERE exchange IS NOT NULL
-  GROUP BY ALL
-), told AS (
+WITH told AS (
   SELECT s.*, c.software_name, c.software_version
-  FROM spoken AS s LEFT JOIN connections AS c ON c.capture = s.capture AND c.connection = s.connection
+  FROM connection_apis AS s LEFT JOIN connections AS c ON c.capture = s.capture AND c.connection = s.connection
+  WHERE s.asked
 ), versions AS (
   SELECT client_id, software_name, software_version, api,
     concat(api, ' v', array_join(array_sort(collect_set(api_version)), ', v')) AS used
@@ -32,7 +26,7 @@ WITH spoken AS (
 ), sums AS (
   SELECT client_id, software_name, software_version,
     array_join(slice(array_sort(collect_set(client_ip)), 1, 20), ', ') AS addresses,
-    count(DISTINCT capture, connection) AS connections, sum(requests) AS requests, sum(errors) AS errors,
+    count(DISTINCT capture, connection) AS connections, sum(exchanges) AS requests, sum(errors) AS errors,
     sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes,
     min(first_time) AS first_time, max(last_time) AS last_time
   FROM told GROUP BY ALL

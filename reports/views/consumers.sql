@@ -15,8 +15,8 @@
 -- records: records that the batches' headers say.
 -- max_lag: the largest distance of a fetch from the high watermark, in offsets.
 WITH speakers AS (
-  SELECT capture, connection, client_id, client_ip, count(*) AS said
-  FROM exchanges
+  SELECT capture, connection, client_id, client_ip, sum(exchanges) AS said
+  FROM connection_apis
   WHERE api_key IN (1, 78)
   GROUP BY capture, connection, client_id, client_ip
 ), named AS (

@@ -6,9 +6,9 @@
 -- throttled: those throttled for more than zero.
 -- max_us: the longest throttling.
 -- total_us: all of it together.
-SELECT client_id, client_ip, api, count(throttle_us) AS exchanges, count_if(throttle_us > 0) AS throttled,
-  max(throttle_us) AS max_us, sum(throttle_us) AS total_us
-FROM exchanges
+SELECT client_id, client_ip, api, sum(muted) AS exchanges, sum(delayed) AS throttled,
+  max(max_throttle_us) AS max_us, sum(throttle_us) AS total_us
+FROM connection_apis
 GROUP BY client_id, client_ip, api
 HAVING max_us > 0
 ORDER BY total_us DESC, client_id, client_ip, api

@@ -236,15 +236,14 @@ def test_waiting_is_told_apart_where_it_can_be(spark: Any, tmp_path: Path) -> No
     forged = Forged(tmp_path / "waits")
     fetch: dict[str, Any] = {"api": "Fetch", "max_wait_ms": 500}
     cases: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
-        "behind another": (
-            {"api": "Metadata", "latency_ms": 900, "queue_us": 880_000}, (20_000, None, 0, 20_000)
-        ),
+        "behind another": ({"api": "Metadata", "latency_ms": 900, "queue_us": 880_000}, (20_000, None, 0, 20_000)),
         "its time was up": (fetch | {"latency_ms": 503}, (503_000, "data", 500_000, 3000)),
         "data came, or was there": (fetch | {"latency_ms": 90}, (90_000, "data", None, None)),
         "at once": (fetch | {"latency_ms": 1}, (1000, "data", 0, 1000)),
         "throttled": (fetch | {"latency_ms": 90, "throttle_us": 5}, (90_000, "data", 0, 90_000)),
         "sent away": (
-            {"api": "JoinGroup", "latency_ms": 90, "error": "MEMBER_ID_REQUIRED"}, (90_000, "members", 0, 90_000)
+            {"api": "JoinGroup", "latency_ms": 90, "error": "MEMBER_ID_REQUIRED"},
+            (90_000, "members", 0, 90_000),
         ),
         "for the leader": ({"api": "SyncGroup", "latency_ms": 90}, (90_000, "members", None, None)),
         "for replicas": ({"api": "Produce", "latency_ms": 90, "acks": -1}, (90_000, "replicas", 0, 90_000)),
@@ -368,6 +367,28 @@ def test_unanswered_and_throttled(asked: Asked) -> None:
     assert (row["api"], row["status"], row["closed"]) == ("Metadata", "unanswered", "fin")
     row = asked.only("throttled")
     assert (row["client_id"], row["throttled"], row["total_us"]) == ("report", 1, 30_000)
+
+
+def test_what_connections_ask_for(spark: Any, tmp_path: Path) -> None:
+    forged = Forged(tmp_path)
+    forged.exchange("Fetch", second=1, throttle_us=0, request_bytes=10, response_bytes=100)
+    forged.exchange(
+        "Fetch", second=2, throttle_us=700, error="NOT_LEADER_OR_FOLLOWER", request_bytes=20, response_bytes=50
+    )
+    forged.exchange("Fetch", second=3, api_version=19, request_state="malformed", throttle_us=None)
+    forged.exchange("Fetch", exchange=None, status="orphan_response", request_time=None, request_bytes=None)
+    asked = Asked(spark, forged.write())
+    rows = {(row["asked"], row["api_version"] == 19): row for row in asked("connection_apis")}
+    assert len(rows) == 3
+    usual, newer, orphan = rows[True, False], rows[True, True], rows[False, False]
+    assert (usual["exchanges"], usual["errors"], usual["muted"], usual["delayed"]) == (2, 1, 2, 1)
+    assert (usual["max_throttle_us"], usual["throttle_us"], usual["undecoded"]) == (700, 700, 0)
+    assert (usual["request_bytes"], usual["response_bytes"]) == (30, 150)
+    assert (usual["first_time"], usual["last_time"]) == (at(1), at(2))
+    assert (newer["exchanges"], newer["undecoded"], newer["muted"], newer["throttle_us"]) == (1, 1, 0, None)
+    assert (orphan["status"], orphan["asked"], orphan["request_bytes"], orphan["first_time"]) == (
+        "orphan_response", False, None, None,
+    )  # fmt: skip
 
 
 def test_clients_with_their_software_and_versions(asked: Asked) -> None:

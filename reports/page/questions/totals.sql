@@ -30,13 +30,16 @@ WITH counted AS (
     min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
   FROM placed
 ), summed AS (
-  SELECT count(*) AS exchanges, count(exchange) AS requests, count_if(status = 'answered') AS answered,
-    count_if(status = 'no_response_expected') AS no_response_expected, count_if(status = 'unanswered') AS unanswered,
-    count_if(status = 'in_flight') AS in_flight, count_if(status = 'orphan_response') AS orphans,
-    count_if(error_code <> 0) AS errors,
-    count_if(request_state <> 'decoded' OR response_state <> 'decoded') AS undecoded,
-    count_if(throttle_us > 0) AS throttled, sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes
-  FROM exchanges
+  -- Of nothing a sum is null, a count 0.
+  SELECT coalesce(sum(exchanges), 0) AS exchanges, coalesce(sum(if(asked, exchanges, 0)), 0) AS requests,
+    coalesce(sum(if(status = 'answered', exchanges, 0)), 0) AS answered,
+    coalesce(sum(if(status = 'no_response_expected', exchanges, 0)), 0) AS no_response_expected,
+    coalesce(sum(if(status = 'unanswered', exchanges, 0)), 0) AS unanswered,
+    coalesce(sum(if(status = 'in_flight', exchanges, 0)), 0) AS in_flight,
+    coalesce(sum(if(status = 'orphan_response', exchanges, 0)), 0) AS orphans,
+    coalesce(sum(errors), 0) AS errors, coalesce(sum(undecoded), 0) AS undecoded,
+    coalesce(sum(delayed), 0) AS throttled, sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes
+  FROM connection_apis
 )
 SELECT exchanges, requests, answered, no_response_expected, unanswered, in_flight, orphans, errors,
   undecoded, prompt, p50_us, p99_us, max_us, throttled, request_bytes, response_bytes
