@@ -168,9 +168,9 @@ def decode(
 def _kept() -> Kept:
     """What rules ask for is kept, so that they do not read back what is being written."""
     from analyzer.findings.kept import Kept
-    from analyzer.findings.seen import LARGE
+    from analyzer.findings.seen import KEPT
 
-    return Kept(LARGE)
+    return Kept(KEPT)
 
 
 def _judged_early(result: Dataset, kept: Kept, writer: Writer) -> pa.Table:

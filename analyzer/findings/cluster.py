@@ -29,6 +29,8 @@ _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODU
 )  # fmt: skip
 def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.METADATA)
+    if len(rows) < at.rate * at.window_s:
+        return
     known = seen.exchanges.asked != NULL
     first = -highest(seen.client[known], -seen.exchanges.asked[known], len(seen.clients), -np.iinfo(np.int64).max)
     for mine in parted(rows, seen.client[rows], least=at.rate * at.window_s):

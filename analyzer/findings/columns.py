@@ -81,7 +81,8 @@ def _in_common(chunks: Sequence[pa.Array]) -> tuple[bool, int | str | None]:
         return False, None
     (chunk,) = chunks
     if pa.types.is_dictionary(chunk.type):
-        return (True, chunk.dictionary[0].as_py()) if len(chunk.dictionary) == 1 else (False, None)
+        same, one = _in_common([chunk.indices])
+        return (True, chunk.dictionary[one].as_py()) if same else (False, None)
     if not pa.types.is_integer(chunk.type) and not pa.types.is_timestamp(chunk.type):
         return False, None
     values = arrow.stored(chunk)
@@ -145,6 +146,12 @@ class Filled:
         return self._array()
 
 
+def some_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The values of some rows of a column; where all rows have one value, they still take no memory."""
+    found: np.ndarray = np.broadcast_to(values[:1], len(rows)) if values.strides == (0,) else values[rows]
+    return found
+
+
 def fill(out: Mapping[str, Filled], part: pa.Table) -> None:
     """Put columns of some rows."""
     for name, column in zip(part.column_names, part.columns, strict=True):
@@ -161,5 +168,6 @@ def _coded(chunk: pa.Array, numbers: dict[str, int]) -> np.ndarray:
         chunk = pa.nulls(len(chunk), pa.string())
     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
     mapped = [numbers.setdefault(text, len(numbers)) for text in coded.dictionary.to_pylist()]
-    found: np.ndarray = np.array([*mapped, -1], np.int32)[arrow.numbers(coded.indices, -1)]  # -1 takes the last
+    at = arrow.numbers(coded.indices, -1) if coded.null_count else arrow.stored(coded.indices)
+    found: np.ndarray = np.array([*mapped, -1], np.int32)[at]  # -1 takes the last
     return found

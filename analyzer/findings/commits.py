@@ -142,6 +142,8 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     judge="forged: a lower commit of a member, and one without a member",
 )  # fmt: skip
 def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
+    if not len(seen.of_api(names.OFFSET_COMMIT)):
+        return
     parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
     rows = np.flatnonzero((parts.owner >= 0) & (parts.error == 0) & (offset >= 0))
     rows = rows[seen.exchanges.api[parts.owner[rows]] == names.OFFSET_COMMIT]

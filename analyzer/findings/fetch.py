@@ -65,11 +65,12 @@ def reads(seen: Seen) -> Reads:
 
 def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
-    read = reads(seen)
-    got = np.zeros(len(seen.exchanges) + 1, bool)
-    got[read.owner[read.size > 0]] = True
-    rows = seen.of_api(names.FETCH)
-    rows = rows[~got[rows]]
+    got = np.zeros(len(seen.exchanges) + 1, bool)  # the last is of topic-partitions without an exchange
+    got[seen.partitions.owner[seen.table("partitions").numbers("record_bytes") > 0]] = True
+    asked = seen.of_api(names.FETCH)
+    rows: np.ndarray = asked[~got[asked]]
+    if not len(rows):
+        return rows
     latency, wait, least, pause = (
         seen.column(column)[rows] for column in ("latency_us", "max_wait_ms", "min_bytes", "throttle_us")
     )
@@ -159,9 +160,12 @@ def _beyond(seen: Seen, link: int, time: int) -> tuple[tuple[str, int], int, int
     judge="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
 )  # fmt: skip
 def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
+    troubles = of(seen, _OUT_OF_RANGE, lasting=False)
+    if not troubles:
+        return
     read = reads(seen)
     position = read.position()
-    for trouble in of(seen, _OUT_OF_RANGE, lasting=False):
+    for trouble in troubles:
         for where in trouble.places:
             number = seen.places.index(where)
             mine = np.flatnonzero((read.place == number) & (seen.client[read.owner] == trouble.client))
@@ -256,10 +260,10 @@ def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
 def _diverged(seen: Seen) -> Iterator[Found]:
     """Readers that were told that the log ends before where they stood: by Fetch (`divergingEpoch`), or by
     OffsetForLeaderEpoch (KIP-320). Replicas are told so in the course of things."""
-    table, parts, read = seen.table("partitions"), seen.partitions, reads(seen)
-    offset, diverging = table.numbers("offset"), table.numbers("diverging_offset")
+    diverging = seen.table("partitions").numbers("diverging_offset")
     if diverging.max(initial=NULL) == NULL and not len(seen.of_api(names.OFFSET_FOR_LEADER_EPOCH)):
         return
+    offset, parts, read = seen.table("partitions").numbers("offset"), seen.partitions, reads(seen)
     owned = np.maximum(parts.owner, 0)
     ends = (seen.exchanges.api[owned] == names.OFFSET_FOR_LEADER_EPOCH) & (parts.error == 0) & (offset >= 0)
     ends = np.where(ends, offset, diverging)
@@ -286,9 +290,10 @@ def _diverged(seen: Seen) -> Iterator[Found]:
 
 def _fallen(seen: Seen) -> Iterator[Found]:
     """High watermarks that one broker told, and that fell with a higher leader epoch."""
-    epoch, read = seen.table("partitions").numbers("leader_epoch"), reads(seen)
+    epoch = seen.table("partitions").numbers("leader_epoch")
     if epoch.max(initial=NULL) < 0:
         return
+    read = reads(seen)
     known = np.flatnonzero((read.end >= 0) & (epoch[read.part] >= 0))
     known = known[_several(read.place[known], epoch[read.part[known]], len(seen.places))]
     broker = seen.broker[read.owner[known]]
@@ -320,9 +325,11 @@ def _fallen(seen: Seen) -> Iterator[Found]:
     window_s=10, windows=10, share=0.8, records=10_000, seconds=60,
 )  # fmt: skip
 def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
+    width = int(at.window_s * SECOND)
+    if seen.span[1] - seen.span[0] < at.windows * width:
+        return
     read = reads(seen)
     known = np.flatnonzero((read.lag != NULL) & (read.lag >= 0))
-    width = int(at.window_s * SECOND)
     for mine in parted(known, seen.client[read.owner[known]], read.place[known]):
         if len(mine) <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
             continue

@@ -302,6 +302,8 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, leaves = seen.of_api(names.SYNC_GROUP), seen.of_api(names.LEAVE_GROUP)
+    if not len(rows):
+        return
     groups, named = seen.groups
     generation, latency = seen.column("generation"), seen.column("latency_us")
     rows = rows[groups[rows] >= 0]

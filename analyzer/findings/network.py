@@ -292,7 +292,10 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     first, last = seen.link_times("first_time"), seen.link_times("last_time")
-    fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL) & ~_bootstraps(seen))
+    fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
+    if not any(True for _ in parted(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
+        return
+    fresh = fresh[~_bootstraps(seen)[fresh]]
     for client_, broker, links in _pairs(seen, fresh):
         mine = links[arrow.among(links, fresh)]
         mine = mine[np.argsort(first[mine], kind="stable")]

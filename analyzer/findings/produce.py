@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import bisect
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, some_of
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, parted
@@ -55,13 +56,14 @@ def _batches(seen: Seen) -> Batches:
     if not len(table):
         none = np.zeros(0, np.int64)
         return Batches(none, none, none, [], *[none] * 9)
-    numbers = dict.fromkeys((*_COLUMNS.values(), "magic"), np.int64) | dict.fromkeys(_KEY, np.int32)
+    numbers: dict[str, type] = dict.fromkeys((*_COLUMNS.values(), "magic", "uncompressed_bytes"), np.int64)
+    numbers |= dict.fromkeys(_KEY, np.int32) | {"crc_ok": np.int8}
     table.load(numbers, ("side", "codec", "reason", "topic", "topic_id", "connection"))
     side, sides = table.codes("side")
     chosen = np.flatnonzero(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
     places, known = seen.placed(table)
     owner = seen.owners(table)[chosen]
-    values = {field: table.numbers(column)[chosen] for field, column in _COLUMNS.items()}
+    values = {field: some_of(table.numbers(column), chosen) for field, column in _COLUMNS.items()}
     error, at = _answers(seen, owner, places[chosen], known)
     return Batches(chosen, owner, places[chosen], known, **values, error=error, at=at)
 
@@ -78,15 +80,23 @@ def _answers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of batches the error and the base offset that the answer gave to their topic-partition (of `places`)."""
     parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    if not len(owner) or not len(parts.owner):
+        return np.full(len(owner), NO_CODE, np.int16), np.full(len(owner), NULL, np.int64)
     numbers = {name: number for number, name in enumerate(seen.places)}
-    theirs_of = np.array([numbers.get(one, 0xFFFFFFFF) for one in places], np.int64)
-    mine = (owner.astype(np.int64) << 32) | theirs_of[place_]
+    asked = np.array([numbers.get(one, -1) for one in places], np.int32)[place_]
+    # Mostly a request names one partition: then the exchange's first is it, and nothing is sorted.
+    first = np.zeros(len(seen.exchanges) + 1, np.intp)
+    first[parts.owner[::-1]] = np.arange(len(parts.owner) - 1, -1, -1)  # of what is written twice the last stays
+    spot = first[owner]
+    same = (parts.owner[spot] == owner) & (parts.place[spot] == asked)
+    rest = np.flatnonzero(~same)
+    if not len(rest):
+        return some_of(parts.error, spot), some_of(offset, spot)
+    mine = (owner[rest].astype(np.int64) << 32) | (asked[rest].astype(np.int64) & 0xFFFFFFFF)
     theirs = (parts.owner.astype(np.int64) << 32) | parts.place
-    order = np.argsort(theirs, kind="stable") if len(mine) else theirs[:0]
-    if not len(order):
-        return np.full(len(mine), NO_CODE, np.int16), np.full(len(mine), NULL, np.int64)
-    spot = order[np.minimum(np.searchsorted(theirs[order], mine), len(order) - 1)]
-    same = theirs[spot] == mine
+    order = np.argsort(theirs, kind="stable")
+    spot[rest] = order[np.minimum(np.searchsorted(theirs[order], mine), len(order) - 1)]
+    same[rest] = theirs[spot[rest]] == mine
     return np.where(same, parts.error[spot], NO_CODE), np.where(same, offset[spot], NULL)
 
 
@@ -295,6 +305,8 @@ _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 )  # fmt: skip
 def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
+    if not (made.error > 0).any():
+        return
     plain = np.flatnonzero(((made.producer == NULL) | (made.producer < 0)) & (made.owner >= 0))
     failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
     turned: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
@@ -333,7 +345,9 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
 def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     kinds: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
-    safe = (made.producer != NULL) & (made.producer >= 0)
+    safe = made.producer >= 0  # NULL is below
+    if safe.all() or not safe.any():
+        return
     good = np.flatnonzero(made.owner >= 0)
     columns = made.place[good], seen.client[made.owner[good]], safe[good].astype(np.int64)
     firsts = np.sort(np.array([mine[0] for mine in parted(np.arange(len(good)), *columns)], np.int64))
@@ -370,14 +384,15 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     rows = np.flatnonzero((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
     often = list(parted(rows, seen.client[rows], seen.broker[rows], least=at.rate * at.window_s))
-    group = np.full(len(seen.exchanges) + 1, -1)
+    number_of = np.full(len(seen.exchanges) + 1, -1, np.int32)
     for number, mine in enumerate(often):
-        group[mine] = number
-    of_group = np.flatnonzero(group[made.owner] >= 0)
-    batches_of = {int(group[made.owner[some_[0]]]): some_ for some_ in parted(of_group, group[made.owner[of_group]])}
-    for number, some_ in batches_of.items():
-        mine = often[number]
-        asked = np.sort(seen.exchanges.asked[mine])
+        number_of[mine] = number
+    group = number_of[made.owner]
+    of_group = np.flatnonzero(group >= 0)
+    for some_ in parted(of_group, group[of_group]):
+        mine = often[group[some_[0]]]
+        order = np.argsort(seen.exchanges.asked[mine], kind="stable")
+        asked = seen.exchanges.asked[mine[order]]
         most, first, past = busiest(asked, int(at.window_s * SECOND))
         if most < at.rate * at.window_s:
             continue
@@ -390,18 +405,17 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
         text += f"{np.mean(made.records[some_]):.1f} records ({size(small)}) each; linger.ms={at.linger_ms:.0f} would "
         text += f"make about {fewer:,.0f}."
-        worst = int(mine[np.argsort(seen.exchanges.asked[mine], kind="stable")[first]])
+        worst = int(mine[order[first]])
         yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
                     severity="warning" if rate >= at.much else None)  # fmt: skip
 
 
 def _lingering(times_: np.ndarray, linger: int) -> int:
     """Requests that would be left if each waited so long for more."""
-    following = np.searchsorted(times_, times_ + linger, side="right").tolist()
-    sent, at = 0, 0
-    while at < len(following):
+    sent, at, times = 0, 0, np.ascontiguousarray(times_).data
+    while at < len(times):
         sent += 1
-        at = following[at]
+        at = bisect.bisect_right(times, times[at] + linger, at)
     return sent
 
 
@@ -418,6 +432,11 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
 )  # fmt: skip
 def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
+    begin, end = seen.span
+    seconds = max((end - begin) / SECOND, 1)
+    enough = min(at.total, at.rate * seconds) if seconds >= 10 else at.total
+    if np.maximum(made.size, 0).sum() < enough:
+        return
     codec, codecs = seen.table("batches").codes("codec")
     plain = arrow.among(codec[made.row], [number for number, text in enumerate(codecs) if text == "none"])
     some_ = np.flatnonzero(plain & (made.owner >= 0))
@@ -432,10 +451,8 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     shown = some_[:: max(1, len(some_) // 100_000)]
     for batch in sorted(int(mine[0]) for mine in parted(shown, made.place[shown])):
         first.setdefault(made.places[made.place[batch]][0], int(made.owner[batch]))
-    begin, end = seen.span
-    seconds = max((end - begin) / SECOND, 1)
     for topic, (amount, _) in topics.items():
-        if amount >= at.total or (amount >= at.rate * seconds and seconds >= 10):
+        if amount >= enough:
             text = f"Topic {name(topic)}: {size(amount / seconds)} a second uncompressed ({size(amount)} in all)."
             rows = (first[topic],) if topic in first else ()
             yield Found(text, amount, begin, end, {}, {"topic": topic, "bytes": str(amount)}, rows,
@@ -453,7 +470,8 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
-    wrong = np.flatnonzero((table.numbers("crc_ok", np.int8) == 0) & (table.numbers("partial", np.int8) != 1))
+    wrong = np.flatnonzero(table.numbers("crc_ok", np.int8) == 0)
+    wrong = wrong[table.numbers("partial", np.int8)[wrong] != 1] if len(wrong) else wrong
     if not len(wrong):
         return
     owner, (where, places) = seen.owners(table), seen.placed(table)
@@ -485,12 +503,7 @@ _BAD_TIME = taken((names.PRODUCE,), (32,))
 )  # fmt: skip
 def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
-    table = seen.table("batches")
-    kinds, kind_names = table.codes("timestamp_type")
-    ours = arrow.among(kinds[made.row], [number for number, text in enumerate(kind_names) if text == "CreateTime"])
-    last = table.numbers("last_timestamp")[made.row]
-    asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
-    ahead = np.where(ours & (last != NULL) & (made.owner >= 0), last - asked, 0)
+    ahead = _ahead(seen, made, at.note_s * SECOND)
     off = np.flatnonzero(ahead >= at.note_s * SECOND)
     topic_of = np.array([0] * len(made.places), np.int64)
     topics: dict[str, int] = {}
@@ -513,6 +526,17 @@ def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
         yield found(seen, trouble, text + f"{times(trouble)}.")
 
 
+def _ahead(seen: Seen, made: Batches, least: float) -> np.ndarray:
+    """int64[batches]: how far the last timestamps that clients gave are ahead of the capture's clock, us; empty where
+    none is so far ahead."""
+    if int(made.last.max(initial=NULL)) - seen.span[0] < least:
+        return made.last[:0]
+    kinds, names_ = seen.table("batches").codes("timestamp_type")
+    ours = arrow.among(kinds[made.row], [number for number, text in enumerate(names_) if text == "CreateTime"])
+    asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
+    return np.where(ours & (made.last != NULL) & (made.owner >= 0), made.last - asked, 0)
+
+
 def _hours(micros: int) -> str:
     return f"{micros / 3600e6:.1f} h" if micros >= 3600 * SECOND else lasting(micros)
 
@@ -528,7 +552,7 @@ def _hours(micros: int) -> str:
 )  # fmt: skip
 def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
-    if not len(made.row):
+    if max(Counter(topic for topic, _ in made.places).values(), default=0) < at.partitions:
         return
     valid = made.owner >= 0
     amounts = np.bincount(made.place[valid], weights=np.maximum(made.size[valid], 0), minlength=len(made.places))
@@ -548,5 +572,3 @@ def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
             rows = made.owner[np.flatnonzero(valid & (made.place == hot))]
             yield Found(text + f"{len(numbers)} partitions of {name(topic)}.", int(amounts[hot]), *seen.span, {},
                         {"topic": topic, "partition": str(partition)}, tuple(rows[[0, 0, -1]].tolist()))  # fmt: skip
-
-

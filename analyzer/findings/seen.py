@@ -11,7 +11,7 @@ import datetime
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,15 +64,31 @@ _OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
     "error_code": np.int16,
 }  # fmt: skip
 _OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
-"""Columns that rules ask for whatever was captured."""
+"""Columns that rules often ask for."""
 
 LARGE: Final[Mapping[str, Wanted]] = {
-    "exchanges": Wanted(
-        {**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT), ("broker_us", "latency_us", "queue_us")
-    ),
+    "exchanges": Wanted({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT)),
     "partitions": Wanted(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS),
 }
-"""The same of all large tables that nobody may have asked to be left out, and of what the greatest value is asked."""
+"""The same of all large tables that nobody may have asked to be left out."""
+
+_OF_FETCHES: Final = frozenset(
+    ("latency_us", "max_wait_ms", "min_bytes", "high_watermark", "last_stable_offset", "lag")
+)
+"""Columns that are asked for where some fetches brought nothing, or went on for long: 40 bytes of an exchange."""
+
+
+def _whatever(wanted: Wanted, greatest: Sequence[str] = ()) -> Wanted:
+    numbers = {name: dtype for name, dtype in wanted.numbers.items() if name not in _OF_FETCHES}
+    return Wanted(numbers, wanted.strings, greatest)
+
+
+KEPT: Final[Mapping[str, Wanted]] = {
+    "exchanges": _whatever(LARGE["exchanges"], ("broker_us", "latency_us", "max_wait_ms", "queue_us")),
+    "partitions": _whatever(LARGE["partitions"]),
+}
+"""What is kept of these while they are written: what is asked for whatever was captured, and of some columns the
+greatest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +288,8 @@ class Seen:
     def load(self) -> None:
         """All rules are going to ask: read what most of them need at once."""
         for name, wanted in LARGE.items():
-            self.table(name).load(wanted.numbers, wanted.strings)
+            if not self.table(name).held:
+                self.table(name).load(wanted.numbers, wanted.strings)
 
     def _of_links(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
         """A column of connections as `Table.codes` gives it -> int32[rows] by their numbers here, and the names; of one
@@ -354,11 +371,15 @@ class Seen:
             numbers.setdefault(self.topic_names.get(topic_id, topic_id), len(numbers))
         of_id = np.array([*(numbers[self.topic_names.get(one, one)] for one in by_id), -1], np.int32)
         names = list(numbers)
-        topic = np.where(topics >= 0, topics, of_id[ids]).astype(np.int64)
-        partition = rows.numbers("partition", np.int32).astype(np.int64)
+        key = (np.where(topics >= 0, topics, of_id[ids]) if by_id else topics).astype(np.int64)
+        partition = rows.numbers("partition", np.int32)
         low = int(partition.min(initial=0))
         span = int(partition.max(initial=0)) - low + 1
-        known, inverse = _dense((topic + 1) * span + partition - low)
+        key += 1  # in place: fresh memory costs more than the sums
+        key *= span
+        key += partition
+        key -= low
+        known, inverse = _dense(key)
         places = [(names[one // span - 1] if one >= span else "", one % span + low) for one in known.tolist()]
         return inverse, places
 
@@ -495,8 +516,9 @@ def put_owners(
     index, base = known
     wanted = wanted & (link >= 0) & (link < len(base) - 1)
     if wanted.all():  # mostly: then nothing is chosen, which takes longer than the rest
-        place = base[link] + ordinal
-        if (place < base[link + 1]).all():
+        place = base[link]
+        place += ordinal
+        if (place < base[1:][link]).all():
             out[:] = index[place]
             return
     chosen = np.flatnonzero(wanted)
@@ -551,6 +573,8 @@ def busiest(times: np.ndarray, width_us: int) -> tuple[int, int, int]:
     """Of sorted times the window of that width with the most: (how many, the first's index, one past the last's)."""
     if not len(times):
         return 0, 0, 0
+    if times[-1] - times[0] <= width_us:
+        return len(times), 0, len(times)
     ends = np.searchsorted(times, times + width_us, side="right")
     counts = ends - np.arange(len(times))
     at = int(counts.argmax())

@@ -197,6 +197,11 @@ class Table:
     def __len__(self) -> int:
         return self.length
 
+    @property
+    def held(self) -> bool:
+        """Some of its columns were kept while it was written."""
+        return self._held is not None
+
     @functools.cached_property
     def _groups(self) -> list[_Group]:
         return [group for group in self._source.groups(self.name) if self._capture in group.captures]

@@ -121,7 +121,11 @@ def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int
     timeout_s=900, slack_s=15,
 )  # fmt: skip
 def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
-    read, timeouts = reads(seen), _timeouts(seen)
+    timeouts = _timeouts(seen)
+    shortest = min(at.timeout_s, min(timeouts.values(), default=int(1e18)) / SECOND + at.slack_s)
+    if seen.span[1] - seen.span[0] < shortest * SECOND:
+        return
+    read = reads(seen)
     known = np.flatnonzero((read.stable >= 0) & (read.end >= 0))
     for mine in parted(known, read.place[known]):
         last = int(read.stable[mine[-1]])

@@ -118,6 +118,8 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
     reason, reasons = table.codes("reason")
     told = arrow.among(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
     inside, outside = table.numbers("uncompressed_bytes"), table.numbers("batch_bytes")
+    if not told.any() and inside.max() <= at.bytes:
+        return
     large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
     if not (told | large).any():
         return
@@ -145,6 +147,8 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
     wait_ms=300_000,
 )  # fmt: skip
 def silly_wait(seen: Seen, at: Limits) -> Iterator[Found]:
+    if seen.most("max_wait_ms") <= at.wait_ms:
+        return
     wait = seen.column("max_wait_ms")
     rows = np.flatnonzero(wait > at.wait_ms)
     by: dict[int, list[int]] = defaultdict(list)

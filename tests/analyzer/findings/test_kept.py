@@ -18,7 +18,7 @@ from analyzer import tables
 from analyzer.dataset import open_dataset
 from analyzer.findings import judging, kept, source
 from analyzer.findings.kept import Kept
-from analyzer.findings.seen import LARGE
+from analyzer.findings.seen import KEPT
 from analyzer.findings.source import Source, Table
 from tests.shared import capture_files, real_folder
 
@@ -72,7 +72,7 @@ def test_columns_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(kept, "SMALL_ROWS", small)
     monkeypatch.setattr(source, "SMALL_ROWS", small)
     rows = table(columns=COLUMNS)
-    keep = Kept(LARGE)
+    keep = Kept(KEPT)
     for make in reversed(makers(keep, rows)):
         make()
     found = Table(keep.source(Future(), CAPTURES, ()), "a", "exchanges")
@@ -80,14 +80,14 @@ def test_columns_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch:
     pyarrow.parquet.write_table(rows, path, row_group_size=GROUP)
     stored = Table(Source({"exchanges": [path]}, CAPTURES), "a", "exchanges")
     assert len(found) == len(stored) == len(rows)
-    for column, dtype in LARGE["exchanges"].numbers.items():
+    for column, dtype in KEPT["exchanges"].numbers.items():
         one, other = found.numbers(column, dtype), stored.numbers(column, dtype)
         assert one.dtype == other.dtype
         assert one.tolist() == other.tolist(), column
-    for column in LARGE["exchanges"].strings:
+    for column in KEPT["exchanges"].strings:
         if column != "connection":
             assert words(found, column) == words(stored, column), column
-    for column in LARGE["exchanges"].greatest:
+    for column in KEPT["exchanges"].greatest:
         assert found.most(column) == stored.most(column), column
     assert found.most("latency_us") == 7
     assert found.most("broker_us") == np.iinfo(np.int64).min
@@ -101,7 +101,7 @@ def test_what_is_not_kept_is_read_from_the_files(tmp_path: Path, monkeypatch: py
     pyarrow.parquet.write_table(rows, path, row_group_size=GROUP)
     for most in (3 * GROUP, 2 * GROUP):
         monkeypatch.setattr(kept, "MOST_ROWS", most)
-        keep = Kept(LARGE)
+        keep = Kept(KEPT)
         for make in makers(keep, rows):
             make()
         keep.take("topic_ids", table("topic_ids", rows=3))
@@ -116,7 +116,7 @@ def test_what_is_not_kept_is_read_from_the_files(tmp_path: Path, monkeypatch: py
 
 
 def test_where_rows_are_never_made_the_reason_is_told() -> None:
-    keep = Kept(LARGE)
+    keep = Kept(KEPT)
     keep.take("exchanges", functools.partial(table, "exchanges"))
     failed: Future[dict[str, list[Path]]] = Future()
     failed.set_exception(OSError("disk full"))
