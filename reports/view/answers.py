@@ -503,7 +503,9 @@ def octets(view: View, query: Query) -> Any:
         raise Wrong("this message is not in the capture")
     start = _number(query, "start", 0)
     count = min(_number(query, "count", BYTES_AT_ONCE), BYTES_AT_ONCE)
-    return Answer(200, frame[start : start + count], "application/octet-stream", {"X-Kwire-Total": str(len(frame))})
+    return Answer(
+        200, bytes(frame[start : start + count]), "application/octet-stream", {"X-Kwire-Total": str(len(frame))}
+    )
 
 
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {

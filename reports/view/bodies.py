@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow.parquet
@@ -27,7 +27,7 @@ from analyzer.times import moment
 from captures.files import capture_points
 from captures.kernels import NULL
 from captures.problems import Problem
-from reports.view import trees, walking
+from reports.view import closed, trees, walking
 from reports.view.captured import SIDES, Captures
 from reports.view.counting import wanted
 from reports.view.excerpts import excerpt
@@ -69,7 +69,7 @@ class Found:
             return message.data
         row = self.exchange.row
         key, version = (NULL if row[name] is None else row[name] for name in ("api_key", "api_version"))
-        return masked(message.data, key, version, side == "request")
+        return masked(bytes(message.data), key, version, side == "request")
 
     @property
     def size(self) -> int:
@@ -105,14 +105,17 @@ class Bodies:
     def _from_table(self, key: Key, row: dict[str, Any]) -> Found:
         capture, connection, exchange, reply = key
         sides: dict[str, Message] = {}
-        wanted = {side: number for side, number in zip(SIDES, (exchange, reply), strict=True) if number is not None}
+        numbers = {side: number for side, number in zip(SIDES, (exchange, reply), strict=True) if number is not None}
         for file in self._files():
             for group in range(file.num_row_groups):
                 keys = file.read_row_group(group, columns=["capture", "connection", "exchange", "reply", "direction"])
-                for side, at in _places(keys, capture, connection, wanted):
-                    data = file.read_row_group(group, columns=["bytes", "complete"]).slice(at, 1).to_pylist()[0]
-                    sides[side] = Message(data["bytes"], data["complete"], request=side == "request")
-                if len(sides) == len(wanted):
+                places = dict(_places(keys, capture, connection, numbers))
+                if places:  # the group's bytes may be a hundred megabytes: they are read once
+                    found = file.read_row_group(group, columns=["bytes", "complete"])
+                    for side, at in places.items():
+                        complete = found.column("complete")[at].as_py()
+                        sides[side] = _message(_stored(found.column("bytes"), at), complete, row, side)
+                if len(sides) == len(numbers):
                     break
         made = Exchange(row, sides.get("request"), sides.get("response"), None, self._name)
         return Found(made, "the table messages")
@@ -170,7 +173,7 @@ class Bodies:
                     data = None if path is None else walking.message(path, row, side)
                 if data is None:
                     return None
-            found.append(None if data is None else Message(data, True, request=side == "request"))
+            found.append(None if data is None else _message(data, True, row, side))
         return Exchange(row, found[0], found[1], None, self._name)
 
     def _near(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
@@ -251,6 +254,20 @@ class Bodies:
         return reading.decoded(
             arguments, self._captures.how, filter=text, bodies=bodies, ordered=False, progress=lambda *_: wanted()
         )
+
+
+def _message(data: memoryview, complete: bool, row: dict[str, Any], side: str) -> Message:
+    """A message of bytes that are its own. Records are looked at where they are, for they may be a hundred megabytes;
+    of others, which are little, the decoders make what they like."""
+    kept = cast("bytes", data) if closed.has_records(row, side) else bytes(data)
+    return Message(kept, complete, request=side == "request")
+
+
+def _stored(column: Any, at: int) -> memoryview:
+    """A row of a column of bytes, in memory of its own. (As Python's bytes they would be copied three times.)"""
+    (array,) = (chunk for chunk in column.slice(at, 1).chunks if len(chunk))
+    start, end = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][:2].tolist()
+    return memoryview(bytearray(memoryview(array.buffers()[2] or b"")[start:end]))
 
 
 _AT_ONCE: Final = 4_096

@@ -109,17 +109,22 @@ class Fields(NamedTuple):
     secrets: bool
 
 
+def has_records(row: dict[str, Any], side: str) -> bool:
+    """May a side of an exchange have record sets, and nothing outside them that is secret?"""
+    which = (row["api_key"], REQUEST if side == "request" else RESPONSE)
+    return row["api_version"] is not None and which in embedded.RECORD_FIELDS and not schema.has_secrets(*which)
+
+
 def nodes(exchange: Exchange, side: str) -> Fields | None:
     """A side's fields; None: it has no records."""
     message = exchange.request_message if side == "request" else exchange.response_message
     row = exchange.row
-    if message is None or row["api_key"] is None or row["api_version"] is None:
+    if message is None or not has_records(row, side):
         return None
     direction = REQUEST if side == "request" else RESPONSE
-    if (row["api_key"], direction) not in embedded.RECORD_FIELDS or schema.has_secrets(row["api_key"], direction):
-        return None
-    # Exact: a record set stays bytes, and is no base64 of a third more; a view: it is copied once, here.
-    frame = memoryview(bytearray(message.data))[LENGTH:]
+    # Exact: a record set stays bytes, and is no base64 of a third more; a view that can be written: it is not copied.
+    frame = memoryview(message.data)
+    frame = (memoryview(bytearray(frame)) if frame.readonly else frame)[LENGTH:]
     if side == "request":
         decoded = tree.decode_request(frame, tree=True, exact=True, max_rows=FIELDS)
     else:
@@ -189,7 +194,7 @@ def _batches(data: bytes | memoryview, topic: str, base: int) -> Later | None:
 
     def make(at: int) -> Node:
         start, count = int(starts[at]), counts[at]
-        part = bytes(data[start : int(ends[at])])
+        part = cast("bytes", data[start : int(ends[at])])  # opening it copies it
         if magics[at] != 2 or count == NULL or count <= 0:
             return embedded.shifted(_opened(part, topic), base + start)[0]._replace(name=f"[{at}]")
         node = embedded.shifted(record_set(part, topic, budget=Budget(nodes=0)).nodes[:1], base + start)[0]

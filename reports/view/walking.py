@@ -9,7 +9,7 @@ others, packets that came before that place, what was cut) it is None, and whoev
 from __future__ import annotations
 
 import heapq
-import io
+import mmap
 import struct
 from typing import Any, Final
 
@@ -34,8 +34,13 @@ _EVERYTHING: Final = 1 << 62
 _KNOWN: Final = ("api_key", "api_version", "correlation_id", "client_ip", "client_port", "broker_ip", "broker_port")
 
 
-def message(path: str, row: dict[str, Any], side: str) -> bytes | None:
-    """One side of an exchange, its length before it. Raises OSError."""
+def _memory(size: int) -> memoryview:
+    """Bytes that can be written. None are taken before they are, nor filled with anything. Raises OSError."""
+    return memoryview(mmap.mmap(-1, size, access=mmap.ACCESS_COPY))
+
+
+def message(path: str, row: dict[str, Any], side: str) -> memoryview | None:
+    """One side of an exchange, its length before it, in memory that is whoever asks for it's alone. Raises OSError."""
     place, size, time, end = (row[f"{side}_{name}"] for name in ("offset", "bytes", "time", "end"))
     if None in (place, size, time, end, *(row[name] for name in _KNOWN)) or size < _LEAST:
         return None
@@ -84,12 +89,12 @@ class _Message:
         self._begins = begins
         self._time = time
         self._size = size
-        self._bytes = io.BytesIO()  # gives its bytes away without a copy
+        self._bytes = _memory(size)
         self._first: int | None = None  # its first byte's sequence number
         self._come = 0  # so many bytes are there, one behind the other
         self._later: list[tuple[int, bytes]] = []  # what came before its turn, as a heap
         self._waiting = 0
-        self.whole: bytes | None = None
+        self.whole: memoryview | None = None
 
     def take(self, packets: Packets, rows: np.ndarray) -> bool:
         """Packets of its direction; the first of all is the one that it begins in. False: it is not this message, or
@@ -111,14 +116,14 @@ class _Message:
         pieces = zip(places.tolist(), starts.tolist(), lengths.tolist(), strict=True)
         if not self._later and np.array_equal(places, self._come + np.cumsum(lengths) - lengths):  # each in its turn
             for _, start, length in pieces:
-                self._come += self._bytes.write(data[start : start + length])
+                self._write(data[start : start + length])
         elif not all(self._put(place, data[start : start + length]) for place, start, length in pieces):
             return False
         known = min(self._come, len(self._begins))
         if self._said(0, known) != self._begins[:known]:
             return False
         if self._come == self._size:
-            self.whole = self._bytes.getvalue()  # from here on it is not its own
+            self.whole = self._bytes
         return True
 
     def _begun(self, packets: Packets, rows: np.ndarray) -> int | None:
@@ -160,9 +165,13 @@ class _Message:
         if known and self._said(place, min(known, len(piece))) != piece[:known]:
             return False
         if known < len(piece):
-            self._come += self._bytes.write(piece[known:])
+            self._write(piece[known:])
         return True
 
-    def _said(self, place: int, count: int) -> bytes:
-        with self._bytes.getbuffer() as there:
-            return bytes(there[place : place + count])
+    def _write(self, piece: memoryview) -> None:
+        end = self._come + len(piece)
+        self._bytes[self._come : end] = piece
+        self._come = end
+
+    def _said(self, place: int, count: int) -> memoryview:
+        return self._bytes[place : place + count]

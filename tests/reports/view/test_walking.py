@@ -92,7 +92,7 @@ def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
     ((row, one),) = rows(path)
     assert one.request_message is not None
     whole = one.request_message.data
-    assert walking.message(str(path), row, "request") == whole
+    assert bytes(walking.message(str(path), row, "request") or b"") == whole
     for name, value in (
         ("request_bytes", row["request_bytes"] + 1), ("request_offset", row["request_offset"] + 1),
         ("request_offset", 24), ("request_offset", 1 << 40), ("request_offset", None), ("correlation_id", 8),
@@ -103,7 +103,7 @@ def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
     carrying = [number for number, segment in enumerate(segments) if segment.payload in whole and segment.payload]
     records = forge.rendered(segments)
     path.write_bytes(forge.pcap(records[: carrying[-1] + 1]) + b"\xff" * 100)
-    assert walking.message(str(path), row, "request") == whole
+    assert bytes(walking.message(str(path), row, "request") or b"") == whole
     path.write_bytes(forge.pcap(records[: carrying[-1]]))
     assert walking.message(str(path), row, "request") is None
     path.write_bytes(forge.pcap(forge.cut(records, 900)))
