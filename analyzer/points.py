@@ -292,7 +292,8 @@ class NamesAhead:
 @dataclass(frozen=True, slots=True)
 class Known:
     """What is known of a capture point where another one begins that goes on with it: names, API versions that
-    connections were offered, fetch sessions, messages and record sets whose exchange has not ended."""
+    connections were offered, fetch sessions, messages and record sets whose exchange has not ended, and what the
+    traffic means that goes on."""
 
     topics: TopicIds
     brokers: Brokers
@@ -301,6 +302,7 @@ class Known:
     hearing: hearing.Hearing
     messages: Messages
     opened: OpenedRecords
+    listeners: tuple[Listener, ...]
 
 
 class PointTables:
@@ -328,7 +330,9 @@ class PointTables:
         self._messages = Messages(keep_secrets=choice.keep_secrets) if before is None else before.messages
         self._hearing = hearing.Hearing() if before is None else before.hearing
         self.latency = Latency() if before is None else before.latency
-        self.listeners: tuple[Listener, ...] = _listeners() if choice.means else ()
+        self.listeners: tuple[Listener, ...] = ()
+        if choice.means:
+            self.listeners = _listeners() if before is None else before.listeners
         self._taken: Exchanges | None = None
         self._ended = EndedConnections()
         brokers = Brokers() if before is None else before.brokers.onward(names.capture)
@@ -344,15 +348,17 @@ class PointTables:
             else before.opened.onward(self._look_up)
         )
 
-    def known(self) -> Known:
-        """All windows so far were taken, and another capture point goes on: what it is to know. The latencies are this
-        one's own, so whoever `finish`es it gives it a copy (`latency`) before."""
+    def known(self, ordinal: int) -> Known:
+        """All windows so far were taken, and another capture point goes on: what it is to know (`ordinal`: see
+        `hearing.Border`). The latencies are this one's own, so whoever `finish`es it gives it a copy (`latency`)
+        after this."""
+        border = hearing.Border(self.topics.name, ordinal)
         _, brokers, offers = (self._learners[i] for i in (1, 2, 3))
         assert isinstance(brokers, Brokers)
         assert isinstance(offers, Offers)
         return Known(
             self.topics.onward(""), brokers.onward(""), offers.onward(""), self.latency, self._hearing, self._messages,
-            self._opened,
+            self._opened, tuple(one.onward(border) for one in self.listeners),
         )  # fmt: skip
 
     def take(self, window: Window) -> None:
@@ -418,8 +424,7 @@ class PointTables:
             for name, table in listener.tables(self.names.capture, self.topics.name):
                 told[name].append(table)
         if self._choice.means:
-            clients = told["clients"][-1].to_pylist()
-            groups = {(row["client_id"], row["client_ip"]): row["group_ids"] for row in clients}
+            groups = _groups(told["clients"][-1], self.listeners)
             readers = readers_table(self.names.capture, self.latency.sessions.over, groups)
             told["readers"].append(readers)
         for name, parts in told.items():
@@ -469,6 +474,16 @@ def _missed(attempts: Sequence[Attempt], ports: Collection[int]) -> Iterator[dic
                 "most_in_a_minute": one.most,
                 **{name: rfc3339(time // 1000) for name, time in times.items()},
             }
+
+
+def _groups(clients: pa.Table, listeners: Sequence[Listener]) -> dict[tuple[str | None, str | None], list[str]]:
+    """The groups that each client takes part in, as rows of `clients` and earlier stretches say."""
+    found = {(row["client_id"], row["client_ip"]): row["group_ids"] for row in clients.to_pylist()}
+    for listener in listeners:
+        if isinstance(listener, Clients):
+            for key, before in listener.groups_before.items():
+                found[key] = sorted({*before, *found.get(key, ())})
+    return found
 
 
 def _listeners() -> tuple[Listener, ...]:

@@ -4,8 +4,8 @@ In: parsed options. Out: a dataset, and its summary, as of a capture; the captur
 Rules: the thread that captures never waits for us: what it cannot hand over is dropped and counted;
 Ctrl-C ends the capture, and what was captured becomes the dataset. With a length for each, stretches of the capture
 become datasets of their own (or capture points of one, `--append`), each whole as soon as the next begins. What crosses
-a border is in one of them (`onward`); rows and what they mean are begun anew with each, so memory is bounded by one
-stretch.
+a border is in one of them (`onward`); rows are begun anew with each, and what goes on is bounded, so memory is that of
+one stretch.
 """
 
 from __future__ import annotations

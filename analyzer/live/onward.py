@@ -8,7 +8,8 @@ In: stretches, one after the other. Out: what each gives, as if it had been read
   said are known.
 - A connection that is open is a row of each stretch in which it had packets. Its numbers are those of that stretch
   alone, so that they add up; its times, its ends and what is known of it are its own.
-- What the traffic means (rebalances, transactions, positions) is told of each stretch by itself.
+- What the traffic means goes on (`hearing.Listener.onward`): a rebalance, a transaction, a reset is a row once it is
+  over; clients and readers that go on are a row of each stretch in which they did something.
 
 At a border the engine is copied (`snapshots`), and the copy's connections end; the engine itself goes on. Names are
 never forgotten one by one: beyond `MOST_NAMES` a stretch ends as a capture does, and the next begins anew.
@@ -17,18 +18,20 @@ never forgotten one by one: beyond `MOST_NAMES` a stretch ends as a capture does
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.bulk.engine import Engine
 from analyzer.bulk.rows import Window
 from analyzer.dataset import Dataset, Writer
 from analyzer.live.session import MOST_NAMES
 from analyzer.live.stretches import Stretches
+from analyzer.meaning.hearing import NEVER
 from analyzer.meaning.latency import Latency
+from analyzer.meaning.transactions import ABOUT
 from analyzer.options import Reading
 from analyzer.parts import ROW_GROUP_ROWS
 from analyzer.points import Choice, Known, PointRead, PointTables, check_names, joined, manifest
@@ -36,6 +39,7 @@ from analyzer.reading import judged
 from analyzer.records.tables import NO_RECORDS
 from analyzer.snapshots.stored import copied
 from captures.files import CapturePoint, FileInfo
+from captures.kernels import NULL
 
 _OPAQUE: Final = tuple(f"opaque_{reason}_bytes" for reason in tables.OPAQUE_REASONS)
 _CLASSES: Final = ("decoded_bytes", "skipped_bytes", "incomplete_bytes", *_OPAQUE)
@@ -128,16 +132,20 @@ class Onward:
             for window in engine.windows(over=True):
                 yield self._of_stretch(window)
             return
-        self._known = made.known()
-        copy = Engine(CapturePoint(names.capture, ()), dataclasses.replace(self._settings, keylogs=()))
-        made.latency = Latency()
-        copied([engine, self._known.latency], [copy, made.latency])
+        copy, latency = (
+            Engine(CapturePoint(names.capture, ()), dataclasses.replace(self._settings, keylogs=())),
+            Latency(),
+        )
+        copied([engine, made.latency], [copy, latency])
         copy.take_up()
+        windows = list(copy.windows(over=True))
+        self._known = made.known(_first_asked(windows))
+        made.latency.sessions.onward()
+        made.latency = latency
         counted = self._counted
         self._counted = {}
-        for window in copy.windows(over=True):
+        for window in windows:
             yield self._of_stretch(window.facts_alone(), counted)
-        self._known.latency.sessions.over.clear()
 
     def _of_stretch(self, window: Window, open_ones: dict[int, dict[str, int]] | None = None) -> Window:
         """What ended in this stretch counted as far as it is of this stretch. `open_ones`: what was counted before of
@@ -175,6 +183,15 @@ class Onward:
         first = min((info.first_ns for info in told.files if info.first_ns is not None), default=0)
         attempts = [one for one in engine.attempts() if one.last_ns >= first]
         return made.finish(CapturePoint(name, ("-",)), told, attempts)
+
+
+def _first_asked(windows: Iterable[Window]) -> int:
+    """The first packet of the first request about transactions, of those that are open where a stretch ends."""
+    found = []
+    for every in (window.every for window in windows):
+        about = arrow.among(every.column("api_key"), ABOUT) | (every.column("transactional_id") != NULL)
+        found += every.column("ordinal")[about].tolist()
+    return min(found, default=NEVER)
 
 
 def _write(writer: Writer, rows: Iterator[tuple[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from analyzer.bulk import state as s
 from analyzer.bulk.ended import Connections
 from analyzer.bulk.rows import Names, Window
 from analyzer.meaning.combos import combinations
-from analyzer.meaning.hearing import Heard
+from analyzer.meaning.hearing import Border, Heard
 from analyzer.meaning.logins import Login
 from analyzer.protocol import names as apis
 from analyzer.protocol import schema
@@ -102,6 +102,8 @@ class _Open:
     seen: set[str | None] = field(default_factory=set)
     waiting: _Client | None = None
     login: Login = field(default_factory=Login)
+    principal: str | None = None  # who logged in last
+    since: str | None = None  # who was logged in where this stretch of the capture begins
 
 
 @dataclass(slots=True)
@@ -111,6 +113,8 @@ class Clients:
     _clients: dict[Key, _Client] = field(default_factory=dict)
     _rest: _Client | None = None  # those beyond MAX_CLIENTS
     _open: dict[int, _Open] = field(default_factory=dict)  # by number of the connection
+    groups_before: dict[Key, set[str]] = field(default_factory=dict)
+    """Of clients that earlier stretches left connected: the groups that they took part in."""
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
         if len(window.every):
@@ -150,8 +154,10 @@ class Clients:
         self._topics(window, place, found[:, c.U_API], of)
         for heard_one in heard:
             if heard_one.exchange.api_key in _LOGINS:
-                name = self._open[int(every.connection[heard_one.row])].login.take(heard_one.exchange)
+                speaker = self._open[int(every.connection[heard_one.row])]
+                name = speaker.login.take(heard_one.exchange)
                 if name is not None:
+                    speaker.principal = name
                     of[place[heard_one.row]].principals[name] += 1
 
     def _learn(self, number: int, client: str | None, names: Names) -> None:
@@ -176,14 +182,22 @@ class Clients:
         client = client or one.first
         if client is None:
             if one.waiting is None:
-                one.waiting = _Client(place, connections=1)
+                one.waiting = _Client(place)
+                self._comes(one, one.waiting)
             one.waiting.first = min(one.waiting.first, place)
             return one.waiting
         found = self._client((client, one.ip), place)
         if client not in one.seen:
             one.seen.add(client)
-            found.connections += 1
+            self._comes(one, found)
         return found
+
+    @staticmethod
+    def _comes(one: _Open, client: _Client) -> None:
+        """A connection is new there, in this stretch."""
+        client.connections += 1
+        if one.since is not None:
+            client.principals[one.since] += 1
 
     def _client(self, key: Key, place: Place) -> _Client:
         found = self._clients.get(key)
@@ -248,6 +262,18 @@ class Clients:
             self._rest.join(other._rest)
         if len(self._clients) > 2 * MAX_CLIENTS:
             self._cut()
+
+    def onward(self, border: Border) -> Clients:
+        """Connections that are open: who speaks on them."""
+        del border
+        after = Clients()
+        for number, one in self._open.items():
+            after._open[number] = replace(one, seen=set(), waiting=None, login=replace(one.login), since=one.principal)
+            for key in ((client, one.ip) for client in {one.first, *one.seen}):
+                groups = self._clients[key].groups if key in self._clients else set[str]()
+                if groups or key in self.groups_before:
+                    after.groups_before[key] = groups | self.groups_before.get(key, set())
+        return after
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         for one in self._open.values():

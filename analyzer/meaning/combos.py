@@ -77,3 +77,15 @@ def largest(values: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
     out = np.full(count, np.iinfo(np.int64).min)
     np.maximum.at(out, place, np.where(values == NULL, np.iinfo(np.int64).min, values))
     return np.where(out == np.iinfo(np.int64).min, NULL, out)
+
+
+def last_of_each(which: np.ndarray, *columns: np.ndarray) -> np.ndarray:
+    """bool[n]: of the rows that `which` (bool[n]) says, the last of each combination of values."""
+    found = np.zeros(len(which), bool)
+    rows = np.flatnonzero(which)
+    if len(rows):
+        first, of = combinations(*(column[rows] for column in columns))
+        last = np.empty(len(first), np.int64)
+        last[of] = rows  # of what is written twice the last stays
+        found[last] = True
+    return found

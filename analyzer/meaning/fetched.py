@@ -23,6 +23,8 @@ BIN_NS: Final = 1 << 24
 """17 ms: the precision of a stop, where more than two fetches in that time brought records of the partition."""
 MAX_BINS: Final = 1 << 20
 """Bins of all clients and partitions together; one takes 32 bytes."""
+MAX_QUIET: Final = 100_000
+"""Clients and partitions that are remembered from one stretch of a capture to the next, where nothing came lately."""
 
 Key = tuple[str | None, str, str, int]
 """Client id, address, topic or its id, partition."""
@@ -107,6 +109,21 @@ class Fetched:
             bins = bins[:, starts]
             bins[3] = last
         self._bins = bins
+
+    def onward(self, since_ns: int) -> Fetched:
+        """Those since then, and of each client and partition the last before."""
+        self._settle()
+        bins, after = self._bins, Fetched()
+        last = np.append(bins[0, 1:] != bins[0, :-1], True) if bins.shape[1] else np.zeros(0, bool)
+        before = np.flatnonzero(last & (bins[3] < since_ns))
+        kept = (bins[3] >= since_ns) | last
+        kept[before[np.argsort(bins[3, before])][:-MAX_QUIET]] = False
+        names = list(self._numbers)
+        after._bins = bins[:, kept].copy()
+        used, after._bins[0] = np.unique(after._bins[0], return_inverse=True)
+        after._numbers = {names[number]: place for place, number in enumerate(used.tolist())}
+        after._bins[1] = after._bins[2] // after._bin_ns
+        return after
 
     def join(self, other: Fetched) -> None:
         self._settle()

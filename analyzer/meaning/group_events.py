@@ -52,7 +52,8 @@ class Event:
     complete; `time_ns`: the end of the answer, or of the request where there was none. Of the rest, what its kind
     says: `members` of the generation (the leader's JoinGroup), `subscribed` topics, `assigned` by the leader or to the
     member (`revoked`, not None: it is added to what they have without these, as Connect since KIP-415 does it), `owned`
-    (what the member says that it has), `node` of the coordinator."""
+    (what the member says that it has), `node` of the coordinator. `told`: an earlier stretch of the capture has its
+    row; `settled`: and that of the rebalance that it is part of."""
 
     place: Place
     order: int
@@ -83,6 +84,8 @@ class Event:
     owned: tuple[Partition, ...] | None = None
     interval_ms: int | None = None
     node: int | None = None
+    told: bool = False
+    settled: bool = False
 
     @property
     def well(self) -> bool:

@@ -11,6 +11,10 @@ two kinds that are inferred, and only where that is proven:
                        timeout; or, of KIP-848 and streams groups, another member is given what it had and never gave
                        back, when it had been silent for twice its heartbeat interval
     coordinator_moved  FindCoordinator names another broker than the answer before it for this group did
+
+Where a stretch of a capture ends and another goes on, each event is told where it was, and a rebalance once it is over
+(`rebalances`). What is needed to tell on is bounded: of each group the last `MOST_EVENTS`, of all `MOST_OF_ALL` and
+`MOST_CONTACTS`, of fetches `REMEMBERED_NS`.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from analyzer.meaning import group_events as g
 from analyzer.meaning.combos import combinations, largest, smallest
 from analyzer.meaning.fetched import Fetched
 from analyzer.meaning.group_events import Contact, Event
-from analyzer.meaning.hearing import Heard
+from analyzer.meaning.hearing import Border, Heard
 from analyzer.meaning.rebalances import rebalances
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as apis
@@ -38,6 +42,16 @@ from analyzer.protocol import names as apis
 _COMMITS: Final = (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT)
 _BY_COLUMNS: Final = np.array((apis.HEARTBEAT, *_COMMITS))
 _HEARD: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, *g.HEARTBEATS))
+_FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.FOUND)
+MOST_EVENTS: Final = 1000
+"""Events of a group that are remembered from one stretch of a capture to the next; of those that may be frequent
+(failed heartbeats and commits, coordinators found) as many again. One takes half a kilobyte."""
+MOST_OF_ALL: Final = 100_000
+"""The same of all groups: beyond it those are forgotten that were quiet for longest."""
+MOST_CONTACTS: Final = 200_000
+"""Members whose last contact is remembered."""
+REMEMBERED_NS: Final = 900 * 10**9
+"""How far back fetches are remembered, where a rebalance may ask for them."""
 _INTERVALS: Final = 2
 """Heartbeat intervals without a heartbeat after which a member of the newer protocols was silent: it owes one each."""
 
@@ -49,10 +63,13 @@ class Groups:
     _events: list[Event] = field(default_factory=list)
     _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
     _fetched: Fetched = field(default_factory=Fetched)
+    _now_ns: int = 0
+    _over: tuple[list[Event], list[dict[str, Any]]] | None = None  # rows of this stretch, where another goes on
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
         if not len(window.every):
             return
+        self._now_ns = max(self._now_ns, int(window.every.column("request_end").max()))
         self._fetched.take(window)
         self._frequent(window)
         for one in heard:
@@ -114,7 +131,28 @@ class Groups:
             self._contact(group, member, contact)
         self._fetched.join(other._fetched)
 
+    def onward(self, border: Border) -> Groups:
+        """What happened so far, as much of it as is needed to tell on."""
+        self._over = self._rows(border.topic_name, self._now_ns)
+        for event in self._events:
+            event.told = True
+        after = Groups(_latest(self._events), _now_ns=self._now_ns)
+        heard = sorted(self._contacts.items(), key=lambda one: one[1].last_ns)
+        after._contacts = dict(heard[-MOST_CONTACTS:])
+        after._fetched = self._fetched.onward(self._now_ns - REMEMBERED_NS)
+        return after
+
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+        rows, rebalanced = self._over or self._rows(topic_name)
+        table = pa.Table.from_pylist([_row(capture, event) for event in rows], schema=tables.schema("groups"))
+        yield "groups", table
+        made = [{"capture": capture, **row} for row in rebalanced]
+        yield "rebalances", pa.Table.from_pylist(made, schema=tables.schema("rebalances"))
+
+    def _rows(
+        self, topic_name: Callable[[str], str], now_ns: int | None = None
+    ) -> tuple[list[Event], list[dict[str, Any]]]:
+        """Rows of both tables in order; `now_ns`: it goes on from there, else all is over."""
         by_group: dict[str, list[Event]] = defaultdict(list)
         for event in sorted(self._events, key=_order):
             by_group[event.group].append(event)
@@ -126,17 +164,39 @@ class Groups:
         rebalanced: list[dict[str, Any]] = []
         for group, events in by_group.items():
             known = contacts[group]
-            events = _with_moves(_named(events, topic_name))
-            inferred = list(_expired(events, known))
-            events = sorted([*events, *inferred], key=_order)
-            rows += [event for event in events if event.kind not in (g.FOUND, g.TOLD)]
-            rebalanced += rebalances(group, events, known, fetched)
+            named = _named(events, topic_name)
+            walked = _with_moves(named)
+            inferred = list(_expired(walked, known))
+            walked = sorted([*walked, *inferred], key=_order)
+            rows += [event for event in walked if event.kind not in (g.FOUND, g.TOLD) and not event.told]
+            rebalanced += rebalances(group, walked, known, fetched, now_ns)
+            for event, one in zip(events, named, strict=True):
+                event.settled = one.settled
         rows.sort(key=_order)
         rebalanced.sort(key=lambda row: row.pop("_order"))
-        table = pa.Table.from_pylist([_row(capture, event) for event in rows], schema=tables.schema("groups"))
-        yield "groups", table
-        made = [{"capture": capture, **row} for row in rebalanced]
-        yield "rebalances", pa.Table.from_pylist(made, schema=tables.schema("rebalances"))
+        return rows, rebalanced
+
+
+def _latest(events: list[Event]) -> list[Event]:
+    """Those to remember, in order."""
+    of: dict[tuple[str, bool], int] = defaultdict(int)
+    found = []
+    for event in sorted(events, key=_order, reverse=True):
+        key = event.group, event.kind in _FREQUENT
+        of[key] += 1
+        if of[key] <= MOST_EVENTS:
+            found.append(event)
+    if len(found) > MOST_OF_ALL:
+        size: dict[str, int] = defaultdict(int)
+        for event in found:
+            size[event.group] += 1
+        room, kept = MOST_OF_ALL, set()
+        for group, count in size.items():  # the one that was heard last first
+            room -= count
+            if room >= 0:
+                kept.add(group)
+        found = [event for event in found if event.group in kept]
+    return found[::-1]
 
 
 def _order(event: Event) -> tuple[g.Place, int, str]:

@@ -40,6 +40,19 @@ class Heard(NamedTuple):
     row: int
 
 
+NEVER: Final = np.iinfo(np.int64).max
+"""A packet that does not come."""
+
+
+class Border(NamedTuple):
+    """Where a stretch of a capture ends and another goes on with it. `topic_name`: see `Listener.tables`; `ordinal`:
+    the first packet of the first request about transactions that waits for its answer, so what was asked before it is
+    all there."""
+
+    topic_name: Callable[[str], str]
+    ordinal: int
+
+
 class Listener(Protocol):
     """Learns what traffic means: a `Watcher` that also hears the bodies of `APIS`.
 
@@ -54,6 +67,11 @@ class Listener(Protocol):
 
     def join(self, other: Self) -> None:
         """Take in what another share's learned."""
+        ...
+
+    def onward(self, border: Border) -> Self:
+        """Another stretch goes on where this one ends: who learns from that. It knows what began here and has not
+        ended, and tells it when it ends; this one tells the rest, and takes no more exchanges."""
         ...
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:

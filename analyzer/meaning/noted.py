@@ -54,6 +54,23 @@ class Noted:
                 part[row] = self._own(part[row], other.strings)
             self._parts.append(part)
 
+    @property
+    def count(self) -> int:
+        """How many events there are."""
+        return sum(part.shape[1] for part in self._parts)
+
+    def divided(self, column: str, limit: int) -> tuple[Noted, Noted]:
+        """Events whose number in a column is below a limit, and the others."""
+        events = self.inside()
+        below = events[column] < limit
+        return self.some(events, below), self.some(events, ~below)
+
+    def some(self, events: Columns, which: np.ndarray) -> Noted:
+        """Some of these events, which are of this collection, as one of their own."""
+        made = Noted(self.columns, self.texts)
+        made.put({name: values[which] for name, values in events.items()}, self.strings, self.strings)
+        return made
+
     def inside(self) -> Columns:
         """All events in order."""
         parts = self._parts or [np.zeros((len(self.columns), 0), np.int64)]

@@ -8,6 +8,8 @@ was told OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
   what is asked and what was written.
 - A reader is a client (id and address) and a partition: it may lose its place on one connection and go on on another.
   Of its fetches only those are kept that do not go on where the one before ended.
+- Where a stretch of a capture ends and another goes on: a commit is told where it was made, a reset where it is known
+  what the reader did. What counts before goes on (the last `MOST_KEPT` of commits, and of moves).
 """
 
 from __future__ import annotations
@@ -23,22 +25,27 @@ import pyarrow as pa
 from analyzer import arrow, tables
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
-from analyzer.meaning.combos import combinations
-from analyzer.meaning.hearing import Heard
+from analyzer.meaning.combos import combinations, last_of_each
+from analyzer.meaning.hearing import Border, Heard
 from analyzer.meaning.noted import Columns, Noted, places
-from analyzer.meaning.positions import LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
+from analyzer.meaning.positions import ASKED, LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
 from analyzer.meaning.replicated import Replicated
 from analyzer.meaning.zookeeper import Committed, offset_of
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as apis
 from captures.kernels import NULL
 
+MOST_KEPT: Final = 200_000
+"""Commits, and moves of readers, that are remembered from one stretch of a capture to the next: one of each group or
+reader and partition. One takes 200 bytes."""
+
 COMMIT, TXN_COMMIT, ZOOKEEPER, RESET = "commit", "txn_commit", "zookeeper", "reset"
 
 _COMMIT_COLUMNS: Final = (
     "trigger", "born", "time", "connection", "exchange", "reply", "client", "ip", "api", "version", "group", "member",
-    "transaction", "topic", "topic_id", "partition", "offset", "epoch", "error",
+    "transaction", "topic", "topic_id", "partition", "offset", "epoch", "error", "earlier",
 )  # fmt: skip
+"""earlier: it was told of in an earlier stretch."""
 _COMMIT_TEXTS: Final = ("connection", "client", "ip", "group", "member", "transaction", "topic", "topic_id")
 
 _MEMBERS: Final = np.array(
@@ -47,6 +54,8 @@ _MEMBERS: Final = np.array(
 """APIs by which a client shows that it reads for a group."""
 
 Row = dict[str, Any]
+_End = tuple[tuple[int, int], str, bool]
+"""An EndTxn: its place, its transactional id, whether it committed."""
 
 
 @dataclass(slots=True)
@@ -57,9 +66,11 @@ class Offsets:
     _moves: Noted = field(default_factory=lambda: Noted(MOVE_COLUMNS, MOVE_TEXTS))
     _positions: Positions = field(default_factory=Positions)
     _members: set[tuple[str | None, str, str]] = field(default_factory=set)  # client id, address, group
-    _ends: list[tuple[tuple[int, int], str, bool]] = field(default_factory=list)  # place, transaction, committed
+    _ends: list[_End] = field(default_factory=list)
     _elsewhere: list[tuple[tuple[int, int], int, str, Committed]] = field(default_factory=list)  # place, ns, connection
     _replicated: Replicated = field(default_factory=Replicated)
+    _written: dict[tuple[str, str, int], int] = field(default_factory=dict)  # to ZooKeeper, in earlier stretches
+    _goes_on: bool = False
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
         every, names = window.every, window.names
@@ -86,6 +97,33 @@ class Offsets:
         self._elsewhere += other._elsewhere
         self._replicated.join(other._replicated)
 
+    def onward(self, border: Border) -> Offsets:
+        """Where readers are, and what commits and moves were the last."""
+        after = Offsets(_members=self._members.copy(), _replicated=self._replicated.onward())
+        after._positions, self._positions = self._positions, Positions()
+        if len(after._members) > MOST_KEPT:
+            after._members.clear()
+        self._commits_onward(after, border.topic_name)
+        moves = self._moves.inside()
+        after._moves = self._moves.some(moves, _lasting(moves, self._topics(self._moves, moves, border.topic_name)))
+        after._written = self._written.copy()
+        after._written.update({(one[3][0], one[3][1], one[3][2]): one[3][3] for one in sorted(self._elsewhere)})
+        self._goes_on = True
+        return after
+
+    def _commits_onward(self, after: Offsets, topic_name: Callable[[str], str]) -> None:
+        """Of each group and partition the last that counts, and those that may count yet."""
+        commits = self._commits.inside()
+        key, counts = self._counting(commits, topic_name)
+        kept = last_of_each(counts, *key)
+        ends = self._ends_of(commits)
+        undecided = [i for i in np.flatnonzero(commits["transaction"] != NULL).tolist() if i not in ends]
+        kept[undecided] = True
+        kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
+        commits["earlier"] = np.ones(len(counts), np.int64)
+        after._commits = self._commits.some(commits, kept)
+        after._ends = sorted({ends[i] for i in np.flatnonzero(kept).tolist() if i in ends})
+
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         commits = self._commits.inside()
         placed = [*self._resets(topic_name), *self._in_zookeeper()]
@@ -98,7 +136,8 @@ class Offsets:
             pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], tables.schema("offsets")),
         ]
         place = np.array([place for place, _ in placed], np.int64).reshape(-1, 2)
-        triggers, borns = [commits["trigger"], place[:, 0]], [commits["born"], place[:, 1]]
+        here = commits["earlier"] == 0
+        triggers, borns = [commits["trigger"][here], place[:, 0]], [commits["born"][here], place[:, 1]]
         if replicated is not None:
             rows, noted = replicated
             parts.append(rows)
@@ -127,6 +166,7 @@ class Offsets:
                 "offset": parts[s.P_OFFSET],
                 "epoch": parts[s.P_EPOCH],
                 "error": parts[s.P_ERROR],
+                "earlier": np.zeros(len(rows), np.int64),
             },
             every.names.strings,
             every.names.connections,
@@ -134,11 +174,12 @@ class Offsets:
 
     def _commit_rows(self, capture: str, commits: Columns, topic_name: Callable[[str], str]) -> pa.Table:
         strings = self._commits.strings
-        zookeeper = (commits["api"] == apis.OFFSET_COMMIT) & (commits["version"] == 0)
+        key, counts = self._counting(commits, topic_name)
+        previous = _previous(key, commits["offset"], counts)
+        here = commits["earlier"] == 0
+        commits, previous = {name: column[here] for name, column in commits.items()}, previous[here]
+        zookeeper, topic = key[0][here] == 1, key[2][here]
         in_transaction = commits["api"] == apis.TXN_OFFSET_COMMIT
-        topic = self._topics(commits, topic_name)
-        counts = (commits["error"] == 0) & (~in_transaction | self._committed(commits))
-        previous = _previous((zookeeper, commits["group"], topic, commits["partition"]), commits["offset"], counts)
         kinds = (COMMIT, TXN_COMMIT, ZOOKEEPER)
         error = commits["error"]
         known = arrow.distinct(error[(error != NULL) & (error != 0)])
@@ -168,32 +209,57 @@ class Offsets:
         made = pa.Table.from_arrays([columns[column.name] for column in tables.OFFSETS], list(columns))
         return made.cast(tables.schema("offsets"))
 
-    def _topics(self, noted: Columns, topic_name: Callable[[str], str]) -> np.ndarray:
-        """The topic of each commit, by the name of its id where only that was said and some message names it."""
-        topic = noted["topic"].copy()
-        only_id = (topic == NULL) & (noted["topic_id"] != NULL)
-        for number in arrow.distinct(noted["topic_id"][only_id]).tolist():
-            said = self._commits.strings[number]
+    def _counting(
+        self, commits: Columns, topic_name: Callable[[str], str]
+    ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+        """(whose place it is: whether in ZooKeeper, group, topic, partition; whether it counts) of each commit."""
+        zookeeper = (commits["api"] == apis.OFFSET_COMMIT) & (commits["version"] == 0)
+        in_transaction = commits["api"] == apis.TXN_OFFSET_COMMIT
+        key = (
+            zookeeper.astype(np.int64),
+            commits["group"],
+            self._topics(self._commits, commits, topic_name),
+            commits["partition"],
+        )
+        return key, (commits["error"] == 0) & (~in_transaction | self._committed(commits))
+
+    @staticmethod
+    def _topics(noted: Noted, events: Columns, topic_name: Callable[[str], str]) -> np.ndarray:
+        """The topic of each event, by the name of its id where only that was said and some message names it."""
+        topic = events["topic"].copy()
+        only_id = (topic == NULL) & (events["topic_id"] != NULL)
+        for number in arrow.distinct(events["topic_id"][only_id]).tolist():
+            said = noted.strings[number]
             name = topic_name(said)
-            topic[only_id & (noted["topic_id"] == number)] = self._commits.number(name) if name != said else NULL
+            topic[only_id & (events["topic_id"] == number)] = noted.number(name) if name != said else NULL
         return topic
 
     def _committed(self, commits: Columns) -> np.ndarray:
         """Of each commit in a transaction: whether that was committed later, as its EndTxn says."""
-        ends: dict[str, list[tuple[tuple[int, int], bool]]] = {}
-        for place, transaction, committed in sorted(self._ends):
-            ends.setdefault(transaction, []).append((place, committed))
         done = np.zeros(len(commits["trigger"]), bool)
-        for i in np.flatnonzero(commits["transaction"] != NULL).tolist():
-            place = int(commits["trigger"][i]), int(commits["born"][i])
-            told = ends.get(self._commits.strings[commits["transaction"][i]], [])
-            after = bisect.bisect_left(told, (place, False))
-            done[i] = after < len(told) and told[after][1]
+        for i, (_, _, committed) in self._ends_of(commits).items():
+            done[i] = committed
         return done
+
+    def _ends_of(self, commits: Columns) -> dict[int, _End]:
+        """The EndTxn after each commit in a transaction, by row; of those that have one."""
+        ends: dict[str, list[_End]] = {}
+        for end in sorted(self._ends):
+            ends.setdefault(end[1], []).append(end)
+        found = {}
+        for i in np.flatnonzero(commits["transaction"] != NULL).tolist():
+            place, transaction = (
+                (int(commits["trigger"][i]), int(commits["born"][i])), self._commits.strings[commits["transaction"][i]],
+            )  # fmt: skip
+            told = ends.get(transaction, [])
+            after = bisect.bisect_left(told, (place, transaction, False))
+            if after < len(told):
+                found[i] = told[after]
+        return found
 
     def _in_zookeeper(self) -> Iterator[tuple[tuple[int, int], Row]]:
         """(place, row) of each offset that a consumer wrote to ZooKeeper itself."""
-        last: dict[tuple[str, str, int], int] = {}
+        last = self._written.copy()
         for place, time_ns, connection, (group, topic, partition, offset) in sorted(self._elsewhere):
             before = last.get((group, topic, partition))
             last[group, topic, partition] = offset
@@ -230,7 +296,7 @@ class Offsets:
         for (who, at, _, _), events in readers.items():
             said = groups.get((who, at or ""), set())
             group = next(iter(said)) if len(said) == 1 else None
-            for i, fields in _followed(moves, events):
+            for i, fields in _followed(moves, events, self._goes_on):
                 topic, topic_id = text(int(moves["topic"][i])), text(int(moves["topic_id"][i]))
                 if topic is None and topic_id is not None:
                     resolved = topic_name(topic_id)
@@ -267,8 +333,32 @@ def _of_interest(moves: Columns) -> Columns:
 _READER: Final = ("client", "ip", "topic", "topic_id", "partition")
 
 
-def _followed(moves: Columns, events: list[int]) -> Iterator[tuple[int, Row]]:
-    """What one reader did with its place, in order: (number of the move, what the row says of it) of each reset."""
+def _lasting(moves: Columns, topic: np.ndarray) -> np.ndarray:
+    """Which moves (`topic`: of each its name, NULL where only an id is known) matter for what comes: of each reader its
+    last fetch, and what it was told since. What a reader that has not fetched was refused by ListOffsets matters once
+    it does."""
+    count = len(moves["what"])
+    of = np.zeros(0, np.int64)
+    if count:
+        named = np.where(topic == NULL, moves["topic_id"], topic)
+        _, of = combinations(moves["client"], moves["ip"], named, moves["partition"])
+    asked = np.full(int(of.max()) + 1 if count else 0, -1, np.int64)
+    fetches = np.flatnonzero(moves["what"] == ASKED)
+    asked[of[fetches]] = fetches  # of what is written twice the last stays
+    reads = np.zeros(len(asked), bool)
+    reads[of[(moves["what"] == ASKED) | (moves["what"] == REFUSED)]] = True
+    refused = (moves["what"] == LISTED) & (moves["error"] != 0) & (moves["error"] != NULL)
+    kept: np.ndarray = (np.arange(count) >= asked[of]) & ~(refused & reads[of])
+    for what in (LISTED, LEFT):  # the last says all that the ones before it said
+        same = (moves["what"] == what) & ~refused
+        kept &= ~same | last_of_each(same, of)
+    kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
+    return kept
+
+
+def _followed(moves: Columns, events: list[int], goes_on: bool) -> Iterator[tuple[int, Row]]:
+    """What one reader did with its place, in order: (number of the move, what the row says of it) of each reset.
+    `goes_on`: it may do more, so of what is not known yet nothing is said."""
     refused: list[int] = []
     listed: int | None = None
     before = NULL
@@ -294,7 +384,7 @@ def _followed(moves: Columns, events: list[int]) -> Iterator[tuple[int, Row]]:
                 step = offset - before if before != NULL else None
                 yield listed, {"offset": offset, "previous": _absent(before), "step": step}
             refused, listed, before = [], None, offset
-    for one in refused:
+    for one in [] if goes_on else refused:
         yield one, _refused(moves, one, NULL)
 
 

@@ -75,6 +75,7 @@ class Transaction:
     fenced_by: str | None = None
     ending: bool = False
     timeout_ms: int | None = None
+    going_on: bool = True
 
     def seen(self, event: Asked) -> None:
         """Another exchange of it."""
@@ -91,7 +92,8 @@ class Transaction:
 
 
 class Producer:
-    """Those who use one transactional id, one after the other. `transactions`: what they did, in order."""
+    """Those who use one transactional id, one after the other. `transactions`: what they did, in order, and is over;
+    `heard`: the order of what was told last."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -104,6 +106,20 @@ class Producer:
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
         self._timeout_ms: int | None = None
         self._fenced: set[tuple[str | None, str, int | None]] = set()
+        self._last: Transaction | None = None  # of those that were handed out
+        self.heard: Place = (0, 0)
+
+    @property
+    def known(self) -> list[Transaction]:
+        """What it did, in order: the last that was handed out, those that are over, the open one."""
+        last, current = ([] if one is None else [one] for one in (self._last, self._current))
+        return [*last, *self.transactions, *current]
+
+    def over(self) -> list[Transaction]:
+        """Those that are over, each once."""
+        found, self.transactions = self.transactions, []
+        self._last = found[-1] if found else self._last
+        return found
 
     def took(self, event: Asked, asked_id: int, timeout_ms: int | None = None) -> None:
         """InitProducerId; `asked_id`: the producer id that the request says, -1 of a new producer (KIP-360);
@@ -168,8 +184,13 @@ class Producer:
         """The capture is over."""
         if self._current is not None:
             self._current.outcome = UNKNOWN if self._current.ending else OPEN
-            self.transactions.append(self._current)
+            self._put(self._current)
             self._current = None
+
+    def _put(self, transaction: Transaction) -> None:
+        """It is over, or all there is of it."""
+        transaction.going_on = False
+        self.transactions.append(transaction)
 
     def _new(self, event: Asked, began: int | None) -> Transaction:
         made = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
@@ -180,7 +201,7 @@ class Producer:
         """The transaction that an event is part of; a new one where none is open."""
         if self._current is not None and self._current.ending:
             self._current.outcome = UNKNOWN
-            self.transactions.append(self._current)
+            self._put(self._current)
             self._current = None
         if self._current is None:
             self._current = self._new(event, self._tried if self._tried is not None else event.asked)
@@ -196,7 +217,7 @@ class Producer:
             self._current.close(event, outcome, event.label if outcome == TAKEN_OVER else None)
         if outcome == TAKEN_OVER:
             self._fenced.add((*self._current.who, self._current.epoch))
-        self.transactions.append(self._current)
+        self._put(self._current)
         self._current = None
 
     def _refused(self, event: Asked) -> None:
@@ -212,13 +233,13 @@ class Producer:
         victim = (*event.who, epoch)
         if mine and self._current is not None:
             self._current.close(event, TAKEN_OVER, by)
-            self.transactions.append(self._current)
+            self._put(self._current)
             self._current = None
         elif not self._known_victim(victim):
             stale = self._new(event, self._tried if self._tried is not None else event.asked)
             stale.producer_id, stale.epoch = event.producer_id, epoch
             stale.close(event, TAKEN_OVER, by)
-            self.transactions.append(stale)
+            self._put(stale)
             self._tried = None
         self._fenced.add(victim)
 

@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from analyzer.meaning import group_events as g
@@ -29,6 +30,10 @@ from analyzer.protocol import errors as kafka_errors
 
 METADATA, COORDINATOR, UNKNOWN = "metadata", "coordinator", "unknown"
 _MS: Final = 1_000_000
+OVER_NS: Final = 5 * 10**9
+"""How long ago a rebalance ended of which nothing more is expected: its members got records again."""
+GIVEN_UP_NS: Final = 300 * 10**9
+"""As long as a member may take to come back, by default (max.poll.interval.ms)."""
 
 Assignment = dict[str, tuple[Partition, ...]]
 
@@ -82,19 +87,39 @@ class _Known:
 
 
 def rebalances(
-    group: str, events: list[Event], contacts: dict[str, Contact], fetched: FetchedBy
+    group: str, events: list[Event], contacts: dict[str, Contact], fetched: FetchedBy, now_ns: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """One group's rows, each with its place as `_order`."""
+    """One group's rows, each with its place as `_order`. `now_ns`: the capture goes on from there, and those that are
+    not over (`_is_over`) are told later; events of those that are told get `settled`, and are told no more."""
     classic = [event for event in events if event.protocol in (g.CLASSIC, g.CONNECT, None)]
     newer = [event for event in events if event.protocol in (g.CONSUMER, g.SHARE, g.STREAMS)]
     for those, turns_of in ((classic, _generations), (newer, _epochs)):
         known = _Known(those, contacts)
         ever: set[Partition] = set()
-        for turn in turns_of(known):
+        turns = list(turns_of(known))
+        for turn, following in zip_longest(turns, turns[1:]):
             trigger = _trigger(turn, known, ever)
             ever.update(*turn.assigned.values())
+            said = [*turn.joins, *turn.syncs]
+            if any(event.settled for event in said) or not (now_ns is None or _is_over(turn, following, now_ns)):
+                continue
+            for event in said:
+                event.settled = True
             if trigger is not None:
                 yield _row(group, turn, trigger, known, fetched)
+
+
+def _is_over(turn: _Turn, following: _Turn | None, now_ns: int) -> bool:
+    """A rebalance that ended, or was overtaken by another, `OVER_NS` ago; or one that did not end for very long: some
+    of its members are not in the capture."""
+    if turn.number is None:
+        return False
+    last_ns = max([turn.until_ns, turn.ended_ns or 0, *(go_ns for _, go_ns in turn.stops.values())])
+    if following is not None:
+        last_ns = max(last_ns, following.until_ns)
+    elif turn.ended_ns is None:
+        return now_ns - last_ns > GIVEN_UP_NS
+    return now_ns - last_ns > OVER_NS
 
 
 def _row(group: str, turn: _Turn, trigger: _Trigger, known: _Known, fetched: FetchedBy) -> dict[str, Any]:

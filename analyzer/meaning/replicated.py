@@ -18,6 +18,7 @@ import pyarrow as pa
 from analyzer import arrow, tables
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
+from analyzer.meaning.combos import last_of_each
 from analyzer.meaning.noted import Columns, Noted
 from analyzer.protocol import names as apis
 from captures.kernels import NULL
@@ -27,10 +28,12 @@ TOPIC: Final = "__consumer_offsets"
 
 _COLUMNS: Final = (
     "trigger", "born", "time", "connection", "exchange", "reply", "log", "at", "group", "topic", "partition", "offset",
-    "epoch",
+    "epoch", "earlier",
 )  # fmt: skip
-"""log, at: the partition of the topic, and the record's offset in it."""
+"""log, at: the partition of the topic, and the record's offset in it; earlier: told in an earlier stretch."""
 _TEXTS: Final = ("connection", "group", "topic")
+MOST_KEPT: Final = 200_000
+"""Groups and partitions whose last offset is remembered from one stretch of a capture to the next."""
 _OF_COMMITS: Final = ("OffsetCommit", "LegacyOffsetCommit")
 _CONTROL: Final = "ControlRecordTypeSchema"
 """What keys of control records are."""
@@ -42,6 +45,7 @@ class Replicated:
 
     _noted: Noted = field(default_factory=lambda: Noted(_COLUMNS, _TEXTS))
     _internal: dict[str, bool] = field(default_factory=dict)
+    _told: dict[int, tuple[int, int]] = field(default_factory=dict)  # by partition: what earlier stretches told
 
     def take(self, window: Window) -> None:
         """One window of the capture point."""
@@ -99,6 +103,7 @@ class Replicated:
             "exchange": int(every.column("exchange")[owner]),
             "reply": int(every.column("reply")[owner]),
             "log": int(every.partitions[s.P_PARTITION, row]),
+            "earlier": 0,
         }
         columns = {name: np.full(len(found), value, np.int64) for name, value in common.items()}
         said = np.array(found, np.int64).T
@@ -109,17 +114,44 @@ class Replicated:
         """Take in what another share's learned."""
         self._noted.join(other._noted)
 
-    def rows(self, capture: str) -> tuple[pa.Table, Columns] | None:
-        """(rows of `offsets`, their places), in order of the log; None where there are none."""
+    def onward(self) -> Replicated:
+        """Another stretch goes on: of each log how far it was told, of each group and partition its last offset."""
+        noted = self._fresh()
+        after = Replicated(_internal=self._internal.copy(), _told=self._told.copy())
+        for log in arrow.distinct(noted["log"]).tolist():
+            at = noted["at"][noted["log"] == log]
+            low, high = self._told.get(log, (int(at[0]), int(at[-1])))
+            after._told[log] = min(low, int(at[0])), max(high, int(at[-1]))
+        every = np.ones(len(noted["at"]), bool)
+        kept = last_of_each(every, *(noted[name] for name in ("group", "topic", "partition")))
+        kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
+        after._noted = self._noted.some({**noted, "earlier": every.astype(np.int64)}, kept)
+        return after
+
+    def _fresh(self) -> Columns:
+        """What was noted, in order of the log, once, without what was told of in an earlier stretch but for what is
+        needed to tell on."""
         noted = self._noted.inside()
-        if not len(noted["trigger"]):
-            return None
         keys = [noted[name] for name in ("log", "at", "group", "topic", "partition", "offset")]
         order = np.lexsort((np.arange(len(keys[0])), *reversed(keys)))  # of several the first stays
         fresh = np.ones(len(order), bool)
         fresh[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
-        noted = {name: column[order[fresh]] for name, column in noted.items()}
-        before = _before(noted)
+        for log, (low, high) in self._told.items():
+            fresh &= (
+                (noted["earlier"][order] == 1)
+                | (noted["log"][order] != log)
+                | (noted["at"][order] < low)
+                | (noted["at"][order] > high)
+            )
+        return {name: column[order[fresh]] for name, column in noted.items()}
+
+    def rows(self, capture: str) -> tuple[pa.Table, Columns] | None:
+        """(rows of `offsets`, their places), in order of the log; None where there are none."""
+        noted = self._fresh()
+        before, here = _before(noted), noted["earlier"] == 0
+        if not here.any():
+            return None
+        noted, before = {name: column[here] for name, column in noted.items()}, before[here]
         strings = self._noted.strings
         nobody = pa.nulls(len(before), pa.string())
         columns = {

@@ -23,6 +23,9 @@ from analyzer.bulk.rows import Names, Window
 MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
 
+_WENT_ON: Final = 2
+"""Of a reader's S_BEGUN: it was told of in an earlier stretch of the capture."""
+
 
 class Reader(NamedTuple):
     """A row of `readers`, times in nanoseconds; topic and id as messages say them."""
@@ -100,6 +103,18 @@ class Sessions:
         h.end_sessions(open_, self._know)
         self._take_over(names)
 
+    def onward(self) -> None:
+        """Another stretch of the capture goes on, and this one's readers, those that last too, were told by a copy:
+        those that last are readers of that one from here on."""
+        entries, sessions = self._know.entries, self._know.sessions
+        within = entries[:, h.S_ID] != s.NULL
+        heard = np.where(within, sessions[entries[:, h.S_SESSION], h.Z_TO_NS], entries[:, h.S_TO_NS])
+        entries[:, h.S_FROM_NS], entries[:, h.S_TO_NS] = heard, heard
+        entries[:, h.S_FIRST] = entries[:, h.S_LAST]
+        entries[:, h.S_RECORDS] = entries[:, h.S_BYTES] = 0
+        entries[:, h.S_BEGUN] = _WENT_ON
+        self.over.clear()
+
     def _hold(
         self, table: h.Rows, named: Sequence[tuple[np.ndarray, ...]], rows: np.ndarray, held: np.ndarray, begin: int,
         end: int,
@@ -154,6 +169,8 @@ class Sessions:
             return None if number == s.NULL else strings[number]
 
         for row in self._know.gone[:count].tolist():
+            if row[h.S_BEGUN] == _WENT_ON and row[h.S_TO_NS] <= row[h.S_FROM_NS]:
+                continue  # it did nothing in this stretch
             connection = row[h.S_CONNECTION]
             self.over.append(
                 Reader(

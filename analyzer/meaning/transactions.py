@@ -7,6 +7,9 @@ TxnOffsetCommit by columns. Out: a row for each transaction. Rules
 - Since KIP-890 a producer adds no partitions by itself: the first Produce or TxnOffsetCommit does.
 - What a coordinator tells the leaders (WriteTxnMarkers) settles what the producer was not heard to be told, and is all
   there is of a producer that the capture did not hear: such a row has a producer id only.
+- Where a stretch of a capture ends and another goes on, what has ended is told; what is open goes on, with what its
+  transactional id's producers have done so far (of `MOST_PRODUCERS`: the open transactions of others are told so).
+  What was asked after a request that still waits for its answer waits too, so the order stays that of one pass.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from analyzer import tables
 from analyzer.arrow import distinct
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
-from analyzer.meaning.hearing import Heard
+from analyzer.meaning.hearing import NEVER, Border, Heard
 from analyzer.meaning.noted import Columns, Noted, places
 from analyzer.meaning.producers import ABORTED, COMMITTED, OPEN, UNKNOWN, Asked, Partition, Place, Producer, Transaction
 from analyzer.protocol import names as apis
@@ -34,6 +37,21 @@ _COLUMNS: Final = (
     "transaction", "group", "topic", "topic_id", "partition", "records", "offset", "error",
 )  # fmt: skip
 _TEXTS: Final = ("connection", "client", "ip", "transaction", "group", "topic", "topic_id")
+
+ABOUT: Final = np.array(
+    [
+        apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN,
+        apis.WRITE_TXN_MARKERS,
+    ],
+    np.int64,
+)  # fmt: skip
+"""APIs that are about transactions, whatever the request says."""
+MOST_PRODUCERS: Final = 50_000
+"""Transactional ids that are remembered from one stretch of a capture to the next, some two kilobytes each."""
+MOST_WAITING: Final = 200_000
+"""Events that wait at a border for an answer to what was asked before them: it may never come."""
+_APART_US: Final = 1_000_000
+"""What a coordinator tells several leaders of one transaction is told at once: within this time."""
 
 _HEARD: Final = frozenset((apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN))
 
@@ -71,6 +89,9 @@ class Transactions:
     _said: list[_Said] = field(default_factory=list)
     _markers: list[_Marker] = field(default_factory=list)
     _wrote: Noted = field(default_factory=lambda: Noted(_COLUMNS, _TEXTS))
+    _producers: dict[str, Producer] = field(default_factory=dict)  # of whom earlier stretches told
+    _alone: dict[int, Transaction] = field(default_factory=dict)  # by producer id: of which only markers tell so far
+    _over: list[Transaction] | None = None  # those that ended in this stretch, where another goes on
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
         every = window.every
@@ -92,23 +113,78 @@ class Transactions:
         self._markers += other._markers
         self._wrote.join(other._wrote)
 
+    def onward(self, border: Border) -> Transactions:
+        """Producers, and what is open."""
+        after = self._later(border.ordinal)
+        self._tell(border.topic_name)
+        markers = sorted(self._markers, key=lambda one: one.event.order)
+        alone, waiting = _settled(self._found(), markers, self._alone)
+        after._markers = waiting + after._markers
+        if border.ordinal != NEVER:
+            newest = max((one.ended or 0 for one in alone), default=0)
+            after._alone = {
+                one.producer_id: one
+                for one in alone
+                if one.producer_id is not None and one.ended is not None and newest - one.ended < _APART_US
+            }
+        held = {id(one) for one in after._alone.values()}
+        self._over = [one for one in alone if id(one) not in held]
+        for transactional_id, producer in self._kept():
+            after._producers[transactional_id] = producer
+        for producer in self._producers.values():
+            self._over += producer.over()
+        return after
+
+    def _later(self, ordinal: int) -> Transactions:
+        """Take out what was asked from that packet on, unless that is too much to wait."""
+        after = Transactions()
+        now, later = self._wrote.divided("ordinal", ordinal)
+        said = [one for one in self._said if one.event.order[0] >= ordinal]
+        if len(said) + later.count > MOST_WAITING:
+            return after
+        after._said, after._wrote = said, later
+        after._markers = [one for one in self._markers if one.event.order[0] >= ordinal]
+        self._said = [one for one in self._said if one.event.order[0] < ordinal]
+        self._markers = [one for one in self._markers if one.event.order[0] < ordinal]
+        self._wrote = now
+        return after
+
+    def _kept(self) -> Iterator[tuple[str, Producer]]:
+        """Those to remember, by transactional id: the ones heard last. What others have open is left as it is."""
+        producers = sorted(self._producers.items(), key=lambda one: one[1].heard)
+        yield from producers[-MOST_PRODUCERS:]
+        for _, producer in producers[:-MOST_PRODUCERS]:
+            producer.finish()
+
+    def _found(self) -> list[Transaction]:
+        return [one for producer in self._producers.values() for one in producer.known]
+
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
-        producers: dict[str, Producer] = {}
+        found = self._over
+        if found is None:
+            self._tell(topic_name)
+            for producer in self._producers.values():
+                producer.finish()
+            markers = sorted(self._markers, key=lambda one: one.event.order)
+            found, _ = _settled(self._found(), markers, self._alone)
+            for producer in self._producers.values():
+                found += producer.over()
+        found.sort(key=lambda one: (one.place, one.transactional_id or "", one.producer_id or 0))
+        rows = [_row(capture, one) for one in found]
+        yield "transactions", pa.Table.from_pylist(rows, tables.schema("transactions"))
+
+    def _tell(self, topic_name: Callable[[str], str]) -> None:
+        """Tell producers all there is, in order."""
         events: dict[str, list[tuple[Place, Callable[[Producer], None]]]] = defaultdict(list)
         for one in self._said:
             events[one.transactional_id].append((one.event.order, _teller(one)))
         for transactional_id, order, tell in self._writes(topic_name):
             events[transactional_id].append((order, tell))
         for transactional_id, told in events.items():
-            producer = producers[transactional_id] = Producer(transactional_id)
-            for _, tell in sorted(told, key=lambda pair: pair[0]):
+            producer = self._producers.setdefault(transactional_id, Producer(transactional_id))
+            for order, tell in sorted(told, key=lambda pair: pair[0]):
                 tell(producer)
-            producer.finish()
-        found = [one for producer in producers.values() for one in producer.transactions]
-        found += _settled(found, sorted(self._markers, key=lambda one: one.event.order))
-        found.sort(key=lambda one: (one.place, one.transactional_id or "", one.producer_id or 0))
-        rows = [_row(capture, one) for one in found]
-        yield "transactions", pa.Table.from_pylist(rows, tables.schema("transactions"))
+                producer.heard = order
 
     # -- Produce and TxnOffsetCommit ----------------------------------------------------------------------------------
     def _take_writes(self, every: Exchanges, wanted: np.ndarray) -> None:
@@ -323,20 +399,26 @@ def _markers(one: Heard, every: Exchanges, request: Body, response: Body) -> Ite
 # --- markers ----------------------------------------------------------------------------------------------------------
 
 
-def _settled(found: Sequence[Transaction], markers: Sequence[_Marker]) -> list[Transaction]:
-    """Give transactions whose end was not heard the one that markers say; those that only markers tell of come back."""
+def _settled(
+    found: Sequence[Transaction], markers: Sequence[_Marker], told: Mapping[int, Transaction]
+) -> tuple[list[Transaction], list[_Marker]]:
+    """Give transactions whose end was not heard the one that markers say -> those that only markers tell of (`told`: of
+    which earlier ones did), and markers of transactions whose producers may say more."""
     heard: dict[int, list[Transaction]] = defaultdict(list)
     for one in found:
         if one.producer_id is not None:
             heard[one.producer_id].append(one)
-    alone: list[Transaction] = []
-    last: dict[int, Transaction] = {}
+    alone: list[Transaction] = list(told.values())
+    last: dict[int, Transaction] = dict(told)
+    waiting: list[_Marker] = []
     for marker in markers:
         event, outcome = marker.event, COMMITTED if marker.committed else ABORTED
         known = heard.get(event.producer_id or 0)
         if known is not None:
             before = [it for it in known if it.began is None or event.asked is None or it.began <= event.asked]
-            if before and before[-1].outcome in (OPEN, UNKNOWN):
+            if before and before[-1].going_on:
+                waiting.append(marker)
+            elif before and before[-1].outcome in (OPEN, UNKNOWN):
                 before[-1].close(event, outcome)
             continue
         made = last.get(event.producer_id or 0)
@@ -348,7 +430,7 @@ def _settled(found: Sequence[Transaction], markers: Sequence[_Marker]) -> list[T
             last[event.producer_id or 0] = made
         made.partitions.update(dict.fromkeys(marker.partitions))
         made.close(event, outcome)
-    return alone
+    return alone, waiting
 
 
 def _row(capture: str, one: Transaction) -> dict[str, Any]:
