@@ -20,7 +20,10 @@ from analyzer.dataset import Dataset, StoredDataset
 from analyzer.live import analyzing
 from analyzer.meaning import fetched, groups, offsets, rebalances, transactions
 from analyzer.meaning.combos import last_of_each
+from analyzer.meaning.hearing import NEVER, Border
 from analyzer.meaning.noted import Noted
+from analyzer.meaning.producers import Asked
+from analyzer.protocol import names as apis
 from captures import forge
 from captures.files.write import Record, pcap
 from tests.captures.live.scripted import ScriptedTap, chunks_of
@@ -212,3 +215,40 @@ def test_the_last_of_each_combination() -> None:
     which = np.array([True, True, False, True])
     assert last_of_each(which, np.array([7, 7, 7, 8]), np.array([1, 1, 1, 1])).tolist() == [False, True, False, True]
     assert last_of_each(np.zeros(0, bool), np.zeros(0, np.int64)).tolist() == []
+
+
+def marker(ordinal: int, partition: int, done_us: int) -> transactions._Marker:
+    """A coordinator tells a leader that a transaction of producer 7 was committed."""
+    event = Asked((ordinal + 1, 0), (ordinal, 0), ("c", ordinal, ordinal), None, "ip", done_us - 1, done_us, 0, 7, 0)
+    return transactions._Marker(event, True, (("t", partition),))
+
+
+def told(listener: transactions.Transactions) -> list[Row]:
+    (table,) = (table for _, table in listener.tables("a", str))
+    found: list[Row] = table.to_pylist()
+    return found
+
+
+def test_markers_to_several_leaders_are_one_transaction_over_a_border() -> None:
+    """One leader had not answered where the stretch ended; had both, it would be told there."""
+    first = transactions.Transactions(_markers=[marker(98, 0, 1000), marker(100, 1, 2000)])
+    after = first.onward(Border(str, 100))
+    assert told(first) == []
+    (row,) = told(after)
+    assert [one["partition"] for one in row["partitions"]] == [0, 1]
+    first = transactions.Transactions(_markers=[marker(98, 0, 1000), marker(100, 1, 2000)])
+    after = first.onward(Border(str, NEVER))
+    assert len(told(first)) == 1
+    assert told(after) == []
+
+
+def test_a_marker_waits_for_what_its_producer_may_still_say() -> None:
+    """Its EndTxn was not heard: the marker says how the transaction ended, once nothing follows."""
+    wrote = Asked((10, 0), (9, 0), ("p", 0, 0), "me", "ip", 500, 600, 0, 7, 0)
+    said = transactions._Said(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),))
+    first = transactions.Transactions(_said=[said], _markers=[marker(98, 0, 1000)])
+    after = first.onward(Border(str, NEVER))
+    assert told(first) == []
+    (row,) = told(after)
+    assert (row["transactional_id"], row["outcome"], row["producer_id"]) == ("tx", "committed", 7)
+    assert row["duration_us"] == 500
