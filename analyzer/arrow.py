@@ -76,6 +76,10 @@ def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:
     return bits[offset : offset + length].astype(np.bool_)
 
 
+_LISTED = 1 << 12
+"""Numbers below it, as keys of APIs and symbols, are looked up in a list."""
+
+
 def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
     """bool[n]: which integers are one of `few`. (`np.isin` loads NumPy's masked arrays.)"""
     if len(few) <= 8:
@@ -84,6 +88,13 @@ def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
             within |= values == one
         return within
     ordered = np.sort(np.asarray(few, np.int64))
+    if ordered[0] >= 0 and ordered[-1] < _LISTED:
+        there = np.zeros(int(ordered[-1]) + 2, np.bool_)
+        there[ordered] = True
+        # What is negative is above all as an unsigned number, so the last tells of it.
+        at = np.minimum(values.astype(np.int64, copy=False).view(np.uint64), np.uint64(len(there) - 1))
+        listed: np.ndarray = there[at.view(np.int64)]
+        return listed
     found: np.ndarray = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
     return found
 

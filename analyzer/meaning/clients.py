@@ -23,7 +23,7 @@ from analyzer.bulk import combining as c
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Connections
 from analyzer.bulk.rows import Names, Window
-from analyzer.meaning.combos import combinations
+from analyzer.meaning.combos import pairs
 from analyzer.meaning.hearing import Border, Heard
 from analyzer.meaning.logins import Login
 from analyzer.protocol import names as apis
@@ -221,8 +221,7 @@ class Clients:
             use, topic = use[rows], topic[rows]
         if not len(use):
             return
-        first, _ = combinations(use, topic)
-        for one, named in zip(use[first].tolist(), topic[first].tolist(), strict=True):
+        for one, named in zip(*(column.tolist() for column in pairs(use, topic)), strict=True):
             _add(of[one].written if written[one] else of[one].read, {strings[named]})
 
     def _software(self, ended: Connections, i: int, names: Names) -> None:

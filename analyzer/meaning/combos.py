@@ -28,6 +28,24 @@ def combinations(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, place
 
 
+def pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64[k] each: the different pairs of numbers in two columns of equal length, which are not empty and have no
+    NULL, in no order that means anything."""
+    lows = int(one.min()), int(other.min())
+    spans = int(one.max()) - lows[0] + 1, int(other.max()) - lows[1] + 1
+    if spans[0] * spans[1] > _spread(len(one)):
+        first, _ = combinations(one, other)
+        return one[first], other[first]
+    key = one - lows[0]
+    key *= spans[1]
+    key += other
+    key -= lows[1]
+    there = np.zeros(spans[0] * spans[1], np.bool_)
+    there[key] = True
+    found = np.flatnonzero(there)
+    return found // spans[1] + lows[0], found % spans[1] + lows[1]
+
+
 def _spread(rows: int) -> int:
     """How many numbers there may be from the smallest to the largest of so many rows, lest they be sorted."""
     return 8 * rows + 4096

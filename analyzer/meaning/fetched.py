@@ -51,17 +51,14 @@ class Fetched:
         """Fetches of a window that brought records."""
         every = window.every
         parts = every.partitions
-        if not parts.shape[1]:
-            return
-        rows = np.flatnonzero(
-            (parts[s.P_RECORDS] > 0) | ((parts[s.P_RECORDS] == s.NULL) & (parts[s.P_RECORD_BYTES] > 0))
-        )
-        rows = rows[arrow.among(every.column("api_key")[every.owner[rows]], _READING)]
-        time = every.column("response_end")[every.owner[rows]]
-        rows, time = rows[time != s.NULL], time[time != s.NULL]
+        rows = np.flatnonzero(arrow.among(every.column("api_key"), _READING)[every.owner])
+        records = parts[s.P_RECORDS, rows]
+        rows = rows[(records > 0) | ((records == s.NULL) & (parts[s.P_RECORD_BYTES, rows] > 0))]
+        rows = rows[every.column("response_end")[every.owner[rows]] != s.NULL]
         if not len(rows):
             return
         owner = every.owner[rows]
+        time = every.column("response_end")[owner]
         topic = np.where(parts[s.P_TOPIC, rows] != s.NULL, parts[s.P_TOPIC, rows], parts[s.P_TOPIC_ID, rows])
         columns = every.column("client_id")[owner], every.connection[owner], topic, parts[s.P_PARTITION, rows]
         first, which = combinations(*columns)

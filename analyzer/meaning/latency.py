@@ -78,10 +78,18 @@ class Latency:
     ) -> None:
         across = is_across(x)
         synced = across & (x[s.X_API_KEY] == apis.SYNC_GROUP)
-        rows = np.flatnonzero(across & ~synced)
-        taken_up = x[s.X_REQUEST_LAST_NS] + 1000 * np.where(latency == s.NULL, 0, queue + x[s.X_MUTED_US])
+        rows = np.flatnonzero(across ^ synced)
+        unknown = latency == s.NULL
+        taken_up = queue + x[s.X_MUTED_US]
+        taken_up[unknown] = 0
+        taken_up *= 1000
+        taken_up += x[s.X_REQUEST_LAST_NS]
         held = self.sessions.take(window, rows, served, taken_up)
-        x[s.X_HOLD_US, rows] = np.where(latency[rows] == s.NULL, s.NULL, held)
+        held[unknown[rows]] = s.NULL
+        if len(rows) == len(latency):
+            x[s.X_HOLD_US] = held
+        else:
+            x[s.X_HOLD_US, rows] = held
         for row in np.flatnonzero(synced).tolist():
             x[s.X_HOLD_US, row] = self._leaders.held(x[:, row], int(taken_up[row]))
 
@@ -127,7 +135,8 @@ def _on_one_machine(exchanges: Exchanges) -> np.ndarray:
     connections that these exchanges are of."""
     ends = exchanges.names.ends
     near = np.zeros(len(ends), np.int64)
-    used, _ = arrow.compact(exchanges.connection, len(ends))
+    near[exchanges.connection] = 1
+    used = np.flatnonzero(near)
     near[used] = [ends[number][0] == ends[number][2] for number in used.tolist()]
     return near
 

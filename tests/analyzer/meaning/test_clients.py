@@ -1,6 +1,6 @@
 """Who the clients are, against a slow count over exchanges, what the captures' makers say, and forged cases.
 
-(proves: analyzer/meaning/clients.py, analyzer/meaning/combos.py)
+(proves: analyzer/meaning/clients.py, analyzer/meaning/combos.py, analyzer/arrow.py)
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import analyzer
+from analyzer import arrow
 from analyzer.meaning import clients
-from analyzer.meaning.combos import combinations, largest, smallest
+from analyzer.meaning.combos import combinations, largest, pairs, smallest
 from captures.forge import START_NS, converse, interleaved, pcap, rendered
 from captures.kernels import NULL
 from tests.analyzer import forging
@@ -199,3 +200,21 @@ def test_combinations_are_those_of_plain_python(spread: int) -> None:
         told = [value for value in those if value != NULL] or [NULL]
         assert smallest(values, place, len(first))[which] == min(told)
         assert largest(values, place, len(first))[which] == max(told)
+
+
+@pytest.mark.parametrize("spread", [1, 10**12])
+def test_pairs_are_those_of_plain_python(spread: int) -> None:
+    rng = np.random.default_rng(14)
+    one, other = rng.integers(0, 9, 500), rng.integers(-3, 3, 500) * spread
+    found = list(zip(*(column.tolist() for column in pairs(one, other)), strict=True))
+    assert sorted(found) == sorted(set(zip(one.tolist(), other.tolist(), strict=True)))
+
+
+@pytest.mark.parametrize(
+    "few", [[3], range(0, 40, 3), [*range(9), 1 << 40], range(-9, 9, 2), [*range(10), (1 << 12) - 1]]
+)
+def test_which_are_among_few_is_as_python_has_it(few: list[int]) -> None:
+    values = [*range(-20, 50), NULL, (1 << 63) - 1, 1 << 40, (1 << 12) - 1, 1 << 12]
+    assert arrow.among(np.array(values), np.array(few)).tolist() == [value in few for value in values]
+    narrow = np.arange(-128, 128, dtype=np.int16)
+    assert arrow.among(narrow, np.array(few)).tolist() == [value in few for value in narrow.tolist()]
