@@ -85,8 +85,10 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     asked: np.ndarray | None = None
     for broker in range(len(seen.brokers)):
         mine = np.flatnonzero((seen.broker == broker) & (rows.answered != NULL))
-        mine = mine[np.argsort(rows.answered[mine], kind="stable")]
         times = rows.answered[mine]
+        if (times[1:] < times[:-1]).any():
+            order = np.argsort(times, kind="stable")
+            mine, times = mine[order], times[order]
         for gap in np.flatnonzero(np.diff(times) >= pause).tolist():
             begin, end = int(times[gap]), int(times[gap + 1])
             burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))

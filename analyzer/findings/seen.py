@@ -405,7 +405,10 @@ class Seen:
     def _index(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Exchanges by connection and ordinal: row = index[base[link] + ordinal]. Ordinals count frames, so that they
         leave few places free."""
-        rows = np.flatnonzero(ordinals != np.iinfo(np.int32).min)
+        known = ordinals != np.iinfo(np.int32).min
+        if known.all():  # mostly: then nothing is chosen
+            return indexed(np.arange(len(ordinals), dtype=np.int32), self.exchanges.link, ordinals, len(self.links))
+        rows = np.flatnonzero(known)
         return indexed(rows, self.exchanges.link[rows], ordinals[rows], len(self.links))
 
     @functools.cached_property
@@ -505,7 +508,9 @@ def indexed(rows: np.ndarray, link: np.ndarray, ordinal: np.ndarray, links: int)
     """Rows by connection (a number below `links`) and ordinal: row = index[base[link] + ordinal], -1: none."""
     base = np.concatenate([[0], np.cumsum(highest(link, ordinal, links, -1) + 1)])
     index = np.full(int(base[-1]), -1, np.int32)
-    index[base[link] + ordinal] = rows
+    place = base[link]
+    place += ordinal
+    index[place] = rows
     return index, base
 
 
