@@ -35,6 +35,7 @@ LIST: Final = "columns.json"
 TYPES: Final = {column.name: column.type for column in tables.EXCHANGES}
 LISTS: Final = ("topics", "errors")
 INTEGERS: Final = tuple(name for name, kind in TYPES.items() if name not in LISTS and not pa.types.is_string(kind))
+COUNT: Final = len(TYPES)
 TEXTS: Final = tuple(name for name, kind in TYPES.items() if pa.types.is_string(kind))
 
 
@@ -84,12 +85,14 @@ class Columns:
 # --- making -----------------------------------------------------------------------------------------------------------
 
 
-def make(dataset: StoredDataset, topic_name: Callable[[str], str], folder: Path) -> None:
-    """Write the columns of a dataset. Raises DatasetError where its files cannot be read, OSError where the folder
-    cannot be written."""
+def make(
+    dataset: StoredDataset, topic_name: Callable[[str], str], folder: Path, told: Callable[[int], None] | None = None
+) -> None:
+    """Write the columns of a dataset; before each `told` is told how many are made, and may raise what ends it. Raises
+    DatasetError where its files cannot be read, OSError where the folder cannot be written."""
     files = [dataset.path / entry["path"] for entry in dataset.manifest["files"] if entry["table"] == "exchanges"]
     with readable(dataset.path, "exchanges"):
-        _make(_Files(files), topic_name, folder)
+        _make(_Files(files, told), topic_name, folder)
 
 
 def make_of(rows: Sequence[pa.Table], topic_name: Callable[[str], str], folder: Path) -> None:
@@ -186,10 +189,15 @@ class _Taken:
 class _Files(_Taken):
     """Parquet files; text comes as numbers of distinct values."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], told: Callable[[int], None] | None = None) -> None:
         self._files = list(map(parquet, files))
+        self._told = told
+        self._names: set[str] = set()
 
     def pieces(self, name: str) -> list[Any]:
+        if self._told is not None:
+            self._told(len(self._names))
+            self._names.add(name)
         found: list[Any] = []
         for file in self._files:
             if name in file.schema_arrow.names:

@@ -95,6 +95,7 @@ def begun(
         if made.soon():
             stage.become(made.view(), done=True)
             return stage
+        stage.doing = "columns"
         sure, work = True, lambda: _gather(made, stage)
     else:
         asked = _asked(sources, options, stack)
@@ -124,7 +125,14 @@ def _behind(stage: Stage, work: Callable[[], None]) -> None:
     except Problem as problem:
         stage.fail(problem)
     except Exception as failure:  # a page that waits for ever would hide it
-        stage.fail(Failure(f"the analysis failed: {failure!r}", "kwire analyze says more"))
+        stage.fail(_broken(stage, failure))
+
+
+def _broken(stage: Stage, failure: Exception) -> Failure:
+    """What nobody thought of, in words."""
+    if stage.doing == "columns":
+        return Failure(f"columns of the dataset cannot be made: {failure!r}", "kwire sql DATASET does without them")
+    return Failure(f"the analysis failed: {failure!r}", "kwire analyze says more")
 
 
 def _analyse(asked: _Asked, stage: Stage) -> None:
@@ -141,7 +149,7 @@ def _gather(made: _Made, stage: Stage) -> None:
     growing.seen("topic_ids", _topic_ids(made.dataset))
     growing.seen("exchanges", made.begins())
     _let_look(stage)
-    stage.become(made.view(), done=True)
+    stage.become(made.view(growing.progress), done=True)
 
 
 def _let_look(stage: Stage) -> None:
@@ -205,9 +213,9 @@ class _Made:
     def _files(self) -> list[dict[str, Any]]:
         return [entry for entry in self.dataset.manifest["files"] if entry["table"] == "exchanges"]
 
-    def view(self) -> View:
-        """The view of all."""
-        tables, messages = _tables(self.dataset, self.folder / "columns", self.captures)
+    def view(self, progress: Progress | None = None) -> View:
+        """The view of all; `progress` is told how many columns are made."""
+        tables, messages = _tables(self.dataset, self.folder / "columns", self.captures, progress)
         judge = getattr(self.options, "judge", None)
         pairs = pairing.paired(tables, judge and (lambda: pairing.Judging(judge, self.source)))
         return replace(self.named(tables, messages), pairing=pairs)
@@ -294,9 +302,11 @@ def _notes(options: argparse.Namespace, *sources: str) -> Path | None:
     return Path(state) / "kwire" / "notes" / f"{name}.json"
 
 
-def _tables(dataset: StoredDataset, folder: Path, captures: Captures | None) -> tuple[Tables, Messages]:
+def _tables(
+    dataset: StoredDataset, folder: Path, captures: Captures | None, progress: Progress | None = None
+) -> tuple[Tables, Messages]:
     topics = {row["topic_id"]: row["topic"] for row in _topic_ids(dataset).to_pylist() if row["topic"]}
-    shown = Tables(dataset, _columns(dataset, folder, topics), topics)
+    shown = Tables(dataset, _columns(dataset, folder, topics, progress), topics)
     messages = Messages(shown, captures)
     if messages.at_hand:
         shown.bodies = messages.matching
@@ -312,7 +322,9 @@ def _topic_ids(dataset: StoredDataset) -> pa.Table:
         return pa.concat_tables([tables.schema("topic_ids").empty_table().select(names), *read])
 
 
-def _columns(dataset: StoredDataset, folder: Path, topics: dict[str, str]) -> columns.Columns:
+def _columns(
+    dataset: StoredDataset, folder: Path, topics: dict[str, str], progress: Progress | None
+) -> columns.Columns:
     """The mapped columns of a dataset: those in the folder, or made there in one step."""
     if columns.complete(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: made again
@@ -321,7 +333,8 @@ def _columns(dataset: StoredDataset, folder: Path, topics: dict[str, str]) -> co
             return found
     beside = folder.with_name(f".columns-{secrets.token_hex(4)}")
     try:
-        columns.make(dataset, lambda topic: topics.get(topic, topic), beside)
+        told = None if progress is None else lambda made: progress(str(dataset.path), made, columns.COUNT)
+        columns.make(dataset, lambda topic: topics.get(topic, topic), beside, told)
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # another view was quicker
             beside.rename(folder)

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Stage:
-    """`round` counts the views; `read` of `size` bytes are analysed; `failure`: what ended it early."""
+    """`round` counts the views; `doing`: what is done meanwhile, `analysis` of a capture, or `columns` of a dataset;
+    `read` of `size` bytes, or columns, are done; `failure`: what ended it early."""
 
     view: View | None = None
     round: int = 0
+    doing: str = "analysis"
     read: int = 0
     size: int = 0
     failure: Problem | None = None
@@ -74,6 +76,6 @@ class Stage:
         view = self.view
         failure = None if self.failure is None else {"message": str(self.failure), "hint": self.failure.hint}
         return {
-            "round": self.round, "done": self.done, "read": self.read, "size": self.size, "error": failure,
-            "exchanges": 0 if view is None else view.tables.columns.n,
+            "round": self.round, "done": self.done, "doing": self.doing, "read": self.read, "size": self.size,
+            "error": failure, "exchanges": 0 if view is None else view.tables.columns.n,
         }  # fmt: skip

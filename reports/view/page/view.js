@@ -592,7 +592,7 @@ async function begin() {
   if (info.pairs?.replay && !location.search) Object.assign(state, { list: "pairs", against: "twin", side: "response", above: "none" });
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
-  findings = new Findings(element("findings"), () => info.growing ? "The capture is still being analysed." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, { step: true }));
+  findings = new Findings(element("findings"), () => info.growing ? "What was found is told when all of it is here." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, { step: true }));
   element("heating").addEventListener("click", heating);
   element("counting").addEventListener("click", () => toggle("counts"));
   element("finding").addEventListener("click", () => toggle("findings"));

@@ -15,15 +15,18 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import analyzer
 from analyzer import cli
 from analyzer.failure import Failure
-from reports.view import opening
+from reports.view import columns, opening
+from reports.view.growing import Growing
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
 from tests.reports.view.browsing import CONTRAST, Look, Opened, Place
@@ -415,6 +418,30 @@ def test_first_exchanges_are_shown_while_the_rest_is_analysed(
         opened.page.locator("#findings [aria-current=true]").wait_for()
         assert opened.complaints == []
         opened.context.close()
+
+
+def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(opening, "FEW_ROWS", 0)
+    monkeypatch.setattr(opening, "FIRST_ROWS", 20)
+    go_on, real = threading.Event(), Growing.progress
+
+    def slowly(self_: Growing, *how: Any) -> None:
+        real(self_, *how)
+        assert how[1] < 20 or go_on.wait(60)
+
+    monkeypatch.setattr(Growing, "progress", slowly)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(tmp_path / "data")], asked(), stack)
+        stack.callback(go_on.set)
+        with Look(chromium, stack.enter_context(served(stage)))(total="20") as opened:
+            progress = opened.page.locator("#progress", has_text=f" {100 * 20 // columns.COUNT} %: the first 20")
+            progress.filter(has_text="making the dataset's columns ready").wait_for()
+            go_on.set()
+            opened.page.locator("#progress").wait_for(state="hidden")
+            opened.total("188")
 
 
 def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(

@@ -20,7 +20,7 @@ import pytest
 import analyzer
 from analyzer.failure import Failure
 from captures.problems import Problem
-from reports.view import opening
+from reports.view import columns, opening
 from reports.view.answers import View
 from reports.view.growing import Ended, Growing
 from reports.view.opening import _Asked, _Made
@@ -114,9 +114,9 @@ def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
     monkeypatch.setattr(opening, "FIRST_ROWS", 20)
     go_on, real = threading.Event(), _Made.view
 
-    def later(self_: _Made) -> View:
+    def later(self_: _Made, *how: Any) -> View:
         assert go_on.wait(60)
-        return real(self_)
+        return real(self_, *how)
 
     monkeypatch.setattr(_Made, "view", later)
     with contextlib.ExitStack() as stack:
@@ -137,6 +137,51 @@ def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
         assert values == [rows["columns"][name][place] for place in places], name
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_how_many_columns_of_a_large_dataset_are_made_is_told_and_nobody_s_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: bool
+) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(opening, "FEW_ROWS", 0)
+    monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    told: list[dict[str, Any]] = []
+    tenth, real = threading.Event(), Growing.progress
+
+    def noted(self_: Growing, name: str, made: int, every: int) -> None:
+        if made == 10:
+            stage.ended = ended
+            tenth.set()
+        real(self_, name, made, every)
+        told.append(stage.told())
+
+    monkeypatch.setattr(Growing, "progress", noted)
+    with contextlib.ExitStack() as stack:
+        stage = Stage()
+        opening.begun([str(tmp_path / "data")], asked(cache=True), stack, stage)
+        assert tenth.wait(60)
+        if not ended:
+            stage.settled()
+    assert {(one["doing"], one["size"], one["exchanges"]) for one in told} == {("columns", columns.COUNT, 188)}
+    made = [one["read"] for one in told]
+    assert made == sorted(made)
+    assert made[-1] == (9 if ended else columns.COUNT - 1)
+    assert stage.done is not ended
+    kept = {path.name for path in (tmp_path / "cache" / "view").glob("*/*")}
+    assert kept == (set() if ended else {"columns"})
+
+
+def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(opening, "FEW_ROWS", 0)
+    monkeypatch.setattr(_Made, "view", lambda self_, progress: 1 / 0)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(tmp_path / "data")], asked(), stack)
+        stage.settled()
+    assert stage.failure is not None
+    assert (stage.told()["doing"], stage.failure.hint) == ("columns", "kwire sql DATASET does without them")
+
+
 FIRST_ROWS = """
 import sys
 from analyzer import cli
@@ -147,7 +192,7 @@ import contextlib
 sys.meta_path.insert(0, cli._WithoutPandas)
 asked = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
 opening.FEW_ROWS = 0
-opening._Made.view = lambda made: None
+opening._Made.view = lambda made, progress: None
 with contextlib.ExitStack() as stack:
     stage = Stage()
     opening.begun([sys.argv[1]], asked, stack, stage)
