@@ -33,6 +33,8 @@ LAYOUT: Final = 2
 
 LIST: Final = "columns.json"
 TYPES: Final = {column.name: column.type for column in tables.EXCHANGES}
+Ranges = dict[str, tuple[int, int] | None]
+"""Of columns of numbers, the least and the greatest; None where there is none."""
 LISTS: Final = ("topics", "errors")
 INTEGERS: Final = tuple(name for name, kind in TYPES.items() if name not in LISTS and not pa.types.is_string(kind))
 COUNT: Final = len(TYPES)
@@ -52,7 +54,7 @@ class Columns:
     errors: Listed
     empty: frozenset[str] = frozenset()
     """Columns in which no exchange has a value: an older dataset's, or one without what traffic means."""
-    _ranges: dict[str, tuple[int, int] | None] = field(default_factory=dict, init=False, repr=False)
+    _ranges: Ranges = field(default_factory=dict, init=False, repr=False)
     _whole: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
 
     def integer(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -108,12 +110,11 @@ def _make(taken: _Taken, topic_name: Callable[[str], str], folder: Path) -> None
     order = np.argsort(first, kind="stable")
     del first, late
     values: dict[str, list[Any]] = {}
-    empty: list[str] = []
+    ranges: Ranges = {}
     for name in INTEGERS:
         numbers = _times(taken, name)
-        if not (numbers != _null(numbers)).any():
-            empty.append(name)
-        _save(folder, name, _narrow(numbers)[order])
+        ranges[name] = _range(numbers)
+        _save(folder, name, _narrow(numbers, ranges[name])[order])
     for name in TEXTS:
         codes, values[name] = _coded(taken.column(name), str)
         _save(folder, name, _narrow_codes(codes, values[name])[order])
@@ -122,12 +123,12 @@ def _make(taken: _Taken, topic_name: Callable[[str], str], folder: Path) -> None
         _save(folder, name, _narrow_codes(codes, values[name])[order])
     values["topics"] = _save_topics(folder, taken, order, topic_name)
     _save_errors(folder, taken, order)
-    empty += [name for name in TEXTS if not values[name]]
-    _list(folder, len(order), values, empty)
+    empty = [*(name for name in INTEGERS if ranges[name] is None), *(name for name in TEXTS if not values[name])]
+    _list(folder, len(order), values, empty, ranges)
 
 
-def _list(folder: Path, rows: int, values: dict[str, list[Any]], empty: list[str]) -> None:
-    told = {"layout": LAYOUT, "rows": rows, "values": values, "empty": empty}
+def _list(folder: Path, rows: int, values: dict[str, list[Any]], empty: list[str], ranges: Ranges) -> None:
+    told = {"layout": LAYOUT, "rows": rows, "values": values, "empty": empty, "ranges": ranges}
     _write(folder / LIST, json.dumps(told).encode())
 
 
@@ -152,6 +153,8 @@ def opened(folder: Path) -> Columns:
         Listed(*(_load(folder, f"errors.{part}") for part in ("of", "ends", "code", "count"))),
         frozenset(listed["empty"]),
     )
+    # The page begins with the range of all times: to look for it takes as long as all else. (Older folders have none.)
+    columns._ranges.update((name, span and (span[0], span[1])) for name, span in dict(listed.get("ranges", {})).items())
     arrays = (*columns.integers.values(), *columns.codes.values(), columns.topics.of, columns.errors.of)
     if any(len(array) != n for array in arrays):
         raise ValueError("columns of different lengths")
@@ -228,10 +231,15 @@ def _times(taken: _Taken, name: str) -> np.ndarray:
     return numbers(array, NULL) if not pa.types.is_null(array.type) else np.full(len(array), NULL)
 
 
-def _narrow(array: np.ndarray) -> np.ndarray:
-    """The same numbers in the narrowest type that has room for null, too."""
+def _range(array: np.ndarray) -> tuple[int, int] | None:
+    """The least and the greatest number; None where there is none."""
     there = array[array != _null(array)]
-    low, high = (int(there.min()), int(there.max())) if len(there) else (0, 0)
+    return (int(there.min()), int(there.max())) if len(there) else None
+
+
+def _narrow(array: np.ndarray, span: tuple[int, int] | None) -> np.ndarray:
+    """The same numbers, of that range, in the narrowest type that has room for null, too."""
+    low, high = span or (0, 0)
     for kind in (np.int8, np.int16, np.int32):
         if np.iinfo(kind).min < low and high <= np.iinfo(kind).max:
             narrow = array.astype(kind)

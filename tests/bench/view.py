@@ -74,6 +74,7 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     }  # fmt: skip
     for name in ("response_time", "response_end", "latency_us", "total_us", "reply"):
         numbers[name][silent] = np.iinfo(numbers[name].dtype).min
+    ranges = {name: columns._range(numbers[name]) for name in ("request_time", "response_time")}
     for name in columns.INTEGERS:
         empty = np.full(n, -128, np.int8)
         columns._save(folder, name, numbers.pop(name, empty))
@@ -104,7 +105,7 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     wrong = np.where(random.random(n, np.float32) < 0.005, random.integers(1, 4, n, np.int8), 0).astype(np.int8)
     _lists(folder, "errors", wrong, [[], [3], [6], [6, 27]], np.int16)
     columns._save(folder, "errors.count", np.ones(4, np.int32))
-    columns._list(folder, n, values, [name for name in columns.TEXTS if not values[name]])
+    columns._list(folder, n, values, [name for name in columns.TEXTS if not values[name]], ranges)
 
 
 def _lists(folder: Path, name: str, of: np.ndarray, lists: list[list[int]], kind: type) -> None:

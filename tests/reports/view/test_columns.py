@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+import analyzer
 from reports.view import columns, counting, listed, orders
 from reports.view.kept import Kept
 from tests.reports.forging import Forged
-from tests.reports.view.conftest import Asking, viewed
+from tests.reports.view.conftest import TXN, Asking, viewed
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32, np.int64])
@@ -143,6 +144,16 @@ def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
         whole = tables.ordered("", "latency").rows
         assert list(map(tables.key_of, whole.tolist())) == tables.keys_of(whole)
         assert asking("rows", sort="latency", count=300)["keys"] == asked
+
+
+def test_the_ranges_that_are_kept_are_those_of_the_numbers(tmp_path: Path) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    columns.make(analyzer.open_dataset(tmp_path / "data"), str, tmp_path / "columns")
+    found = columns.opened(tmp_path / "columns")
+    kept = dict(found._ranges)
+    found._ranges.clear()
+    assert kept == {name: found.range(name) for name in columns.INTEGERS}
+    assert {name for name, span in kept.items() if span is None} == found.empty & {*columns.INTEGERS}
 
 
 def test_topics_are_read_whatever_dictionaries_row_groups_have(tmp_path: Path) -> None:
