@@ -320,7 +320,7 @@ class Kernel(Helper):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._ready: dict[tuple[Any, ...], Callable[[Sequence[Any]], Any]] = {}
+        self._ready: dict[tuple[Any, ...], native.Linked] = {}
         self._numba_only: set[tuple[Any, ...]] = set()
         _known.append(self)
 
@@ -338,16 +338,22 @@ class Kernel(Helper):
         except native.NotPlain:
             return self.by_numba(*arguments)
         kind = tuple(key)
-        ready = self._ready.get(kind)
-        if ready is None:
-            ready = self._prepared(kind, arguments, values)
-            if ready is None:
-                return self.by_numba(*arguments)
-        return ready(values)
+        ready = self._ready.get(kind) or self._prepared(kind, arguments, values)
+        return self.by_numba(*arguments) if ready is None else ready(values)
 
-    def _prepared(
-        self, kind: tuple[Any, ...], arguments: Sequence[Any], values: Sequence[Any]
-    ) -> Callable[[Sequence[Any]], Any] | None:
+    def holding(self, arguments: Sequence[Any], free: Sequence[int]) -> Held | None:
+        """See `holding`; None where Numba has to do the call."""
+        key: list[Any] = []
+        values: list[Any] = []
+        places: list[int] = []
+        for number, argument in enumerate(arguments):
+            if number in free:
+                places.append(len(values))
+            native.flatten(argument, key, values)
+        ready = self._ready.get(tuple(key)) or self._prepared(tuple(key), arguments, values)
+        return None if ready is None else Held(ready, ready.taken(values), places, arguments)
+
+    def _prepared(self, kind: tuple[Any, ...], arguments: Sequence[Any], values: Sequence[Any]) -> native.Linked | None:
         """The code for a kind of arguments: what came along, else from the cache folder, else compiled and put there.
         None: Numba's own."""
         with _compiling:
@@ -391,6 +397,30 @@ class Kernel(Helper):
         if (source := _source_of(self)) is not None:
             digest.update(source.read_bytes())
         return f"{_full_name(self)}.{digest.hexdigest()[:16]}"
+
+
+class Held:
+    """A kernel with arguments that stay, called with those alone that do not: whole numbers, at `free`. The rest is
+    taken apart once, which for ten arrays takes longer than most messages do. What is in the arrays may change between
+    calls; one thread at a time."""
+
+    def __init__(
+        self, call: Callable[[Sequence[Any]], Any], values: list[Any], free: Sequence[int], alive: object
+    ) -> None:
+        self._call, self._values, self._free = call, values, free
+        self._alive = alive  # the arrays whose addresses are among the values
+
+    def __call__(self, *changed: int) -> Any:
+        values = self._values
+        for place, value in zip(self._free, changed, strict=True):
+            values[place] = value
+        return self._call(values)
+
+
+def holding(function: Callable[..., Any], arguments: Sequence[Any], free: Sequence[int]) -> Held:
+    """A kernel that keeps its arguments but for those at the places `free`. Raises native.NotPlain."""
+    ready = function.holding(arguments, free) if isinstance(function, Kernel) else None
+    return ready or Held(lambda values: function(*values), list(arguments), free, arguments)
 
 
 def _stored(name: str) -> native.ObjectCode | None:

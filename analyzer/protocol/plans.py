@@ -17,6 +17,7 @@ import numpy as np
 from analyzer.protocol import decoding, program, schema
 from analyzer.protocol.decoding import FULL
 from analyzer.protocol.schema import Field, Layout
+from captures.kernels import Held, holding
 
 # --- the tape -------------------------------------------------------------------------------------------------------
 
@@ -25,9 +26,26 @@ class _Scratch(threading.local):
     """What the kernel writes to; one a thread, because the kernel runs without the GIL."""
 
     def __init__(self) -> None:
-        self.tape = np.empty((1024, decoding.TAPE_COLUMNS), np.int64)
+        self.tape = np.empty((_SMALL_ROWS, decoding.TAPE_COLUMNS), np.int64)
         self.stack = np.empty((program.STACK_DEPTH, decoding.STACK_COLUMNS), np.int64)
+        self.small = np.empty(_SMALL_BYTES, np.uint8)
+        self.view = self.small.data
+        self.rows = np.empty((_SMALL_ROWS, decoding.TAPE_COLUMNS), np.int64)
+        self.held: dict[program.Program, Held] = {}
 
+    def of_small(self, loaded: program.Program) -> Held:
+        """The kernel for a message in `small`, its rows in `rows`: takes where it starts and ends, and `pc`."""
+        held = self.held.get(loaded)
+        if held is None:
+            everything = _everything(loaded)
+            arguments = self.small, 0, 0, 0, *loaded.arrays, everything, self.rows, 0, 0, self.stack
+            held = self.held[loaded] = holding(decoding.decode, arguments, (1, 2, 3))
+        return held
+
+
+_SMALL_ROWS: Final = 1024
+_SMALL_BYTES: Final = 1 << 14
+"""Messages up to here have a buffer and a tape that stay: most time goes into telling the kernel where these are."""
 
 _scratch = _Scratch()
 MAX_ROWS: Final = 8_000_000
@@ -49,8 +67,17 @@ def as_buffer(data: bytes | memoryview) -> Any:
     return np.frombuffer(data if isinstance(data, memoryview) and not data.readonly else bytearray(data), np.uint8)
 
 
-def run(buffer: Any, at: int, loaded: program.Program, pc: int, max_rows: int) -> tuple[Any, int, int, int]:
-    """Run the kernel with everything selected -> (rows int64[n, 5], at, status, fail_pc)."""
+def run(
+    data: bytes | memoryview, at: int, loaded: program.Program, pc: int, max_rows: int
+) -> tuple[Any, int, int, int]:
+    """Run the kernel over [at, end of data) with everything selected -> (rows int64[n, 5], at, status, fail_pc). The
+    rows are this thread's until it decodes something else."""
+    if len(data) <= _SMALL_BYTES and max_rows >= _SMALL_ROWS:
+        _scratch.view[: len(data)] = data
+        at_end, used, status, fail_pc = _scratch.of_small(loaded)(at, len(data), pc)
+        if status != FULL:
+            return _scratch.rows[:used], int(at_end), int(status), int(fail_pc)
+    buffer = as_buffer(data)
     tape = _scratch.tape[:max_rows]
     while True:
         at_end, used, status, fail_pc = decoding.decode(

@@ -49,7 +49,6 @@ from analyzer.protocol.plans import (
     UUID,
     Compiled,
     Plan,
-    as_buffer,
     compiled_data,
     compiled_message,
     run,
@@ -339,10 +338,10 @@ class _TreeBuilder:
 
 
 def _decode_layout(
-    found: Compiled, version: int, data: bytes | memoryview, buffer: Any, at: int, tree: bool, reading: _Reading
+    found: Compiled, version: int, data: bytes | memoryview, at: int, tree: bool, reading: _Reading
 ) -> Decoded:
     layout, plan, loaded, pc = found
-    tape, end, status, fail_pc = run(buffer, at, loaded, pc, reading.max_rows)
+    tape, end, status, fail_pc = run(data, at, loaded, pc, reading.max_rows)
     columns = values_of(tape)
     body, reason, trailing = None, None, 0
     if status == OK:
@@ -387,7 +386,7 @@ def decode_message(
     if found is None:
         return _no_layout(api_key, version, direction, start)
     reading = _Reading(data, exact, direction, inner, max_rows)
-    return _decode_layout(found, version, data, as_buffer(data), start, tree, reading)
+    return _decode_layout(found, version, data, start, tree, reading)
 
 
 def decode_data(
@@ -408,12 +407,15 @@ def decode_data(
         reason = f"{name} has no version {version}"
         return Decoded(NO_API, version, NEITHER, None, None, (), start, 0, NO_LAYOUT, reason)
     reading = _Reading(data, exact, NEITHER, None, max_rows)
-    return _decode_layout(found, version, data, as_buffer(data), start, tree, reading)
+    return _decode_layout(found, version, data, start, tree, reading)
 
 
 def _with_header(header: Decoded, body: Decoded) -> Decoded:
     """A frame: the header's fields first, then the body's."""
-    return dataclasses.replace(body, header=header.body, nodes=header.nodes + body.nodes)
+    return Decoded(
+        body.api_key, body.version, body.direction, header.body, body.body, header.nodes + body.nodes, body.end,
+        body.trailing, body.status, body.reason,
+    )  # fmt: skip
 
 
 def decode_request(
@@ -473,7 +475,7 @@ def _framed(
     layout = compiled_data(name, header_version)
     assert layout is not None
     reading = _Reading(frame, exact, NEITHER)
-    header = _decode_layout(layout, header_version, frame, as_buffer(frame), 0, tree, reading)
+    header = _decode_layout(layout, header_version, frame, 0, tree, reading)
     if header.status != OK:
         return dataclasses.replace(header, api_key=api_key, version=version, direction=direction)
     body = decode_message(
@@ -535,7 +537,7 @@ def data_secret_spans(data: bytes, name: str, version: int, *, start: int = 0) -
 
 
 def _secret_spans(found: Compiled, data: bytes, start: int, reading: _Reading) -> list[tuple[int, int]]:
-    tape, end, _, _ = run(as_buffer(data), start, found.program, found.pc, MAX_ROWS)
+    tape, end, _, _ = run(data, start, found.program, found.pc, MAX_ROWS)
     fields = found.program.fields
     latest: dict[str, str | None] = {}
     spans = []
@@ -556,4 +558,4 @@ def _secret_spans(found: Compiled, data: bytes, start: int, reading: _Reading) -
 def _header_end(frame: bytes, header_version: int, direction: int) -> int:
     found = compiled_data("RequestHeader" if direction == REQUEST else "ResponseHeader", header_version)
     assert found is not None
-    return run(as_buffer(frame), 0, found.program, found.pc, MAX_ROWS)[1]
+    return run(frame, 0, found.program, found.pc, MAX_ROWS)[1]

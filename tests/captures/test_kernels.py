@@ -117,6 +117,16 @@ def test_scalars_keep_all_their_bits() -> None:
         assert seen(*arguments) == by_numba(seen)(*arguments)
 
 
+def test_a_kernel_that_holds_its_arrays_sees_what_is_in_them_now() -> None:
+    for function in (total_of, by_numba(total_of)):
+        pair = Pair(np.array([-1, 5]), np.array([7, 0]))
+        held = kernels.holding(function, (pair, 0), (1,))
+        assert held(0) == (15, -1, True)
+        pair.first[:] = 1, 2
+        assert held(1) == (17, 2, False)
+        assert pair.second.tolist() == [7, 7]
+
+
 def test_layouts_and_read_only_arrays_are_kinds_of_their_own() -> None:
     table = np.arange(12, dtype=np.int32).reshape(3, 4)
     frozen = table.copy()

@@ -26,7 +26,7 @@ def one_by_one(data: bytes) -> tuple[list[list[int]], int, int]:
     at, status = 0, decoding.OK
     for pc in (int(loaded.header_start[REQUEST, 2]), int(loaded.start[REQUEST, METADATA, VERSION])):
         if status == decoding.OK:
-            tape, at, status, _ = plans.run(plans.as_buffer(data), at, loaded, pc, plans.MAX_ROWS)
+            tape, at, status, _ = plans.run(data, at, loaded, pc, plans.MAX_ROWS)
             found += tape[:, 1:].tolist()
     return found, at, status
 

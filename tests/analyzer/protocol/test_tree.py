@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol import decoding, encoding, schema, tree
+from analyzer.protocol import decoding, encoding, names, plans, schema, tree
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Node, decode_message
 from tests.analyzer.protocol import golden
@@ -360,6 +360,23 @@ def test_an_envelope_is_shown_if_what_is_inside_has_no_secret() -> None:
     hidden, shown = decode_message(data, 58, 0, RESPONSE), decode_message(data, 58, 0, RESPONSE, inner=(20, 5))
     assert hidden.body == {"responseData": {"redactedBytes": len(inside)}, "errorCode": 0}
     assert shown.body == {"responseData": base64.b64encode(inside).decode(), "errorCode": 0}
+
+
+@pytest.mark.parametrize("release", golden.RELEASES)
+def test_small_messages_are_decoded_as_large_ones_are(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = [(one.data, one.api_key, one.version, one.direction) for one in golden.golden(release)]
+    messages += [(data[: len(data) // 2], *rest) for data, *rest in messages]
+    small = [decode_message(*one, tree=True, exact=True) for one in messages]
+    monkeypatch.setattr(plans, "_SMALL_BYTES", -1)
+    assert small == [decode_message(*one, tree=True, exact=True) for one in messages]
+
+
+def test_a_small_message_of_many_fields_needs_a_larger_tape() -> None:
+    topics = [{"name": "t", "partitionIndexes": list(range(1500))}]
+    data = encoding.encode_message({"groupId": "g", "topics": topics}, names.OFFSET_FETCH, 1, REQUEST)
+    for _ in range(2):
+        decoded = decode_message(data, names.OFFSET_FETCH, 1, REQUEST)
+        assert decoded.body == {"groupId": "g", "topics": topics}
 
 
 def test_a_large_message_grows_the_tape() -> None:
