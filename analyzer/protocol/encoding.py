@@ -11,6 +11,7 @@ import base64
 import binascii
 import math
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ from analyzer.protocol.program import (
 )
 from analyzer.protocol.schema import NEITHER, REQUEST, RESPONSE, Field, Layout
 from analyzer.protocol.tree import REDACTED, UNKNOWN_TAGS
-from captures.kernels import Array, Bytes, Int, Table, inline, kernel
+from captures.kernels import Array, Bytes, Held, Int, Table, holding, inline, kernel
 from captures.problems import Problem
 
 OK: Final = 0
@@ -230,7 +231,7 @@ class _Flattener:
     """Turns a body into the rows and the payload that the kernel takes."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[int, int, int, int, int]] = []
+        self.rows: list[tuple[int, ...]] = []
         self.payload = bytearray()
 
     def add(self, value: int, content: bytes | None = None) -> None:
@@ -365,17 +366,53 @@ class _Flattener:
         return content
 
 
+_SMALL_ROWS: Final = 256
+_SMALL_BYTES: Final = 1 << 12
+"""Messages up to here have arrays that stay: most time goes into telling the kernel where these are."""
+
+
+class _Small(threading.local):
+    """What the kernel takes for a small message; one a thread, because it runs without the GIL."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((_SMALL_ROWS, TAPE_COLUMNS), np.int64)
+        self.payload = np.zeros(_SMALL_BYTES, np.uint8)
+        self.view = self.payload.data
+        self.out = np.empty(ROW_ROOM * (_SMALL_ROWS + 1) + _SMALL_BYTES, np.uint8)
+        self.stack = np.empty((program.STACK_DEPTH, STACK_COLUMNS), np.int64)
+        self.held: dict[program.Program, Held] = {}
+
+    def encode(self, loaded: program.Program, pc: int, rows: list[tuple[int, ...]], payload: bytearray) -> Any:
+        """What `encode` gives; the bytes are in `out`. Rows of an earlier message may follow: they are not read where
+        the rows fit the layout."""
+        self.rows[: len(rows)] = rows
+        self.view[: len(payload)] = payload
+        held = self.held.get(loaded)
+        if held is None:
+            arguments = self.rows, self.payload, 0, *loaded.arrays, self.out, 0, self.stack
+            held = self.held[loaded] = holding(encode, arguments, (2,))
+        return held(pc)
+
+
+_small = _Small()
+
+
 def _encode(layout: Layout, loaded: program.Program, pc: int, body: Any) -> bytes:
     flattener = _Flattener()
     flattener.struct(layout.fields, layout.flexible, body, "")
-    rows = np.array(flattener.rows, np.int64).reshape(-1, TAPE_COLUMNS)
-    payload = np.frombuffer(flattener.payload or bytearray(1), np.uint8)
-    out = np.empty(ROW_ROOM * (len(rows) + 1) + len(payload), np.uint8)
-    stack = np.empty((program.STACK_DEPTH, STACK_COLUMNS), np.int64)
-    at, used, status = encode(rows, payload, pc, *loaded.arrays, out, 0, stack)
-    if status != OK or used != len(rows):
+    count = len(flattener.rows)
+    if 0 < count <= _SMALL_ROWS and len(flattener.payload) <= _SMALL_BYTES:
+        out = _small.out
+        at, used, status = _small.encode(loaded, pc, flattener.rows, flattener.payload)
+    else:
+        rows = np.array(flattener.rows, np.int64).reshape(-1, TAPE_COLUMNS)
+        payload = np.frombuffer(flattener.payload or bytearray(1), np.uint8)
+        out = np.empty(ROW_ROOM * (len(rows) + 1) + len(payload), np.uint8)
+        stack = np.empty((program.STACK_DEPTH, STACK_COLUMNS), np.int64)
+        at, used, status = encode(rows, payload, pc, *loaded.arrays, out, 0, stack)
+    if status != OK or used != count:
         # The rows were made from the same layout, so this is our mistake and not the caller's.
-        raise RuntimeError(f"{layout.name}: row {used} of {len(rows)} does not fit (status {status})")
+        raise RuntimeError(f"{layout.name}: row {used} of {count} does not fit (status {status})")
     return out[:at].tobytes()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from analyzer.protocol import decoding, encoding, program, schema, tree
+from analyzer.protocol import decoding, encoding, names, program, schema, tree
 from analyzer.protocol.encoding import EncodeError, encode_message
 from analyzer.protocol.schema import REQUEST
 from tests.analyzer.protocol import golden, values
@@ -116,6 +116,20 @@ def test_too_little_room_and_wrong_rows_are_statuses() -> None:
 
 
 # --- bodies by hand ---------------------------------------------------------------------------------------------------
+
+
+def test_small_messages_are_encoded_as_large_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = []
+    for one in golden.golden(golden.RELEASES[-1]):
+        exact = tree.decode_message(one.data, one.api_key, one.version, one.direction, exact=True).body
+        assert exact is not None
+        bodies.append((exact, one.api_key, one.version, one.direction))
+    for count in (encoding._SMALL_ROWS // 2, encoding._SMALL_ROWS, encoding._SMALL_BYTES):
+        topics = [{"name": "t" * 20, "partitionIndexes": list(range(count))}]
+        bodies.append(({"groupId": "g", "topics": topics}, names.OFFSET_FETCH, 1, REQUEST))
+    small = [encode_message(*one) for one in bodies]
+    monkeypatch.setattr(encoding, "_SMALL_ROWS", 0)
+    assert small == [encode_message(*one) for one in bodies]
 
 
 def test_absent_fields_take_their_defaults() -> None:

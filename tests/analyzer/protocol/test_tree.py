@@ -365,7 +365,7 @@ def test_an_envelope_is_shown_if_what_is_inside_has_no_secret() -> None:
 @pytest.mark.parametrize("release", golden.RELEASES)
 def test_small_messages_are_decoded_as_large_ones_are(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = [(one.data, one.api_key, one.version, one.direction) for one in golden.golden(release)]
-    messages += [(data[: len(data) // 2], *rest) for data, *rest in messages]
+    messages += [(data[: len(data) // 2], key, version, way) for data, key, version, way in messages]
     small = [decode_message(*one, tree=True, exact=True) for one in messages]
     monkeypatch.setattr(plans, "_SMALL_BYTES", -1)
     assert small == [decode_message(*one, tree=True, exact=True) for one in messages]
