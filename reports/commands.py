@@ -126,7 +126,7 @@ def analyze(options: argparse.Namespace) -> int:
     capture_points(options.captures, Reading.asked(options).rotated)
     with dataset.Writer(Path(options.out).absolute(), options.append, options.wait):
         pass
-    with session.of_command(options) as spark:
+    with session.of_command(options, quick=True) as spark:  # what takes long is done by Python
         result = _analyzed(options, spark)
     print_analysis(result, options)
     return 0

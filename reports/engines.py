@@ -27,6 +27,10 @@ EASY_EXCHANGES = 20_000_000
 """Up to so many exchanges one machine answers faster by itself: ten million take a report a third of a minute on two
 cores. Beyond, Spark on a cluster may be worth its start, and is known to live with little memory."""
 
+QUICK_EXCHANGES = 1_000_000
+"""Below so many exchanges it is not worth Java's while to compile at length what Spark writes: of a report on 100,000
+that was a fourth of the processor time. From two million on what is compiled quickly loses more than that."""
+
 
 class EngineError(Problem):
     """The engine that was asked for is not to be had."""
@@ -49,9 +53,14 @@ def choose(options: argparse.Namespace, datasets: Sequence[str]) -> str:
         return EMBEDDED
     if engine == SPARK or spark_only or not installed():
         return SPARK
+    return EMBEDDED if _exchanges(datasets) < EASY_EXCHANGES else SPARK
+
+
+def _exchanges(datasets: Sequence[str]) -> int:
+    """How many there are in these datasets. Raises DatasetError."""
     from analyzer.dataset import open_dataset
 
-    return EMBEDDED if relations.exchanges([open_dataset(path) for path in datasets]) < EASY_EXCHANGES else SPARK
+    return relations.exchanges([open_dataset(path) for path in datasets])
 
 
 @contextlib.contextmanager
@@ -87,8 +96,10 @@ def check_columns(query: str) -> None:
 class _Spark:
     """Spark, started when it is needed; it ends with `stack`."""
 
-    def __init__(self, stack: contextlib.ExitStack, options: argparse.Namespace, *arguments: Any) -> None:
-        self._stack, self._options, self._arguments = stack, options, arguments
+    def __init__(
+        self, stack: contextlib.ExitStack, options: argparse.Namespace, datasets: Sequence[str], *arguments: Any
+    ) -> None:
+        self._stack, self._options, self._datasets, self._arguments = stack, options, datasets, arguments
         self._engine: Engine | None = None
         self._starting = threading.Lock()
 
@@ -102,7 +113,9 @@ class _Spark:
                 from reports.spark import session
                 from reports.spark.engine import Spark
 
-                self._engine = Spark(self._stack.enter_context(session.of_command(self._options)), *self._arguments)
+                quick = _exchanges(self._datasets) < QUICK_EXCHANGES
+                started = self._stack.enter_context(session.of_command(self._options, quick))
+                self._engine = Spark(started, self._datasets, *self._arguments)
             return self._engine
 
 

@@ -56,6 +56,9 @@ ARCHIVE_SECONDS = 90
 END_SECONDS = 10
 """How long it may take otherwise, before it is killed."""
 
+_QUICK = "-XX:TieredStopAtLevel=1"
+"""Java compiles quickly rather than well: sessions of minutes live too short for the other."""
+
 _FOLDER = "kwire-spark-"
 """How a session's folder in that for temporary files begins: Java's log, and what Spark puts away."""
 
@@ -227,8 +230,8 @@ class _Jvm:
 _jvm: _Jvm | None = None
 
 
-def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool) -> _Jvm:
-    """Start a JVM with Spark's gateway for Python in it. Raises SessionError."""
+def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: bool) -> _Jvm:
+    """Start a JVM with Spark's gateway for Python in it; `quick`: as `session` has it. Raises SessionError."""
     home = _spark_home()
     jars = sorted(str(jar) for jar in (home / "jars").glob("*.jar"))
     if not jars:
@@ -260,7 +263,8 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool) -> _Jvm
     if conf["spark.master"].startswith("local"):
         conf = {"spark.local.dir": str(folder), **conf}  # so that it goes with the folder, also where Java is killed
     command = [
-        str(java.executable), *archive.flags, *flags, "-cp", class_path, "org.apache.spark.deploy.SparkSubmit",
+        str(java.executable), *archive.flags, *flags, *([_QUICK] if quick else []), "-cp", class_path,
+        "org.apache.spark.deploy.SparkSubmit",
         *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")), "pyspark-shell",
     ]  # fmt: skip
     environment = {
@@ -365,13 +369,14 @@ def _settings(master: str) -> dict[str, str]:
 
 
 def session(
-    master: str | None = None, *, verbose: bool = False, conf: Mapping[str, str] | None = None
+    master: str | None = None, *, verbose: bool = False, conf: Mapping[str, str] | None = None, quick: bool = False
 ) -> SparkSession:
     """A Spark session: the caller's where one is active, else a new one.
 
     master: URL of a Spark master (`local[4]`, `spark://host:7077`, `yarn`); without it the caller's session, or one
     inside this process's own JVM with a thread a core. verbose: Java's and Spark's warnings go to stderr. conf: further
-    settings of Spark, of a new session only.
+    settings of Spark, of a new session only. quick: there is little for Java to do, so that it is not worth its while
+    to compile at length.
     A session that this function started ends with `end`, or when the process does. Raises SessionError.
     """
     global _jvm
@@ -391,7 +396,7 @@ def session(
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors that are raised all the same
     settings = _settings(master or "local[*]") | dict(conf or {})
-    jvm = _start(find_java(), settings, _memory(), verbose)
+    jvm = _start(find_java(), settings, _memory(), verbose, quick)
     _jvm = jvm
     atexit.register(end)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -447,11 +452,11 @@ def end(at_once: bool = False) -> None:
 
 @contextlib.contextmanager
 def opened(
-    master: str | None = None, *, verbose: bool = False, conf: Mapping[str, str] | None = None
+    master: str | None = None, *, verbose: bool = False, conf: Mapping[str, str] | None = None, quick: bool = False
 ) -> Iterator[SparkSession]:
     """`session`, and its end. An interrupt ends the JVM without waiting for what it is at."""
     try:
-        yield session(master, verbose=verbose, conf=conf)
+        yield session(master, verbose=verbose, conf=conf, quick=quick)
     except KeyboardInterrupt:
         end(at_once=True)
         raise
@@ -460,16 +465,16 @@ def opened(
 
 
 @contextlib.contextmanager
-def of_command(options: argparse.Namespace) -> Iterator[SparkSession]:
-    """`opened` as a command line asks for it: `master`, `verbose`, and `conf`, a list of NAME=VALUE. Raises
-    SessionError."""
+def of_command(options: argparse.Namespace, quick: bool) -> Iterator[SparkSession]:
+    """`opened` as a command line asks for it: `master`, `verbose`, and `conf`, a list of NAME=VALUE. `quick`: as
+    `session` has it. Raises SessionError."""
     conf = {}
     for option in options.conf:
         name, equals, conf[name] = option.partition("=")
         if not equals:
             raise SessionError(f"--conf {option}: not NAME=VALUE", "for instance --conf spark.executor.memory=4g")
     logging.getLogger().addFilter(_no_interrupt)  # py4j tells of it there
-    with opened(options.master, verbose=options.verbose, conf=conf) as spark:
+    with opened(options.master, verbose=options.verbose, conf=conf, quick=quick) as spark:
         # PySpark's handler asks the JVM to cancel jobs, in the middle of another question to it, and prints what comes
         # of that. Here the JVM is going to end.
         if threading.current_thread() is threading.main_thread():

@@ -138,6 +138,23 @@ def test_what_this_machine_holds_easily_needs_no_spark(small: list[str], monkeyp
     assert engines.choose(options(engine="embedded"), small) == engines.EMBEDDED
 
 
+@pytest.mark.parametrize(("few", "quick"), [(3, True), (2, False)])
+def test_java_compiles_at_length_only_where_there_is_much_to_do(
+    small: list[str], few: int, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def of_command(_: argparse.Namespace, quick: bool) -> None:
+        raise Asked(quick)
+
+    monkeypatch.setattr(engines, "QUICK_EXCHANGES", few)
+    monkeypatch.setattr("reports.spark.session.of_command", of_command)
+    with pytest.raises(Asked) as raised, engines.opened(options(engine="spark"), small):
+        pass
+    assert raised.value.args == (quick,)
+
+
 def test_without_the_extra_it_is_spark_and_who_insists_is_told(
     small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

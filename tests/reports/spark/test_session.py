@@ -70,6 +70,19 @@ def test_two_starts_at_once_make_an_archive_each_and_the_last_stays(
     assert session._archive(java, "a.jar", []).flags == (f"-XX:SharedArchiveFile={one.path}",)
 
 
+def test_a_quick_session_does_not_have_java_compile_at_length(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environment = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path / "file")}
+    environment.pop("JAVA_TOOL_OPTIONS", None)  # the suite says the same there
+    run = (
+        "from reports.spark import session\nwith session.opened('local[1]', quick=True) as spark:\n"
+        "    java = spark._jvm.java.lang.management.ManagementFactory\n"
+        "    print(*java.getRuntimeMXBean().getInputArguments())"
+    )
+    said = subprocess.run([sys.executable, "-c", run], capture_output=True, cwd=ROOT, env=environment, text=True)
+    assert session._QUICK in said.stdout.split(), said.stderr
+
+
 def children(process: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{process}/task").iterdir():
