@@ -16,7 +16,7 @@ from tests.brokers.fixtures import fresh_brokers, shared_brokers  # noqa: F401  
 from tests.shared import SHARED, shared_present
 
 # The suite's Java processes (Spark's) live for minutes: what is compiled at length for later pays for itself in none.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 
 # No deadline: the suite holds no timed test, and the first call of a kernel compiles it. The same examples every time:
 # a run that fails must fail again; new examples are looked for with `--hypothesis-profile=search`.

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.dataset import DatasetError
-from analyzer.options import Settings
 from analyzer.points import Choice
 from analyzer.shares import Shared, ShareOfPairs
 from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, chunks_of
@@ -39,6 +38,8 @@ from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+    from analyzer.options import Settings
 
 CHUNK_BYTES = 1 << 30
 """Bytes of a task that reads: some seconds."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from analyzer import tables
 from analyzer.dataset import Dataset, DatasetError, Parts, Writer
-from analyzer.options import FEW_THREADS, Reading, Settings
+from analyzer.options import FEW_THREADS, Reading
 from analyzer.points import BATCHES, Choice, check_names, joined, manifest, read_point
 from analyzer.reading import judged
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
@@ -33,6 +33,8 @@ from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from analyzer.options import Settings
 
 SPLIT_BYTES = 16 << 30
 """A capture point this large takes one task of two threads half a minute to some minutes."""

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,11 +31,14 @@ from pyspark.sql.types import StructType
 from analyzer import tables
 from analyzer.arrow import plain
 from analyzer.dataset import concatenated
-from analyzer.options import FEW_THREADS, Reading, Settings
+from analyzer.options import FEW_THREADS, Reading
 from analyzer.points import BATCHES, META, NO_RECORDS, Choice, joined, point_tables, read_point
 from analyzer.reading import judged
 from captures.files import CapturePoint
 from reports.spark.ingest import task_points
+
+if TYPE_CHECKING:
+    from analyzer.options import Settings
 
 BATCH_ROWS = 64_000
 """Rows of an Arrow batch handed to Spark."""

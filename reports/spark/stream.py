@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep, time
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -34,7 +34,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from analyzer.arrow import plain
 from analyzer.locks import DatasetError, Writing
-from analyzer.options import Settings
 from analyzer.points import Choice
 from analyzer.snapshots.course import Course
 from analyzer.snapshots.sealing import key_of_user
@@ -42,6 +41,9 @@ from captures.files import CapturePoint, urls
 from captures.files.sources import place_of
 from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
 from captures.problems import CaptureError, Problem
+
+if TYPE_CHECKING:
+    from analyzer.options import Settings
 
 BATCH_ROWS: Final = 64_000
 """Rows of an Arrow batch handed to Spark."""
