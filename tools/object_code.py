@@ -193,7 +193,7 @@ def compile_all(path: Path, folder: Path) -> None:
                 native.flatten(argument, key, values)
             if tuple(key) != kind:
                 sys.exit(f"{name}: arguments of {key} are not of {kind}")
-            with kernels._without_collection():
+            with kernels.without_collection():
                 code = native.compiled(kernel.dispatcher, arguments, values)
             if code is None:
                 sys.exit(f"{name}: no object code for {target} that can be used without Numba")
