@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +19,15 @@ from analyzer import arrow, tables
 from analyzer.arrow import distinct
 from analyzer.bulk import roles
 from analyzer.bulk import state as s
-from analyzer.bulk.rows import COLUMNS, Exchanges, Names
+from analyzer.bulk.named import COLUMNS
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as api_names
 from analyzer.protocol import schema as definitions
 from analyzer.protocol.decoding import REASONS
 from analyzer.protocol.program import Program, load
+
+if TYPE_CHECKING:
+    from analyzer.bulk.rows import Exchanges, Names
 
 STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
 STATES = ("decoded", "truncated", "undecoded")

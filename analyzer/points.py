@@ -124,9 +124,10 @@ class Choice:
         return self.filter is None and self.connection is None
 
     @property
-    def divisible(self) -> bool:
-        """Connections may be decoded apart: filters and records of internal topics ask for names that others say."""
-        return self.everything and self.records != FULL
+    def asks_names(self) -> bool:
+        """Filters, and records of internal topics, ask for names of topic ids that other connections may say, later
+        ones too."""
+        return self.filter is not None or self.records == FULL
 
     @property
     def means(self) -> bool:
@@ -430,6 +431,25 @@ class PointTables:
         for name, parts in told.items():
             yield name, concatenated(name, parts)
 
+    def message_places(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
+        """(trigger, number of the connection) by which the rows of `messages` that `tables` will give stand in order;
+        `window` is the one taken last."""
+        if self._choice.everything or self._taken is None:
+            trigger, connection = window.message_places()
+            order = np.lexsort((window.names.born_of(connection), trigger))
+            return trigger[order], connection[order]
+        return self._messages.places(self._taken)
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """How many exchanges the filter let through, of how many."""
+        return self._matched, self._seen
+
+    def join_passed(self, passed: tuple[int, int]) -> None:
+        """Take in how many another share's filter let through."""
+        self._matched += passed[0]
+        self._seen += passed[1]
+
     def join_listeners(self, listeners: Sequence[Listener]) -> None:
         """Take in what those of another share learned."""
         for mine, theirs in zip(self.listeners, listeners, strict=True):
@@ -444,7 +464,7 @@ class PointTables:
         self.join_counts()
         self.summary.finish(point.name, told, self._ended, self.topics)
         ends = frozenset(self._ended.from_before), frozenset(self._ended.left_open)
-        passed = (self._matched, self._seen) if self._choice.filter is not None else None
+        passed = self.passed if self._choice.filter is not None else None
         entry = {**_entry(point, told), "meaning": self._choice.means}
         if missed := list(_missed(attempts, self._ended.ports)):
             entry["attempts"] = missed[:MOST_ATTEMPTS]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from analyzer.findings.columns import Columns, Wanted
 from analyzer.findings.source import SMALL_ROWS, Source
-from analyzer.parts import Made
+from analyzer.parts import Made, made
 
 MOST_ROWS: Final = 1 << 20
 """Rows of a large table whose columns are kept: some 40 bytes each, in memory that comes in large pages."""
@@ -77,20 +77,20 @@ class Kept:
         table = self._tables.setdefault(name, _Kept(self._large.get(name)))
         number = table.given
         table.given += 1
-        if not callable(rows):
+        if not callable(rows) and (table.large is None or not len(rows)):
             table.put(number, rows)
             return rows
         with self._changed:
             self._coming += 1
         return functools.partial(self._made, table, number, rows)
 
-    def _made(self, table: _Kept, number: int, rows: Callable[[], pa.Table]) -> pa.Table:
-        made = rows()
-        table.put(number, made)
+    def _made(self, table: _Kept, number: int, rows: Made) -> pa.Table:
+        ready = made(rows)
+        table.put(number, ready)
         with self._changed:
             self._coming -= 1
             self._changed.notify_all()
-        return made
+        return ready
 
     def source(
         self,

@@ -14,7 +14,7 @@ from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL, some_of
 from analyzer.findings.rules import Found, Limits, Severity, rule
 from analyzer.findings.runs import Trouble
-from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, parted
+from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen, busiest, parted
 from analyzer.findings.words import client, count, lasting, name, place, share, size, some
 from analyzer.protocol import names
 
@@ -25,8 +25,8 @@ _EXPIRED = taken((names.PRODUCE,), (7,))
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Record batches of Produce requests, arrays with a value a batch. owner: the exchange; place as in
-    `places`; first, last: timestamps; error: of its topic-partition in the answer; at: offset that the answer gave."""
+    """Record batches of Produce requests, arrays with a value a batch. row: of the table; owner: the exchange; place as
+    in `places`; error: of its topic-partition in the answer; at: offset that the answer gave."""
 
     row: np.ndarray
     owner: np.ndarray
@@ -37,8 +37,6 @@ class Batches:
     sequence: np.ndarray
     records: np.ndarray
     size: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
     error: np.ndarray
     at: np.ndarray
 
@@ -55,10 +53,9 @@ def _batches(seen: Seen) -> Batches:
     table = seen.table("batches")
     if not len(table):
         none = np.zeros(0, np.int64)
-        return Batches(none, none, none, [], *[none] * 9)
-    numbers: dict[str, type] = dict.fromkeys((*_COLUMNS.values(), "magic", "uncompressed_bytes"), np.int64)
-    numbers |= dict.fromkeys(_KEY, np.int32) | {"crc_ok": np.int8}
-    table.load(numbers, ("side", "codec", "reason", "topic", "topic_id", "connection"))
+        return Batches(none, none, none, [], *[none] * 7)
+    rest = () if table.held else OF_BATCHES.greatest
+    table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.strings)
     side, sides = table.codes("side")
     chosen = np.flatnonzero(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
     places, known = seen.placed(table)
@@ -70,9 +67,8 @@ def _batches(seen: Seen) -> Batches:
 
 _COLUMNS = {
     "producer": "producer_id", "epoch": "producer_epoch", "sequence": "base_sequence", "records": "record_count",
-    "size": "batch_bytes", "first": "first_timestamp", "last": "last_timestamp",
+    "size": "batch_bytes",
 }  # fmt: skip
-_KEY = ("exchange", "reply", "partition")
 
 
 def _answers(
@@ -309,6 +305,10 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     plain = np.flatnonzero(((made.producer == NULL) | (made.producer < 0)) & (made.owner >= 0))
     failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
+    if not len(failed):
+        return
+    stamps = [seen.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
+    first, last = (some_of(one, made.row) for one in stamps)
     turned: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     asked, answered = seen.exchanges.asked, seen.exchanges.answered
     for batch in failed.tolist():
@@ -318,8 +318,7 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
         behind = mine[(asked[made.owner[mine]] > began) & (asked[made.owner[mine]] < ended) & (made.error[mine] == 0)]
         again = mine[
             (asked[made.owner[mine]] >= ended) & (made.error[mine] == 0) & (made.records[mine] == made.records[batch])
-            & (made.size[mine] == made.size[batch]) & (made.first[mine] == made.first[batch])
-            & (made.last[mine] == made.last[batch])
+            & (made.size[mine] == made.size[batch]) & (first[mine] == first[batch]) & (last[mine] == last[batch])
         ]  # fmt: skip
         if len(behind) and len(again) and made.at[again[0]] > made.at[behind[0]] >= 0:
             three = row, int(made.owner[behind[0]]), int(made.owner[again[0]])
@@ -382,40 +381,60 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not len(made.row):
         return
+    for mine, some_ in _often(seen, made, at.rate * at.window_s):
+        sizes, records = some_of(made.size, some_), some_of(made.records, some_)
+        if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
+            continue
+        asked, in_order = seen.exchanges.asked[mine], mine
+        if (asked[1:] < asked[:-1]).any():
+            order = np.argsort(asked, kind="stable")
+            asked, in_order = asked[order], mine[order]
+        most, first, past = busiest(asked, int(at.window_s * SECOND))
+        if most < at.rate * at.window_s:
+            continue
+        rate = most / at.window_s
+        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / at.window_s
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
+        text += f"{np.mean(records):.1f} records ({size(float(np.median(sizes)))}) each; "
+        text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
+        worst = int(in_order[first])
+        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
+                    severity="warning" if rate >= at.much else None)  # fmt: skip
+
+
+def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
+    some."""
     rows = np.flatnonzero((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
-    often = list(parted(rows, seen.client[rows], seen.broker[rows], least=at.rate * at.window_s))
+    whose = seen.client[rows], seen.broker[rows]
+    if len(made.owner) == len(rows) and (made.owner == rows).all():  # mostly: one batch a request
+        yield from ((rows[places], places) for places in parted(np.arange(len(rows)), *whose, least=least))
+        return
+    often = list(parted(rows, *whose, least=least))
     number_of = np.full(len(seen.exchanges) + 1, -1, np.int32)
     for number, mine in enumerate(often):
         number_of[mine] = number
     group = number_of[made.owner]
     of_group = np.flatnonzero(group >= 0)
     for some_ in parted(of_group, group[of_group]):
-        mine = often[group[some_[0]]]
-        order = np.argsort(seen.exchanges.asked[mine], kind="stable")
-        asked = seen.exchanges.asked[mine[order]]
-        most, first, past = busiest(asked, int(at.window_s * SECOND))
-        if most < at.rate * at.window_s:
-            continue
-        small, few = float(np.median(made.size[some_])), float(np.median(made.records[some_]))
-        if small >= at.small_bytes or few >= at.records:
-            continue
-        rate = most / at.window_s
-        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / at.window_s
-        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
-        text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
-        text += f"{np.mean(made.records[some_]):.1f} records ({size(small)}) each; linger.ms={at.linger_ms:.0f} would "
-        text += f"make about {fewer:,.0f}."
-        worst = int(mine[order[first]])
-        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
-                    severity="warning" if rate >= at.much else None)  # fmt: skip
+        yield often[group[some_[0]]], some_
+
+
+def _mostly_below(values: np.ndarray, limit: float) -> bool:
+    """The median of values is below a limit; sorted only where as many are below as are not."""
+    below = int(np.count_nonzero(values < limit))
+    return float(np.median(values)) < limit if 2 * below == len(values) else 2 * below > len(values)
 
 
 def _lingering(times_: np.ndarray, linger: int) -> int:
     """Requests that would be left if each waited so long for more."""
     sent, at, times = 0, 0, np.ascontiguousarray(times_).data
-    while at < len(times):
+    count_, after = len(times), bisect.bisect_right
+    while at < count_:
         sent += 1
-        at = bisect.bisect_right(times, times[at] + linger, at)
+        until, near = times[at] + linger, at + 64  # few are sent in so short a time: not all are to be looked through
+        at = after(times, until, at, near if near < count_ and times[near] > until else count_)
     return sent
 
 
@@ -529,12 +548,13 @@ def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
 def _ahead(seen: Seen, made: Batches, least: float) -> np.ndarray:
     """int64[batches]: how far the last timestamps that clients gave are ahead of the capture's clock, us; empty where
     none is so far ahead."""
-    if int(made.last.max(initial=NULL)) - seen.span[0] < least:
-        return made.last[:0]
-    kinds, names_ = seen.table("batches").codes("timestamp_type")
+    table = seen.table("batches")
+    if table.most("last_timestamp") - seen.span[0] < least:
+        return np.zeros(0, np.int64)
+    kinds, names_ = table.codes("timestamp_type")
     ours = arrow.among(kinds[made.row], [number for number, text in enumerate(names_) if text == "CreateTime"])
-    asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
-    return np.where(ours & (made.last != NULL) & (made.owner >= 0), made.last - asked, 0)
+    asked, last = seen.exchanges.asked[np.maximum(made.owner, 0)], some_of(table.numbers("last_timestamp"), made.row)
+    return np.where(ours & (last != NULL) & (made.owner >= 0), last - asked, 0)
 
 
 def _hours(micros: int) -> str:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer import arrow
 from analyzer.findings.columns import NULL, Wanted
 from analyzer.findings.rules import Asked, Evidence
 from analyzer.findings.source import Source, Table
@@ -66,6 +65,19 @@ _OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
 _OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
 """Columns that rules often ask for."""
 
+OF_BATCHES: Final = Wanted(
+    {
+        **dict.fromkeys(
+            ("producer_id", "producer_epoch", "base_sequence", "record_count", "batch_bytes", "magic"), np.int64
+        ),
+        **dict.fromkeys(("exchange", "reply", "partition"), np.int32),
+        "crc_ok": np.int8,
+    },
+    ("side", "codec", "reason", "topic", "topic_id", "connection"),
+    ("uncompressed_bytes", "last_timestamp"),
+)  # fmt: skip
+"""Columns of `batches` that are asked for wherever some were produced."""
+
 LARGE: Final[Mapping[str, Wanted]] = {
     "exchanges": Wanted({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT)),
     "partitions": Wanted(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS),
@@ -86,6 +98,7 @@ def _whatever(wanted: Wanted, greatest: Sequence[str] = ()) -> Wanted:
 KEPT: Final[Mapping[str, Wanted]] = {
     "exchanges": _whatever(LARGE["exchanges"], ("broker_us", "latency_us", "max_wait_ms", "queue_us")),
     "partitions": _whatever(LARGE["partitions"]),
+    "batches": OF_BATCHES,
 }
 """What is kept of these while they are written: what is asked for whatever was captured, and of some columns the
 greatest value."""
@@ -430,8 +443,10 @@ class Seen:
         """(topic, partition) that some answer says to be there."""
         leaders, names = self.placed(self.table("leaders"))
         there = {names[place] for place in set(leaders.tolist())}
-        good = arrow.distinct(self.partitions.place[self.partitions.error == 0])
-        return there | {self.places[place] for place in good.tolist()}
+        parts = self.partitions
+        good = np.zeros(len(self.places), np.bool_)
+        good[parts.place[parts.error == 0]] = True
+        return there | {self.places[place] for place in np.flatnonzero(good).tolist()}
 
     # ---------------------------------------------------------------------------------------------------- evidence
 
@@ -557,8 +572,8 @@ def parted(rows: np.ndarray, *keys: np.ndarray, least: float = 1) -> Iterator[np
 
 
 def _as_one(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
-    """Keys as one that orders as they do, as narrow as can be (16 bits are sorted without comparing); None where their
-    spans are too wide."""
+    """Keys as one that orders as they do, as narrow as can be (16 bits are sorted without comparing, 8 in half the
+    time); None where their spans are too wide."""
     spans, lows = [], []
     for key in keys:
         lows.append(int(key.min()))
@@ -566,7 +581,7 @@ def _as_one(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
     whole = math.prod(spans)
     if whole >= 1 << 62:
         return None
-    width = np.dtype(np.uint16 if whole <= 1 << 16 else np.int64)
+    width = np.dtype(np.uint8 if whole < 1 << 8 else np.uint16 if whole < 1 << 16 else np.int64)
     one: np.ndarray = np.zeros(len(keys[0]), width)
     for key, low, span in zip(keys, lows, spans, strict=True):
         if span > 1:

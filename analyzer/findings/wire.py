@@ -117,9 +117,9 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     reason, reasons = table.codes("reason")
     told = arrow.among(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
-    inside, outside = table.numbers("uncompressed_bytes"), table.numbers("batch_bytes")
-    if not told.any() and inside.max() <= at.bytes:
+    if not told.any() and table.most("uncompressed_bytes") <= at.bytes:
         return
+    inside, outside = table.numbers("uncompressed_bytes"), table.numbers("batch_bytes")
     large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
     if not (told | large).any():
         return

@@ -136,9 +136,8 @@ class Clients:
         found, place = c.used(every.columns, every.connection)
         uses = found.tolist()
         said = [names.strings[use[c.U_CLIENT]] if use[c.U_CLIENT] != s.NULL else None for use in uses]
-        for use, client in zip(
-            uses, said, strict=True
-        ):  # in order: a connection's first client id is the first it says
+        # In order: a connection's first client id is the first that it says.
+        for use, client in zip(uses, said, strict=True):
             self._learn(use[c.U_CONNECTION], client, names)
         trigger = every.column("trigger")[found[:, c.U_FIRST]].tolist()
         of: list[_Client] = []

@@ -1,0 +1,83 @@
+"""Rows put together by what they have in common, and how often things come, against plain Python.
+
+(proves: analyzer/findings/seen.py, analyzer/findings/produce.py)
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analyzer.dataset import open_dataset
+from analyzer.findings import judging, produce
+from analyzer.findings.seen import Seen, grouped, parted
+from analyzer.findings.source import Source
+from tests.analyzer.findings.judging import Traffic
+
+
+@pytest.mark.parametrize("span", [1, 2, 255, 256, 257, 65535, 65536, 65537])
+def test_keys_are_grouped_whatever_they_span(span: int) -> None:
+    """One key, of as many values as 8 or 16 bits tell apart, and one more or less; and two, in their order."""
+    rng = random.Random(span)
+    keys = [0, span - 1, *(rng.randrange(span) for _ in range(100))]
+    one = np.array(keys, np.int64) - 5
+    order, starts, ends = grouped(one)
+    assert order.tolist() == sorted(range(len(keys)), key=lambda i: keys[i])
+    assert (ends - starts).tolist() == [keys.count(key) for key in sorted(set(keys))]
+    other = np.array([rng.randrange(2) for _ in keys])
+    pairs = list(zip(one.tolist(), other.tolist(), strict=True))
+    assert grouped(one, other)[0].tolist() == sorted(range(len(keys)), key=lambda i: pairs[i])
+
+
+def test_rows_that_are_few_are_no_part() -> None:
+    found = [part.tolist() for part in parted(np.arange(10, 16), np.array([3, 1, 3, 2, 1, 3]), least=2)]
+    assert found == [[11, 14], [10, 12, 15]]
+
+
+@pytest.mark.parametrize("limit", [0, 3, 4, 4.5, 9])
+def test_a_median_is_below_a_limit(limit: float) -> None:
+    rng = random.Random(limit)
+    for size in (1, 2, 3, 4, 9, 10):
+        for _ in range(50):
+            values = np.array([rng.randrange(9) for _ in range(size)])
+            assert produce._mostly_below(values, limit) == (np.median(values) < limit)
+
+
+@pytest.mark.parametrize("apart", [1, 40, 400])
+def test_requests_that_wait_for_more_go_together(apart: int) -> None:
+    rng = random.Random(apart)
+    times = np.sort(np.array([rng.randrange(1000 * apart) for _ in range(1000)], np.int64))
+    sent, until = 0, -1
+    for time in times.tolist():
+        if time > until:
+            sent, until = sent + 1, time + 500
+    assert produce._lingering(times, 500) == sent
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_batches_are_told_with_the_requests_of_their_client_and_broker(several: bool, tmp_path: Path) -> None:
+    """One batch a request; or some requests hold two, and some none."""
+    seen = Traffic(tmp_path / "forged")
+    batch = {"record_count": 1, "batch_bytes": 100}
+    for number in range(60):
+        who: dict[str, Any] = {"on": number % 3, "client_id": f"client-{number % 3}"}
+        seen.ask("Produce", number * 0.01, place=("t", number % 2), batch=batch, **who)
+        if several and number % 7 == 0:
+            row = seen.rows["batches"][-1]
+            seen.rows["batches"].append({**row, "partition": 1 - row["partition"]})
+        if several and number % 5 == 0:
+            seen.ask("Produce", number * 0.01, **who)
+    source = Source.of(open_dataset(seen.write()))
+    here = Seen(source, source.captures[0], judging.USUAL)
+    made = produce.batches(here)
+    found = {tuple(rows.tolist()): some.tolist() for rows, some in produce._often(here, made, 5)}
+    assert len(found) == 3
+    links = here.exchanges.link
+    for rows, some in found.items():
+        assert set(rows) == set(np.flatnonzero(links == links[rows[0]]).tolist())
+        assert some == [at for at, owner in enumerate(made.owner.tolist()) if owner in rows]
+    assert sum(map(len, found.values())) == len(made.owner) == (69 if several else 60)
