@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from analyzer import tables
@@ -52,18 +53,24 @@ class Messages:
             if (connection, reply) not in replies:
                 self._responses.pop((connection, reply), None)
 
+    def places(self, exchanges: Exchanges) -> tuple[np.ndarray, np.ndarray]:
+        """(trigger, number of the connection) of the exchange of each row that `table` gives of these exchanges."""
+        there = [sum(message is not None for message in self.peek(*key)) for key in _keys(exchanges)]
+        return np.repeat(exchanges.column("trigger"), there), np.repeat(exchanges.connection, there)
+
     def table(self, exchanges: Exchanges, everything: bool) -> pa.Table:
-        """The table `messages`, secrets overwritten: of these exchanges, or (`everything`) all at hand."""
+        """The table `messages`, secrets overwritten: of these exchanges, in their order (which no size of windows
+        changes), each request before its response; or (`everything`) all at hand, each where it became complete."""
         taken: list[Message] = []
+        names = exchanges.names
         if everything:
             for kept in (self._requests, self._responses):
                 taken += kept.values()
                 kept.clear()
+            taken.sort(key=lambda message: (message.trigger, names.born[message.connection]))
         else:
             for key in _keys(exchanges):
                 taken += [message for message in self.pop(*key) if message is not None]
-        names = exchanges.names
-        taken.sort(key=lambda message: (message.trigger, names.born[message.connection]))
         rows = [_row(message, names, self._keep_secrets) for message in taken]
         return pa.Table.from_pylist(rows, schema=tables.schema("messages"))
 

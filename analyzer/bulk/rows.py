@@ -16,30 +16,14 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from analyzer import tables
 from analyzer.arrow import distinct, text
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
-from analyzer.bulk.fields import MAX_CODES as MAX_CODES
 from analyzer.bulk.gathering import Each, gathered, one_after_another
 from analyzer.bulk.merging import Numbers
+from analyzer.bulk.named import COLUMNS
 from analyzer.bulk.zookeeper import ZooKeeper
 from captures.files import FileInfo
-
-_NAMED_OTHERWISE: Final = {
-    "request_time": s.X_REQUEST_FIRST_NS, "request_end": s.X_REQUEST_LAST_NS, "response_time": s.X_RESPONSE_FIRST_NS,
-    "response_end": s.X_RESPONSE_LAST_NS, "throttle_ms": s.X_THROTTLE, "error_code": s.X_ERROR,
-    "max_wait_ms": s.X_MAX_WAIT, "group_id": s.X_GROUP, "member_id": s.X_MEMBER, "request_packet": s.X_REQUEST_NUMBER,
-    "response_packet": s.X_RESPONSE_NUMBER, "ordinal": s.X_ORDINAL, "trigger": s.X_TRIGGER,
-}  # fmt: skip
-COLUMNS: Final = _NAMED_OTHERWISE | {
-    column.name: getattr(s, f"X_{column.name.upper()}")
-    for column in tables.EXCHANGES
-    if column.name not in (*_NAMED_OTHERWISE, "error") and hasattr(s, f"X_{column.name.upper()}")
-}
-"""Columns of `Exchanges` by name: those of the table `exchanges` that `state` has under the same name, and others.
-Times are in nanoseconds, text is a number in `Names.strings`, lists are numbers in `Names.lists`. `ordinal`: of its
-first packet; `trigger`: of the one that completed it."""
 
 
 @functools.lru_cache(maxsize=1 << 16)

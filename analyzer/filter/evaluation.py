@@ -19,12 +19,12 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from analyzer.bulk.rows import MAX_CODES, Exchanges
+from analyzer.bulk.fields import MAX_CODES
 from analyzer.filter.conditions import Whole, tested
 from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
 from analyzer.filter.naming import PACKETS, Columns, Named, Path, body_values, column_values
@@ -33,6 +33,9 @@ from analyzer.filter.terms import Comparison, Relation
 from analyzer.filter.values import STATED
 from analyzer.filter.words import INT64_MAX, INT64_MIN, FilterError
 from analyzer.protocol import schema
+
+if TYPE_CHECKING:
+    from analyzer.bulk.rows import Exchanges
 
 __all__ = ["Filter", "FilterError", "IntegerTest", "parse"]
 
@@ -273,9 +276,7 @@ class Filter:
         """Of the rows of any source: bool[n] surely matches, surely does not; the rest only the bodies can tell."""
         return _judge(self.root, source)
 
-    def rows_verdict(
-        self, exchanges: Exchanges, topic_name: TopicName | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def rows_verdict(self, exchanges: Exchanges, topic_name: TopicName | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Of rows of integers: bool[n] surely matches, surely does not."""
         return _judge(self.root, Rows(exchanges, topic_name))
 

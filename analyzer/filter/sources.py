@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from analyzer import columns
-from analyzer.bulk.rows import COLUMNS, Exchanges
+from analyzer.bulk.named import COLUMNS
 from analyzer.filter.conditions import Test, tested
 from analyzer.filter.values import STATED
 from analyzer.protocol import schema
 from captures.kernels import NULL
+
+if TYPE_CHECKING:
+    from analyzer.bulk.rows import Exchanges
 
 TopicName = Callable[[str], str]
 Ints = tuple[np.ndarray, np.ndarray]  # int[n] values, of any width, bool[n] whether there is one

@@ -10,15 +10,16 @@ their spans are empty; secrets are lengths.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast, overload
 
 import numpy as np
 
 from analyzer.protocol import embedded
 from analyzer.protocol.budget import Budget
 from analyzer.protocol.embedded import Embedded, Record, Said
+from analyzer.protocol.plans import as_buffer
 from analyzer.protocol.schema import REQUEST, TOPICS
 from analyzer.protocol.tree import REDACTED, Node, decode_request, decode_response
 from analyzer.records import batches as b
@@ -109,11 +110,11 @@ def openers(
     return {path: opener}
 
 
-def record_set(data: bytes, topic: str, *, nodes: bool = True, budget: Budget | None = None) -> RecordSet:
+def record_set(data: bytes | memoryview, topic: str, *, nodes: bool = True, budget: Budget | None = None) -> RecordSet:
     """Open the record set of a topic. `nodes=False`: only the records that have a format of their own. `budget`: that
     of the message."""
     budget = budget or Budget()
-    heap = np.frombuffer(bytearray(data), np.uint8)
+    heap = as_buffer(data)
     batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
     magics = batches.table[b.B_MAGIC].tolist()
     attributes = batches.table[b.B_ATTRIBUTES].tolist()
@@ -140,21 +141,13 @@ def record_set(data: bytes, topic: str, *, nodes: bool = True, budget: Budget | 
             if not at % LOOKS and budget.cut():
                 break
             batch, source = row[r.R_BATCH], heaps[row[r.R_HEAP]]
-            key = _slice(source, row[r.R_KEY_AT], row[r.R_KEY_LENGTH])
-            value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])
-            control = controls[batch]
-            record = embedded.read_control(key, value) if control else embedded.read_record(topic, key, value)
+            record = _typed(row, source, topic, controls[batch])
             if record is not None:
                 typed.append((count, row[r.R_OFFSET], record))
             own = [next(headers) for _ in range(row[r.R_HEADERS])]
             if nodes:
-                name = f"[{len(children[batch])}]"
-                secret = not control and (topic == CLUSTER_METADATA or _is_copied_secret(value))
-                decompressed = row[r.R_HEAP] != 0
-                varints = magics[batch] == 2 and not decompressed
-                node = _record(name, row, source, own, record, ends[batch], varints, secret)
-                if decompressed:
-                    node = _without_spans((node,), ends[batch])[0]
+                name, secrets = f"[{len(children[batch])}]", topic == CLUSTER_METADATA
+                node = _shown(name, row, source, own, record, ends[batch], magics[batch], controls[batch], secrets)
                 children[batch].append(node)
                 ends[batch] = node.end
             count += 1
@@ -164,6 +157,89 @@ def record_set(data: bytes, topic: str, *, nodes: bool = True, budget: Budget | 
     stopped = budget.spent() if left_out or (counts == NULL).any() else None
     left_out = left_out if stopped is not None else 0  # else a batch is broken, and says so itself
     return RecordSet(tuple(made), tuple(typed), len(batches), left_out, stopped)
+
+
+def later(data: bytes | memoryview, topic: str, base: int, budget: Budget) -> tuple[Node, str | None]:
+    """The node of the one batch that `data` is, at `base` of what spans count in, with its records as `Records`; and
+    why there may be more of them, if there is a reason. (`record_set` makes them all: 30 us each.)"""
+    heap = as_buffer(data)
+    batches = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+    checksums.check(batches.table, heap)
+    tables, heaps, stopped = [], (heap, heap[:0]), None
+    for piece in _pieces(batches, budget):
+        rows = _within(piece, budget)
+        budget.nodes -= int(_costs(piece)[:rows].sum())
+        if rows < len(piece):
+            budget.nodes = 0
+        tables.append(piece.table[:, :rows].copy())
+        heaps = piece.heaps  # one batch: nothing takes their place
+    magic, attributes, starts, count = (
+        int(batches.table[column, 0]) for column in (b.B_MAGIC, b.B_ATTRIBUTES, b.B_RECORDS_AT, b.B_COUNT)
+    )
+    table = np.concatenate([np.zeros((r.R_COLUMNS, 0), np.int64), *tables], axis=1)
+    records = Records(table, heaps, topic, magic, magic == 2 and attributes & b.CONTROL != 0, starts, base)
+    if len(records) < count or count == NULL:
+        stopped = budget.spent()
+    node = _batch("[0]", batches, 0, data, cast("tuple[Node, ...]", records if len(records) else ()), topic)
+    fields = tuple(one._replace(start=one.start + base, end=one.end + base) for one in node.children)
+    return node._replace(start=node.start + base, end=node.end + base, children=fields), stopped
+
+
+class Records(Sequence[Node]):
+    """Records of one batch, made nodes when they are looked at. `table` int64[R_COLUMNS, n], their places in `heaps`;
+    `starts`: where the first begins, before `base` is added."""
+
+    def __init__(
+        self, table: np.ndarray, heaps: tuple[np.ndarray, np.ndarray], topic: str, magic: int, control: bool,
+        starts: int, base: int,
+    ) -> None:  # fmt: skip
+        self._table = table
+        self._heaps = heaps
+        self._topic = topic
+        self._magic = magic
+        self._control = control
+        self._starts = starts
+        self._base = base
+
+    def __len__(self) -> int:
+        return int(self._table.shape[1])
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept for them."""
+        return sum(one.nbytes for one in (self._table, *self._heaps))
+
+    @overload
+    def __getitem__(self, at: int) -> Node: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Node]: ...
+    def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return tuple(map(self._one, places))
+        return self._one(places)
+
+    def holding(self, offset: int) -> int | None:
+        """Which of them holds a byte; none where they are compressed."""
+        near = int(np.searchsorted(self._table[r.R_KEY_AT], offset - self._base, "right"))
+        nodes = ((at, self[at]) for at in (near - 1, near) if 0 <= at < len(self))  # a key has numbers before it
+        return next((at for at, node in nodes if node.start <= offset < node.end), None)
+
+    def _one(self, at: int) -> Node:
+        row = self._table[:, at].tolist()
+        source, headers = b.view(self._heaps[row[r.R_HEAP]]), self._headers(at)
+        record = _typed(row, source, self._topic, self._control)
+        secrets = self._topic == CLUSTER_METADATA
+        start = self._starts if at == 0 or row[r.R_HEAP] != 0 else self._end(at - 1)
+        node = _shown(f"[{at}]", row, source, headers, record, start, self._magic, self._control, secrets)
+        return embedded.shifted((node,), self._base)[0]
+
+    def _end(self, at: int) -> int:
+        return _end_of(self._table[r.R_HEADERS_AT, at].item(), self._headers(at))
+
+    def _headers(self, at: int) -> list[list[int]]:
+        table = self._table[:, at : at + 1]
+        return list(_headers(r.Piece(table, self._heaps), 1)) if table[r.R_HEADERS, 0] else []
 
 
 def _pieces(batches: b.Batches, budget: Budget) -> Iterator[r.Piece]:
@@ -244,8 +320,15 @@ def message_secrets(frame: bytes, api_key: int, version: int, direction: int) ->
     return spans
 
 
-def _slice(data: bytes, at: int, length: int) -> bytes | None:
-    return None if length == NULL else data[at : at + length]
+def _slice(data: bytes | memoryview, at: int, length: int) -> bytes | None:
+    return None if length == NULL else bytes(data[at : at + length])
+
+
+def _typed(row: list[int], source: bytes | memoryview, topic: str, control: bool) -> Record | None:
+    """What a record is that has a format of its own."""
+    key = _slice(source, row[r.R_KEY_AT], row[r.R_KEY_LENGTH])
+    value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])
+    return embedded.read_control(key, value) if control else embedded.read_record(topic, key, value)
 
 
 def _headers(piece: r.Piece, rows: int) -> Any:
@@ -292,7 +375,7 @@ def _without_spans(nodes: tuple[Node, ...], at: int) -> tuple[Node, ...]:
     return tuple(node._replace(start=at, end=at, children=_without_spans(node.children, at)) for node in nodes)
 
 
-def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+def _zigzag(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """A varint of a record that the kernel has read -> (value, where it ends)."""
     value = shift = 0
     while True:
@@ -304,9 +387,27 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
             return (value >> 1) ^ -(value & 1), at
 
 
+def _shown(
+    name: str, row: list[int], source: bytes | memoryview, headers: list[list[int]], record: Record | None, start: int,
+    magic: int, control: bool, secrets: bool,
+) -> Node:  # fmt: skip
+    """The node of a record; in a compressed batch it has no bytes of its own. `secrets`: whatever is not known of its
+    topic's records is one."""
+    value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])
+    secret = not control and (secrets or _is_copied_secret(value))
+    decompressed = row[r.R_HEAP] != 0
+    node = _record(name, row, source, headers, record, start, magic == 2 and not decompressed, secret)
+    return _without_spans((node,), start)[0] if decompressed else node
+
+
+def _end_of(headers_at: int, headers: list[list[int]]) -> int:
+    """Where a record of magic 2 ends: with its last header."""
+    return max([headers_at, *(at + max(length, 0) for _, _, at, length in headers)])
+
+
 def _record(
-    name: str, row: list[int], data: bytes, headers: list[list[int]], record: Record | None, start: int, varints: bool,
-    secret: bool,
+    name: str, row: list[int], data: bytes | memoryview, headers: list[list[int]], record: Record | None, start: int,
+    varints: bool, secret: bool,
 ) -> Node:  # fmt: skip
     """The node of a record that starts at `start`; `data` is where its places are. `varints`: it has those of magic 2
     before its key (an older record is key and value of its message; of a decompressed one nobody asks)."""
@@ -322,7 +423,7 @@ def _record(
             nodes.append(Node(field, kind, number, at, stop))
             at = stop
         start_of_key = at
-        end = max([row[r.R_HEADERS_AT], *(at + max(length, 0) for _, _, at, length in headers)])
+        end = _end_of(row[r.R_HEADERS_AT], headers)
     else:
         start_of_key = start
     opened_key, opened_value = (record.key, record.value) if record is not None else (None, None)
@@ -334,7 +435,7 @@ def _record(
         for index, (name_at, name_length, value_at, value_length) in enumerate(headers):
             stop = value_at + max(value_length, 0)
             content = _slice(data, value_at, value_length)
-            text = f"{_text(data[name_at : name_at + name_length])}={'null' if content is None else _text(content)}"
+            text = f"{_text(_slice(data, name_at, name_length))}={'null' if content is None else _text(content)}"
             shown.append(Node(f"[{index}]", "header", text, at, stop))
             at = stop
         nodes.append(Node("headers", "array", len(headers), value_end, end, tuple(shown)))
@@ -346,7 +447,9 @@ def _record(
     return Node(name, "record", said, start, end, tuple(nodes))
 
 
-def _batch(name: str, batches: b.Batches, i: int, data: bytes, records: tuple[Node, ...], topic: str) -> Node:
+def _batch(
+    name: str, batches: b.Batches, i: int, data: bytes | memoryview, records: tuple[Node, ...], topic: str
+) -> Node:
     """A batch's node, or that of a message of magic 0 or 1."""
     row = batches.table[:, i].tolist()
     start, end = row[b.B_AT], row[b.B_AT] + row[b.B_LENGTH]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from analyzer import reading
@@ -264,10 +265,14 @@ def _message(data: memoryview, complete: bool, row: dict[str, Any], side: str) -
 
 
 def _stored(column: Any, at: int) -> memoryview:
-    """A row of a column of bytes, in memory of its own. (As Python's bytes they would be copied three times.)"""
+    """A row of a column of bytes that was read for it, in memory of its own: what Parquet unpacked them into, where
+    that is not much more. (As Python's bytes they would be copied three times.)"""
     (array,) = (chunk for chunk in column.slice(at, 1).chunks if len(chunk))
     start, end = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][:2].tolist()
-    return memoryview(bytearray(memoryview(array.buffers()[2] or b"")[start:end]))
+    whole = memoryview(array.buffers()[2] or b"")
+    if not whole.readonly and len(whole) < 2 * (end - start):
+        return whole[start:end]
+    return memoryview(bytearray(whole[start:end]))
 
 
 _AT_ONCE: Final = 4_096
@@ -288,8 +293,6 @@ def _same(read: dict[str, Any], row: dict[str, Any]) -> bool:
 
 def _places(keys: Any, capture: str, connection: str, wanted: dict[str, int]) -> Iterator[tuple[str, int]]:
     """Where a row group of `messages` has the sides of an exchange."""
-    import pyarrow.compute as pc
-
     here = pc.and_(pc.equal(keys["capture"], capture), pc.equal(keys["connection"], connection))
     for side, number in wanted.items():
         ordinal = keys["exchange" if side == "request" else "reply"]

@@ -1,14 +1,16 @@
 """Trees of messages with records, of which large sets' batches are opened when somebody looks inside.
 
 In: an exchange with a message of up to a hundred megabytes, or a million records in little. Out: nodes as
-`Exchange.decoded` gives them, spans in the frame. Rules: they are the same nodes, but those of a batch are made when
-they are looked at, and only a few batches are kept; until then a batch holds as many records as its header says, and
-where it turns out to hold fewer a node says so; what may hold secrets is left to `Exchange.decoded`.
+`Exchange.decoded` gives them, spans in the frame. Rules: they are the same nodes, but a batch is opened when somebody
+looks inside, and of its records those become nodes that are looked at; only a few batches are kept; until then a batch
+holds as many records as its header says, and where it turns out to hold fewer a node says so; what may hold secrets is
+left to `Exchange.decoded`.
 """
 
 from __future__ import annotations
 
 import base64
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast, overload
@@ -22,7 +24,8 @@ from analyzer.protocol.plans import as_buffer
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Node
 from analyzer.records import batches as b
-from analyzer.records.tree import CLUSTER_METADATA, CLUSTER_METADATA_ID, record_set
+from analyzer.records.tree import CLUSTER_METADATA, CLUSTER_METADATA_ID, Records, later, record_set
+from captures import kernels
 from captures.kernels import NULL
 from reports.view.counting import wanted
 
@@ -33,13 +36,19 @@ LARGE: Final = 256 << 10
 """Bytes of a record set that is opened whole."""
 
 MANY: Final = 500
-"""Records of one: that takes a hundredth of a second."""
+"""Records of all record sets of a message that are opened whole: that takes a hundredth of a second."""
+
+NO_CLIENT: Final = -1
+"""A client id that is null."""
 
 KEPT: Final = 16
 """Batches of a record set that stay open: those of a few screens."""
 
+KEPT_BYTES: Final = 64 << 20
+"""What they may take, unless it is one alone."""
+
 RECORDS: Final = 200_000
-"""Records of one batch that become nodes."""
+"""Records of one batch that may be looked at."""
 
 
 class Later(Sequence[Node]):
@@ -70,8 +79,8 @@ class Later(Sequence[Node]):
         node = self._made.get(at)
         if node is None:
             node = self._made[at] = self._make(at)
-            while len(self._made) > KEPT:
-                self._made.popitem(last=False)
+        while len(self._made) > KEPT or (len(self._made) > 1 and sum(map(_size, self._made.values())) > KEPT_BYTES):
+            self._made.popitem(last=False)
         return node
 
     def holding(self, offset: int) -> int | None:
@@ -81,24 +90,64 @@ class Later(Sequence[Node]):
 
 
 class Inside(Sequence[Node]):
-    """What is inside of one of them: `count` nodes, as long as nobody has looked."""
+    """What is inside of one of them: `count` nodes, as long as nobody has looked. `opened` gives them, and one behind
+    them where something is to be said."""
 
-    def __init__(self, count: int, opened: Callable[[], tuple[Node, ...]]) -> None:
+    def __init__(self, count: int, opened: Callable[[], tuple[Sequence[Node], Node | None]]) -> None:
         self._count = count
         self._opened = opened
-        self._nodes: tuple[Node, ...] | None = None
+        self._inside: tuple[Sequence[Node], Node | None] | None = None
 
     def __len__(self) -> int:
-        return self._count if self._nodes is None else len(self._nodes)
+        if self._inside is None:
+            return self._count
+        nodes, more = self._inside
+        return len(nodes) + (more is not None)
 
     @overload
     def __getitem__(self, at: int) -> Node: ...
     @overload
     def __getitem__(self, at: slice) -> Sequence[Node]: ...
     def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
-        if self._nodes is None:
-            self._nodes = self._opened()
-        return self._nodes[at]
+        nodes, more = self._looked()
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return tuple(self[place] for place in places)
+        return more if more is not None and places == len(nodes) else nodes[places]
+
+    def _looked(self) -> tuple[Sequence[Node], Node | None]:
+        if self._inside is None:
+            self._inside = self._opened()
+        return self._inside
+
+    def holding(self, offset: int) -> int | None:
+        """Which of them holds a byte."""
+        nodes, _ = self._looked()
+        return nodes.holding(offset) if isinstance(nodes, Records) else None
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept for them."""
+        nodes = () if self._inside is None else self._inside[0]
+        return nodes.size if isinstance(nodes, Records) else 0
+
+
+def _size(batch: Node) -> int:
+    """Bytes that are kept for a batch's records."""
+    return sum(one.children.size for one in batch.children if isinstance(one.children, Inside | Records))
+
+
+_REQUEST: Final = struct.pack(">hhih", 18, 0, 0, NO_CLIENT)
+"""The least there is: ApiVersions, version 0."""
+
+
+def ready() -> None:
+    """Load what messages are decoded with, for little ones and for large ones, where it was compiled before: the first
+    message would wait for it, some 50 ms."""
+    if kernels.warm():
+        for frame in (_REQUEST, _REQUEST + bytes(LARGE)):
+            tree.decode_request(memoryview(bytearray(frame)), tree=True, exact=True, max_rows=FIELDS)
+        record_set(b"", "")
 
 
 class Fields(NamedTuple):
@@ -147,6 +196,7 @@ class _Walk:
         self._topic_name = topic_name
         self._said: dict[str, str] = {}
         self._budget = Budget(bytes=BYTES, nodes=RECORDS)
+        self._room = [LARGE, MANY]
         self.secrets = False
 
     def each(self, nodes: tuple[Node, ...], path: str) -> tuple[Node, ...]:
@@ -175,7 +225,7 @@ class _Walk:
         at = node.end - len(value)
         metadata = topic == CLUSTER_METADATA
         self.secrets |= metadata
-        batches = None if metadata else _batches(value, topic, at)
+        batches = None if metadata else _batches(value, topic, at, self._room)
         if batches is None:
             opened = record_set(bytes(value), topic, budget=self._budget)
             return node._replace(value=opened.label(len(value)), children=embedded.shifted(opened.nodes, at))
@@ -183,20 +233,25 @@ class _Walk:
         return node._replace(value=said, children=cast("tuple[Node, ...]", batches))
 
 
-def _batches(data: bytes | memoryview, topic: str, base: int) -> Later | None:
-    """The batches of a record set that begins at `base`; None: it is little, and opened whole."""
+def _batches(data: bytes | memoryview, topic: str, base: int, room: list[int]) -> Later | None:
+    """The batches of a record set that begins at `base`; None: it is little, and opened whole. `room`: bytes and
+    records that are left for such; what it takes is taken from them."""
     heap = as_buffer(data)
     table = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64)).table
-    if len(data) <= LARGE and int(np.abs(table[b.B_COUNT]).sum()) <= MANY:  # one that does not say it counts as many
+    said = table[b.B_COUNT]
+    records = int(np.where(said == NULL, MANY + 1, np.abs(said)).sum())  # one that does not say it counts as many
+    if len(data) <= room[0] and records <= room[1]:
+        room[0] -= len(data)
+        room[1] -= records
         return None
     starts = table[b.B_AT].copy()
     ends, counts, magics = starts + table[b.B_LENGTH], table[b.B_COUNT].tolist(), table[b.B_MAGIC].tolist()
 
     def make(at: int) -> Node:
         start, count = int(starts[at]), counts[at]
-        part = cast("bytes", data[start : int(ends[at])])  # opening it copies it
+        part = memoryview(data)[start : int(ends[at])]
         if magics[at] != 2 or count == NULL or count <= 0:
-            return embedded.shifted(_opened(part, topic), base + start)[0]._replace(name=f"[{at}]")
+            return later(part, topic, base + start, Budget(bytes=BYTES, nodes=RECORDS))[0]._replace(name=f"[{at}]")
         node = embedded.shifted(record_set(part, topic, budget=Budget(nodes=0)).nodes[:1], base + start)[0]
         inside = Inside(count, lambda: _records(part, topic, count, base + start))
         children = tuple(
@@ -208,18 +263,11 @@ def _batches(data: bytes | memoryview, topic: str, base: int) -> Later | None:
     return Later(starts + base, ends + base, make)
 
 
-def _opened(part: bytes, topic: str) -> tuple[Node, ...]:
-    """A batch, opened."""
-    return record_set(part, topic, budget=Budget(bytes=BYTES, nodes=RECORDS)).nodes[:1]
-
-
-def _records(part: bytes, topic: str, count: int, base: int) -> tuple[Node, ...]:
-    """The records of a batch that says it holds so many."""
-    found = record_set(part, topic, budget=Budget(bytes=BYTES, nodes=RECORDS))
-    records = next((child for child in found.nodes[0].children if child.type == "records"), None)
-    made = embedded.shifted(records.children, base) if records is not None else ()
+def _records(part: memoryview, topic: str, count: int, base: int) -> tuple[Sequence[Node], Node | None]:
+    """The records of a batch that says it holds so many; what is said of those that are not there."""
+    node, stopped = later(part, topic, base, Budget(bytes=BYTES, nodes=RECORDS))
+    made: Sequence[Node] = next((child.children for child in node.children if child.type == "records"), ())
     if len(made) >= count:
-        return made
+        return made, None
     end = made[-1].end if made else base + len(part)
-    why = found.stopped or found.nodes[0].value
-    return (*made, Node("…", "rest", f"{count - len(made):,} records more: {why}", end, end))
+    return made, Node("…", "rest", f"{count - len(made):,} records more: {stopped or node.value}", end, end)

@@ -177,7 +177,7 @@ def _said(stage: Stage, server: uvicorn.Server) -> None:
     stage.looked.wait(LOADED_SECONDS)
     time.sleep(LOADED_SECONDS / 10)  # the browser shows them, and asks what stands around them
     view.tables.parse("api == Fetch")  # the first filter would wait for the grammar
-    view.messages.bodies()  # and the first message for what reads it
+    view.messages.ready()  # and the first message for what reads it
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

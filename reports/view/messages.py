@@ -66,6 +66,13 @@ class Messages:
         Wrong."""
         yield from self.bodies().matching(text, rows)
 
+    def ready(self) -> None:
+        """Load what they are read and decoded with, before somebody waits for it."""
+        self.bodies()
+        from reports.view import closed
+
+        closed.ready()
+
     def bodies(self) -> Bodies:
         """What reads them."""
         from reports.view.bodies import Bodies  # a tenth of a second of a processor, and more

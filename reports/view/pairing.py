@@ -145,9 +145,7 @@ class Pairing:
         here, there = latency[rows].astype(np.int64), latency[np.maximum(other, 0)].astype(np.int64)
         return np.where((other >= 0) & (here != least) & (there != least), there - here, none)
 
-    def window(
-        self, shown: Tables, text: str, sort: str, differing: bool, start: int, count: int
-    ) -> dict[str, Any]:
+    def window(self, shown: Tables, text: str, sort: str, differing: bool, start: int, count: int) -> dict[str, Any]:
         """Some pairs: columns as lists, and what they are. Raises Wrong."""
         rows = self.chosen(shown, text, differing)
         by = sort.removeprefix("-")

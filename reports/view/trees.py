@@ -15,6 +15,7 @@ from analyzer.filter import naming
 from analyzer.lines import node_value
 from analyzer.protocol.budget import BYTES, Budget
 from analyzer.protocol.tree import Node
+from analyzer.records.tree import Records
 from analyzer.text import printable
 from reports.view import closed
 from reports.view.closed import LENGTH
@@ -132,7 +133,7 @@ def at(tree: Sequence[Node], offset: int) -> list[int]:
     """The path of the innermost node that holds a byte; empty where none does."""
     path: list[int] = []
     while True:
-        if isinstance(tree, closed.Later):
+        if isinstance(tree, closed.Later | closed.Inside | Records):
             inside = tree.holding(offset)
         else:
             inside = next((i for i, node in enumerate(tree) if node.start <= offset < node.end), None)

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from analyzer import tables
-from analyzer.parts import PENDING_TABLES, Parts
+from analyzer.parts import ALONE_BYTES, PENDING_TABLES, Parts
 
 SCHEMA = tables.schema("topic_ids")
 
@@ -41,6 +41,20 @@ def test_rows_stand_as_they_were_given(writers: int, tmp_path: Path) -> None:
     one, other = parts.close()
     assert stored(tmp_path, one) == stored(tmp_path, other) == wanted
     assert (one["table"], one["rows"], other["table"]) == ("topic_ids", len(wanted), "brokers")
+
+
+def test_a_large_message_is_a_row_group_of_its_own(tmp_path: Path) -> None:
+    sizes = [10, ALONE_BYTES, 20, ALONE_BYTES - 1, ALONE_BYTES + 5, ALONE_BYTES, 3]
+    schema = tables.schema("messages")
+    given = pa.Table.from_pylist([{"bytes": bytes(size), "exchange": at} for at, size in enumerate(sizes)], schema)
+    parts = Parts(tmp_path, "a")
+    parts.write("messages", given)
+    parts.write("messages", given.slice(2, 1))
+    (entry,) = parts.close()
+    file = pyarrow.parquet.ParquetFile(tmp_path / str(entry["path"]))
+    assert [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)] == [1, 1, 2, 1, 1, 1, 1]
+    assert entry["rows"] == len(sizes) + 1
+    assert file.read().column("bytes").to_pylist() == [bytes(size) for size in [*sizes, 20]]
 
 
 def test_what_is_made_later_stands_where_it_was_given(tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def _talk(one: generate.Connection, rng: random.Random, fetch_bytes: int) -> Ite
             answer = messages.produce_response(asked, one.topic, 0, 0)
             yield (f"Produce of {len(request) / 1e6:.1f} MB, records of {record_bytes} bytes, {codec}",
                    [(request, True), (answer, False)])  # fmt: skip
+    for codec in ("none", "lz4", "zstd"):
+        asked += 1
+        small = [_batch(rng, 1_000, 100, codec) for _ in range(100)]
+        whole = b"".join(struct.pack(">q", 10 * at) + small[at % len(small)][8:] for at in range(2_000))[: 2 * MEGABYTE]
+        request = messages.fetch_request(asked, one.client_id, one.topic, 0, 0)
+        answer = messages.fetch_response(asked, one.topic, 0, 0, whole)
+        yield (f"Fetch of {len(answer) / 1e6:.1f} MB, batches of ten records of 100 bytes, {codec}",
+               [(request, True), (answer, False)])  # fmt: skip
     for record_bytes in (1_000, 100):
         asked += 1
         records = _batch(rng, MEGABYTE, record_bytes, "none")

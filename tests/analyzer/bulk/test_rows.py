@@ -13,7 +13,8 @@ import pytest
 
 from analyzer import tables
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.bulk.rows import COLUMNS, Names, Window
+from analyzer.bulk.named import COLUMNS
+from analyzer.bulk.rows import Names, Window
 from captures.files import capture_points
 from captures.kernels import NULL
 from tests.shared import SAMPLES, capture_files

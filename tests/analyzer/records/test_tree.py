@@ -260,9 +260,83 @@ def test_hostile_record_sets_become_trees() -> None:
         for topic in ("__cluster_metadata", "__consumer_offsets", "orders"):
             found = record_set(data, topic)
             check_spans(found.nodes, 0, len(data))
+            for whole in found.nodes:  # a batch by itself, its records made later
+                part = data[whole.start : whole.end]
+                alone = record_set(part, topic).nodes[0]
+                assert plain(record_tree.later(part, topic, 0, Budget())[0]) == plain(alone)
             json.dumps(found.listed("records"), allow_nan=False)
         for start, end in record_tree.secret_spans(data, "__cluster_metadata"):
             assert 0 <= start < end <= len(data)
+
+
+# --- records that become nodes when they are looked at ----------------------------------------------------------------
+
+
+def plain(node: Node) -> Node:
+    """The same node with everything inside made."""
+    return node._replace(children=tuple(map(plain, node.children)))
+
+
+def inside(node: Node) -> record_tree.Records:
+    found = next(child.children for child in node.children if child.type == "records")
+    assert isinstance(found, record_tree.Records)
+    return found
+
+
+@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("topic", ["orders", "__consumer_offsets"])
+def test_records_looked_at_later_are_those_made_at_once(codec: int, topic: str) -> None:
+    group = b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x03"
+    data = batch((b"k", b"v" * 300), (None, None), (group, b""), (b"", b"w"), codec=codec)
+    (whole,) = record_set(data, topic).nodes
+    node, stopped = record_tree.later(data, topic, 0, Budget())
+    assert stopped is None
+    assert plain(node) == plain(whole)
+    records = inside(node)
+    assert len(records) == 4
+    assert [records[at] for at in (3, 0, 2, 1)] == [inside_of(whole)[at] for at in (3, 0, 2, 1)]
+    for offset in range(-1, len(data) + 1):
+        holds = [at for at, one in enumerate(records) if one.start <= offset < one.end]
+        assert records.holding(offset) == (holds[0] if holds else None)
+        assert len(holds) < 2
+    further = record_tree.later(data, topic, 1000, Budget())[0]
+    assert plain(further) == plain(embedded.shifted((whole,), 1000)[0])
+    assert {inside(further).holding(1000 + offset) for offset in range(len(data))} == {
+        records.holding(offset) for offset in range(len(data))
+    }
+
+
+def inside_of(node: Node) -> tuple[Node, ...]:
+    return next(child.children for child in node.children if child.type == "records")
+
+
+def test_of_the_records_of_a_batch_those_are_made_that_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [(b"key-%d" % at, b"value") for at in range(5_000)]
+    made: list[str] = []
+    real = record_tree._record
+
+    def counted(name: str, *rest: Any) -> Node:
+        made.append(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(record_tree, "_record", counted)
+    node, _ = record_tree.later(batch(*records, codec=1), "orders", 0, Budget(nodes=5_000))
+    assert len(inside(node)) == 5_000
+    assert made == []
+    looked = inside(node)[4_000:4_200]
+    assert made == [one.name for one in looked] == [f"[{at}]" for at in range(4_000, 4_200)]
+    assert [child.value for one in looked[:2] for child in one.children if child.name == "key"] == [
+        "key-4000", "key-4001"
+    ]  # fmt: skip
+
+
+def test_so_many_records_of_a_batch_may_be_looked_at_and_why_not_more() -> None:
+    data = batch(*[(b"k", b"v")] * 20)
+    node, stopped = record_tree.later(data, "orders", 0, Budget(nodes=5))
+    assert [one.name for one in inside(node)] == [f"[{at}]" for at in range(5)]
+    assert stopped is not None
+    assert "--page" in stopped
+    assert record_tree.later(data[:-4], "orders", 0, Budget())[0].value.endswith("bytes")
 
 
 # --- what real brokers wrote ------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import analyzer
 from reports.view import opening
 from reports.view.answers import View, answered
 from reports.view.stage import Stage
@@ -59,6 +60,15 @@ def txn() -> Iterator[Asking]:
     """The sample with transactions, as `kwire view CAPTURE` sees it: messages are read again."""
     with contextlib.ExitStack() as stack:
         yield Asking(viewed(stack, TXN))
+
+
+@pytest.fixture
+def in_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A dataset whose first 20 exchanges are shown before its columns are made."""
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(opening, "FEW_ROWS", 0)
+    monkeypatch.setattr(opening, "FIRST_ROWS", 20)
+    return str(tmp_path / "data")
 
 
 @contextlib.contextmanager

@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import analyzer
 from analyzer.bulk.rows import Message
 from analyzer.exchange import Exchange
 from analyzer.messages import masked
+from analyzer.protocol import tree as protocol_tree
 from analyzer.protocol.tree import Node
-from captures import forge
+from captures import forge, kernels
 from captures.files import write
-from reports.view import closed, trees
+from reports.view import answers, bodies, closed, trees
 from reports.view.bodies import Found
 from reports.view.tables import key_read
 from tests.bench import messages
@@ -69,8 +72,8 @@ def test_the_documents_filters_choose_as_many_here(txn: Asking) -> None:
     known = list(examples())
     assert len(known) > 20
     assert {text: txn("rows", filter=text, count=0)["total"] for _, text in known} == {t: n for n, t in known}
-    bodies = [text for _, text in known if txn("check", filter=text)["bodies"]]
-    assert bodies, "none of them needs a message to be read"
+    asking = [text for _, text in known if txn("check", filter=text)["bodies"]]
+    assert asking, "none of them needs a message to be read"
 
 
 def test_a_window_is_a_part_of_the_whole(txn: Asking) -> None:
@@ -276,6 +279,54 @@ def test_filters_by_fields_of_messages_need_no_capture_where_messages_are_kept(t
         }
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_what_decodes_messages_is_loaded_before_unless_it_would_be_compiled(
+    txn: Asking, warm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, real = [], protocol_tree.decode_request
+
+    def decode(frame: memoryview, **how: Any) -> Any:
+        decoded.append(real(frame, **how))
+        return decoded[-1]
+
+    monkeypatch.setattr(kernels, "warm", lambda: warm)
+    monkeypatch.setattr(protocol_tree, "decode_request", decode)
+    txn.view.messages.ready()
+    assert [(one.api_key, one.body is not None) for one in decoded] == ([(18, True), (18, True)] if warm else [])
+
+
+@pytest.mark.parametrize("many", [0, answers.MANY])
+def test_arrays_become_the_lists_that_they_are(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MANY", many)
+    random = np.random.default_rng(1)
+    arrays: dict[str, Any] = {
+        "none": np.zeros(0, np.int64), "some": random.integers(1 - 2**53, 2**53, 300),
+        "small": np.array([-128, 0, 127], np.int8), "truths": random.random(50) < 0.5,
+        "unsigned": np.array([2**32 - 1], np.uint32), "nothing": np.zeros(0, np.bool_),
+        "too large": np.array([2**53 - 1, 2**53, -(2**63)]),
+    }  # fmt: skip
+    told = {"text": 'a","b\ud800', "inside": [{"one": one} for one in arrays.values()], "after": 1, **arrays}
+    expected = {name: one.tolist() for name, one in arrays.items()}
+    expected["too large"] = [2**53 - 1, str(2**53), str(-(2**63))]
+    assert json.loads(answers._json(answers._safe(told))) == {
+        "text": 'a","b\ud800', "inside": [{"one": one} for one in expected.values()], "after": 1, **expected
+    }  # fmt: skip
+
+
+def test_a_stored_message_is_copied_only_out_of_what_is_much_larger(tmp_path: Path) -> None:
+    whole = [b"a" * 1_000, b"", b"b" * 100_000, b"c" * 10]
+    pyarrow.parquet.write_table(pa.table({"bytes": whole}), tmp_path / "messages.parquet")
+    with pyarrow.parquet.ParquetFile(tmp_path / "messages.parquet", memory_map=True) as file:
+        column = file.read_row_group(0, columns=["bytes"]).column("bytes")
+    found = [bodies._stored(column, at) for at in range(len(whole))]
+    assert [bytes(one) for one in found] == whole
+    assert not any(one.readonly for one in found)
+    assert [isinstance(one.obj, pa.Buffer) for one in found] == [False, False, True, False]
+    found[2][0] = 0  # whoever asked may write there
+    assert bytes(found[0]) == whole[0]
+    assert bytes(bodies._stored(pa.chunked_array([whole]), 2)) == whole[2]
+
+
 def test_a_field_and_its_bytes_lead_to_each_other(txn: Asking) -> None:
     """Every byte of a produce and of a fetch: the field that it leads to is the innermost that holds it."""
     for api in ("Produce", "Fetch"):
@@ -360,7 +411,7 @@ def test_a_batch_that_holds_less_than_it_says_tells_so(monkeypatch: pytest.Monke
     monkeypatch.setattr(closed, "LARGE", 0)
     batch = messages.batch([messages.record(at, b"k", b"v") for at in range(30)])
     lying = batch[:57] + (1000).to_bytes(4, "big") + batch[61:]
-    batches = closed._batches(batch + lying + batch[:-9], "orders", 100)
+    batches = closed._batches(batch + lying + batch[:-9], "orders", 100, [0, 0])
     assert batches is not None
     assert len(batches) == 3
     inside = [next((node.children for node in one.children if node.type == "records"), ()) for one in batches]

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-import analyzer
 from analyzer import cli
 from analyzer.failure import Failure
 from reports.view import columns, opening
@@ -399,9 +398,7 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
         assert len(Path(download.value.path()).read_bytes().splitlines()) == int(total) + 1
 
 
-def test_first_exchanges_are_shown_while_the_rest_is_analysed(
-    chromium: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
         stage = opening.begun([str(TXN)], asked(), stack)
@@ -421,11 +418,8 @@ def test_first_exchanges_are_shown_while_the_rest_is_analysed(
 
 
 def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
-    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chromium: Any, in_two_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    analyzer.analyze(TXN, tmp_path / "data")
-    monkeypatch.setattr(opening, "FEW_ROWS", 0)
-    monkeypatch.setattr(opening, "FIRST_ROWS", 20)
     go_on, real = threading.Event(), Growing.progress
 
     def slowly(self_: Growing, *how: Any) -> None:
@@ -434,7 +428,7 @@ def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
 
     monkeypatch.setattr(Growing, "progress", slowly)
     with contextlib.ExitStack() as stack:
-        stage = opening.begun([str(tmp_path / "data")], asked(), stack)
+        stage = opening.begun([in_two_steps], asked(), stack)
         stack.callback(go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="20") as opened:
             progress = opened.page.locator("#progress", has_text=f" {100 * 20 // columns.COUNT} %: the first 20")

@@ -107,11 +107,8 @@ def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeyp
 
 
 def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    in_two_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    analyzer.analyze(TXN, tmp_path / "data")
-    monkeypatch.setattr(opening, "FEW_ROWS", 0)
-    monkeypatch.setattr(opening, "FIRST_ROWS", 20)
     go_on, real = threading.Event(), _Made.view
 
     def later(self_: _Made, *how: Any) -> View:
@@ -120,7 +117,7 @@ def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
 
     monkeypatch.setattr(_Made, "view", later)
     with contextlib.ExitStack() as stack:
-        stage = opening.begun([str(tmp_path / "data")], asked(), stack)
+        stage = opening.begun([in_two_steps], asked(), stack)
         stack.callback(go_on.set)
         first = Asking(stage.shown())
         assert first("info")["growing"] is True
