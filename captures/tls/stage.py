@@ -110,7 +110,8 @@ class _Out:
     def take(self, rows: int, used: int) -> None:
         heap = self.heap
         taken = slice(heap.full, heap.full + rows)
-        heap.rows[taken, SEG_AT] += heap.used
+        if heap.used:
+            heap.rows[taken, SEG_AT] += heap.used
         self.many.append((heap.rows[taken], heap.places[taken]))
         heap.full += rows
         heap.used += used
@@ -277,22 +278,22 @@ class Stage:
         """Of all directions whose keys were at hand before this window, what comes in it, in one go."""
         if not self._sessions or len(mine) < FEWEST:
             return
-        known, turns, counts = np.unique(segments.rows[mine, SEG_KEY], return_inverse=True, return_counts=True)
+        keys = segments.rows[mine, SEG_KEY]
+        counts = np.bincount(keys)
         steady: list[tuple[Keys, Direction]] = []
         whose: list[tuple[Session, int]] = []
-        numbers = np.full(len(known), -1, np.int64)
-        for i in np.flatnonzero(counts >= FEWEST).tolist():
-            key = int(known[i])
+        numbers = np.full(len(counts), -1, np.int64)
+        for key in np.flatnonzero(counts >= FEWEST).tolist():
             session = self._sessions.get(key >> 1)
             ready = session.steady(key & 1) if session is not None and not self._unsure(key >> 1) else None
             if session is not None and ready is not None:
-                numbers[i] = len(steady)
+                numbers[key] = len(steady)
                 steady.append(ready)
                 whose.append((session, key & 1))
         if not steady:
             return
         sources = Sources(*segments.sources)
-        runs = opened(steady, segments.rows, mine, numbers[turns], later.done, sources, out)
+        runs = opened(steady, segments.rows, mine, numbers[keys], later.done, sources, out)
         for (session, side), run in zip(whose, runs, strict=True):
             session.worked(side, run, segments.rows, out)
 
@@ -433,10 +434,15 @@ def _joined(segments: Segments, mine: np.ndarray, out: _Out) -> Segments:
         others[i, SEG_AT] = heap.put(segments.sources[1][at : at + size].tobytes())
     made = [rows for rows, _ in out.many]
     stand = [places for _, places in out.many]
-    made.append(np.array(out.rows, np.int64).reshape(-1, SEG_COLUMNS))  # behind the many, where they share a place
-    stand.append(np.array(out.places, np.int64))
-    places = np.concatenate([np.flatnonzero(kept), *stand])
-    rows = np.concatenate([others, *made])
+    if out.rows:
+        made.append(np.array(out.rows, np.int64).reshape(-1, SEG_COLUMNS))  # behind the many, where they share a place
+        stand.append(np.array(out.places, np.int64))
+    if len(others) or not made:
+        made.insert(0, others)
+        stand.insert(0, np.flatnonzero(kept))
+    alone = len(made) == 1  # as it is: rows live as long as the bytes that they name
+    places = stand[0] if alone else np.concatenate(stand)
+    rows = made[0] if alone else np.concatenate(made)
     if (places[1:] < places[:-1]).any():
         rows = rows[np.argsort(places, kind="stable")]
     return Segments(rows, (segments.sources[0], heap.data))
