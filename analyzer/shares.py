@@ -39,11 +39,12 @@ import pyarrow.compute
 from analyzer import arrow, tables
 from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPairs
 from analyzer.bulk.facts import Facts, Naming, facts_of
-from analyzer.bulk.rows import Merging, Window
+from analyzer.bulk.rows import Merging
 from analyzer.columns import CAUSES
 from analyzer.dataset import Parts
 from analyzer.meaning.hearing import Listener
 from analyzer.meaning.latency import is_across
+from analyzer.meaning.names import TopicIds
 from analyzer.meaning.summary import Summary
 from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
 from captures.attempts import Attempt
@@ -51,7 +52,7 @@ from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
 from captures.packets import Reader
 
-__all__ = ["Piece", "Share", "ShareOfPairs", "Shared", "by_range", "merge", "share", "take_facts"]
+__all__ = ["Piece", "Share", "ShareOfPairs", "Shared", "by_range", "merge", "names_said", "share", "take_facts"]
 
 _TRIGGER, _BORN, _ACROSS = "_trigger", "_born", "_across"
 _DECIDED = ("hold_us", "broker_us", "cause")
@@ -74,7 +75,8 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What came of one share. `files`, `counts`, `notes` and `attempts`: what the reader says of the capture point; all
-    shares say the same. `ranges`: how many there are."""
+    shares say the same. `ranges`: how many there are; `passed`: how many exchanges the filter let through, of how
+    many."""
 
     pieces: list[Piece]
     ranges: int
@@ -82,6 +84,7 @@ class Shared:
     counts: dict[str, int]
     notes: list[str]
     summary: Summary
+    passed: tuple[int, int]
     listeners: tuple[Listener, ...]
     attempts: list[Attempt]
 
@@ -117,14 +120,17 @@ class _Pieces:
 
 def share(
     point: CapturePoint, settings: Settings, choice: Choice, part: Share, range_packets: int, path: Path,
-    reader: Reader | None = None,
+    reader: Reader | None = None, topics: Mapping[str, str] = MappingProxyType({}),
 ) -> Shared:  # fmt: skip
     """Decode the connections of one share into pieces, which lie in the file `path`. `reader`: who gives the packets,
-    where that is not the files of the point. Raises CaptureError, and OSError where pieces cannot be written."""
+    where that is not the files of the point; `topics`: what `names_said` found, of all shares, where the choice
+    `asks_names`. Raises CaptureError, and OSError where pieces cannot be written."""
     pieces = _Pieces(path)
     settings = replace(settings, threads=1, keep_records=choice.records != NO_RECORDS)
     engine = Engine(point, settings, share=part, reader=reader)
-    made = PointTables(engine.merging.names, choice)
+    known = TopicIds()
+    known.learn(topics)
+    made = PointTables(engine.merging.names, choice, topics=known)
     naming = Naming(engine.flows, part.number, part.of)
     facts: list[Facts] = []
     opened: list[tuple[str, pa.Table]] = []
@@ -152,9 +158,10 @@ def share(
         facts.append(facts_of(ended, naming, window.every, matter))
         window = window.without_facts()  # they are told where all are
         made.take(window)
+        trigger, connection = made.message_places(window)
         for name, table in made.tables():
             if name == "messages":
-                pieces.add(place, name, _with_keys(table, *_message_keys(window)))
+                pieces.add(place, name, _with_keys(table, trigger, window.names.born_of(connection)))
             else:
                 opened.append((name, table))
     close_range()
@@ -166,8 +173,18 @@ def share(
     reader = engine.reader
     return Shared(
         pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary,
-        made.listeners, engine.attempts(),
+        made.passed, made.listeners, engine.attempts(),
     )  # fmt: skip
+
+
+def names_said(point: CapturePoint, settings: Settings, part: Share, reader: Reader | None = None) -> dict[str, str]:
+    """The names for topic ids that the connections of one share say. Raises CaptureError."""
+    quick = replace(settings, threads=1, keep_messages=False, keep_records=False)
+    topics = TopicIds()
+    for window in Engine(point, quick, share=part, reader=reader).windows():
+        topics.take(window)
+        window.names.release()
+    return topics.names
 
 
 def _placed(made: PointTables, opened: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
@@ -219,14 +236,6 @@ def _owners(
     return owner
 
 
-def _message_keys(window: Window) -> tuple[np.ndarray, np.ndarray]:
-    """Where the rows of `messages` of this window stand; the table is sorted by both."""
-    trigger, connection = window.message_places()
-    born = window.names.born_of(connection)
-    order = np.lexsort((born, trigger))
-    return trigger[order], born[order]
-
-
 def _with_keys(table: pa.Table, trigger: np.ndarray, born: np.ndarray) -> pa.Table:
     return table.append_column(_TRIGGER, pa.array(trigger)).append_column(_BORN, pa.array(born))
 
@@ -256,22 +265,37 @@ def merge(
         for name in tables.TABLES:
             if name in found:
                 rows = pa.concat_tables(found.pop(name)).unify_dictionaries().combine_chunks()
-                # Stable: rows of one exchange stay as they are.
-                order = np.lexsort((rows[_BORN].to_numpy(), rows[_TRIGGER].to_numpy()))
-                rows = rows.drop_columns([_TRIGGER, _BORN]).take(pa.array(order))
+                order = _order(rows[_TRIGGER].to_numpy(), rows[_BORN].to_numpy())
+                rows = rows.drop_columns([_TRIGGER]).take(pa.array(order))
                 if name == "exchanges":
                     rows = _with_decided(rows, decided.get(pieces[0].range))
+                rows = rows.drop_columns([_BORN])
                 parts.write(name, rows)
     return parts.close()
 
 
+def _order(trigger: np.ndarray, born: np.ndarray) -> np.ndarray:
+    """int64[n]: rows in order of the packet that completed them, then of their connection; rows of one exchange stay as
+    they are. Each share's rows come in order already, which a stable sort of one column turns to account; few packets
+    complete rows of several connections."""
+    order = np.argsort(trigger, kind="stable")
+    trigger, born = trigger[order], born[order]
+    if ((trigger[1:] == trigger[:-1]) & (born[1:] < born[:-1])).any():
+        order = order[np.lexsort((born, trigger))]
+    return order
+
+
 def _with_decided(rows: pa.Table, decided: Piece | None) -> pa.Table:
-    """Exchanges of a range, in order, with what was decided of those across connections, which come in that order."""
+    """Exchanges of a range, in order, with what was decided of those across connections, which come in that order; a
+    filter may have left some of them out."""
     across = rows[_ACROSS].to_numpy()
     rows = rows.drop_columns([_ACROSS])
     if decided is None:
         return rows
-    found = pickle.loads(_bytes_of(decided))
+    found, keys = np.split(pickle.loads(_bytes_of(decided)), [len(_DECIDED)])
+    if len(found[0]) != np.count_nonzero(across):
+        exchange, reply = (rows[name].fill_null(NULL).to_numpy()[across] for name in ("exchange", "reply"))
+        found = found[:, _places(np.stack([exchange, reply, rows[_BORN].to_numpy()[across]]), keys)]
     for name, values in zip(_DECIDED, found, strict=True):
         place, stated = rows.schema.get_field_index(name), name == "cause"
         column = rows[name].combine_chunks()
@@ -284,6 +308,15 @@ def _with_decided(rows: pa.Table, decided: Piece | None) -> pa.Table:
         array = arrow.dictionary(filled, CAUSES) if stated else arrow.integers(filled, pa.int64())
         rows = rows.set_column(place, name, array)
     return rows
+
+
+def _places(wanted: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Where columns of `wanted` (int64[3, m]) are among those of `keys` (int64[3, n]), each of which is there once."""
+    order = np.lexsort(np.concatenate([keys, wanted], axis=1)[::-1])  # stable: a key stands before who wants it
+    newest = np.maximum.accumulate(np.where(order < keys.shape[1], np.arange(len(order)), 0))
+    at = np.empty(len(order), np.int64)
+    at[order] = order[newest]
+    return at[keys.shape[1] :]
 
 
 def _bytes_of(piece: Piece) -> pa.Buffer:
@@ -329,7 +362,10 @@ def take_facts(
             if choice.meaning:
                 merged = made.latency.decide(merged)
                 across = is_across(merged.every.columns)
-                found.append(np.stack([merged.every.column(name)[across] for name in _DECIDED]))
+                every = merged.every
+                columns = [every.column(name) for name in (*_DECIDED, "exchange", "reply")]
+                born = merged.names.born_of(every.connection)
+                found.append(np.stack([values[across] for values in (*columns, born)]))
             made.take(merged.facts_alone())
             merging.names.release()
         if choice.meaning:
@@ -341,6 +377,7 @@ def take_facts(
     out.close()
     for one in shares:
         made.summary.join(one.summary)
+        made.join_passed(one.passed)
         made.join_listeners(one.listeners)
     for name, table in made.meant():
         if len(table):

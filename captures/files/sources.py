@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
-import crc32c
-
 from captures.files import beside, urls
 from captures.problems import CaptureError
 
@@ -88,6 +86,9 @@ class Stored:
     """The bytes of a file as stored: counts them, checksums them, and lets the first ones be looked at."""
 
     def __init__(self, handle: BinaryIO) -> None:
+        from crc32c import crc32c  # whoever only names files does not wait for it
+
+        self._sum = crc32c
         self._handle = handle
         self._head = b""
         # A pipe gives what it has; a full read would wait for bytes that live traffic may take minutes to bring.
@@ -99,7 +100,7 @@ class Stored:
     def _from_handle(self, into: memoryview) -> int:
         count = self._read_some(into) or 0
         if count:
-            self.crc32c = crc32c.crc32c(into[:count], self.crc32c)
+            self.crc32c = self._sum(into[:count], self.crc32c)
             self.bytes_read += count
         return count
 

@@ -136,7 +136,7 @@ def _decoded(
     """A task for each capture point, and many for each that is large."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
-    large = [i for i, point in enumerate(points) if choice.divisible and stored_bytes(point) > how.more_than]
+    large = [i for i, point in enumerate(points) if stored_bytes(point) > how.more_than]
     small = [i for i in range(len(points)) if i not in set(large)]
 
     def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:
@@ -201,4 +201,3 @@ def _add_empty(writer: Writer, done: Sequence[Done]) -> None:
     for name in known:
         if name not in filled:
             writer.write(name, tables.schema(name).empty_table())
-

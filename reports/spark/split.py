@@ -16,6 +16,9 @@ the task of their connection, was built and measured first: five to twenty times
 payload byte was pickled, sorted, stored and read again. What it costs is that shares read k times what there is, so
 that more than `MOST_SHARES` of them would only heat the machines.
 
+Filters and records of internal topics ask for names of topic ids that any connection may say, later ones too: for them
+the shares are asked for all names first (`names_of`), in a stage that makes no rows.
+
 What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: one task
 takes those of all shares in order, window by window, as the local engine does. Rows carry the packet that completed
 them and their connection's number, and merging sorts by both. Rows and facts go from task to task in *pieces*, files in
@@ -25,13 +28,14 @@ the folder of the unfinished dataset, which all machines share: Spark and the dr
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from analyzer.dataset import DatasetError, Parts
 from analyzer.points import META, Choice
-from analyzer.shares import Share, Shared, by_range, merge, share, take_facts
+from analyzer.shares import Share, Shared, by_range, merge, names_said, share, take_facts
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
 from reports.spark.tasks import Done, Refused, attempt
@@ -60,11 +64,11 @@ def range_packets(choice: Choice) -> int:
 
 def shared(
     point: CapturePoint, settings: Settings, choice: Choice, part: Share, packets: int, path: Path,
-    reader: Reader | None = None,
+    reader: Reader | None = None, topics: Mapping[str, str] = MappingProxyType({}),
 ) -> Shared | Refused:  # fmt: skip
     """`share`, with what is wrong as a value."""
     try:
-        return share(point, settings, choice, part, packets, path, reader)
+        return share(point, settings, choice, part, packets, path, reader, topics)
     except (CaptureError, DatasetError) as failure:
         return Refused(str(failure), failure.hint)
     except OSError as failure:
@@ -83,13 +87,40 @@ def split_point(
     """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
     count = share_count(context.defaultParallelism)
     packets = range_packets(choice)
+    topics = names_of(context, point, settings, choice, lambda number: (Share(number, count), None), count)
+    if isinstance(topics, Refused):
+        return topics
 
     def decode(number: int) -> Shared | Refused:
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
-        return shared(point, settings, choice, Share(number, count), packets, path)
+        return shared(point, settings, choice, Share(number, count), packets, path, topics=topics)
 
     shares = context.parallelize(range(count), count).map(decode).collect()
     return together(context, shares, point, choice, folder, label)
+
+
+def names_of(
+    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice,
+    read: Callable[[int], tuple[Share, Reader | None]], count: int,
+) -> dict[str, str] | Refused:  # fmt: skip
+    """The names for topic ids that a capture point says, where the choice asks for them: a stage of its own, before any
+    row is made. `read` gives the share with a number, of so many, and what it reads."""
+    if not choice.asks_names:
+        return {}
+
+    def said(number: int) -> dict[str, str] | Refused:
+        try:
+            part, reader = read(number)
+            return names_said(point, settings, part, reader)
+        except CaptureError as failure:
+            return Refused(str(failure), failure.hint)
+
+    topics: dict[str, str] = {}
+    for one in context.parallelize(range(count), count).map(said).collect():
+        if isinstance(one, Refused):
+            return one
+        topics |= one
+    return topics
 
 
 def together(

@@ -10,6 +10,7 @@ import analyzer
 from analyzer.options import Reading
 from captures.forge import Segment, converse, pcap, rendered
 from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer, request, response, turns
+from tests.shared import SAMPLES, capture_files
 
 ORDERS_ID = "ObXz43PrTLe1nQPaj6eWiQ"
 
@@ -82,6 +83,24 @@ def test_a_filter_knows_a_topic_by_a_name_that_comes_later(tmp_path: Path) -> No
     found = analyzer.analyze(capture, filter='topic == "orders" and api == Fetch', window_bytes=200)
     assert found.exchanges["api"].to_pylist() == ["Fetch"]
     assert found.exchanges["topics"].to_pylist() == [[ORDERS_ID]], "tables hold what the message said"
+
+
+@pytest.mark.parametrize("wanted", ["latency > 1ms", 'topic == "grp" and response.throttleTimeMs == 0'])
+def test_messages_that_a_filter_lets_through_stand_in_the_order_of_their_exchanges(wanted: str) -> None:
+    capture = capture_files(SAMPLES / "group-kip848-librdkafka-4.3")[0]
+    found = [analyzer.analyze(capture, filter=wanted, keep_bytes=True, window_bytes=size) for size in (20_000, 1 << 20)]
+    assert found[0].tables["messages"].equals(found[1].tables["messages"])
+    of, told = (
+        [
+            (row["connection"], name, row[name])
+            for row in rows
+            for name in ("exchange", "reply")
+            if row[name] is not None
+        ]
+        for rows in (found[0].exchanges.to_pylist(), found[0].tables["messages"].to_pylist())
+    )
+    assert told == of
+    assert len(of) > 100
 
 
 @pytest.mark.parametrize("cores, threads", [(1, 1), (3, 3), (40, 16)])

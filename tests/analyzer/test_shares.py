@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,17 +21,31 @@ from analyzer.reading import judged
 from captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
+WANTED: dict[str, dict[str, Any]] = {
+    "all": {"records": "meta"},
+    "records": {"records": "full"},
+    "topic": {"filter": 'topic == "grp" or topic ~ "^js-" or api == Vote', "records": "full"},
+    "parts": {"filter": "api == Fetch and latency > 100ms or api == Produce"},
+    "bodies": {"filter": 'request.groupId == "grp-1" or response.brokers.port > 0'},
+    "nothing": {"filter": "api == Vote"},
+}
+
 
 @pytest.mark.parametrize("sample", ["group-kip848-librdkafka-4.3", "client-kafkajs-3.9"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_shares_become_what_one_reader_gives(sample: str, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", WANTED)
+def test_shares_become_what_one_reader_gives(sample: str, count: int, wanted: str, tmp_path: Path) -> None:
     capture = str(capture_files(SAMPLES / sample)[0])
     [point] = capture_points([capture], False)
-    choice = Choice.of(keep_bytes=True, records="meta")
+    choice = Choice.of(keep_bytes=True, **WANTED[wanted])
     settings = Reading(window_bytes=20_000).settings(choice.keep)
+    parted = [shares.Share(number, count) for number in range(count)]
+    topics: dict[str, str] = {}
+    for part in parted if choice.asks_names else ():
+        topics |= shares.names_said(point, settings, part)
     made = [
-        shares.share(point, settings, choice, shares.Share(number, count), 100, tmp_path / "pieces" / str(number))
-        for number in range(count)
+        shares.share(point, settings, choice, part, 100, tmp_path / "pieces" / str(part.number), topics=topics)
+        for part in parted
     ]
     assert made[0].ranges > 2
     rows, facts = shares.by_range(made)
@@ -38,7 +53,8 @@ def test_shares_become_what_one_reader_gives(sample: str, count: int, tmp_path: 
     read, names, more, decided = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
     files = shares.merge(rows, parts, decided)
     found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
-    expected = analyzer.analyze(capture, keep_bytes=True, records="meta", window_bytes=20_000)
+    expected = analyzer.analyze(capture, keep_bytes=True, **WANTED[wanted])
+    assert (len(expected.tables["exchanges"]) > 0) == (wanted != "nothing")
     assert {*names, "findings"} == set(expected.tables)
     told = joined([read])
     found["findings"] = judged(told, found)

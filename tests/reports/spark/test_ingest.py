@@ -107,6 +107,34 @@ def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("crumbs")
+@pytest.mark.parametrize(
+    "chunk_bytes, wanted",
+    [
+        (0, {"filter": "api == Fetch and latency > 100ms or response.brokers.port > 0"}),
+        (64_000, {"filter": 'topic == "grp" or topic ~ "^js-" or group is not null', "keep_bytes": True}),
+        (64_000, {"records": "full"}),
+    ],
+    ids=["by body, by connection", "by topic, in chunks", "records in full, in chunks"],
+)
+def test_what_asks_for_names_that_others_say_is_divided_too(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, wanted: dict[str, Any]
+) -> None:
+    """Filters, and records of internal topics: names of topic ids may come from another connection, and later."""
+    monkeypatch.setattr(chunked, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
+    folders = [SAMPLES / name for name in ("group-kip848-librdkafka-4.3", "client-kafkajs-3.9")]
+    captures = [path for folder in folders for path in _unpacked(folder, tmp_path)]
+    told: list[str] = []
+    analyzer.analyze(captures, tmp_path / "local", **wanted)
+    ingest.analyze(
+        captures, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=chunk_bytes, tell=told.append, **wanted
+    )
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+    assert told == []
+    assert len(analyzer.open_dataset(tmp_path / "spark").exchanges.to_table()) > 0
+
+
+@pytest.mark.usefixtures("crumbs")
 def test_where_too_much_was_guessed_wrong_each_task_reads_all_and_that_is_said(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

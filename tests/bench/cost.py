@@ -1,0 +1,165 @@
+"""What a capture point of any size costs by `kwire analyze --engine spark` in chunks, step by step, without Spark.
+
+    python -m tests.bench.cost                       # small and large, 1 GB each, and a terabyte of either
+    python -m tests.bench.cost --case small --size 300M --records meta
+
+The tasks of `reports/spark/chunked.py` run here one after the other, in one process, and their processor time is taken:
+chunks being sorted, shares of four and of sixteen being decoded, facts being put together, ranges being merged. What
+each share does for all packets, whoever they belong to, follows from shares of two sizes: it is what more cores do not
+divide, with the facts, which one task puts together. Times of a terabyte are these figures made as many times larger,
+divided by the cores as the engine divides them: a calculation, no measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from analyzer import shares
+from analyzer.bulk.engine import Settings
+from analyzer.dataset import Parts
+from analyzer.options import Reading
+from analyzer.points import Choice
+from captures.chunks.reading import ChunkReader, Heard, Joining, Said, chunks_of
+from captures.chunks.routing import Routed, Stored, store
+from captures.files import CapturePoint, capture_points
+from reports.spark import split
+from reports.spark.chunked import WINDOW_BYTES
+from tests.bench import generate
+from tests.bench.__main__ import say
+from tests.shared import ROOT
+
+CHUNK_BYTES = 128 << 20
+FEW, MANY = 4, 16
+"""Numbers of shares of which the cost is taken."""
+CORES = (10, 100, 1000)
+TERABYTE = 10**12
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of processor time for a capture point. `sort`: finding packets and storing them by share; `seen`: what
+    one share does for packets of all; `decode`: what all shares do for their own, together; `facts`; `merge`."""
+
+    sort: float
+    seen: float
+    decode: float
+    facts: float
+    merge: float
+
+    def times(self, factor: float) -> Cost:
+        """The same of a capture so many times as large."""
+        return Cost(*(factor * one for one in (self.sort, self.seen, self.decode, self.facts, self.merge)))
+
+    def seconds(self, cores: int) -> float:
+        """How long it takes, where nothing else is waited for."""
+        count = split.share_count(cores)
+        return self.sort / cores + self.seen + self.decode / count + self.facts + self.merge / cores
+
+    def processor(self, cores: int) -> float:
+        """Seconds of processor time of all cores together."""
+        return self.sort + split.share_count(cores) * self.seen + self.decode + self.facts + self.merge
+
+
+def taken(work: Callable[[], T]) -> tuple[float, T]:
+    """Processor time, and what came of it."""
+    begin = time.process_time()
+    found = work()
+    return time.process_time() - begin, found
+
+
+def cost(path: Path, choice: Choice, folder: Path) -> Cost:
+    """Of one capture."""
+    [point] = capture_points([str(path)])
+    settings = Reading().settings(choice.keep)
+    by_count = {}
+    for count in (FEW, MANY):
+        sort, (whole, stored) = taken(lambda count=count: _sorted(point, count, folder))  # type: ignore[misc]
+        by_count[count] = sort, _shared(point, whole, stored, count, settings, choice, folder)
+    few, many = (sum(one for one, _ in by_count[count][1]) for count in (FEW, MANY))
+    seen = max(many - few, 0.0) / (MANY - FEW)
+    made = [one for _, one in by_count[FEW][1]]
+    ranges, pieces = shares.by_range(made)
+    small = Parts(folder, "facts")
+    facts, (_, _, _, decided) = taken(lambda: shares.take_facts(pieces, made, point, choice, small, folder / "decided"))
+    merge, _ = taken(lambda: shares.merge(ranges, Parts(folder, "rows"), decided))
+    return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge)
+
+
+def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[Stored]]:
+    """A point's chunks, sorted for so many shares."""
+    joining = Joining(point)
+    stored = []
+    for number, chunk in enumerate(chunks_of(point, CHUNK_BYTES)):
+        found = store(ChunkReader(chunk, None, WINDOW_BYTES), count, folder / f"chunk-{count}-{number}")
+        said: Said = found[0]
+        if not joining.wants(chunk):
+            continue
+        if not joining.fits(chunk, said):
+            said, _ = found = store(
+                ChunkReader(chunk, joining.begin(chunk), WINDOW_BYTES), count, folder / f"again-{count}-{number}"
+            )
+        joining.take(chunk, said)
+        stored.append(found[1]._replace(number=joining.numbers[-1]))
+    return joining.said(), stored
+
+
+def _shared(
+    point: CapturePoint,
+    whole: Heard,
+    stored: list[Stored],
+    count: int,
+    settings: Settings,
+    choice: Choice,
+    folder: Path,
+) -> list[tuple[float, shares.Shared]]:
+    """Each share, with its processor time."""
+    packets = split.range_packets(choice)
+    return [
+        taken(
+            lambda number=number: shares.share(  # type: ignore[misc]
+                point, settings, choice, shares.ShareOfPairs(number, count), packets,
+                folder / "pieces" / f"{count}-{number}", Routed(point, whole, stored, number),
+            )
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.cost")
+    parser.add_argument("--case", action="append", choices=("large", "small"), help="default: both")
+    parser.add_argument("--size", default="1G")
+    parser.add_argument("--records", choices=("none", "batches", "meta"), default="batches")
+    chosen = parser.parse_args()
+    for case in chosen.case or ("large", "small"):
+        with tempfile.TemporaryDirectory(dir=ROOT / "out" if (ROOT / "out").is_dir() else None) as name:
+            folder = Path(name)
+            path, warm = folder / f"{case}.pcap", folder / "warm.pcap"
+            choice = Choice.of(records=chosen.records)
+            getattr(generate, case)(warm, 2_000_000)
+            (folder / "first").mkdir()
+            cost(warm, choice, folder / "first")  # kernels and layouts are loaded
+            shutil.rmtree(folder / "first")
+            getattr(generate, case)(path, generate.size_of(chosen.size))
+            size = path.stat().st_size
+            (folder / "work").mkdir()
+            found = cost(path, choice, folder / "work")
+        say(f"{case}, {size / 1e9:.2f} GB, --records {chosen.records}; seconds of processor time: {found}")
+        of_terabyte = found.times(TERABYTE / size)
+        for cores in CORES:
+            minutes, hours = of_terabyte.seconds(cores) / 60, of_terabyte.processor(cores) / 3600
+            say(f"  a terabyte on {cores:>5} cores: {minutes:6.1f} minutes, {hours:5.2f} hours of one core")
+        say(f"  not divided: {(of_terabyte.seen + of_terabyte.facts) / 60:.1f} minutes")
+
+
+if __name__ == "__main__":
+    main()
