@@ -21,8 +21,8 @@ from analyzer import dataset
 from analyzer.options import Reading
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topics import topics_of
 from analyzer.protocol.tree import Body
+from captures.kernels import without_collection
 from captures.problems import Problem
 from replay import pace
 from replay.audit import audit
@@ -31,7 +31,6 @@ from replay.outcome import Counts, Recorder, quantiles
 from replay.plan import decide, fetched, renaming, selection, sessions, times
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.ours import Ours
-from replay.plan.parts import NAME
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan
 from replay.plan.values import Offers
@@ -124,6 +123,13 @@ def planned_for(
     options: Options, captured: Sequence[Session], offers: Offers, topology: Topology
 ) -> tuple[Options, Plan, Cluster]:
     """The plan, and the options with the topics' names, and the speed, that come of it."""
+    with without_collection():
+        return _planned_for(options, captured, offers, topology)
+
+
+def _planned_for(
+    options: Options, captured: Sequence[Session], offers: Offers, topology: Topology
+) -> tuple[Options, Plan, Cluster]:
     ids = topic_names(options, captured, topology)
     planned, cluster = decide.make(captured, offers, plan_options(options, ids, topology))
     if options.prefix_topics:
@@ -139,15 +145,8 @@ def planned_for(
 
 def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, str]:
     """All topics that the capture names, by their names with the prefix; Kafka's own keep theirs."""
-    named = {
-        topic[NAME]
-        for step in planned.steps
-        for _, topic in topics_of(step.request.api_key, step.body or {})
-        if topic.get(NAME)
-    }
+    named = planned.topics | planned.subscribed
     named |= {name for name, topic in cluster.topics.items() if not topic.internal}
-    for step in planned.steps:
-        named.update((step.body or {}).get("subscribedTopicNames") or ())
     with_prefix = {name: options.prefix_topics + name for name in named if not name.startswith("__")}
     return with_prefix | options.map_topic
 
@@ -434,8 +433,7 @@ def too_few(options: Options, cluster: Cluster, topology: Topology, planned: Pla
 
 def _used(options: Options, cluster: Cluster, planned: Plan) -> Iterator[tuple[str, Topic]]:
     """(name on the target, topic) of captured topics that requests name."""
-    used = {topic.get(NAME) for step in planned.steps for _, topic in topics_of(step.request.api_key, step.body or {})}
-    for name in sorted(cluster.topics.keys() & used):
+    for name in sorted(cluster.topics.keys() & planned.topics):
         if not cluster.topics[name].internal:
             yield options.map_topic.get(name, name), cluster.topics[name]
 

@@ -23,14 +23,15 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import program, schema
+from analyzer.protocol import many, program, schema
 from analyzer.protocol.budget import DEPTH
 from analyzer.protocol.decoding import NO_LAYOUT, OK, REASONS, SHORT
 from analyzer.protocol.names import ENVELOPE
@@ -49,6 +50,7 @@ from analyzer.protocol.plans import (
     UUID,
     Compiled,
     Plan,
+    as_buffer,
     compiled_data,
     compiled_message,
     run,
@@ -482,6 +484,47 @@ def _framed(
         frame, api_key, version, direction, start=header.end, tree=tree, exact=exact, inner=inner, max_rows=max_rows
     )
     return _with_header(header, body)
+
+
+Frame = tuple[bytes, int, int, int]
+"""A frame without the four bytes of its length, and of which API, version and direction it is."""
+
+
+def decode_frames(frames: Sequence[Frame]) -> list[Body | None]:
+    """The exact bodies (`decode_message`) of many frames, by one call of the kernel for all of them; None of what is
+    not whole and well-formed, has bytes left, or is very large: `decode_request` and `decode_response` say why."""
+    loaded = program.load()
+    found: list[Body | None] = [None] * len(frames)
+    known: list[tuple[int, Compiled]] = []
+    places: list[tuple[int, int, int, int]] = []
+    at = 0
+    for number, (data, api_key, version, direction) in enumerate(frames):
+        compiled = compiled_message(api_key, version, direction)
+        if compiled is not None and not (api_key == API_VERSIONS and direction == RESPONSE):
+            header = loaded.header_start[direction, loaded.header_version[direction, api_key, version]]
+            known.append((number, compiled))
+            places.append((at, at + len(data), int(header), compiled.pc))
+            at += len(data)
+    data = b"".join(frames[number][0] for number, _ in known)
+    reading = _Reading(data, True, NEITHER)
+    table = np.array(places, np.int64).reshape(-1, many.PLACE_COLUMNS)
+    for tape, endings in many.decode_all(as_buffer(data), table, _of_bodies(loaded), loaded):
+        if not len(tape):
+            continue
+        first, last = int(tape[0, 0]), int(tape[-1, 0])
+        whole = (endings[:, many.STATUS] == OK) & (endings[:, many.ENDED] == table[:, many.END])
+        starts = np.searchsorted(tape[:, 0], np.arange(first, last + 2)).tolist()
+        columns = values_of(tape)
+        for row in np.flatnonzero(whole[first : last + 1]).tolist():
+            number, compiled = known[first + row]
+            rows = zip(*(column[starts[row] : starts[row + 1]] for column in columns), strict=True)
+            found[number] = _read_struct(compiled.plan, rows.__next__, reading)[0]
+    return found
+
+
+@functools.cache
+def _of_bodies(loaded: program.Program) -> Any:
+    return loaded.selection(lambda info: info.api_key != NO_API)
 
 
 def envelope_inner(frame: bytes) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ and fetched (by id), then by what is known from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +18,7 @@ from analyzer.protocol.tree import Body
 from replay.plan import apis, batches
 from replay.plan.config_changes import Said, Settings, changed
 from replay.plan.early_members import Early
-from replay.plan.sessions import Decoded
+from replay.plan.sessions import Decoded, decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +79,52 @@ class Cluster:
         )
 
 
-def learn(decoded: Iterable[Decoded], elsewhere: Mapping[str, str]) -> Cluster:
-    """What both bodies of all requests say. `elsewhere`: names of topic ids that the capture may lack. Who had joined
-    before the capture began is not learned here (`early_members`: that depends on the order)."""
+def learn(requests: Callable[[], Iterable[Decoded]], elsewhere: Mapping[str, str]) -> Cluster:
+    """What both bodies of all requests say, each time that they are gone through. `elsewhere`: names of topic ids that
+    the capture may lack. Who had joined before the capture began is not learned here (`early_members`: that depends on
+    the order)."""
     cluster = Cluster()
-    messages = [one for one in decoded if one.body is not None]
-    for message in messages:
-        assert message.body is not None
-        _learn_request(cluster, message.request.api_key, message.body, message.answer)
-        if message.answer is not None:
-            _learn_answer(cluster, message.request.api_key, message.body, message.answer)
+    settings: list[Said] = []
+    ids = _Ids()
+    quick: set[tuple[str, str, int]] = set()
+    for message in decoded(requests()):
+        if message.quick is not None:
+            quick.add((message.quick.topic, message.quick.topic_id, message.quick.partition))
+            continue
+        body, key = message.body, message.request.api_key if message.body is not None else -1
+        if body is None:
+            continue
+        answer = message.answer
+        _learn_request(cluster, key, body, answer)
+        ids.use(key, body)
+        if answer is None:
+            continue
+        _learn_answer(cluster, key, body, answer)
+        if key == names.FETCH:
+            ids.fetched += _fetched_by_id(answer, cluster.topic_names)
+        elif key in _SETTING:
+            settings.append(Said(message.request.sent_ns, key, body, answer))
+    for topic, topic_id, partition in sorted(quick):
+        cluster.produced.add(topic or topic_id)
+        if topic:
+            cluster.note(topic, partition + 1)
+        else:
+            ids.used[topic_id] = max(ids.used.get(topic_id, 0), partition)
     cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
-    _learn_settings(cluster, messages)
-    _match_ids(cluster, messages)
-    _name_ids(cluster, messages, elsewhere)
+    found = changed(settings, {name: topic.configs for name, topic in cluster.topics.items()})
+    cluster.altered, cluster.group_configs = found.topics, found.groups
+    unnamed = [one for one in ids.fetched if one[0] not in cluster.topic_names]
+    if unnamed:
+        _match_ids(cluster, requests(), unnamed)
+    captured = set(cluster.topic_names)
+    for topic_id, last in ids.used.items():
+        if topic_id not in captured and topic_id in elsewhere:
+            name = cluster.topic_names[topic_id] = elsewhere[topic_id]
+            cluster.note(name, last + 1)
     return cluster
 
 
 _SETTING: Final = (names.CREATE_TOPICS, names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS)
-
-
-def _learn_settings(cluster: Cluster, messages: Iterable[Decoded]) -> None:
-    said = [
-        Said(message.request.sent_ns, message.request.api_key, message.body, message.answer)
-        for message in messages
-        if message.request.api_key in _SETTING and message.body is not None and message.answer is not None
-    ]
-    found = changed(said, {name: topic.configs for name, topic in cluster.topics.items()})
-    cluster.altered, cluster.group_configs = found.topics, found.groups
 
 
 def _learn_request(cluster: Cluster, api_key: int, body: Body, answer: Body | None) -> None:
@@ -162,24 +180,39 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
 # --- names of topic ids ---
 
 
-def _match_ids(cluster: Cluster, messages: Iterable[Decoded]) -> None:
+@dataclass(slots=True)
+class _Ids:
+    """Topic ids that were met: in requests, with the highest partition; in what was fetched (`_fetched_by_id`)."""
+
+    used: dict[str, int] = field(default_factory=dict)
+    fetched: list[tuple[str, int, bytes]] = field(default_factory=list)
+
+    def use(self, api_key: int, body: Body) -> None:
+        for where, topic in topics_of(api_key, body):
+            topic_id = topic.get(where.id) if where.id else None
+            if topic_id is not None:
+                listed = topic.get(where.partitions) or () if where.partitions else ()
+                last = max((part[where.number] if where.number else part for part in listed), default=0)
+                self.used[topic_id] = max(last, self.used.get(topic_id, 0))
+
+
+def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[tuple[str, int, bytes]]) -> None:
     """Names of topic ids that no Metadata told: by records that were both produced (by name) and fetched (by id). A
     batch's checksum is the same in both, because the broker's own fields lie before it."""
+    wanted = {(partition, checksum) for _, partition, checksum in fetched}
     produced: dict[tuple[int, bytes], str] = {}
-    fetched: list[tuple[str, int, bytes]] = []
-    for message in messages:
-        if message.request.api_key == names.PRODUCE:
-            produced.update(_produced_by_name(message.body or {}))
-        elif message.request.api_key == names.FETCH and message.answer is not None:
-            fetched += _fetched_by_id(message.answer, cluster.topic_names)
+    for message in decoded(one for one in requests if one.request.row["api_key"] == names.PRODUCE):
+        for where, name in _produced_by_name(message):
+            if where in wanted:
+                produced[where] = name
     for topic_id, partition, checksum in fetched:
         if (partition, checksum) in produced:
             cluster.topic_names[topic_id] = produced[partition, checksum]
 
 
-def _produced_by_name(body: Body) -> Iterator[tuple[tuple[int, bytes], str]]:
+def _produced_by_name(message: Decoded) -> Iterator[tuple[tuple[int, bytes], str]]:
     """((partition, checksum), topic) of each batch."""
-    for topic in body["topicData"]:
+    for topic in (message.body or {}).get("topicData", ()):
         if not topic.get("name"):
             continue
         for partition in topic["partitionData"]:
@@ -196,17 +229,3 @@ def _fetched_by_id(answer: Body, told: Mapping[str, str]) -> Iterator[tuple[str,
         for partition in topic["partitions"]:
             for batch in batches.produced(partition.get("records"))[:1]:
                 yield topic_id, partition["partitionIndex"], batches.checksum(partition["records"], batch)
-
-
-def _name_ids(cluster: Cluster, messages: Iterable[Decoded], elsewhere: Mapping[str, str]) -> None:
-    """Names from elsewhere for the topic ids that are used and that the capture does not name."""
-    captured = set(cluster.topic_names)
-    for message in messages:
-        for where, topic in topics_of(message.request.api_key, message.body or {}):
-            topic_id = topic.get(where.id) if where.id else None
-            if topic_id is None or topic_id in captured or topic_id not in elsewhere:
-                continue
-            name = cluster.topic_names[topic_id] = elsewhere[topic_id]
-            listed = topic.get(where.partitions) or () if where.partitions else ()
-            last = max((part[where.number] if where.number else part for part in listed), default=0)
-            cluster.note(name, last + 1)

@@ -5,26 +5,27 @@ Every captured exchange becomes a `Step`, or by a rule of `steps.RULES` a `Skip`
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from analyzer.protocol import errors, names, tree
 from analyzer.protocol.schema import REQUEST
-from analyzer.protocol.topics import RESPONSE_LISTS, structs
+from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
-from replay.plan import apis, batches, convert
+from replay.plan import apis, batches, convert, plain, sessions
 from replay.plan import cluster as clusters
-from replay.plan.apis import Policy
+from replay.plan.apis import Policy, Route
 from replay.plan.cluster import Cluster
 from replay.plan.early_members import Said, early_members, speakers
 from replay.plan.order import Order
 from replay.plan.ours import Ours
-from replay.plan.parts import name_answer, name_topics, named, subset
-from replay.plan.sessions import Decoded, Session
+from replay.plan.parts import NAME, name_answer, name_topics, named, subset
+from replay.plan.plain import Quick
+from replay.plan.sessions import Decoded, Request, Session
 from replay.plan.steps import Plan, Skip, Step
-from replay.plan.values import NO_COORDINATOR, Offers, Quick, plain
+from replay.plan.values import NO_COORDINATOR, Offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,85 +212,162 @@ def _produce(body: Body, version: int) -> bool:
 
 
 _OF_GROUPS: Final = frozenset((
-    names.FETCH, names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT,
+    names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT,
     names.LEAVE_GROUP, names.TXN_OFFSET_COMMIT, *apis.GROUP_HEARTBEATS,
 ))  # fmt: skip
 
 
-def _said(decoded: Iterable[Decoded], cluster: Cluster) -> Iterator[Said]:
+def _said(messages: Iterable[Decoded], cluster: Cluster) -> Iterator[Said]:
     """What tells who is a member of what."""
-    for message in decoded:
+    for message in sessions.decoded(messages):
         if message.body is None:  # of one whose bytes are missing not even the API may be known
             continue
         key = message.request.api_key
-        if key in _OF_GROUPS:
-            body = convert.canonical(key, message.version, message.body)
-            name_topics(key, body, cluster.topic_names)
-            row = message.request.row
-            codes = frozenset(errors.codes(message.answer))
-            yield Said(key, body, message.answer, codes, (row["client_ip"], row["client_id"]))
+        body = convert.canonical(key, message.version, message.body)
+        name_topics(key, body, cluster.topic_names)
+        row = message.request.row
+        codes = frozenset(errors.codes(message.answer))
+        yield Said(key, body, message.answer, codes, (row["client_ip"], row["client_id"]))
 
 
-def make(sessions: Sequence[Session], offers: Offers, options: PlanOptions) -> tuple[Plan, Cluster]:
+@dataclass(slots=True)
+class _Captured:
+    """All requests of the sessions; `in_time`: (when sent, session, place in it), in this order; `quick`: what was read
+    by hand, by session and place."""
+
+    sessions: Sequence[Session]
+    in_time: list[tuple[int, int, int]] = field(default_factory=list)
+    quick: list[list[Quick | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for index, session in enumerate(self.sessions):
+            self.quick.append([_quick(request) for request in session.requests])
+            self.in_time += [(request.sent_ns, index, place) for place, request in enumerate(session.requests)]
+        self.in_time.sort()
+
+    def by_session(self) -> Iterator[Decoded]:
+        """Session after session, then what is beside them."""
+        for session, some in zip(self.sessions, self.quick, strict=True):
+            yield from map(Decoded, session.requests, some)
+        for session in self.sessions:
+            yield from map(Decoded, session.beside)
+
+    def by_time(self) -> Iterator[tuple[int, Decoded]]:
+        """(session, request), some of them decoded at once."""
+        some = (
+            Decoded(self.sessions[index].requests[place], self.quick[index][place]) for _, index, place in self.in_time
+        )
+        for (_, index, _), message in zip(self.in_time, sessions.decoded(some), strict=True):
+            yield index, message
+
+    def of(self, keys: Collection[int]) -> Iterator[Decoded]:
+        """Requests of some APIs, in order of time."""
+        for _, index, place in self.in_time:
+            request = self.sessions[index].requests[place]
+            if request.row["api_key"] in keys:
+                yield Decoded(request)
+
+
+def _quick(request: Request) -> Quick | None:
+    if request.row["api_key"] != names.PRODUCE or request.data is None or request.answer is None:
+        return None
+    return plain.read(request.data, request.answer)
+
+
+def make(captured: Sequence[Session], offers: Offers, options: PlanOptions) -> tuple[Plan, Cluster]:
     """Decide about every captured exchange. Steps are numbered in order of captured time."""
-    decoded = [[Decoded(request) for request in session.requests] for session in sessions]
-    told = (Decoded(request) for session in sessions for request in session.beside)
-    said = itertools.chain((message for messages in decoded for message in messages), told)
-    cluster = clusters.learn(said, options.topic_ids)
-    in_time = sorted(
-        (
-            (message.request.sent_ns, index, message.request.exchange, message)
-            for index, messages in enumerate(decoded)
-            for message in messages
-        ),
-        key=lambda entry: entry[:3],
+    everything = _Captured(captured)
+    cluster = clusters.learn(everything.by_session, options.topic_ids)
+    cluster.early = early_members(
+        _said(everything.of(_OF_GROUPS), cluster), _said(everything.of((names.FETCH,)), cluster)
     )
-    cluster.early = early_members(_said((message for *_, message in in_time), cluster))
     waiting = {(early.group, early.member) for members in cluster.early.values() for early in members}
     cluster.members |= waiting
-    start = in_time[0][0] if in_time else 0
+    start = everything.in_time[0][0] if everything.in_time else 0
     steps: list[Step] = []
-    skips = [Skip(row, "no_request") for session in sessions for row in session.orphans]
-    by_session: list[list[int]] = [[] for _ in sessions]
-    ends = {index: max((one.sent_ns for one in each.requests), default=0) for index, each in enumerate(sessions)}
-    order = Order(ends, {index: each.copy for index, each in enumerate(sessions) if each.copy})
-    for sent, index, _, message in in_time:
+    skips = [Skip(row, "no_request") for session in captured for row in session.orphans]
+    by_session: list[array[int]] = [array("q") for _ in captured]
+    ends = {index: max((one.sent_ns for one in each.requests), default=0) for index, each in enumerate(captured)}
+    order = Order(ends, {index: each.copy for index, each in enumerate(captured) if each.copy})
+    named_topics: set[str] = set()
+    subscribed: set[str] = set()
+    for index, message in everything.by_time():
+        number = len(steps)
+        if _sent_as_captured(message, offers, options, cluster):
+            quick = message.quick
+            assert quick is not None
+            named_topics.add(quick.topic)
+            waits, after = order.waits(number, index, message, None)
+            request = message.request
+            steps.append(
+                Step(
+                    number, index, request, request.sent_ns - start, request.version, Route.LEADER, waits, after,
+                    topic_names=cluster.topic_names, quick=quick,
+                )
+            )  # fmt: skip
+            by_session[index].append(number)
+            continue
         verdict = _judge(message, offers, options, cluster)
         if isinstance(verdict, Skip):
             skips.append(verdict)
             continue
         key = message.request.api_key
+        body = verdict.body
         if message.answer is not None:
             name_answer(key, message.answer, cluster.topic_names)
         rules = verdict.rules
-        first = waiting & set(speakers(key, verdict.body))
+        first = waiting & set(speakers(key, body)) if waiting else set()
         if first:
             waiting -= first
             rules = (*rules, "joined_early")
-        number = len(steps)
-        waits, after = order.waits(number, index, message, verdict.body)
+        named_topics.update(topic[NAME] for _, topic in topics_of(key, body) if topic.get(NAME))
+        subscribed.update(body.get("subscribedTopicNames") or ())
+        waits, after = order.waits(number, index, message, body)
         steps.append(
             Step(
                 number,
                 index,
                 message.request,
-                sent - start,
+                message.request.sent_ns - start,
                 verdict.version,
                 apis.api(key).route,
                 waits,
                 after,
                 rules,
-                verdict.body,
+                body if _CHANGING.intersection(rules) else None,
+                cluster.topic_names,
+                body.get("groupId"),
                 order.expects,
                 _short(message, verdict),
             )
         )
         by_session[index].append(number)
-    return Plan(tuple(steps), tuple(skips), tuple(map(tuple, by_session))), cluster
+    plan = Plan(tuple(steps), tuple(skips), tuple(by_session), frozenset(named_topics), frozenset(subscribed))
+    return plan, cluster
+
+
+_CHANGING: Final = frozenset(("committed_alone", "client_retried", "batches", "partition_absent"))
+"""Rules by which what is sent is not what was captured."""
+
+
+def _sent_as_captured(message: Decoded, offers: Offers, options: PlanOptions, cluster: Cluster) -> bool:
+    """Is a request that was read by hand sent as it is? (`_judge` says the same of it, after decoding it.) Names its
+    topic."""
+    quick = message.quick
+    if quick is None:
+        return False
+    if quick.topic_id:
+        quick.topic = cluster.topic_names.get(quick.topic_id, "")
+    low, high = offers.get(names.PRODUCE, (1, 0))
+    return bool(
+        quick.topic
+        and low <= message.request.version <= high
+        and quick.partition < options.partitions.get(quick.topic, quick.partition + 1)
+    )
 
 
 def _short(message: Decoded, verdict: _Sendable) -> Quick | None:
     """The short way for a request that is sent just as it was captured, where there is one."""
     if message.request.api_key != names.PRODUCE or verdict.rules or message.request.data is None:
         return None
-    return plain(verdict.version, verdict.body, message.request.data, message.answer)
+    return plain.plain(verdict.version, verdict.body, message.request.data, message.answer)

@@ -63,11 +63,15 @@ class _Seen:
     fetched: dict[tuple[Any, Any], dict[str, None]] = field(default_factory=dict)
 
 
-def early_members(requests: Iterable[Said]) -> dict[str, tuple[Early, ...]]:
-    """The early members by group, in order of their first request."""
+def early_members(requests: Iterable[Said], fetches: Iterable[Said]) -> dict[str, tuple[Early, ...]]:
+    """The early members by group, in order of their first request. `fetches`: all requests to fetch, which are gone
+    through only where there are such members."""
     seen = _Seen()
     for request in requests:
         _see(seen, request)
+    for request in fetches if seen.first else ():
+        fetched = seen.fetched.setdefault(request.client, {})
+        fetched.update((topic[NAME], None) for _, topic in topics_of(request.api_key, request.body) if topic.get(NAME))
     members: dict[str, list[Early]] = {}
     for (group, member), (generation, instance, client) in seen.first.items():
         kinds = seen.kinds.get(group, set())
@@ -86,9 +90,6 @@ def early_members(requests: Iterable[Said]) -> dict[str, tuple[Early, ...]]:
 def _see(seen: _Seen, said: Said) -> None:
     key, body = said.api_key, said.body
     group = body.get("groupId")
-    if key == names.FETCH:
-        fetched = seen.fetched.setdefault(said.client, {})
-        fetched.update((topic[NAME], None) for _, topic in topics_of(key, body) if topic.get(NAME))
     if not group:
         return
     if key in (*_CLASSIC, *apis.GROUP_HEARTBEATS):

@@ -13,7 +13,8 @@ Rule: what shares no state is not ordered across connections.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from analyzer.protocol.topics import topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import batches
 from replay.plan.parts import NAME
+from replay.plan.plain import Quick
 from replay.plan.sessions import Decoded
 
 _EXCLUSIVE_GROUP: Final = frozenset((
@@ -39,6 +41,11 @@ _TOPIC_MAKERS: Final = frozenset((
 
 _NEAR: Final = 64
 """Batches before an offset among which the last of each session is looked for."""
+
+_LAST_OFFSET: Final = (1 << 63) - 1
+_SPENT: Final = 8
+_MANY: Final = 64
+"""Of how many steps that nobody asks for any more a list is rid at once; how long one grows that is only added to."""
 
 Key = tuple[str, Any]
 
@@ -90,6 +97,71 @@ def _producers(body: Body) -> set[int]:
     return ids - {-1}
 
 
+def used_by_quick(quick: Quick) -> Iterator[tuple[Key, bool]]:
+    """The same of a request that was read by hand."""
+    if quick.transactional_id:
+        yield ("transaction", quick.transactional_id), False
+    for produced in quick.producers:
+        yield ("producer", produced), False
+    yield ("topic", quick.topic), False
+    yield ("end", quick.topic), False
+
+
+class _Write(NamedTuple):
+    """What a Produce request writes to a partition: whose batches, and how many records."""
+
+    topic: str | None
+    partition: int
+    producers: Collection[int]
+    records: int
+
+
+def _writes(message: Decoded, body: Body | None) -> list[_Write]:
+    if body is None:
+        assert message.quick is not None
+        quick = message.quick
+        return [_Write(quick.topic, quick.partition, quick.producers, max(quick.count, 1))]
+    found = []
+    for topic in body["topicData"]:
+        for part in topic["partitionData"]:
+            inside = batches.produced(part["records"])
+            producers = {batch.producer_id for batch in inside} - {-1}
+            count = max(sum(batch.last_offset_delta + 1 for batch in inside), 1)
+            found.append(_Write(topic.get(NAME), part["index"], producers, count))
+    return found
+
+
+def _stored(message: Decoded, body: Body | None) -> Iterator[tuple[str | None, int, int]]:
+    """(topic, partition, base offset) of what the answer to a Produce request says is stored."""
+    if body is None:
+        assert message.quick is not None
+        yield message.quick.topic, message.quick.partition, message.quick.base
+        return
+    for topic in (message.answer or {}).get("responses", ()):
+        for part in topic["partitionResponses"]:
+            if not part["errorCode"] and part["baseOffset"] >= 0:
+                yield topic.get(NAME) or topic.get("name"), part["index"], part["baseOffset"]
+
+
+def _last_until(steps: list[tuple[int, int]], moment: int) -> int | None:
+    """The last of steps, by (time of the answer, number), that was answered by then; those before it go: moments only
+    grow, so nobody asks for them any more."""
+    at = bisect.bisect_left(steps, (moment, 1 << 60))
+    if not at:
+        return None
+    if at > _SPENT:
+        del steps[: at - 1]
+        at = 1
+    return steps[at - 1][1]
+
+
+def _add(steps: list[tuple[int, int]], answered: int, step: int) -> None:
+    if steps and steps[-1] > (answered, step):
+        bisect.insort(steps, (answered, step))
+    else:
+        steps.append((answered, step))
+
+
 @dataclass(slots=True)
 class _Users:
     """Who used a state: by session, (time of the answer, step), answered first."""
@@ -100,12 +172,40 @@ class _Users:
         """Of each other session, the last step that had been answered."""
         for other, steps in self.by_session.items():
             if other != session:
-                at = bisect.bisect_left(steps, (moment, 1 << 60))
-                if at:
-                    yield steps[at - 1][1]
+                last = _last_until(steps, moment)
+                if last is not None:
+                    yield last
 
-    def add(self, session: int, answered: int, step: int) -> None:
-        bisect.insort(self.by_session.setdefault(session, []), (answered, step))
+    def add(self, session: int, moment: int, answered: int, step: int) -> None:
+        """A step of a session, sent at that moment."""
+        steps = self.by_session.get(session)
+        if steps is None:
+            steps = self.by_session[session] = []
+        elif len(steps) > _MANY:
+            _last_until(steps, moment)
+        _add(steps, answered, step)
+
+
+@dataclass(slots=True)
+class _Produced:
+    """What was written to a partition, in order of its offsets: by row base offset, end, step, session."""
+
+    bases: array[int] = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    sessions: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, base: int, end: int, step: int, session: int) -> None:
+        at = len(self.bases)
+        while at and (self.bases[at - 1], self.ends[at - 1]) > (base, end):
+            at = at - 1 if self.bases[at - 1] == base else bisect.bisect_right(self.bases, base, 0, at)
+        for column, value in zip(
+            (self.bases, self.ends, self.steps, self.sessions), (base, end, step, session), strict=True
+        ):
+            if at == len(column):
+                column.append(value)
+            else:
+                column.insert(at, value)
 
 
 @dataclass(slots=True)
@@ -113,6 +213,9 @@ class _State:
     exclusive: _Users = field(default_factory=_Users)
     shared: _Users = field(default_factory=_Users)
     open: dict[int, int] = field(default_factory=dict)
+
+
+_NOBODY: Final = frozenset[int]()
 
 
 class _Wrote(NamedTuple):
@@ -132,68 +235,92 @@ class Order:
     copies: Mapping[int, int] = field(default_factory=dict)
     states: dict[Key, _State] = field(default_factory=dict)
     answered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    produced: dict[tuple[str | None, int, int], list[tuple[int, int, int, int]]] = field(default_factory=dict)
+    produced: dict[tuple[str | None, int, int], _Produced] = field(default_factory=dict)
     ended: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     awaited: dict[int, set[int]] = field(default_factory=dict)
+    awaited_own: dict[int, int] = field(default_factory=dict)
     wrote: dict[tuple[Any, str, int], dict[int, _Wrote]] = field(default_factory=dict)
     expects: bool = False
 
-    def waits(self, number: int, session: int, message: Decoded, body: Body) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(steps whose answers it waits for, steps that must have been sent)."""
+    def waits(
+        self, number: int, session: int, message: Decoded, body: Body | None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(steps whose answers it waits for, steps that must have been sent). Without a body: of `message.quick`."""
         request = message.request
+        key = request.api_key
         self.expects = False
         sent, done = request.sent_ns, request.answered_ns
         waits: set[int] = set()
         after: set[int] = set()
         mine = self.answered.setdefault(session, [])
-        at = bisect.bisect_right(mine, (sent, 1 << 60))
-        if at:
-            waits.add(mine[at - 1][1])
+        own = _last_until(mine, sent)
         copy = self.copies.get(session, 0)
-        for state_key, exclusive in uses(request.api_key, body, message.answer):
+        quick = message.quick
+        if body is None:
+            assert quick is not None
+            used = used_by_quick(quick)
+        else:
+            used = uses(key, body, message.answer)
+        for state_key, exclusive in used:
             if copy and state_key[0] in ("topic", "end"):
                 state_key = state_key[0], (state_key[1], copy)
-            state = self.states.setdefault(state_key, _State())
-            waits.update(state.exclusive.before(session, sent))
+            state = self.states.get(state_key)
+            if state is None:
+                state = self.states[state_key] = _State()
+            if state.exclusive.by_session:
+                waits.update(state.exclusive.before(session, sent))
             if exclusive:
                 waits.update(state.shared.before(session, sent))
-            if state_key[0] == "group" and request.api_key == names.JOIN_GROUP:
+            if key == names.JOIN_GROUP and state_key[0] == "group":
                 # Who rejoins does it because somebody else wants to join: that one goes first.
                 after.update(step for step, other in state.open.items() if other != session)
                 state.open[number] = session
             users = state.exclusive if exclusive else state.shared
             if done is not None:
-                users.add(session, done, number)
-        if request.api_key == names.PRODUCE:
-            waits.update(self._written_before(number, session, message, body))
-        if request.api_key == names.FETCH:
+                users.add(session, sent, done, number)
+        if key == names.PRODUCE:
+            writes = _writes(message, body)
+            waits.update(self._written_before(number, session, message, writes))
+            self._note_stored(number, session, message, body, writes)
+        elif key == names.FETCH:
+            assert body is not None
             waits.update(self._below(body, session))
-        if request.api_key == names.FETCH and message.answer is not None and done is not None:
-            makers = set(self._records(message.answer, done, copy))
-            self.expects = bool(makers)
-            waits.update(step for step, other in makers if other != session)
+            if message.answer is not None and done is not None:
+                makers = set(self._records(message.answer, done, copy))
+                self.expects = bool(makers)
+                waits.update(step for step, other in makers if other != session)
+        elif key == names.END_TXN and body is not None and not (message.answer or {}).get("errorCode", -1):
+            self.ended.setdefault(body["producerId"], []).append((sent, number, session))
         if done is not None:
-            mine.append((done, number))
-        self._note(number, session, message, body)
-        awaited = self.awaited.setdefault(session, set())
-        fresh = waits - awaited
-        awaited.update(fresh)
-        return tuple(sorted(fresh)), tuple(sorted(after - waits))
+            _add(mine, done, number)
+        if after:
+            after -= waits
+            after.discard(own if own is not None else -1)
+        if waits:
+            awaited = self.awaited.setdefault(session, set())
+            waits -= awaited
+            awaited |= waits
+        if own is not None and self.awaited_own.get(session) != own:
+            # Of one's own only the last is remembered: it is never another one again that was awaited before.
+            self.awaited_own[session] = own
+            waits.add(own)
+        return tuple(sorted(waits)), tuple(sorted(after))
 
-    def _written_before(self, number: int, session: int, message: Decoded, body: Body) -> Iterator[int]:
+    def _written_before(self, number: int, session: int, message: Decoded, writes: list[_Write]) -> Iterator[int]:
         """The last step with which the same producer id (without one: the same client) wrote to these partitions
         on each connection that had ended before. (What is open at the same time has no order among it.)"""
         row, sent = message.request.row, message.request.sent_ns
-        for topic in body["topicData"]:
-            for part in topic["partitionData"]:
-                producers = {batch.producer_id for batch in batches.produced(part["records"])} - {-1}
-                writers: set[Any] = producers or {(row["client_ip"], row["client_id"])}
-                for who in writers:
-                    last = self.wrote.setdefault((who, topic.get(NAME, ""), part["index"]), {})
-                    yield from self._ended(last, number, session, sent)
+        for write in writes:
+            writers: Collection[Any] = write.producers or ((row["client_ip"], row["client_id"]),)
+            for who in writers:
+                last = self.wrote.setdefault((who, write.topic or "", write.partition), {})
+                yield from self._ended(last, number, session, sent)
 
     def _ended(self, last: dict[int, _Wrote], number: int, session: int, sent: int) -> Iterator[int]:
         """Those of the last steps of sessions which had ended; the session's own one becomes this step."""
+        if len(last) == 1 and session in last and not last[session].waited:
+            last[session] = _Wrote(number, _NOBODY)
+            return
         ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
         yield from [last[other].number for other in ended]
         # Whom one that has ended had waited for, nobody has to wait for any more.
@@ -210,13 +337,14 @@ class Order:
                 written = self.produced.get((topic.get(NAME, ""), part["partition"], self.copies.get(session, 0)))
                 if written is None:
                     continue
-                at = bisect.bisect_left(written, (part["fetchOffset"],))
+                at = bisect.bisect_left(written.bases, part["fetchOffset"])
                 seen: set[int] = set()
                 # Nearest first; a session's last covers its earlier ones, so a few are looked at.
-                for _, _, step, other in reversed(written[max(at - _NEAR, 0) : at]):
+                for row in range(at - 1, max(at - _NEAR, 0) - 1, -1):
+                    other = written.sessions[row]
                     if other != session and other not in seen:
                         seen.add(other)
-                        yield step
+                        yield written.steps[row]
 
     def _records(self, answer: Body, done: int, copy: int) -> Iterator[tuple[int, int]]:
         """(step, session) of what produced the records of an answer, the last of each session, and of what committed
@@ -225,13 +353,13 @@ class Order:
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
                 name = topic.get(NAME) or topic.get("topic") or ""
-                written = self.produced.get((name, partition["partitionIndex"], copy), [])
+                written = self.produced.get((name, partition["partitionIndex"], copy), _NOTHING)
                 for batch in batches.produced(partition.get("records")):
                     end = batch.base_offset + batch.last_offset_delta + 1
-                    at = bisect.bisect_left(written, (end,))
-                    while at > 0 and written[at - 1][1] > batch.base_offset:
+                    at = bisect.bisect_left(written.bases, end)
+                    while at > 0 and written.ends[at - 1] > batch.base_offset:
                         at -= 1
-                        _, _, step, other = written[at]
+                        step, other = written.steps[at], written.sessions[at]
                         latest["session", other] = max(latest.get(("session", other), (-1, other)), (step, other))
                     if batch.transactional:
                         for when, step, other in self.ended.get(batch.producer_id, ()):
@@ -239,21 +367,17 @@ class Order:
                                 latest["producer", batch.producer_id] = step, other
         yield from latest.values()
 
-    def _note(self, number: int, session: int, message: Decoded, body: Body) -> None:
-        if message.request.api_key == names.END_TXN and not (message.answer or {}).get("errorCode", -1):
-            self.ended.setdefault(body["producerId"], []).append((message.request.sent_ns, number, session))
-        if message.request.api_key != names.PRODUCE or message.answer is None:
-            return
-        counts: dict[tuple[str | None, int, int], int] = {}
+    def _note_stored(
+        self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
+    ) -> None:
         copy = self.copies.get(session, 0)
-        for topic in body["topicData"]:
-            for part in topic["partitionData"]:
-                inside = batches.produced(part["records"])
-                counts[topic.get(NAME), part["index"], copy] = max(sum(b.last_offset_delta + 1 for b in inside), 1)
-        for topic in message.answer["responses"]:
-            for part in topic["partitionResponses"]:
-                where = topic.get(NAME) or topic.get("name"), part["index"], copy
-                if not part["errorCode"] and part["baseOffset"] >= 0:
-                    base = part["baseOffset"]
-                    end = base + counts.get(where, 1)
-                    bisect.insort(self.produced.setdefault(where, []), (base, end, number, session))
+        counts = {(write.topic, write.partition): write.records for write in writes}
+        for topic, partition, base in _stored(message, body):
+            where = topic, partition, copy
+            written = self.produced.get(where)
+            if written is None:
+                written = self.produced[where] = _Produced()
+            written.add(base, min(base + counts.get((topic, partition), 1), _LAST_OFFSET), number, session)
+
+
+_NOTHING: Final = _Produced()

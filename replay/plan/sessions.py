@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from analyzer.protocol import names as apis
 from analyzer.protocol import tree
 from analyzer.protocol.decoding import OK
+from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Body
+from replay.plan.plain import Quick
 
 if TYPE_CHECKING:
     from analyzer.dataset import StoredDataset
@@ -73,27 +75,89 @@ class Request:
 
 
 class Decoded:
-    """Both bodies of a request, decoded once."""
+    """Both bodies of a request, each decoded once, when it is asked for first. `quick`: what was read of it by hand."""
 
-    __slots__ = ("answer", "body", "reason", "request", "version")
+    __slots__ = ("_answer", "_asked", "quick", "request")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, quick: Quick | None = None) -> None:
         self.request = request
-        self.body: Body | None = None
-        self.answer: Body | None = None
-        self.reason = ""
-        self.version = -1
-        if request.data is None or request.row["api_key"] is None:
-            self.reason = request.row["reason"] or "bytes are missing"
-            return
-        decoded = request.decoded()
-        assert decoded is not None
-        self.version = decoded.version
-        self.body = decoded.body if decoded.status == OK else None
-        self.reason = decoded.reason or ""
-        answer = request.decoded_answer()
-        if answer is not None and answer.status == OK:
-            self.answer = answer.body
+        self.quick = quick
+        self._asked: tuple[Body | None, int, str] | None = None
+        self._answer: tuple[Body | None] | None = None
+
+    def _decoded(self) -> tuple[Body | None, int, str]:
+        """The body, its version, and why there is none."""
+        if self._asked is None:
+            decoded = self.request.decoded() if self.request.row["api_key"] is not None else None
+            if decoded is None:
+                self._asked = None, -1, self.request.row["reason"] or "bytes are missing"
+            else:
+                self._asked = decoded.body if decoded.status == OK else None, decoded.version, decoded.reason or ""
+        return self._asked
+
+    @property
+    def body(self) -> Body | None:
+        return self._decoded()[0]
+
+    @property
+    def version(self) -> int:
+        return self._decoded()[1]
+
+    @property
+    def reason(self) -> str:
+        return self._decoded()[2]
+
+    @property
+    def answer(self) -> Body | None:
+        """None also where the request's bytes are missing."""
+        if self._answer is None:
+            missing = self.request.data is None or self.request.row["api_key"] is None
+            decoded = None if missing else self.request.decoded_answer()
+            self._answer = (decoded.body if decoded is not None and decoded.status == OK else None,)
+        return self._answer[0]
+
+    def take(self, body: Body | None, answer: Body | None) -> None:
+        """Bodies that were decoded elsewhere; what is None is decoded when it is asked for."""
+        if body is not None and self.request.data is not None:
+            self._asked = body, int.from_bytes(self.request.data[2:4], "big", signed=True), ""
+        if answer is not None:
+            self._answer = (answer,)
+
+
+_MANY: Final = 2_000
+_MANY_BYTES: Final = 8 << 20
+"""Requests, and bytes of theirs, whose bodies are there at the same time."""
+
+
+def decoded(some: Iterable[Decoded]) -> Iterator[Decoded]:
+    """The same, some of them decoded at once; who takes them keeps none."""
+    window: list[Decoded] = []
+    size = 0
+    for one in some:
+        window.append(one)
+        if one.quick is None:
+            size += len(one.request.data or b"") + len(one.request.answer or b"")
+        if len(window) >= _MANY or size > _MANY_BYTES:
+            _decode(window)
+            yield from window
+            window, size = [], 0
+    _decode(window)
+    yield from window
+
+
+def _decode(window: Sequence[Decoded]) -> None:
+    unread = (one for one in window if one.quick is None)
+    wanted = [one for one in unread if one.request.data and one.request.row["api_key"] is not None]
+    frames: list[tree.Frame] = []
+    for one in wanted:
+        request = one.request
+        assert request.data is not None
+        key, version = (int.from_bytes(request.data[at : at + 2], "big", signed=True) for at in (0, 2))
+        frames.append((request.data, key, version, REQUEST))
+        frames.append((request.answer or b"", request.api_key, request.version, RESPONSE))
+    bodies = tree.decode_frames(frames)
+    for one, body, answer in zip(wanted, bodies[::2], bodies[1::2], strict=True):
+        one.take(body, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +213,7 @@ def _sessions(
         asked.sort(key=lambda request: request.exchange)
         orphaned = tuple(orphans.get(key, ()))
         user = (users or {}).get(key)
-        sessions.append(
-            Session(*key, brokers[key], key in opened, tuple(asked), orphaned, topic_ids or {}, user=user)
-        )
+        sessions.append(Session(*key, brokers[key], key in opened, tuple(asked), orphaned, topic_ids or {}, user=user))
     return sorted(sessions, key=_begun)
 
 

@@ -6,13 +6,17 @@ explained in `RULES` and in the README; nothing is sent or skipped for a reason 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from analyzer.protocol.tree import Body
+from replay.plan import convert
 from replay.plan.apis import Route
+from replay.plan.parts import name_topics
+from replay.plan.plain import Quick
 from replay.plan.sessions import Request
-from replay.plan.values import Quick
 
 RULES: Final[dict[str, str]] = {
     # skipped by the plan
@@ -80,16 +84,16 @@ RULES: Final[dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """A captured request that will be sent.
 
     `number`: its place in the plan, in order of captured time over all sessions. `session`: index in the plan's
     sessions. `at_ns`: when it is due, from the start, at speed 1. `version`: what it will be sent as. `waits`: numbers
     of the steps whose answers must be there first; `after`: steps that must have been sent first. `rules`: what was
-    converted, by name; empty: sent in its own version. `body` has the request decoded, in the form
-    of the newest version (`convert.canonical`), topics named (`parts.NAME`). `expects`: a fetch whose records in the
-    capture are produced by steps of this plan.
+    converted, by name; empty: sent in its own version. `group`: which its body names. `expects`: a fetch whose
+    records in the capture are produced by steps of this plan. `changed`: the body, where what is sent is not what was
+    captured; of all others it is made again from the captured bytes when it is asked for, with `topic_names` by id.
     """
 
     number: int
@@ -101,9 +105,36 @@ class Step:
     waits: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     rules: tuple[str, ...] = ()
-    body: dict[str, Any] | None = field(default=None, repr=False)
+    changed: Body | None = field(default=None, repr=False)
+    topic_names: Mapping[str, str] = field(default_factory=dict, repr=False)
+    group: str | None = None
     expects: bool = False
     quick: Quick | None = None
+    _body: Body | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def body(self) -> Body:
+        """The request decoded, in the form of the newest version (`convert.canonical`), topics named (`parts.NAME`).
+        Kept until `forget`."""
+        if self._body is None:
+            self._body = self.changed if self.changed is not None else self._made()
+        return self._body
+
+    def forget(self) -> None:
+        """The body is not needed any more, or not soon."""
+        self._body = None
+
+    def fresh(self) -> Body:
+        """A body of the caller's own."""
+        return copy.deepcopy(self.changed) if self.changed is not None else self._made()
+
+    def _made(self) -> Body:
+        decoded = self.request.decoded()
+        assert decoded is not None
+        assert decoded.body is not None
+        body = convert.canonical(self.request.api_key, decoded.version, decoded.body)
+        name_topics(self.request.api_key, body, self.topic_names)
+        return body
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +148,14 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All steps in order of captured time, all skips; `sessions` holds each session's step numbers in order."""
+    """All steps in order of captured time, all skips; `sessions` holds each session's step numbers in order. `topics`:
+    that steps name; `subscribed`: that members subscribe to by name."""
 
     steps: tuple[Step, ...]
     skips: tuple[Skip, ...]
-    sessions: tuple[tuple[int, ...], ...]
+    sessions: tuple[Sequence[int], ...]
+    topics: frozenset[str] = frozenset()
+    subscribed: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[Step | Skip]:
         yield from self.steps

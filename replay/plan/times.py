@@ -39,7 +39,13 @@ def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
     for step in planned.steps:
         if step.request.api_key != names.PRODUCE:
             continue
-        for topic in (step.body or {}).get("topicData", ()):
+        if step.quick is not None and step.request.data is not None:
+            into = found.setdefault(step.quick.topic, Times())
+            with memoryview(step.request.data)[step.quick.at : step.quick.end] as records:
+                for batch in batches.batches(records):
+                    into.add(batch, delta_ms)
+            continue
+        for topic in step.fresh().get("topicData", ()):
             name = topic.get(NAME)
             if not name:
                 continue

@@ -131,7 +131,7 @@ class Fetches:
         if self._offsets.mode == AS_IS:
             return
         before = answered(names.FETCH, captured)
-        asked, had = asked_offsets(step.body or {}), asked_offsets(sent)
+        asked, had = asked_offsets(step.body), asked_offsets(sent)
         for (topic, partition), now in answered(names.FETCH, replayed).items():
             where = self._topics.captured(topic), partition
             was = before.get(where)
@@ -162,7 +162,6 @@ class Fetches:
         """Does a request go on in a share session that the target has not made?"""
         if step.request.api_key not in (names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE):
             return False
-        assert step.body is not None
         return step.body["shareSessionEpoch"] > 0 and _share(step, step.body) not in self._share_epochs
 
     # --- as a family ---
@@ -197,7 +196,7 @@ class Fetches:
             body["sessionId"], body["sessionEpoch"] = replayed["sessionId"], body["sessionEpoch"] + 1
 
     def _session(self, step: Step) -> FetchSession | None:
-        return self._sessions.get((step.request.connection, (step.body or {}).get("sessionId", 0)))
+        return self._sessions.get((step.request.connection, step.body.get("sessionId", 0)))
 
     def _fetch(self, step: Step, body: Body) -> None:
         body.pop("clusterId", None)
@@ -220,7 +219,7 @@ class Fetches:
         session = self._session(step)
         if session is None:
             return
-        captured_id = (step.body or {}).get("sessionId", 0)
+        captured_id = step.body.get("sessionId", 0)
         if captured_id == 0 and captured is not None and captured.get("sessionId"):
             del self._sessions[step.request.connection, captured_id]
             self._sessions[step.request.connection, captured["sessionId"]] = session

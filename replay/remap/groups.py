@@ -148,7 +148,6 @@ class Groups:
         """May the member that got these errors join again? Not where it leaves, nor where it never joined; because of a
         rebalance only if that comes from another member's joining again: others are the capture's, with joins of its
         own."""
-        assert step.body is not None
         who = _speaker(step, captured)
         if step.request.api_key == names.JOIN_GROUP:
             return bool(step.body["memberId"])
@@ -165,7 +164,6 @@ class Groups:
     def moved_on(self, step: Step, sent: Body) -> bool:
         """Is a member of a classic group in another generation by now than a request of it that was sent? Then the
         captured generation stands for that."""
-        assert step.body is not None
         group, member = step.body["groupId"], step.body["memberId"]
         now = self._current.get((group, member))
         name = "generationId" if "generationId" in sent else "generationIdOrMemberEpoch"
@@ -384,7 +382,6 @@ class Groups:
             body["topicPartitions"] = owned
 
     def _learn_join(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        assert step.body is not None
         group, asked = step.body["groupId"], step.body["memberId"]
         was = captured["memberId"] if captured is not None else ""
         if replayed["errorCode"] not in (errors.NONE, errors.MEMBER_ID_REQUIRED):
@@ -412,5 +409,4 @@ class Groups:
 def _speaker(step: Step, captured: Body | None) -> Who:
     """The group and the member, by its captured id, that a request speaks for; version 0 of a group heartbeat is given
     it by the answer."""
-    assert step.body is not None
     return step.body["groupId"], step.body.get("memberId") or (captured or {}).get("memberId") or ""

@@ -162,7 +162,6 @@ class Offsets:
         """Nothing: what is known of a partition only grows."""
 
     def _learn_produce(self, step: Step, captured: Body | None, replayed: Body) -> None:
-        assert step.body is not None
         before, after = answered(names.PRODUCE, captured), answered(names.PRODUCE, replayed)
         for topic in step.body["topicData"]:
             name = topic.get(NAME, "")
@@ -194,7 +193,7 @@ class Offsets:
             (self._topics.captured(topic), number): partition
             for (topic, number), partition in answered(names.FETCH, replayed).items()
         }
-        asked_there, asked_here = asked_offsets(step.body or {}), asked_offsets(sent)
+        asked_there, asked_here = asked_offsets(step.body), asked_offsets(sent)
         for where in (before.keys() | now.keys()) if captured is not None else ():
             reader = step.request.connection, *where
             was = self._positions.get(reader, (None, None))

@@ -14,9 +14,11 @@ from analyzer.protocol import names
 from analyzer.protocol.tree import Body
 from replay.plan import batches
 from replay.plan.parts import NAME
+from replay.plan.plain import Spot
 from replay.plan.steps import Step
 from replay.plan.values import Producer
 
+Header = batches.Batch | Spot
 _SEQUENCES: Final = 1 << 31
 """Sequences are 31 bits wide and wrap."""
 
@@ -89,7 +91,7 @@ class Producers:
         used = _transaction(api_key, body)
         return [] if used is None or used[0].id < 0 or used[0] in self._given else [used]
 
-    def sequence(self, captured: Producer, given: Producer, topic: str, partition: int, batch: batches.Batch) -> int:
+    def sequence(self, captured: Producer, given: Producer, topic: str, partition: int, batch: Header) -> int:
         """The base sequence to send: the captured one, moved to where this producer is on the target."""
         if batch.base_sequence < 0:
             return batch.base_sequence

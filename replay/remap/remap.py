@@ -8,7 +8,6 @@ but through a method that says what happened.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -63,8 +62,7 @@ class Remap:
 
     def request(self, step: Step) -> Body:
         """What to send for a step: its body with the target's values. Topics' structs keep `NAME`."""
-        body = copy.deepcopy(step.body)
-        assert body is not None
+        body = step.fresh()
         for family in self._families:
             family.write(step, body)
         self.topics.address(step.request.api_key, body)

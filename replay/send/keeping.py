@@ -121,9 +121,9 @@ class Keeping:
 
 def _speaker(step: Step) -> Who | None:
     """The group and the member, by its captured id, that a step speaks for; None: nobody, or one without an id yet."""
-    body = step.body
-    if body is None or step.request.api_key not in _SPEAKS:
+    if step.request.api_key not in _SPEAKS:
         return None
+    body = step.fresh()
     members = [body.get("memberId"), *(one["memberId"] for one in body.get("members") or ())]
     member = next((one for one in members if one), None)
     return (body["groupId"], member) if member else None

@@ -84,7 +84,6 @@ class Preparation:
         """The body to send, after whatever has to be asked for first. Raises Skipped, LinkError."""
         step = job.step
         key = step.request.api_key
-        assert step.body is not None
         if key in self._refused:
             raise Skipped("target_refuses", f"{names.name(key)}: UNSUPPORTED_VERSION (35)")
         for producer, transactional_id in self.remap.producers.unknown(key, step.body):
@@ -219,9 +218,9 @@ class Preparation:
     async def _join_again(self, job: Job) -> None:
         """Join the group of a step's member again; what keeps it from that the step's next answer says."""
         body = job.step.body
-        assert body is not None
         group, member = body["groupId"], body["memberId"]
-        generation = body.get("generationId", body.get("generationIdOrMemberEpoch", -1))
+        name = "generationId" if "generationId" in body else "generationIdOrMemberEpoch"
+        generation = body.get(name, -1)
         ask = functools.partial(self.asker.ask_as_member, group)
         if self.remap.groups.subscription(group, member) or not self.remap.groups.moved_on(job.step, job.body):
             with contextlib.suppress(joining.JoinRefused, TimeoutError, LinkError):

@@ -27,7 +27,7 @@ from typing import Any, Final
 from analyzer import dataset
 from replay.outcome import Counts, Outcome, Recorder
 from replay.plan.cluster import Cluster
-from replay.plan.order import uses
+from replay.plan.order import used_by_quick, uses
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan
 from replay.plan.values import Offers
@@ -138,10 +138,8 @@ def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
     for step in planned.steps:
         row = step.request.row
         keys: set[Any] = {("client", row["client_id"], row["client_ip"])}
-        if step.body is not None:
-            keys.update(
-                state for state, _ in uses(step.request.api_key, step.body, None) if state[0] not in ("topic", "end")
-            )
+        used = used_by_quick(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+        keys.update(state for state, _ in used if state[0] not in ("topic", "end"))
         for number in (*step.waits, *step.after):
             parent[find(step.session)] = find(planned.steps[number].session)
         for key in keys:

@@ -391,3 +391,37 @@ def test_a_large_message_grows_the_tape() -> None:
         assert limited.reason is not None
         assert limited.reason.endswith("has more fields than the limit allows")
     assert decode_message(data, 3, 8, REQUEST, max_rows=20000).body == decoded.body
+
+
+# --- many frames at once ---
+
+
+def test_many_frames_are_decoded_as_each_alone() -> None:
+    """Requests and answers, cut short anywhere, with bytes behind, of versions that nobody knows, with very many
+    fields."""
+    topics = [{"name": f"topic-{number}"} for number in range(40_000)]
+    beat = {"groupId": "g", "generationId": 3, "memberId": "m"}
+    asked: list[tuple[int, int, str | None, Any]] = [
+        (names.METADATA, 9, "client", {"topics": topics}),
+        (names.METADATA, 12, None, {"topics": [{"name": "a\udcff"}, {"name": None}]}),
+        (names.METADATA, 4, "", {"topics": None}),
+        (names.HEARTBEAT, 4, "c", beat),
+    ]
+    whole: list[tree.Frame] = [
+        (encoding.encode_request(key, version, 7, client, body), key, version, REQUEST)
+        for key, version, client, body in asked
+    ]
+    answer = {"throttleTimeMs": 1, "errorCode": 27}
+    whole.append((encoding.encode_response(names.HEARTBEAT, 4, 7, answer), names.HEARTBEAT, 4, RESPONSE))
+    frames = [(one[0][:cut], *one[1:]) for one in whole[1:] for cut in range(4, len(one[0]))]
+    frames += [*whole, *((one[0] + b"\0", *one[1:]) for one in whole), (whole[0][0], names.METADATA, 99, REQUEST)]
+    for frame, body in zip(frames, tree.decode_frames(frames), strict=True):
+        data, key, version, direction = frame
+        known = plans.has_layout(key, version, direction)
+        alone = tree.decode_response(data, key, version, exact=True)
+        if direction == REQUEST:
+            alone = tree.decode_request(data, exact=True)
+        good = known and alone.reason is None
+        assert body == (alone.body if good else None), (data[:40], key, version)
+        assert (frame in whole) == (body is not None)
+    assert tree.decode_frames([]) == []

@@ -1,19 +1,16 @@
-"""The short way sends the same bytes as the long one, and takes for a success only what the decoder does.
+"""The short way sends the same bytes as the long one.
 
 Proves: replay/send/produce_in_place.py, replay/plan/values.py
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from analyzer.protocol import encoding, names
-from analyzer.protocol.tree import Body
 from replay.plan import convert, decide
+from replay.plan.plain import PRODUCE_BY_ID
 from replay.plan.steps import Step
-from replay.plan.values import PRODUCE_BY_ID
 from replay.remap import remap
 from replay.remap.topology import Topology
 from replay.send import produce_in_place
@@ -77,28 +74,3 @@ def test_what_is_not_plain_has_no_short_way() -> None:
     for capture in (two, failed, unanswered):
         planned, _ = decide.make([capture.session()], EVERYTHING, decide.PlanOptions())
         assert [step.quick for step in planned.steps] == [None]
-
-
-def _answer(version: int, **partition: Any) -> bytes:
-    topic: Body = {"topicId": OLD_ID} if version >= PRODUCE_BY_ID else {"name": "orders"}
-    one = {"index": 0, "errorCode": 0, "baseOffset": 40, "logAppendTimeMs": -1, **partition}
-    body = {"responses": [{**topic, "partitionResponses": [one]}], "throttleTimeMs": 3}
-    return encoding.encode_response(names.PRODUCE, version, 1, body)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_success_is_a_success(version: int) -> None:
-    assert produce_in_place.success(_answer(version), version, 0) == (40, -1)
-    assert produce_in_place.success(_answer(version, logAppendTimeMs=5), version, 0) == (40, 5)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_anything_else_is_left_to_the_decoder(version: int) -> None:
-    assert produce_in_place.success(_answer(version, errorCode=6), version, 0) is None
-    assert produce_in_place.success(_answer(version), version, 1) is None
-    if version >= 8:
-        assert produce_in_place.success(_answer(version, errorMessage="late"), version, 0) is None
-    whole = _answer(version)
-    for cut in range(4, len(whole)):
-        assert produce_in_place.success(whole[:cut], version, 0) is None
-    assert produce_in_place.success(whole + b"\0", version, 0) is None
