@@ -65,10 +65,10 @@ def locked(lock: Path) -> list[str]:
 def licence(name: str) -> str:
     """The licence that an installed package names; empty where it names none."""
     about = importlib.metadata.metadata(name)
-    expression = about.get("License-Expression")
+    expression, said = (next(iter(about.get_all(field) or ()), "") for field in ("License-Expression", "License"))
     if expression:
         return str(expression)
-    said = str(about.get("License") or "").strip()
+    said = str(said).strip()
     if said and "\n" not in said and len(said) < 60 and said != "BSD":
         return SPELLED.get(said, said)
     classes = [one.split(" :: ")[-1] for one in about.get_all("Classifier") or () if one.startswith("License ::")]

@@ -56,8 +56,9 @@ class Spool:
         """Whether there was room on the disk."""
         written = 0
         with contextlib.suppress(OSError):
+            self._file.seek(self._end)
             while written < len(chunk.data):
-                written += os.pwrite(self._file.fileno(), memoryview(chunk.data)[written:], self._end + written)
+                written += self._file.write(memoryview(chunk.data)[written:]) or 0
         if written < len(chunk.data):
             return False
         self._waiting.append((self._end, written, chunk.packets))
@@ -66,14 +67,15 @@ class Spool:
 
     def take(self) -> Chunk:
         at, size, packets = self._waiting.popleft()
+        self._file.seek(at)
         data = b""
         while len(data) < size:
-            more = os.pread(self._file.fileno(), size - len(data), at + len(data))
+            more = self._file.read(size - len(data))
             if not more:
                 raise CaptureError("the spool was cut while it was read", "leave its folder alone")
             data += more
         if not self._waiting:
-            os.ftruncate(self._file.fileno(), 0)
+            self._file.truncate(0)
             self._end = 0
         return Chunk(data, packets)
 

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from captures.live import interfaces, libpcap
+from captures.live import interfaces, libpcap, pcap_library
 from captures.live.ring import Ring
 from captures.live.taps import SNAPLEN, Tap
 from captures.live.tools import TOOLS, Tool
@@ -39,15 +39,18 @@ def opened(asked: Asked) -> Tap:
     """Listen. Raises CaptureError."""
     if sys.byteorder != "little":
         raise CaptureError("-i: not on this machine: its byte order is another", "tcpdump -w - | kwire ... -")
-    if sys.platform == "win32":  # what libpcap writes goes to a C file in memory, which Windows has not
-        raise CaptureError("-i: kwire does not capture on Windows", "dumpcap -i IFACE -w - | kwire ... -")
     session = interfaces.own_session() if asked.expression is None else None
     expression = interfaces.default_filter(session) if asked.expression is None else asked.expression
     if asked.via in TOOLS:
         return Tool(asked.via, asked.interface, expression, asked.snaplen)
-    found = libpcap.library() if asked.via != "ring" else None
+    found = pcap_library.library() if asked.via != "ring" else None
     if found is not None:
-        return libpcap.Libpcap(found, asked.interface, expression, asked.snaplen)
+        device = None
+        if sys.platform == "win32":  # \\Device\\NPF_{...}, which nobody knows by heart
+            device = pcap_library.chosen(pcap_library.devices(found), asked.interface).name
+        return libpcap.Libpcap(found, asked.interface, expression, asked.snaplen, device)
+    if sys.platform == "win32":
+        raise CaptureError("Npcap is not installed", "it comes with Wireshark; https://npcap.com has it too")
     if asked.via == "libpcap" or sys.platform != "linux":
         raise CaptureError(
             "libpcap is not installed", "it comes with tcpdump and Wireshark; or: tcpdump -U -w - | kwire ... -"

@@ -139,9 +139,7 @@ class Recording:
         try:
             do()
         except OSError as failure:
-            raise CaptureError(
-                f"{path}: cannot be written: {failure.strerror or failure}", _hint(failure)
-            ) from failure
+            raise CaptureError(f"{path}: cannot be written: {failure.strerror or failure}", _hint(failure)) from failure
 
     def _earlier(self) -> list[tuple[int, str]]:
         """The files of the row that are there, oldest first."""
@@ -173,7 +171,9 @@ class Recording:
         else:
             self.path = self._target.path
             self._make_way()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        for system in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"):
+            flags |= getattr(os, system, 0)
         self._descriptor = os.open(self.path, flags, 0o600)
 
     def _make_way(self) -> None:

@@ -2,7 +2,7 @@
 
 Each packet is one that the test sends on an interface of its own; what is told to stop still hands over all that came.
 
-(proves: captures/live/libpcap.py, ring.py, tools.py, by_scapy.py, opening.py)
+(proves: captures/live/libpcap.py, pcap_library.py, ring.py, tools.py, by_scapy.py, opening.py)
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from captures.files.write import Record, pcap
-from captures.live import libpcap, opening
+from captures.live import libpcap, opening, pcap_library
 from captures.live.belt import Belt
 from captures.live.interfaces import Session
 from captures.live.opening import Asked, opened
@@ -41,7 +42,7 @@ def records() -> list[Record]:
 
 def way(name: str) -> str:
     """Skips where a tool is not installed."""
-    if name == "libpcap" and libpcap.library() is None:
+    if name == "libpcap" and pcap_library.library() is None:
         pytest.skip("libpcap is not installed")
     if name in ("tcpdump", "dumpcap") and shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
@@ -181,7 +182,7 @@ def test_the_ring_takes_no_filter_of_ones_own() -> None:
 
 
 def test_without_libpcap_the_ring_takes_its_place(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libpcap, "library", lambda: None)
+    monkeypatch.setattr(pcap_library, "library", lambda: None)
     tap = opened(Asked(wire.name))
     assert isinstance(tap, Ring)
     tap.close()
@@ -213,18 +214,15 @@ except CaptureError as problem:
 
 @pytest.mark.parametrize(
     ("platform", "line", "hint"),
-    [("win32", "-i: kwire does not capture on Windows", "dumpcap -i IFACE -w - | kwire ... -"),
-     ("darwin", "lo: no right to capture here", "ChmodBPF"), ("linux", "lo: no right to capture here", "CAP_NET_RAW")],
+    [("darwin", "lo: no right to capture here", "ChmodBPF"), ("linux", "lo: no right to capture here", "CAP_NET_RAW")],
 )  # fmt: skip
-def test_what_other_systems_want_is_said(
-    platform: str, line: str, hint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_other_systems_want_is_said(platform: str, line: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """(Nothing else of them was run.)"""
 
     def refuse(*asked: object) -> None:
         raise no_rights("lo")
 
-    monkeypatch.setattr("captures.live.libpcap.library", lambda: True)
+    monkeypatch.setattr("captures.live.pcap_library.library", lambda: True)
     monkeypatch.setattr("captures.live.libpcap.Libpcap", refuse)
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(CaptureError) as raised:
@@ -232,6 +230,94 @@ def test_what_other_systems_want_is_said(
     monkeypatch.undo()
     assert str(raised.value).startswith(line)
     assert hint in str(raised.value) + raised.value.hint
+
+
+# -- Windows: no Windows was there to run it on; what it has in place of POSIX's is run here by itself -----------------
+
+
+@pytest.mark.parametrize("most", [1, pcap_library.NAMED_BYTES])
+def test_a_dump_with_a_name_gives_what_one_in_memory_gives(
+    most: int, wire: Wire, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun anew after each look, and never. It leaves nothing behind."""
+    way("libpcap")
+    plain = Belt(opened(Asked(wire.name)))
+    made: list[pcap_library.Named] = []
+
+    def named(lib: Any, handle: Any) -> pcap_library.Named:
+        made.append(pcap_library.Named(lib, handle, most))
+        return made[-1]
+
+    monkeypatch.setattr(libpcap, "dump", named)
+    belts = [plain, Belt(opened(Asked(wire.name)))]
+    assert belts[0].tap.header == belts[1].tap.header
+    assert stat.S_IMODE(Path(made[0].path).parent.stat().st_mode) == 0o700
+    given = []
+    for belt in belts:
+        belt.start()
+    wire.send(record.data for record in records)
+    for belt in belts:
+        belt.stop()
+        data = b""
+        while not belt.over:
+            chunk = belt.take(60)
+            data += chunk.data if chunk is not None else b""
+        belt.close()
+        given.append(data)
+    assert given[0] == given[1]
+    assert len(packets_in(given[0])) == len(records)
+    assert not Path(made[0].path).parent.exists()
+
+
+def test_devices_are_those_that_tcpdump_lists(wire: Wire) -> None:
+    way("tcpdump")
+    lib = pcap_library.library()
+    assert lib is not None
+    listed = subprocess.run(["tcpdump", "-D"], capture_output=True, text=True, check=True).stdout.splitlines()
+    found = pcap_library.devices(lib)
+    assert [f"{number}.{one.name}" for number, one in enumerate(found, 1)] == [line.split()[0] for line in listed]
+    assert wire.name in [one.name for one in found]
+
+
+GUID = "{0F3A7F0B-6C0D-4E7B-9C55-3A8C7B3E5D11}"
+DEVICES = [
+    pcap_library.Device(rf"\Device\NPF_{GUID}", "Ethernet 2", "Intel(R) Ethernet Connection"),
+    pcap_library.Device(r"\Device\NPF_Loopback", "", "Adapter for loopback traffic capture"),
+    pcap_library.Device(r"\Device\NPF_{1}", "Wi-Fi", "Wireless"),
+    pcap_library.Device(r"\Device\NPF_{2}", "VPN", "Wireless"),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "number"),
+    [("ethernet 2", 1), (rf"\device\npf_{GUID}", 1), ("Adapter for loopback traffic capture", 2), ("3", 3), ("vpn", 4)],
+)
+def test_an_interface_of_windows_is_known_by_any_of_its_names(asked: str, number: int) -> None:
+    assert pcap_library.chosen(DEVICES, asked) == DEVICES[number - 1]
+
+
+@pytest.mark.parametrize("asked", ["", "0", "5", "Wireless", "eth0"])
+def test_what_names_none_or_two_is_told_with_those_that_are_there(asked: str) -> None:
+    with pytest.raises(CaptureError) as raised:
+        pcap_library.chosen(DEVICES, asked)
+    assert str(raised.value) == f"-i {asked}: no such interface"
+    assert raised.value.hint == (
+        "there are 1 (Ethernet 2), 2 (Adapter for loopback traffic capture), 3 (Wi-Fi), 4 (VPN)"
+    )
+
+
+def test_windows_opens_the_device_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr("captures.live.pcap_library.library", lambda: "lib")
+    monkeypatch.setattr("captures.live.pcap_library.devices", lambda lib: DEVICES)
+    monkeypatch.setattr("captures.live.libpcap.Libpcap", lambda *given: asked.append(given))
+    monkeypatch.setattr(sys, "platform", "win32")
+    opened(Asked("wi-fi", "tcp port 9092"))
+    monkeypatch.setattr("captures.live.pcap_library.library", lambda: None)
+    with pytest.raises(CaptureError, match="Npcap is not installed"):
+        opened(Asked("wi-fi", ""))
+    monkeypatch.undo()
+    assert asked == [("lib", "wi-fi", "tcp port 9092", 262_144, r"\Device\NPF_{1}")]
 
 
 def test_an_interface_that_goes_away_ends_the_capture() -> None:
