@@ -7,6 +7,7 @@ and fetched (by id), then by what is known from elsewhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -79,49 +80,61 @@ class Cluster:
         )
 
 
-def learn(requests: Callable[[], Iterable[Decoded]], elsewhere: Mapping[str, str]) -> Cluster:
-    """What both bodies of all requests say, each time that they are gone through. `elsewhere`: names of topic ids that
-    the capture may lack. Who had joined before the capture began is not learned here (`early_members`: that depends on
-    the order)."""
-    cluster = Cluster()
-    settings: list[Said] = []
-    ids = _Ids()
-    quick: set[tuple[str, str, int]] = set()
-    for message in decoded(requests()):
+class Learning:
+    """Learns from both bodies of each request (`take`), in any order; `cluster` is what is known so far. Who had joined
+    before the capture began is not learned here (`early_members`: that depends on the order)."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self._settings: list[Said] = []
+        self._ids = _Ids()
+        self._quick: set[tuple[str, str, int]] = set()
+
+    def take(self, message: Decoded) -> None:
+        """What both bodies of a request say."""
         if message.quick is not None:
-            quick.add((message.quick.topic, message.quick.topic_id, message.quick.partition))
-            continue
-        body, key = message.body, message.request.api_key if message.body is not None else -1
-        if body is None:
-            continue
-        answer = message.answer
-        _learn_request(cluster, key, body, answer)
-        ids.use(key, body)
+            self._quick.add((message.quick.topic, message.quick.topic_id, message.quick.partition))
+            return
+        if message.body is None:
+            return
+        body, key, answer = message.body, message.request.api_key, message.answer
+        _learn_request(self.cluster, key, body, answer)
+        self._ids.use(key, body)
         if answer is None:
-            continue
-        _learn_answer(cluster, key, body, answer)
+            return
+        _learn_answer(self.cluster, key, body, answer)
         if key == names.FETCH:
-            ids.fetched += _fetched_by_id(answer, cluster.topic_names)
+            for one in _fetched_by_id(answer, self.cluster.topic_names):
+                self._ids.fetch(one)
         elif key in _SETTING:
-            settings.append(Said(message.request.sent_ns, key, body, answer))
-    for topic, topic_id, partition in sorted(quick):
-        cluster.produced.add(topic or topic_id)
-        if topic:
-            cluster.note(topic, partition + 1)
-        else:
-            ids.used[topic_id] = max(ids.used.get(topic_id, 0), partition)
-    cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
-    found = changed(settings, {name: topic.configs for name, topic in cluster.topics.items()})
-    cluster.altered, cluster.group_configs = found.topics, found.groups
-    unnamed = [one for one in ids.fetched if one[0] not in cluster.topic_names]
-    if unnamed:
-        _match_ids(cluster, requests(), unnamed)
-    captured = set(cluster.topic_names)
-    for topic_id, last in ids.used.items():
-        if topic_id not in captured and topic_id in elsewhere:
-            name = cluster.topic_names[topic_id] = elsewhere[topic_id]
-            cluster.note(name, last + 1)
-    return cluster
+            self._settings.append(Said(message.request.sent_ns, key, body, answer))
+
+    def finish(self, requests: Callable[[], Iterable[Decoded]] | None, elsewhere: Mapping[str, str]) -> Cluster:
+        """All was taken. `requests`: goes through it once more, which only topic ids without a name need; `elsewhere`:
+        names of topic ids that the capture may lack."""
+        cluster = self.cluster
+        self.note_quick()
+        cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
+        found = changed(self._settings, {name: topic.configs for name, topic in cluster.topics.items()})
+        cluster.altered, cluster.group_configs = found.topics, found.groups
+        unnamed = [one for one in self._ids.fetched if one[0] not in cluster.topic_names]
+        if unnamed and requests is not None:
+            _match_ids(cluster, requests(), unnamed)
+        captured = set(cluster.topic_names)
+        for topic_id, last in self._ids.used.items():
+            if topic_id not in captured and topic_id in elsewhere:
+                name = cluster.topic_names[topic_id] = elsewhere[topic_id]
+                cluster.note(name, last + 1)
+        return cluster
+
+    def note_quick(self) -> None:
+        """What was read by hand becomes topics."""
+        for topic, topic_id, partition in sorted(self._quick):
+            self.cluster.produced.add(topic or topic_id)
+            if topic:
+                self.cluster.note(topic, partition + 1)
+            else:
+                self._ids.used[topic_id] = max(self._ids.used.get(topic_id, 0), partition)
 
 
 _SETTING: Final = (names.CREATE_TOPICS, names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS)
@@ -180,12 +193,23 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
 # --- names of topic ids ---
 
 
+_ENOUGH: Final = 1_000
+"""Batches of a partition of an unnamed topic by which its name is looked for."""
+
+
 @dataclass(slots=True)
 class _Ids:
     """Topic ids that were met: in requests, with the highest partition; in what was fetched (`_fetched_by_id`)."""
 
     used: dict[str, int] = field(default_factory=dict)
     fetched: list[tuple[str, int, bytes]] = field(default_factory=list)
+    often: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def fetch(self, one: tuple[str, int, bytes]) -> None:
+        """A batch, unless there are enough of its partition to find one of them among what was produced."""
+        self.often[one[:2]] += 1
+        if self.often[one[:2]] <= _ENOUGH:
+            self.fetched.append(one)
 
     def use(self, api_key: int, body: Body) -> None:
         for where, topic in topics_of(api_key, body):
@@ -201,7 +225,7 @@ def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[
     batch's checksum is the same in both, because the broker's own fields lie before it."""
     wanted = {(partition, checksum) for _, partition, checksum in fetched}
     produced: dict[tuple[int, bytes], str] = {}
-    for message in decoded(one for one in requests if one.request.row["api_key"] == names.PRODUCE):
+    for _, message in decoded((0, one) for one in requests if one.request.row["api_key"] == names.PRODUCE):
         for where, name in _produced_by_name(message):
             if where in wanted:
                 produced[where] = name

@@ -6,7 +6,7 @@ Every captured exchange becomes a `Step`, or by a rule of `steps.RULES` a `Skip`
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,16 +15,16 @@ from analyzer.protocol.schema import REQUEST
 from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis, batches, convert, plain, sessions
-from replay.plan import cluster as clusters
 from replay.plan.apis import Policy, Route
 from replay.plan.cluster import Cluster
-from replay.plan.early_members import Said, early_members, speakers
+from replay.plan.early_members import speakers
 from replay.plan.order import Order
 from replay.plan.ours import Ours
 from replay.plan.parts import NAME, name_answer, name_topics, named, subset
 from replay.plan.plain import Quick
 from replay.plan.sessions import Decoded, Request, Session
 from replay.plan.steps import Plan, Skip, Step
+from replay.plan.survey import Survey
 from replay.plan.values import NO_COORDINATOR, Offers
 
 
@@ -211,25 +211,6 @@ def _produce(body: Body, version: int) -> bool:
 # --- the plan ---
 
 
-_OF_GROUPS: Final = frozenset((
-    names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT,
-    names.LEAVE_GROUP, names.TXN_OFFSET_COMMIT, *apis.GROUP_HEARTBEATS,
-))  # fmt: skip
-
-
-def _said(messages: Iterable[Decoded], cluster: Cluster) -> Iterator[Said]:
-    """What tells who is a member of what."""
-    for message in sessions.decoded(messages):
-        if message.body is None:  # of one whose bytes are missing not even the API may be known
-            continue
-        key = message.request.api_key
-        body = convert.canonical(key, message.version, message.body)
-        name_topics(key, body, cluster.topic_names)
-        row = message.request.row
-        codes = frozenset(errors.codes(message.answer))
-        yield Said(key, body, message.answer, codes, (row["client_ip"], row["client_id"]))
-
-
 @dataclass(slots=True)
 class _Captured:
     """All requests of the sessions; `in_time`: (when sent, session, place in it), in this order; `quick`: what was read
@@ -241,34 +222,29 @@ class _Captured:
 
     def __post_init__(self) -> None:
         for index, session in enumerate(self.sessions):
-            self.quick.append([_quick(request) for request in session.requests])
+            self.quick.append([quick(request) for request in session.requests])
             self.in_time += [(request.sent_ns, index, place) for place, request in enumerate(session.requests)]
         self.in_time.sort()
 
-    def by_session(self) -> Iterator[Decoded]:
-        """Session after session, then what is beside them."""
+    def again(self) -> Iterator[Decoded]:
+        """All of it, as it stands, then what is beside it."""
         for session, some in zip(self.sessions, self.quick, strict=True):
             yield from map(Decoded, session.requests, some)
+        yield from self.beside()
+
+    def beside(self) -> Iterator[Decoded]:
+        """What tells of the captured cluster, and is not sent."""
         for session in self.sessions:
             yield from map(Decoded, session.beside)
 
     def by_time(self) -> Iterator[tuple[int, Decoded]]:
-        """(session, request), some of them decoded at once."""
-        some = (
-            Decoded(self.sessions[index].requests[place], self.quick[index][place]) for _, index, place in self.in_time
-        )
-        for (_, index, _), message in zip(self.in_time, sessions.decoded(some), strict=True):
-            yield index, message
-
-    def of(self, keys: Collection[int]) -> Iterator[Decoded]:
-        """Requests of some APIs, in order of time."""
+        """(session, request)."""
         for _, index, place in self.in_time:
-            request = self.sessions[index].requests[place]
-            if request.row["api_key"] in keys:
-                yield Decoded(request)
+            yield index, Decoded(self.sessions[index].requests[place], self.quick[index][place])
 
 
-def _quick(request: Request) -> Quick | None:
+def quick(request: Request) -> Quick | None:
+    """What is read by hand of a request, where it is plain enough."""
     if request.row["api_key"] != names.PRODUCE or request.data is None or request.answer is None:
         return None
     return plain.read(request.data, request.answer)
@@ -277,73 +253,102 @@ def _quick(request: Request) -> Quick | None:
 def make(captured: Sequence[Session], offers: Offers, options: PlanOptions) -> tuple[Plan, Cluster]:
     """Decide about every captured exchange. Steps are numbered in order of captured time."""
     everything = _Captured(captured)
-    cluster = clusters.learn(everything.by_session, options.topic_ids)
-    cluster.early = early_members(
-        _said(everything.of(_OF_GROUPS), cluster), _said(everything.of((names.FETCH,)), cluster)
-    )
-    waiting = {(early.group, early.member) for members in cluster.early.values() for early in members}
-    cluster.members |= waiting
-    start = everything.in_time[0][0] if everything.in_time else 0
-    steps: list[Step] = []
+    survey = Survey()
+    for index, message in sessions.decoded(everything.by_time()):
+        survey.take(index, message)
+    for message in everything.beside():
+        survey.learning.take(message)
+    cluster = survey.finish(everything.again, dict(options.topic_ids))
+    copies = {index: each.copy for index, each in enumerate(captured) if each.copy}
+    planner = Planner(cluster, offers, options, survey.start_ns or 0, survey.ends, copies)
     skips = [Skip(row, "no_request") for session in captured for row in session.orphans]
+    steps, skipped = planner.take(everything.by_time())
     by_session: list[array[int]] = [array("q") for _ in captured]
-    ends = {index: max((one.sent_ns for one in each.requests), default=0) for index, each in enumerate(captured)}
-    order = Order(ends, {index: each.copy for index, each in enumerate(captured) if each.copy})
-    named_topics: set[str] = set()
-    subscribed: set[str] = set()
-    for index, message in everything.by_time():
-        number = len(steps)
-        if _sent_as_captured(message, offers, options, cluster):
-            quick = message.quick
-            assert quick is not None
-            named_topics.add(quick.topic)
-            waits, after = order.waits(number, index, message, None)
-            request = message.request
-            steps.append(
-                Step(
-                    number, index, request, request.sent_ns - start, request.version, Route.LEADER, waits, after,
-                    topic_names=cluster.topic_names, quick=quick,
-                )
-            )  # fmt: skip
-            by_session[index].append(number)
-            continue
-        verdict = _judge(message, offers, options, cluster)
+    for step in steps:
+        by_session[step.session].append(step.number)
+    named, subscribed = frozenset(planner.topics), frozenset(planner.subscribed)
+    return Plan(tuple(steps), (*skips, *skipped), tuple(by_session), named, subscribed), cluster
+
+
+class Planner:
+    """Makes steps and skips of requests as they come, in order of captured time, over all sessions. `start_ns`: the
+    time of the first; `ends`: when each session sends its last one; `copies`: of which copy of the capture each session
+    is, where not of the first; `horizon`: of an `Order`. `count`: of steps so far, which is the next one's number;
+    `topics`, `subscribed`: as of a `Plan`, so far."""
+
+    def __init__(
+        self, cluster: Cluster, offers: Offers, options: PlanOptions, start_ns: int,
+        ends: Mapping[int, int] | None = None, copies: Mapping[int, int] | None = None, horizon: int | None = None,
+    ) -> None:  # fmt: skip
+        self.cluster = cluster
+        self.count = 0
+        self.topics: set[str] = set()
+        self.subscribed: set[str] = set()
+        self.start_ns = start_ns
+        self._offers = offers
+        self._options = options
+        self._order = Order({} if ends is None else ends, copies or {}, horizon)
+        self._waiting = {(early.group, early.member) for members in cluster.early.values() for early in members}
+
+    def take(self, some: Iterable[tuple[int, Decoded]]) -> tuple[list[Step], list[Skip]]:
+        """The next requests, each with its session."""
+        steps: list[Step] = []
+        skips: list[Skip] = []
+        for index, message in sessions.decoded(some):
+            planned = self._plain(index, message) or self._planned(index, message)
+            if isinstance(planned, Skip):
+                skips.append(planned)
+            else:
+                steps.append(planned)
+                self.count += 1
+        return steps, skips
+
+    def _plain(self, index: int, message: Decoded) -> Step | None:
+        """The step of a request that was read by hand, and is sent as it is."""
+        if not _sent_as_captured(message, self._offers, self._options, self.cluster):
+            return None
+        quick = message.quick
+        assert quick is not None
+        self.topics.add(quick.topic)
+        waits, after = self._order.waits(self.count, index, message, None)
+        request = message.request
+        return Step(
+            self.count, index, request, request.sent_ns - self.start_ns, request.version, Route.LEADER, waits, after,
+            topic_names=self.cluster.topic_names, quick=quick,
+        )  # fmt: skip
+
+    def _planned(self, index: int, message: Decoded) -> Step | Skip:
+        verdict = _judge(message, self._offers, self._options, self.cluster)
         if isinstance(verdict, Skip):
-            skips.append(verdict)
-            continue
+            return verdict
         key = message.request.api_key
         body = verdict.body
         if message.answer is not None:
-            name_answer(key, message.answer, cluster.topic_names)
+            name_answer(key, message.answer, self.cluster.topic_names)
         rules = verdict.rules
-        first = waiting & set(speakers(key, body)) if waiting else set()
+        first = self._waiting & set(speakers(key, body)) if self._waiting else set()
         if first:
-            waiting -= first
+            self._waiting -= first
             rules = (*rules, "joined_early")
-        named_topics.update(topic[NAME] for _, topic in topics_of(key, body) if topic.get(NAME))
-        subscribed.update(body.get("subscribedTopicNames") or ())
-        waits, after = order.waits(number, index, message, body)
-        steps.append(
-            Step(
-                number,
-                index,
-                message.request,
-                message.request.sent_ns - start,
-                verdict.version,
-                apis.api(key).route,
-                waits,
-                after,
-                rules,
-                body if _CHANGING.intersection(rules) else None,
-                cluster.topic_names,
-                body.get("groupId"),
-                order.expects,
-                _short(message, verdict),
-            )
+        self.topics.update(topic[NAME] for _, topic in topics_of(key, body) if topic.get(NAME))
+        self.subscribed.update(body.get("subscribedTopicNames") or ())
+        waits, after = self._order.waits(self.count, index, message, body)
+        return Step(
+            self.count,
+            index,
+            message.request,
+            message.request.sent_ns - self.start_ns,
+            verdict.version,
+            apis.api(key).route,
+            waits,
+            after,
+            rules,
+            body if _CHANGING.intersection(rules) else None,
+            self.cluster.topic_names,
+            body.get("groupId"),
+            self._order.expects,
+            _short(message, verdict),
         )
-        by_session[index].append(number)
-    plan = Plan(tuple(steps), tuple(skips), tuple(by_session), frozenset(named_topics), frozenset(subscribed))
-    return plan, cluster
 
 
 _CHANGING: Final = frozenset(("committed_alone", "client_retried", "batches", "partition_absent"))

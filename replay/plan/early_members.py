@@ -9,16 +9,16 @@ committed. Where nothing says it, there is no such body, and the requests are sk
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from analyzer.protocol import errors, names
 from analyzer.protocol.encoding import encode_data
+from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topics import topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis
-from replay.plan.parts import NAME
 
 SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 300_000
@@ -28,9 +28,13 @@ _CLASSIC: Final = (names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LE
 _COMMITS: Final = (names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT)
 
 
+_ID: Final = "\0"
+"""What comes before a topic id where a name may stand: no name has it."""
+
+
 class Said(NamedTuple):
-    """A captured request: its API, both bodies (topics named, `NAME`), the errors of its answer, and who sent it
-    (address and client id)."""
+    """A captured request: its API, both bodies (the request's in the newest version's form), the errors of its answer,
+    and who sent it (address and client id)."""
 
     api_key: int
     body: Body
@@ -51,66 +55,86 @@ class Early:
     body: Body
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What was seen of the groups."""
+class EarlyMembers:
+    """Finds the members that had joined before the capture began. What it keeps grows with groups and members."""
 
-    joined: set[tuple[str, str]] = field(default_factory=set)
-    first: dict[tuple[str, str], tuple[int, str | None, tuple[Any, Any]]] = field(default_factory=dict)
-    kinds: dict[str, set[int]] = field(default_factory=dict)
-    joins: dict[tuple[str, str], Body] = field(default_factory=dict)
-    topics: dict[str, dict[str, None]] = field(default_factory=dict)
-    fetched: dict[tuple[Any, Any], dict[str, None]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._joined: set[tuple[str, str]] = set()
+        self._first: dict[tuple[str, str], tuple[int, str | None, tuple[Any, Any]]] = {}
+        self._kinds: dict[str, set[int]] = {}
+        self._joins: dict[tuple[str, str], Body] = {}
+        self._topics: dict[str, set[str]] = {}
+        self._fetched: dict[tuple[Any, Any], set[str]] = {}
+
+    def take(self, said: Said) -> None:
+        """A request of a group, or a Fetch; in order of time."""
+        if said.api_key == names.FETCH:
+            self.fetched(said.client, _topics(said.api_key, said.body))
+        else:
+            self._see(said)
+
+    def fetched(self, client: tuple[Any, Any], topics: Iterable[str]) -> None:
+        """A client fetched these topics (names or ids)."""
+        self._fetched.setdefault(client, set()).update(topics)
+
+    def finish(self, topic_names: Mapping[str, str]) -> dict[str, tuple[Early, ...]]:
+        """All was taken: the early members by group, in order of their first request. `topic_names`: by id."""
+        members: dict[str, list[Early]] = {}
+        for (group, member), (generation, instance, client) in self._first.items():
+            kinds = self._kinds.get(group, set())
+            committed = _named(self._topics.get(group, ()), topic_names)
+            fetched = _named(self._fetched.get(client, ()), topic_names)
+            body = None
+            if names.CONSUMER_GROUP_HEARTBEAT in kinds:
+                api_key = names.CONSUMER_GROUP_HEARTBEAT
+                body = _assigned_join(group, member, instance, committed or fetched)
+            elif kinds & set(_CLASSIC):
+                api_key = names.JOIN_GROUP
+                join = self._joins.get((group, member)) or self._joins.get((group, ""))
+                body = _classic_join(join, group, instance, fetched or committed)
+            if body is not None:
+                members.setdefault(group, []).append(Early(group, member, generation, api_key, body))
+        return {group: tuple(early) for group, early in members.items()}
+
+    def _see(self, said: Said) -> None:
+        key, body = said.api_key, said.body
+        group = body.get("groupId")
+        if not group:
+            return
+        if key in (*_CLASSIC, *apis.GROUP_HEARTBEATS):
+            self._kinds.setdefault(group, set()).add(key)
+        if key in (*_COMMITS, names.OFFSET_FETCH):
+            self._topics.setdefault(group, set()).update(_topics(key, body))
+        if key == names.CONSUMER_GROUP_HEARTBEAT:
+            self._topics.setdefault(group, set()).update(body.get("subscribedTopicNames") or ())
+        given = (said.answer or {}).get("memberId")
+        joins = key == names.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0)
+        if key == names.JOIN_GROUP:
+            for member in ("", body["memberId"], given or ""):
+                self._joins.setdefault((group, member), body)
+        if errors.UNKNOWN_MEMBER_ID not in said.errors:
+            for member, generation, instance in _speakers(key, body):
+                if member and (group, member) not in self._joined:
+                    self._joined.add((group, member))
+                    self._first[group, member] = generation, instance, said.client
+        if joins:
+            self._joined.add((group, given or body["memberId"]))
 
 
-def early_members(requests: Iterable[Said], fetches: Iterable[Said]) -> dict[str, tuple[Early, ...]]:
-    """The early members by group, in order of their first request. `fetches`: all requests to fetch, which are gone
-    through only where there are such members."""
-    seen = _Seen()
-    for request in requests:
-        _see(seen, request)
-    for request in fetches if seen.first else ():
-        fetched = seen.fetched.setdefault(request.client, {})
-        fetched.update((topic[NAME], None) for _, topic in topics_of(request.api_key, request.body) if topic.get(NAME))
-    members: dict[str, list[Early]] = {}
-    for (group, member), (generation, instance, client) in seen.first.items():
-        kinds = seen.kinds.get(group, set())
-        body = None
-        if names.CONSUMER_GROUP_HEARTBEAT in kinds:
-            api_key = names.CONSUMER_GROUP_HEARTBEAT
-            body = _assigned_join(seen, group, member, instance, client)
-        elif kinds & set(_CLASSIC):
-            api_key = names.JOIN_GROUP
-            body = _classic_join(seen, group, member, instance, client)
-        if body is not None:
-            members.setdefault(group, []).append(Early(group, member, generation, api_key, body))
-    return {group: tuple(early) for group, early in members.items()}
+def _topics(key: int, body: Body) -> Iterator[str]:
+    """The topics of a request, by name, else by id (`_ID`)."""
+    for where, topic in topics_of(key, body):
+        name = topic.get(where.name) if where.name else None
+        if not name and where.id and topic.get(where.id, ZERO_UUID) != ZERO_UUID:
+            name = _ID + topic[where.id]
+        if name:
+            yield name
 
 
-def _see(seen: _Seen, said: Said) -> None:
-    key, body = said.api_key, said.body
-    group = body.get("groupId")
-    if not group:
-        return
-    if key in (*_CLASSIC, *apis.GROUP_HEARTBEATS):
-        seen.kinds.setdefault(group, set()).add(key)
-    if key in (*_COMMITS, names.OFFSET_FETCH):
-        committed = seen.topics.setdefault(group, {})
-        committed.update((topic[NAME], None) for _, topic in topics_of(key, body) if topic.get(NAME))
-    if key == names.CONSUMER_GROUP_HEARTBEAT:
-        seen.topics.setdefault(group, {}).update(dict.fromkeys(body.get("subscribedTopicNames") or ()))
-    given = (said.answer or {}).get("memberId")
-    joins = key == names.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0)
-    if key == names.JOIN_GROUP:
-        for member in ("", body["memberId"], given or ""):
-            seen.joins.setdefault((group, member), body)
-    if errors.UNKNOWN_MEMBER_ID not in said.errors:
-        for member, generation, instance in _speakers(key, body):
-            if member and (group, member) not in seen.joined:
-                seen.joined.add((group, member))
-                seen.first[group, member] = generation, instance, said.client
-    if joins:
-        seen.joined.add((group, given or body["memberId"]))
+def _named(topics: Iterable[str], topic_names: Mapping[str, str]) -> list[str]:
+    """Those that have a name, in order."""
+    found = (topic_names.get(topic[1:]) if topic.startswith(_ID) else topic for topic in topics)
+    return sorted({name for name in found if name})
 
 
 def speakers(key: int, body: Body) -> Iterator[tuple[str, str]]:
@@ -138,11 +162,10 @@ def _speakers(key: int, body: Body) -> Iterator[tuple[str, int, str | None]]:
                 yield asked.get("memberId") or "", asked.get("memberEpoch", -1), None
 
 
-def _classic_join(seen: _Seen, group: str, member: str, instance: str | None, client: tuple[Any, Any]) -> Body | None:
-    join = seen.joins.get((group, member)) or seen.joins.get((group, ""))
+def _classic_join(join: Body | None, group: str, instance: str | None, topics: list[str]) -> Body:
+    """`join`: one that was captured of this member, or of its group."""
     if join is not None:
         return {**copy.deepcopy(join), "memberId": "", "groupInstanceId": instance}
-    topics = sorted(seen.fetched.get(client) or seen.topics.get(group) or ())
     # ConsumerProtocol.java: a version, then the message; a client that subscribed to nothing joins as well.
     metadata = (0).to_bytes(2, "big") + encode_data(
         {"topics": topics, "userData": None}, "ConsumerProtocolSubscription", 0
@@ -154,8 +177,7 @@ def _classic_join(seen: _Seen, group: str, member: str, instance: str | None, cl
     }  # fmt: skip
 
 
-def _assigned_join(seen: _Seen, group: str, member: str, instance: str | None, client: tuple[Any, Any]) -> Body | None:
-    topics = sorted(seen.topics.get(group) or seen.fetched.get(client) or ())
+def _assigned_join(group: str, member: str, instance: str | None, topics: list[str]) -> Body | None:
     if not topics:
         return None  # a broker refuses to join who subscribes to nothing (KIP-848)
     return {

@@ -176,6 +176,12 @@ class _Users:
                 if last is not None:
                     yield last
 
+    def forget(self, floor: int) -> bool:
+        """Steps before this one are done; True where nobody is left."""
+        for session in [one for one, steps in self.by_session.items() if max(step for _, step in steps) < floor]:
+            del self.by_session[session]
+        return not self.by_session
+
     def add(self, session: int, moment: int, answered: int, step: int) -> None:
         """A step of a session, sent at that moment."""
         steps = self.by_session.get(session)
@@ -188,8 +194,10 @@ class _Users:
 
 @dataclass(slots=True)
 class _Produced:
-    """What was written to a partition, in order of its offsets: by row base offset, end, step, session."""
+    """What was written to a partition, in order of its offsets: by row base offset, end, step, session. `spent`: the
+    offsets, [first, end), among which those lie that were forgotten."""
 
+    spent: tuple[int, int] = (0, 0)
     bases: array[int] = field(default_factory=lambda: array("q"))
     ends: array[int] = field(default_factory=lambda: array("q"))
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -206,6 +214,18 @@ class _Produced:
                 column.append(value)
             else:
                 column.insert(at, value)
+
+    def forget(self, floor: int) -> None:
+        """Steps before this one are done."""
+        stay = [row for row, step in enumerate(self.steps) if step >= floor]
+        if len(stay) == len(self.steps):
+            return
+        gone = sorted(set(range(len(self.steps))) - set(stay))
+        low, high = self.bases[gone[0]], max(self.ends[row] for row in gone)
+        self.spent = (min(low, self.spent[0]), max(high, self.spent[1])) if self.spent[1] else (low, high)
+        for name in ("bases", "ends", "steps", "sessions"):
+            column = getattr(self, name)
+            setattr(self, name, array("q", [column[row] for row in stay]))
 
 
 @dataclass(slots=True)
@@ -229,10 +249,12 @@ class _Wrote(NamedTuple):
 class Order:
     """Finds what each step waits for; steps come in order of captured time. `ends`: when each session sent its last
     request, in nanoseconds; `copies`: of which copy of the capture each is, where not of the first (a reader waits for
-    the writers of its own copy)."""
+    the writers of its own copy). `horizon`: whoever sends this has done whatever is so many steps back, so that nobody
+    has to wait for it, and what is kept stays small; None: nothing is forgotten."""
 
     ends: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
+    horizon: int | None = None
     states: dict[Key, _State] = field(default_factory=dict)
     answered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     produced: dict[tuple[str | None, int, int], _Produced] = field(default_factory=dict)
@@ -249,6 +271,11 @@ class Order:
         request = message.request
         key = request.api_key
         self.expects = False
+        floor = -1
+        if self.horizon is not None:
+            floor = number - self.horizon
+            if number % max(self.horizon // 4, 1) == 0:
+                self._forget(floor)
         sent, done = request.sent_ns, request.answered_ns
         waits: set[int] = set()
         after: set[int] = set()
@@ -287,7 +314,7 @@ class Order:
             waits.update(self._below(body, session))
             if message.answer is not None and done is not None:
                 makers = set(self._records(message.answer, done, copy))
-                self.expects = bool(makers)
+                self.expects = bool(makers) or self._was_produced(message.answer, copy)
                 waits.update(step for step, other in makers if other != session)
         elif key == names.END_TXN and body is not None and not (message.answer or {}).get("errorCode", -1):
             self.ended.setdefault(body["producerId"], []).append((sent, number, session))
@@ -304,7 +331,47 @@ class Order:
             # Of one's own only the last is remembered: it is never another one again that was awaited before.
             self.awaited_own[session] = own
             waits.add(own)
+        if floor > 0 and (waits or after):
+            waits = {step for step in waits if step >= floor}
+            after = {step for step in after if step >= floor}
         return tuple(sorted(waits)), tuple(sorted(after))
+
+    def _forget(self, floor: int) -> None:
+        """Steps before this one are done."""
+        for key, state in list(self.states.items()):
+            idle = state.exclusive.forget(floor) & state.shared.forget(floor)
+            state.open = {step: session for step, session in state.open.items() if step >= floor}
+            if idle and not state.open:
+                del self.states[key]
+        for session, steps in list(self.answered.items()):
+            if not steps or max(step for _, step in steps) < floor:
+                del self.answered[session]
+                self.awaited_own.pop(session, None)
+        for session, some in list(self.awaited.items()):
+            self.awaited[session] = {step for step in some if step >= floor}
+            if not self.awaited[session]:
+                del self.awaited[session]
+        for written in self.produced.values():
+            written.forget(floor)
+        for producer, ended in list(self.ended.items()):
+            self.ended[producer] = [one for one in ended if one[1] >= floor]
+            if not self.ended[producer]:
+                del self.ended[producer]
+        for who, last in list(self.wrote.items()):
+            for session in [one for one, wrote in last.items() if wrote.number < floor]:
+                del last[session]
+            if not last:
+                del self.wrote[who]
+
+    def _was_produced(self, answer: Body, copy: int) -> bool:
+        """Are there records in an answer that a step produced which is forgotten?"""
+        for topic in answer["responses"] if self.horizon is not None else ():
+            for partition in topic["partitions"]:
+                name = topic.get(NAME) or topic.get("topic") or ""
+                low, high = self.produced.get((name, partition["partitionIndex"], copy), _NOTHING).spent
+                if high and any(low <= one.base_offset < high for one in batches.produced(partition.get("records"))):
+                    return True
+        return False
 
     def _written_before(self, number: int, session: int, message: Decoded, writes: list[_Write]) -> Iterator[int]:
         """The last step with which the same producer id (without one: the same client) wrote to these partitions

@@ -129,19 +129,19 @@ _MANY_BYTES: Final = 8 << 20
 """Requests, and bytes of theirs, whose bodies are there at the same time."""
 
 
-def decoded(some: Iterable[Decoded]) -> Iterator[Decoded]:
-    """The same, some of them decoded at once; who takes them keeps none."""
-    window: list[Decoded] = []
+def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]]:
+    """The same (each with its session), some of them decoded at once; who takes them keeps none."""
+    window: list[tuple[int, Decoded]] = []
     size = 0
     for one in some:
         window.append(one)
-        if one.quick is None:
-            size += len(one.request.data or b"") + len(one.request.answer or b"")
+        if one[1].quick is None:
+            size += len(one[1].request.data or b"") + len(one[1].request.answer or b"")
         if len(window) >= _MANY or size > _MANY_BYTES:
-            _decode(window)
+            _decode([message for _, message in window])
             yield from window
             window, size = [], 0
-    _decode(window)
+    _decode([message for _, message in window])
     yield from window
 
 

@@ -32,6 +32,30 @@ class Times:
                 self.oldest_ms = moved if self.oldest_ms < 0 else min(self.oldest_ms, moved)
                 self.newest_ms = max(self.newest_ms, moved)
 
+    def join(self, other: Times) -> None:
+        """What was seen of the same topic elsewhere."""
+        self.records += other.records
+        self.bytes += other.bytes
+        if other.oldest_ms >= 0:
+            self.oldest_ms = other.oldest_ms if self.oldest_ms < 0 else min(self.oldest_ms, other.oldest_ms)
+        self.newest_ms = max(self.newest_ms, other.newest_ms)
+
+    def shifted(self, delta_ms: int) -> Times:
+        """The same records, made that much later."""
+        if self.oldest_ms < 0:
+            return self
+        return Times(self.records, self.bytes, max(self.oldest_ms + delta_ms, 0), max(self.newest_ms + delta_ms, 0))
+
+
+def note(into: Times, data: bytes, at: int, end: int) -> None:
+    """Take the batches that lie there, as they were captured; what is no batch has no time."""
+    with memoryview(data)[at:end] as records:
+        try:
+            for batch in batches.batches(records):
+                into.add(batch, 0)
+        except batches.BadRecords:
+            return
+
 
 def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
     """By captured topic. `delta_ms`: by how much timestamps are moved."""
