@@ -480,6 +480,8 @@ class _Comparing:
             return "race"
         if left in _RACES and (right in _RACES or (right in _GROUP_ERRORS and pair.api_key in _GROUP_APIS)):
             return "race"
+        if right in _RACES and not left and _captured_error(pair, place) == right:
+            return "race"  # as captured: the other RUN did not meet it
         if errors.TOPIC_ALREADY_EXISTS in both and pair.api_key == names.CREATE_TOPICS:
             return "seeded"
         return None
@@ -580,6 +582,17 @@ def _behind(cause: Difference, error: int | None, following: frozenset[int]) -> 
     """A cause, where an error can follow from it: one of these, or what already FindCoordinator had said."""
     told = cause.row["api_key"] == names.FIND_COORDINATOR and error is not None and errors.label(error) == cause.right
     return cause if error is None or error in following or told else None
+
+
+def _captured_error(pair: Pair, place: Place) -> int | None:
+    """Of two RUNs: the error that was captured at this place; None where nothing was."""
+    side = pair.in_capture() if pair.in_capture is not None else None
+    said = side.said(pair.api_key) if side is not None else None
+    if side is None or said is None or said.body is None:
+        return None
+    naming = Naming(lambda topic: side.named.get(topic, topic), lambda member: member)
+    told = facts(pair.api_key, said.version, said.body, side.asked, naming).get(place)
+    return None if told is None or told.kind is not Kind.ERROR else int(told.value)
 
 
 def _inside(place: Place, outer: Place) -> bool:

@@ -77,11 +77,12 @@ def _renamed(value: Any, called: Mapping[str, str], field_name: str = "") -> Any
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One captured exchange on both sides. `row` has columns of the table `exchanges` (`stored.ROW`) as captured, and
-    of a RUN its `place` among the pairs."""
+    of a RUN its `place` among the pairs; `in_capture`: of two RUNs, gives what was captured."""
 
     row: dict[str, Any]
     left: Side
     right: Side
+    in_capture: Callable[[], Side] | None = field(default=None, repr=False, compare=False)
 
     @property
     def api_key(self) -> int:
@@ -261,7 +262,8 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
         for at, side in enumerate(sides):
             if side.rule == "not_captured" and side.answer is not None:
                 sides[at] = dataclasses.replace(side, state="answered", rule=None)
-        return Pair({**runs[0].row(place), "place": place}, *sides)
+        row = {**runs[0].row(place), "place": place}
+        return Pair(row, sides[0], sides[1], lambda: _captured(runs[0], place, row))
 
     def block(some: Numbers) -> Block:
         there = places[some]

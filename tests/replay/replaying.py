@@ -34,6 +34,10 @@ AUTHORIZER_OF_ZOOKEEPER = (
 )
 """The same of a target with ZooKeeper."""
 
+BEFORE_ACLS_ARE_READ = (("super.users", "User:ANONYMOUS"),)
+"""Of several KRaft nodes with an authorizer: they elect a leader by requests that no ACL allows yet, for the ACLs are
+in the log that the leader writes. One node elects itself."""
+
 WITH_KIP_848 = (("group.coordinator.rebalance.protocols", "classic,consumer"),)
 """A setting of 3.9, where KIP-848 is a preview, and off by default."""
 

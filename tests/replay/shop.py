@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -36,6 +37,8 @@ OFFERS = {
 }  # fmt: skip
 ORDERS, PAYMENTS = "orders", "payments"
 GROUP, TRANSACTION = "billing", "pay-1"
+LOADED = (names.INIT_PRODUCER_ID, names.JOIN_GROUP, names.OFFSET_FETCH)
+"""APIs whose answers can be made to say that the coordinator is loading."""
 _APPENDED = 1 << 3
 """Attribute of a batch whose time is when the broker appended it."""
 
@@ -58,7 +61,8 @@ class Shop:
     """A cluster of one node. `no_write`: topics that nobody may write; `no_group`, `no_transaction`: ids that nobody
     may use; `partitions`: of the topic orders; `deletes`: the first batch of each partition is gone `later`;
     `compacts`: the second one; `appends`: message.timestamp.type=LogAppendTime; `lacks`: APIs; `says`: the error in all
-    answers, by API; `delays`: seconds by API; `swallows`, `doubles`, `hides`: the number of a batch of orders (from 1)
+    answers, by API; `delays`: seconds by API; `loads`: how many answers say first that the coordinator is loading, by
+    API (of `LOADED`); `swallows`, `doubles`, `hides`: the number of a batch of orders (from 1)
     that something in between acknowledges and drops, sends twice, or keeps from readers until `later`."""
 
     host: str = "target"
@@ -78,6 +82,7 @@ class Shop:
     lacks: frozenset[int] = frozenset()
     says: Mapping[int, int] = field(default_factory=dict)
     delays: Mapping[int, float] = field(default_factory=dict)
+    loads: Mapping[int, int] = field(default_factory=dict)
     swallows: int = 0
     doubles: int = 0
     hides: int = 0
@@ -87,6 +92,7 @@ class Shop:
     members: int = 0
     producers: int = 0
     produced: int = 0
+    loaded: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         counts = {ORDERS: self.partitions, PAYMENTS: 1}
@@ -134,8 +140,12 @@ class Shop:
         where = {"nodeId": -1, "host": "", "port": -1} if denied else {"nodeId": 1, "host": self.host, "port": 9092}
         return {"errorCode": denied, "errorMessage": None, **where}
 
+    def _loading(self, key: int) -> int:
+        self.loaded[key] += 1
+        return errors.COORDINATOR_LOAD_IN_PROGRESS if self.loaded[key] <= self.loads.get(key, 0) else 0
+
     def _InitProducerId(self, body: Body) -> Body:
-        code = 0
+        code = self._loading(names.INIT_PRODUCER_ID)
         if body["transactionalId"] in self.no_transaction:
             code = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif body["transactionalId"] and body["transactionTimeoutMs"] > self.longest_transaction_ms:
@@ -247,7 +257,7 @@ class Shop:
         ]}  # fmt: skip
 
     def _JoinGroup(self, body: Body) -> Body:
-        code = 0
+        code = self._loading(names.JOIN_GROUP)
         if body["groupId"] in self.no_group:
             code = errors.GROUP_AUTHORIZATION_FAILED
         elif body["sessionTimeoutMs"] > self.longest_session_ms:
@@ -282,7 +292,8 @@ class Shop:
         return {"topics": topics}
 
     def _OffsetFetch(self, body: Body) -> Body:
-        return {"errorCode": 0, "topics": [
+        code = self._loading(names.OFFSET_FETCH)
+        return {"errorCode": code, "topics": [] if code else [
             {"name": topic["name"], "partitions": [
                 {"partitionIndex": index, "committedOffset": self.commits.get((topic["name"], index), -1),
                  "committedLeaderEpoch": -1, "metadata": "", "errorCode": 0}
@@ -338,9 +349,10 @@ ASSIGNMENT = struct.pack(">hi", 0, 1) + _string(ORDERS) + struct.pack(">iii", 2,
 """Of the consumer protocol, version 0: the topic, and both of its partitions."""
 
 
-def captured() -> list[Captured]:
-    """Forty batches to orders, one of them large, two transactions to payments, and a group that reads the orders."""
-    shop = Shop("10.0.0.9", "shop-1")
+def captured(loading: bool = False) -> list[Captured]:
+    """Forty batches to orders, one of them large, two transactions to payments, and a group that reads the orders.
+    `loading`: the coordinators were, when they were first asked, and were asked again."""
+    shop = Shop("10.0.0.9", "shop-1", loads=dict.fromkeys(LOADED, 1) if loading else {})
     writer, payer, reader = (Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in (1, 2, 3))
 
     def say(who: Captured, at: float, key: int, body: Body, client: str) -> Body:
@@ -354,7 +366,8 @@ def captured() -> list[Captured]:
             transactional_id=body.get("transactionalId") or body.get("v3AndBelowTransactionalId"),
             client_ip=who.connection.partition(":")[0],
         )  # fmt: skip
-        return answer
+        loads = answer.get("errorCode") == errors.COORDINATOR_LOAD_IN_PROGRESS
+        return say(who, at + 0.02, key, body, client) if loads else answer
 
     def produce(topic: str, index: int, data: bytes, transaction: str | None = None) -> Body:
         part = {"index": index, "records": data}
@@ -416,15 +429,17 @@ def captured() -> list[Captured]:
 
 
 @cache
-def _sessions() -> tuple[Session, ...]:
-    return tuple(one.session() for one in captured())
+def _sessions(loading: bool) -> tuple[Session, ...]:
+    return tuple(one.session() for one in captured(loading))
 
 
-def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, **options: Any) -> Path:
-    """The capture replayed at a shop; the RUN. What retention and the cleaner do is done before it is audited."""
+def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, loading: bool = False, **options: Any) -> Path:
+    """The capture (`loading`: that one) replayed at a shop; the RUN. What retention and the cleaner do is done before
+    it is audited."""
     wanted = replace(Options(shop.host, 9092, settings=Settings(speed=speed), audit=False), **options)
+
     async def sent_and_audited() -> None:
-        await run.replay(_sessions(), wanted, shop.dial, out, [])
+        await run.replay(_sessions(loading), wanted, shop.dial, out, [])
         shop.later()
         await audit.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
 

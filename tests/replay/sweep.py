@@ -7,11 +7,13 @@ back. One line each; what is unexpected below it. Exit code 1 where something is
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from analyzer.protocol import names, schema
@@ -22,6 +24,7 @@ from tests.replay.auditing import audit
 from tests.replay.replaying import (
     AUTHORIZER,
     AUTHORIZER_OF_ZOOKEEPER,
+    BEFORE_ACLS_ARE_READ,
     LIKE_CAPTURED,
     WITH_KIP_848,
     replay_capture,
@@ -33,24 +36,34 @@ LACKING = {("group-share-java-4.3", jars.LAST_OF_3): (names.SHARE_GROUP_HEARTBEA
 """True differences: what a release cannot do. What follows from that must be told as that."""
 
 
-def sweep(name: str, version: str, nodes: int) -> bool:
-    """One capture at one fresh cluster; whether all is well."""
+@contextlib.contextmanager
+def one_cluster(name: str, version: str, nodes: int) -> Iterator[Cluster]:
+    """Fresh brokers for a capture, ended when it is done."""
+    authorizer = AUTHORIZER_OF_ZOOKEEPER if version == jars.WITH_ZOOKEEPER else AUTHORIZER
+    several = BEFORE_ACLS_ARE_READ if nodes > 1 and version != jars.WITH_ZOOKEEPER else ()
+    settings = WITH_KIP_848 if version == jars.LAST_OF_3 else ()
+    spec = Spec(version, nodes, (*authorizer, *several, *settings, *LIKE_CAPTURED.get(name, ())))
     with tempfile.TemporaryDirectory(prefix="kwire-sweep-") as folder:
-        authorizer = AUTHORIZER_OF_ZOOKEEPER if version == jars.WITH_ZOOKEEPER else AUTHORIZER
-        settings = WITH_KIP_848 if version == jars.LAST_OF_3 else ()
-        spec = Spec(version, nodes, (*authorizer, *settings, *LIKE_CAPTURED.get(name, ())))
         cluster = Cluster(spec, Path(folder, "cluster"), jars.find_java(), jars.fetch(version))
-        started = time.monotonic()
         try:
             cluster.start()
-            done = replay_capture(SHARED / name, cluster, Path(folder, "run"))
-            found = done.comparison
-            problems = list(audit(done.pairs, cluster.bootstrap))
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def sweep(name: str, version: str, nodes: int) -> bool:
+    """One capture at one fresh cluster; whether all is well."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kwire-sweep-") as folder:
+        try:
+            with one_cluster(name, version, nodes) as cluster:
+                done = replay_capture(SHARED / name, cluster, Path(folder, "run"))
+                found = done.comparison
+                problems = list(audit(done.pairs, cluster.bootstrap))
         except Exception:
             print(f"{name:<34} {version}  FAILED\n{traceback.format_exc()}", flush=True)
             return False
-        finally:
-            cluster.stop()
     lacking = LACKING.get((name, version))
     bad = [one for one in grouped(found.differences) if one.unexpected and (one.api_key, one.right) != lacking]
     rules: Counter[str] = Counter()

@@ -23,7 +23,7 @@ from replay.plan.renaming import Renaming
 from replay.remap.retry import Limits
 from replay.send.settings import Settings
 from tests.replay.diff.both_ways import assert_the_same
-from tests.replay.shop import GROUP, PAYMENTS, TRANSACTION, Shop, replayed_at
+from tests.replay.shop import GROUP, LOADED, OFFERS, PAYMENTS, TRANSACTION, Shop, replayed_at
 
 SIDES = ("captured", "replayed")
 
@@ -146,6 +146,39 @@ def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path:
         for each in (found, beyond)
     )
     assert second == first
+
+
+def _against(left: Path, right: Path) -> tuple[str, set[str | None]]:
+    found = compare(pairs.from_runs(left, right))
+    assert_the_same(pairs.from_runs(left, right))
+    return said(found), {one.rule for one in found.differences}
+
+
+def test_a_coordinator_that_was_loading_for_one_of_two_runs_is_no_difference(tmp_path: Path) -> None:
+    """It had been loading in the capture too, so neither RUN asks again for what its answer was."""
+    once = dict.fromkeys(LOADED, 1)
+    ready, loading = (
+        replayed_at(Shop(loads=loads), tmp_path / name, loading=True) for name, loads in (("a", {}), ("b", once))
+    )
+    for one in (ready, loading):
+        assert said(compare(pairs.from_run(one))) == "same"
+    assert _against(ready, loading) == _against(loading, ready) == ("same", {"race"})
+
+
+@pytest.mark.parametrize("key", LOADED)
+def test_a_coordinator_that_loads_for_ever_is_one(key: int, tmp_path: Path) -> None:
+    """Its answer was as captured the first time, and not the second time."""
+    shops = Shop(), Shop(loads={key: 1_000_000})
+    ready, loading = (replayed_at(shop, tmp_path / shop_name, loading=True) for shop, shop_name in zip(shops, "ab"))
+    line = said(compare(pairs.from_run(loading)))
+    assert f"{names.name(key)} v{OFFERS[key][1]} error appeared COORDINATOR_LOAD_IN_PROGRESS (14)" in line
+    assert _against(ready, loading)[0] == line
+
+
+def test_what_else_is_wrong_is_told_where_a_coordinator_loads(tmp_path: Path) -> None:
+    shops = Shop(), Shop(loads=dict.fromkeys(LOADED, 1), largest=2000)
+    ready, broken = (replayed_at(shop, tmp_path / shop_name, loading=True) for shop, shop_name in zip(shops, "ab"))
+    assert _against(ready, broken)[0] == BROKEN["smaller message.max.bytes"][2]
 
 
 def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:

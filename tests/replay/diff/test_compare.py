@@ -168,6 +168,32 @@ def test_errors_of_a_partition(left: int, right: int, wanted: list[Wanted]) -> N
     assert found(produce(batch("a"), 0, 0, errors=(left, right))) == wanted
 
 
+@pytest.mark.parametrize(
+    "met, wanted",
+    [
+        (None, UNEXPECTED),  # nothing was captured
+        (0, UNEXPECTED),
+        (5, UNEXPECTED),
+        (6, "race"),
+    ],
+)
+def test_of_two_runs_one_met_what_was_captured(met: int | None, wanted: str | None) -> None:
+    """A passing error that the capture has at this place is the answer, and is not asked again."""
+    met_once = produce(batch("a"), 0, 0, errors=(0, 6), captured=False)
+    if met is not None:
+        was = produce(batch("a"), 0, 0, errors=(met, met)).left
+        met_once = dataclasses.replace(met_once, in_capture=lambda: was)
+    assert found(met_once) == [(wanted, "responses.partitionResponses.errorCode", "error appeared")]
+
+
+def test_an_error_that_is_none_that_passes_counts_though_it_was_captured() -> None:
+    """One target takes what the other refuses, as the captured one did."""
+    refused = produce(batch("a"), 0, 0, errors=(0, 10), captured=False)
+    was = produce(batch("a"), 0, 0, errors=(10, 10)).left
+    refused = dataclasses.replace(refused, in_capture=lambda: was)
+    assert found(refused) == [(UNEXPECTED, "responses.partitionResponses.errorCode", "error appeared")]
+
+
 def test_an_error_is_told_once_and_the_rest_of_that_answer_is_not() -> None:
     left = {"errorCode": 0, "protocolName": "range", "memberId": "m-1", "leader": "m-1"}
     right = {"errorCode": 26, "protocolName": "", "memberId": "", "leader": ""}

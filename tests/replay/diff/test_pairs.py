@@ -100,6 +100,8 @@ def test_two_runs_are_paired_by_exchange(runs: list[Path]) -> None:
     for pair, left, right in zip(both, one, other, strict=True):
         assert (pair.left.request, pair.left.answer) == (left.right.request, left.right.answer)
         assert (pair.right.request, pair.right.answer) == (right.right.request, right.right.answer)
+        assert pair.in_capture is not None
+        assert pair.in_capture() == left.left
 
 
 def test_two_runs_of_different_captures_are_refused(runs: list[Path]) -> None:
