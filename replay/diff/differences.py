@@ -17,7 +17,8 @@ RULES: Final[dict[str, str]] = {
     "rights": "captured users lacked a right that whoever the replay logs in as has",
     "not_there": "about state that requests made which a replay does not send: users, tokens, quotas, transactions",
     "zookeeper": "offsets were kept in ZooKeeper (version 0), which keeps no metadata with them",
-    "race": "one side met a passing error (3, 5, 6, 14, 15, 16, 51 and the like) that the other did not meet",
+    "race": "one side met a passing error (3, 5, 6, 14, 15, 16, 51 and the like) that the other did not meet; "
+    "of two RUNs also the second, where it was captured there",
     "rebalance": "a group was rebalancing on one side at that moment (27), and not on the other",
     "member_id_given": "one side was first given a member id (79)",
     "session_remade": "a fetch session had to be made again (70, 71, 106)",
