@@ -24,7 +24,8 @@ from analyzer.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.findings import judging, manual
-from analyzer.findings.rules import POLICIES, RULES, SEVERITIES, Asked
+from analyzer.findings.asked import SEVERITIES, Asked
+from analyzer.findings.rules import POLICIES, RULES
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source, Table
 from analyzer.findings.words import lasting, moment

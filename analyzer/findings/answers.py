@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from analyzer.findings import roots
-from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.asked import Severity
+from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, Trouble, runs, together
 from analyzer.findings.seen import Seen, api_name
 from analyzer.findings.words import client, count, moment, name, place, some

@@ -9,8 +9,9 @@ import numpy as np
 from analyzer.findings import roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import busiest, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen, busiest, highest, parted
+from analyzer.findings.seen import SECOND, Seen
 from analyzer.findings.words import client, count, name, some
 from analyzer.protocol import names
 

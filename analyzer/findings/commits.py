@@ -10,9 +10,10 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken
 from analyzer.findings.fetch import reads
+from analyzer.findings.grouping import busiest, grouped, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run
-from analyzer.findings.seen import NO_CODE, SECOND, Seen, busiest, grouped, parted
+from analyzer.findings.seen import NO_CODE, SECOND, Seen
 from analyzer.findings.words import client, count, name, place
 from analyzer.protocol import names
 

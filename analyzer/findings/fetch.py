@@ -10,10 +10,12 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.grouping import busiest, grouped, highest, parted
+from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen, api_name, busiest, grouped, highest, parted
+from analyzer.findings.seen import SECOND, Seen, api_name
 from analyzer.findings.words import client, count, lasting, name, place, size
 from analyzer.protocol import names
 

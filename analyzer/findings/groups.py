@@ -11,9 +11,10 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import busiest, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen, busiest, parted
+from analyzer.findings.seen import SECOND, Seen
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 

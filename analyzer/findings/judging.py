@@ -29,19 +29,9 @@ from analyzer.findings import (  # noqa: F401  (each brings its rules)
     versions,
     wire,
 )
+from analyzer.findings.asked import SEVERITIES, Asked, Evidence, Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.rules import (
-    FAMILIES,
-    RULES,
-    SEVERITIES,
-    Asked,
-    Evidence,
-    Finding,
-    Found,
-    Rule,
-    Severity,
-    limits_of,
-)
+from analyzer.findings.rules import FAMILIES, RULES, Finding, Found, Rule, concerns, limits_of
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
 from analyzer.findings.words import count
@@ -66,7 +56,7 @@ def judged(source: Source, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
 
 def concerned(asked: Asked) -> frozenset[str]:
     """The rules whose findings may not be those that `analyze` stored."""
-    return frozenset(code for code, rule in RULES.items() if asked.concerns(rule))
+    return frozenset(code for code, rule in RULES.items() if concerns(asked, rule))
 
 
 def of_point(seen: Seen, only: Collection[str] | None = None) -> list[Finding]:

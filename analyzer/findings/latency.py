@@ -11,8 +11,9 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, Seen, api_name, parted
+from analyzer.findings.seen import HELD, SECOND, Seen, api_name
 from analyzer.findings.words import client, count, lasting, moment, share
 from analyzer.protocol import names
 

@@ -9,8 +9,9 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import busiest, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name, busiest, highest, parted
+from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 

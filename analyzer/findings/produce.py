@@ -11,10 +11,12 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL, some_of
-from analyzer.findings.rules import Found, Limits, Severity, rule
+from analyzer.findings.grouping import busiest, parted
+from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
-from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen, busiest, parted
+from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
 from analyzer.findings.words import client, count, lasting, name, place, share, size, some
 from analyzer.protocol import names
 

@@ -9,14 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-if TYPE_CHECKING:
-    from analyzer.findings.seen import Seen
-
-Severity = Literal["note", "warning", "error"]
-SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
-"""`error`: data lost, refused or unreadable, or work stopped. `warning`: to be seen to this week. `note`: a fact."""
+from analyzer.findings.asked import Asked, Evidence, Severity
+from analyzer.findings.seen import Seen
 
 FAMILIES = {
     "quality": "What the capture itself lacks. Said first, for it silences others.",
@@ -33,9 +29,6 @@ FAMILIES = {
     "protocol": "Messages that are not as Kafka's protocol has them.",
 }
 """Families of rules, in the order in which they are told."""
-
-Evidence = tuple[str, int | None, int | None]
-"""Connection, exchange, reply: the key of an exchange in its capture point; a connection alone with two None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +103,6 @@ class Limits:
             raise AttributeError(name) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How findings are asked for. limits: thresholds other than the rules' own, by code and name; target: the lowest
-    version of each API that the release of an upgrade offers, by key, and its name; policies: what the owner has
-    decided, as `acks` = `all`."""
-
-    limits: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    target: Mapping[int, tuple[int, int]] | None = None
-    target_name: str | None = None
-    policies: Mapping[str, str] = field(default_factory=dict)
-
-    def concerns(self, one: Rule) -> bool:
-        """Whether a rule may answer otherwise than it answers `kwire analyze`."""
-        own = any((one.code, name) in self.limits for name in one.limits)
-        return own or bool(one.minds & {*self.policies, *(("target",) if self.target is not None else ())})
-
-
 POLICIES = {"acks": "all", "compression": "required", "tls": "required"}
 """What `--policy NAME=VALUE` takes: a fact that is a note becomes a rule."""
 
@@ -161,6 +137,12 @@ def rule(
 def limits_of(one: Rule, asked: Asked) -> Limits:
     """A rule's thresholds, with those that were asked for."""
     return Limits({name: asked.limits.get((one.code, name), value) for name, value in one.limits.items()})
+
+
+def concerns(asked: Asked, one: Rule) -> bool:
+    """Whether a rule may answer otherwise than it answers `kwire analyze`."""
+    own = any((one.code, name) in asked.limits for name in one.limits)
+    return own or bool(one.minds & {*asked.policies, *(("target",) if asked.target is not None else ())})
 
 
 def replaced(found: Found, **changes: Any) -> Found:

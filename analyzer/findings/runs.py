@@ -16,7 +16,8 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.columns import NULL
-from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name, grouped
+from analyzer.findings.grouping import grouped
+from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name
 from analyzer.protocol import errors, names
 from analyzer.protocol.judgements import Judgement, judge
 

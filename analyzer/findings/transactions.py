@@ -10,9 +10,10 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.fetch import reads
+from analyzer.findings.grouping import parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, runs
-from analyzer.findings.seen import SECOND, Seen, parted
+from analyzer.findings.seen import SECOND, Seen
 from analyzer.findings.words import client, count, lasting, name, place, share
 from analyzer.protocol import names
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import roots
+from analyzer.findings.grouping import parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import NO_CODE, Seen, api_name, parted
+from analyzer.findings.seen import NO_CODE, Seen, api_name
 from analyzer.findings.words import client, count, name
 from analyzer.protocol import names, schema
 

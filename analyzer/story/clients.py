@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from analyzer import arrow
 from analyzer.findings.columns import NULL
-from analyzer.findings.seen import grouped, indexed, put_owners
+from analyzer.findings.grouping import grouped, indexed, put_owners
 from analyzer.protocol.judgements import judge
 from analyzer.story.sources import Source
 from analyzer.story.telling import WHY, Event, Row, between, count, error, places, some, span, who, within

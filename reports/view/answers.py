@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
-from analyzer.findings.rules import SEVERITIES
+from analyzer.findings.asked import SEVERITIES
 from captures.problems import Problem
 from reports.view import (
     alike,

@@ -8,7 +8,8 @@ from typing import Any
 
 from analyzer.dataset import Dataset, StoredDataset, open_dataset
 from analyzer.findings import judging
-from analyzer.findings.rules import Asked, Finding
+from analyzer.findings.asked import Asked
+from analyzer.findings.rules import Finding
 from analyzer.findings.source import Source
 from tests.reports.forging import Forged, at
 

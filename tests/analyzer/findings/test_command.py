@@ -11,7 +11,8 @@ import pytest
 import analyzer
 from analyzer import cli, tables
 from analyzer.findings import judging
-from analyzer.findings.rules import RULES, Asked
+from analyzer.findings.asked import Asked
+from analyzer.findings.rules import RULES
 from tests.analyzer.findings.judging import Traffic
 from tests.shared import SAMPLES
 

@@ -1,6 +1,6 @@
 """Rows put together by what they have in common, and how often things come, against plain Python.
 
-(proves: analyzer/findings/seen.py, analyzer/findings/produce.py)
+(proves: analyzer/findings/grouping.py, analyzer/findings/seen.py, analyzer/findings/produce.py)
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import pytest
 
 from analyzer.dataset import open_dataset
 from analyzer.findings import judging, produce
-from analyzer.findings.seen import Seen, grouped, parted
+from analyzer.findings.grouping import grouped, parted
+from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
 from tests.analyzer.findings.judging import Traffic
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.findings.rules import RULES, Asked
+from analyzer.findings.asked import Asked
+from analyzer.findings.rules import RULES
 from tests.analyzer.findings import group_cases, other_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
 from tests.analyzer.findings.judging import Traffic, codes, judged

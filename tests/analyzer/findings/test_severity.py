@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from analyzer.findings import judging
-from analyzer.findings.rules import Asked, Finding
+from analyzer.findings.asked import Asked
+from analyzer.findings.rules import Finding
 from analyzer.protocol import errors
 from analyzer.protocol.judgements import judge
 from tests.analyzer.findings.judging import Traffic, judged
