@@ -4,7 +4,7 @@ In: requests in order of captured time. Out: for each the steps whose answers mu
 have been sent. A request waits for
 - the answers of its own connection that its client had when it sent it (so pipelining is as captured);
 - whatever shares its state on other connections and was answered before it was sent: its group, its transactional or
-  producer id, its topics' creation, the records that it fetched;
+  producer id, its topics' creation, the records that it fetched, those below the offsets that it commits;
 - where it produces to a partition that its producer id (without one: its client) wrote to on connections that had ended
   by then: the last such request of each, for a client that connects again does not overtake itself.
 Rule: what shares no state is not ordered across connections.
@@ -35,6 +35,7 @@ _TRANSACTIONS: Final = frozenset((
     names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
     names.TXN_OFFSET_COMMIT,
 ))  # fmt: skip
+_COMMITS: Final = frozenset((names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT))
 _TOPIC_MAKERS: Final = frozenset((
     names.CREATE_TOPICS, names.DELETE_TOPICS, names.CREATE_PARTITIONS, names.DELETE_RECORDS,
 ))  # fmt: skip
@@ -311,11 +312,16 @@ class Order:
             self._note_stored(number, session, message, body, writes)
         elif key == names.FETCH:
             assert body is not None
-            waits.update(self._below(body, session))
+            waits.update(self._below(body, "partition", "fetchOffset", session))
             if message.answer is not None and done is not None:
                 makers = set(self._records(message.answer, done, copy))
                 self.expects = bool(makers) or self._was_produced(message.answer, copy)
                 waits.update(step for step, other in makers if other != session)
+        elif key in _COMMITS:
+            # Offsets are committed at the coordinator, on another connection than that on which they were read. Where
+            # they are on the target, the answers to what wrote the records before them tell.
+            assert body is not None
+            waits.update(self._below(body, "partitionIndex", "committedOffset", session))
         elif key == names.END_TXN and body is not None and not (message.answer or {}).get("errorCode", -1):
             self.ended.setdefault(body["producerId"], []).append((sent, number, session))
         if done is not None:
@@ -396,15 +402,15 @@ class Order:
         before = last[session].waited if session in last else frozenset[int]()
         last[session] = _Wrote(number, frozenset(one for one in (*before, *ended) if one in last))
 
-    def _below(self, body: Body, session: int) -> Iterator[int]:
-        """The steps that wrote what is below the offsets that a fetch asks for, the last of each session: before them
-        these offsets are out of range."""
+    def _below(self, body: Body, number: str, offset: str, session: int) -> Iterator[int]:
+        """The steps that wrote what is below the offsets that a request names, the last of each session: before them
+        these offsets are out of range. `number`, `offset`: what its partitions call these."""
         for topic in body["topics"]:
             for part in topic["partitions"]:
-                written = self.produced.get((topic.get(NAME, ""), part["partition"], self.copies.get(session, 0)))
+                written = self.produced.get((topic.get(NAME, ""), part[number], self.copies.get(session, 0)))
                 if written is None:
                     continue
-                at = bisect.bisect_left(written.bases, part["fetchOffset"])
+                at = bisect.bisect_left(written.bases, part[offset])
                 seen: set[int] = set()
                 # Nearest first; a session's last covers its earlier ones, so a few are looked at.
                 for row in range(at - 1, max(at - _NEAR, 0) - 1, -1):

@@ -110,23 +110,25 @@ class Router:
                 return [(next(iter(by_leader), home), body)]
             return [(node, subset(api_key, body, wanted)) for node, wanted in sorted(by_leader.items())]
         if route is Route.TRANSACTION:
+            if "transactionalIds" in body:
+                return await self._listed(home, body, "transactionalIds", names.TRANSACTION_COORDINATOR)
             name = body.get("transactionalId") or body.get("v3AndBelowTransactionalId") or ""
             return [(await self._asker.coordinator(names.TRANSACTION_COORDINATOR, name) if name else home, body)]
         return await self._group_parts(home, body)
 
     async def _group_parts(self, home: int, body: Body) -> list[tuple[int, Body]]:
         for list_name in ("groups", "groupIds", "groupsNames"):
-            listed = body.get(list_name)
-            if not isinstance(listed, list):
-                continue
-            by_node: dict[int, list[Any]] = {}
-            for element in listed:
-                group = element if isinstance(element, str) else element["groupId"]
-                by_node.setdefault(await self._asker.coordinator(names.GROUP_COORDINATOR, group), []).append(element)
-            if not by_node:
-                return [(home, body)]
-            return [(node, {**body, list_name: part}) for node, part in sorted(by_node.items())]
+            if isinstance(body.get(list_name), list):
+                return await self._listed(home, body, list_name, names.GROUP_COORDINATOR)
         return [(await self._asker.coordinator(names.GROUP_COORDINATOR, body.get("groupId") or ""), body)]
+
+    async def _listed(self, home: int, body: Body, list_name: str, kind: int) -> list[tuple[int, Body]]:
+        """The parts of a request that lists groups or transactional ids: each with its coordinator's."""
+        by_node: dict[int, list[Any]] = {}
+        for element in body[list_name]:
+            key = element if isinstance(element, str) else element["groupId"]
+            by_node.setdefault(await self._asker.coordinator(kind, key), []).append(element)
+        return [(node, {**body, list_name: part}) for node, part in sorted(by_node.items())] or [(home, body)]
 
     def _home(self, broker: tuple[str, int]) -> int:
         """The node that stands for a captured broker; while that is down, another."""

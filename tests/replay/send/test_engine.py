@@ -248,6 +248,28 @@ def test_a_fetch_waits_for_the_records_that_another_connection_produced() -> Non
     assert target.said(names.FETCH)[0].body["topics"][0]["partitions"][0]["fetchOffset"] == 50
 
 
+def test_a_commit_waits_for_what_is_below_its_offset() -> None:
+    """It is sent to the coordinator, on another connection than that on which its client had read: the answer to what
+    wrote the records says where its offset is on the target."""
+    old = Captured("10.0.0.1:1-10.0.0.9:9092#1")
+    old.said(0.0, names.PRODUCE, 9, produced(batch(count=3)), produced_answer(0))
+    new = Captured("10.0.0.1:2-10.0.0.8:9092#1")
+    new.said(0.1, names.PRODUCE, 9, produced(batch(count=3)), produced_answer(3))
+    coordinator = Captured("10.0.0.2:3-10.0.0.9:9092#1")
+    places = [{"partitionIndex": 0, "committedOffset": 6, "committedMetadata": ""}]
+    topics = [{"name": "orders", "partitions": places}]
+    asked = {"groupId": "billing", "generationIdOrMemberEpoch": -1, "memberId": "", "topics": topics}
+    done = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
+    coordinator.said(0.9, names.OFFSET_COMMIT, 7, asked, done)
+    # Between the two batches the target has stored another two: nobody had answered those when they were captured.
+    target = Target().on(names.PRODUCE, produced_answer(0), produced_answer(5), delay=0.3).on(names.OFFSET_COMMIT, done)
+
+    replayed([old, new, coordinator], target, topics={"orders": 1})
+
+    (committed,) = target.said(names.OFFSET_COMMIT)
+    assert committed.body["topics"][0]["partitions"][0]["committedOffset"] == 8
+
+
 @pytest.mark.parametrize(("mode", "expected"), [(offsets.AS_IS, 10), (offsets.SHIFT, 110), (offsets.POSITION, 110)])
 def test_offsets_by_mode(mode: str, expected: int) -> None:
     capture = Captured()
@@ -476,6 +498,27 @@ def test_a_broker_s_configuration_is_asked_of_the_broker_that_stands_for_it() ->
 
     (heard,) = target.said(names.DESCRIBE_CONFIGS)
     assert (heard.node, heard.body["resources"][0]["resourceName"]) == (2, "2")
+
+
+def test_transactions_are_described_by_their_coordinators() -> None:
+    def described(body: Body) -> Body:
+        return {"transactionStates": [
+            {"errorCode": 0, "transactionalId": name, "transactionState": "Empty"} for name in body["transactionalIds"]
+        ]}  # fmt: skip
+
+    asked = {"transactionalIds": ["a", "b", "c"]}
+    capture = Captured().said(0.0, names.DESCRIBE_TRANSACTIONS, 0, asked, described(asked))
+    target = Target(nodes={1: ("one", 1), 2: ("two", 2)}).on(names.DESCRIBE_TRANSACTIONS, described)
+    target.on(names.FIND_COORDINATOR, lambda body: {
+        "errorCode": 0, "nodeId": 1 if body["key"] == "b" else 2, "host": "of", "port": 9})  # fmt: skip
+
+    run = replayed([capture], target)
+
+    heard = [(one.node, one.body["transactionalIds"]) for one in target.said(names.DESCRIBE_TRANSACTIONS)]
+    assert sorted(heard) == [(1, ["b"]), (2, ["a", "c"])]
+    assert run.outcomes[0].answer is not None
+    states = apis_answer(names.DESCRIBE_TRANSACTIONS, 0, run.outcomes[0].answer)["transactionStates"]
+    assert sorted(one["transactionalId"] for one in states) == ["a", "b", "c"]
 
 
 def test_only_the_partition_that_moved_is_sent_again_to_its_new_leader() -> None:
