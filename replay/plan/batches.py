@@ -24,6 +24,9 @@ TRANSACTIONAL: Final = 1 << 4
 CONTROL: Final = 1 << 5
 _SIZES = struct.Struct(">qiib")  # base offset, length of what follows, leader epoch, magic
 _CRC_AT = 17
+_DELTA_AT = 23
+_SMALLEST_MESSAGE = 26
+"""Offset, length, CRC, magic, attributes, and the lengths of key and value."""
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 _TIMES = struct.Struct(">qq")
@@ -84,6 +87,23 @@ def produced(records: bytes | None) -> list[Batch]:
         return list(batches(records or b""))
     except BadRecords:
         return []
+
+
+def end_offset(records: bytes | bytearray | memoryview) -> int | None:
+    """The offset behind the last whole batch, or the last whole message of an old set (a compressed one stands at the
+    offset of the last message in it); None where there is none. Raises BadRecords."""
+    at, end = 0, None
+    while at + 17 <= len(records):
+        offset, length, _, kind = _SIZES.unpack_from(records, at)
+        size = 12 + length
+        if kind > 2 or size < (HEADER if kind == 2 else _SMALLEST_MESSAGE):
+            raise BadRecords(f"magic {kind}, {size} bytes at byte {at}")
+        if at + size > len(records):
+            break
+        delta = int.from_bytes(records[at + _DELTA_AT : at + _DELTA_AT + 4], "big", signed=True) if kind == 2 else 0
+        end = offset + delta + 1
+        at += size
+    return end
 
 
 def checksum(records: bytes, batch: Batch) -> bytes:

@@ -224,14 +224,12 @@ def asked_offsets(fetch: Body) -> dict[Partition, int]:
 
 def _end(partition: Body | None, asked: int | None) -> int | None:
     """The offset after the records of a fetched partition; where it was asked for, without any; None where the records
-    are no batches, or nothing says it."""
-    end = asked
+    are none, or nothing says it."""
     try:
-        for batch in batches.batches((partition or {}).get("records") or b""):
-            end = batch.base_offset + batch.last_offset_delta + 1
+        end = batches.end_offset((partition or {}).get("records") or b"")
     except batches.BadRecords:
         return None
-    return end
+    return asked if end is None else end
 
 
 def listed_offset(partition: Body) -> int:

@@ -71,6 +71,36 @@ def test_shifted_times_move_every_record() -> None:
     assert [record.timestamp for record in read] == [1500, 1501, 1502]
 
 
+def _at(offset: int, records: bytes) -> bytes:
+    return struct.pack(">q", offset) + records[8:]
+
+
+@pytest.mark.parametrize(
+    ("records", "end"),
+    [
+        (b"", None),
+        (written(), 3),
+        (_at(7, written()) + _at(10, written()), 13),
+        (_at(7, written()) + _at(10, written())[:-1], 10),  # cut off, as the end of a fetch may be
+        (written()[:20], None),
+        (old(0), 3),
+        (old(1), 3),
+        (old(1)[:-1], 2),
+        (_at(59, old(0, 1)), 60),  # compressed: its offset is that of the last message inside
+        (_at(59, old(1, 2)) + _at(62, old(1, 2)), 63),
+        (_at(59, old(1, 2)) + _at(60, written()), 63),  # a topic whose format was changed
+    ],
+)
+def test_where_what_was_read_ends(records: bytes, end: int | None) -> None:
+    assert batches.end_offset(records) == end
+
+
+@pytest.mark.parametrize("wrong", [b"\0" * 40, written()[:16] + b"\3" + written()[17:]])
+def test_where_what_are_no_records_ends_is_not_told(wrong: bytes) -> None:
+    with pytest.raises(batches.BadRecords):
+        batches.end_offset(wrong)
+
+
 @pytest.mark.parametrize(
     ("magic", "codec"), [(magic, codec) for magic in (0, 1) for codec in CODECS if (magic, codec) != (0, 3)]
 )

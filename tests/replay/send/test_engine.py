@@ -8,6 +8,7 @@ Proves: replay/send/engine.py, preparing.py, dependencies.py, routing.py, own_re
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 
 import pytest
@@ -302,6 +303,27 @@ def test_a_reader_is_never_ahead_of_what_it_has_read(mode: str) -> None:
 
     asked_there = [one.body["topics"][0]["partitions"][0]["fetchOffset"] for one in target.said(names.FETCH)]
     assert asked_there == [50, 50, 50, 50, 56]  # the first one three times, until its wait for records is over
+
+
+def test_a_reader_of_old_message_sets_is_not_ahead_either() -> None:
+    """A broker that makes message sets of batches gives what fits; the rest is asked for next (KIP-283)."""
+
+    def old(offset: int, count: int) -> bytes:
+        message = struct.pack(">IbbiI", 0, 0, 0, -1, 1) + b"v"
+        return b"".join(struct.pack(">qi", offset + one, len(message)) + message for one in range(count))
+
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(batch(count=3)), produced_answer(0))
+    capture.said(0.1, names.PRODUCE, 9, produced(batch(count=3)), produced_answer(3))
+    for number, (asked, read) in enumerate([(0, old(0, 3)), (3, old(3, 3)), (6, b"")]):
+        capture.said(1.0 + number, names.FETCH, 4, _fetch(asked), _fetched(read))
+    target = Target().on(names.PRODUCE, produced_answer(50), produced_answer(53))
+    target.on(names.FETCH, _fetched(old(50, 1)), _fetched(old(51, 5)), _fetched(b""))
+
+    replayed([capture], target, topics={"orders": 1})
+
+    asked_there = [one.body["topics"][0]["partitions"][0]["fetchOffset"] for one in target.said(names.FETCH)]
+    assert asked_there == [50, 51, 56]
 
 
 def test_a_reader_that_was_moved_when_captured_is_moved_to_the_same_record() -> None:
