@@ -1,7 +1,8 @@
 """Fetch sessions (KIP-227) and share sessions (KIP-932), and where fetches read. Pure.
 
 Rules: the target's session is told what the captured client's was told, its epochs are counted anew; a session is one
-broker's, so on a target with several brokers fetches name all of their partitions each time.
+broker's, so on a target with several brokers fetches name all of their partitions each time (and `share_sessions` has
+those of share groups).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from replay.plan import batches
 from replay.plan.parts import NAME, Partition, answered, partitions
 from replay.plan.steps import Step
 from replay.remap.offsets import AS_IS, Offsets, asked_offsets
+from replay.remap.share_sessions import ShareSessions
 from replay.remap.topics import Topics
 
 _SESSIONLESS = 0, -1
@@ -55,13 +57,14 @@ class FetchSession:
 
 
 class Fetches:
-    """Sessions by connection and captured id."""
+    """Sessions by connection and captured id; `shares`: those of share groups at several brokers."""
 
     def __init__(self, topics: Topics, offsets: Offsets) -> None:
         self._topics = topics
         self._offsets = offsets
         self._sessions: dict[tuple[str, int], FetchSession] = {}
         self._share_epochs: dict[tuple[str, str, str], int] = {}
+        self.shares = ShareSessions()
 
     def enter(self, step: Step, body: Body, captured: Body | None, several: bool) -> str | None:
         """Put a fetch into the target's session; the rule by which it became something else, if it did. `several`: the

@@ -17,6 +17,7 @@ from analyzer.protocol.tree import Body
 from replay.plan import apis
 from replay.plan.apis import Route
 from replay.plan.parts import named, named_broker, subset
+from replay.remap import share_sessions
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send.channel import Channel
@@ -78,6 +79,8 @@ class Router:
             try:
                 for node, part in parts:
                     reached.append((await connections.to(node, self._asker), part))
+                if api_key in share_sessions.APIS:
+                    self._remap.fetches.shares.sent(parts)
                 return reached
             except NotReached:
                 raise
@@ -106,6 +109,8 @@ class Router:
             for topic, partition in named(api_key, body):
                 leader = self._topology.leaders.get((self._remap.topics.name(topic), partition), home)
                 by_leader.setdefault(leader, set()).add((topic, partition))
+            if api_key in share_sessions.APIS:
+                return self._remap.fetches.shares.parts(api_key, body, by_leader, home)
             if len(by_leader) <= 1:
                 return [(next(iter(by_leader), home), body)]
             return [(node, subset(api_key, body, wanted)) for node, wanted in sorted(by_leader.items())]
