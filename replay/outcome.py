@@ -46,7 +46,8 @@ class Outcome:
     """One captured exchange's row in the making. Times are int nanoseconds since the epoch.
 
     `request` and `answer` are the frames (without length) as sent and as merged, None where there are none;
-    `captured_answer` is the one to compare with; `row` is the captured row of the table `exchanges`."""
+    `captured_answer` is the one to compare with; `row` is the captured row of the table `exchanges`; `planned_ns`: when
+    it was planned, where that was after it was due."""
 
     row: dict[str, Any]
     step: int | None
@@ -57,6 +58,7 @@ class Outcome:
     retries: list[str] = field(default_factory=list)
     sent_version: int | None = None
     scheduled_ns: int | None = None
+    planned_ns: int | None = None
     ready_ns: int | None = None
     first_sent_ns: int | None = None
     sent_ns: int | None = None
@@ -208,9 +210,10 @@ class Recorder:
         lag = queue = latency = None
         if outcome.sent_ns is not None and outcome.scheduled_ns is not None and outcome.ready_ns is not None:
             first = max(outcome.scheduled_ns, outcome.ready_ns)
-            queue = max(outcome.ready_ns - outcome.scheduled_ns, 0) // 1000
+            known = max(outcome.scheduled_ns, outcome.planned_ns or 0)  # until then it waited for the replayer
+            queue = max(outcome.ready_ns - known, 0) // 1000
             if outcome.first_sent_ns is not None:
-                lag = max(outcome.first_sent_ns - first, 0) // 1000
+                lag = (max(outcome.first_sent_ns - first, 0) + known - outcome.scheduled_ns) // 1000
                 counts.lags_us.append(lag)
             counts.queues_us.append(queue)
         if outcome.sent_ns is not None and outcome.answered_ns is not None:

@@ -7,24 +7,38 @@ When nothing is on its way and nothing will come, the earliest of those who wait
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from typing import Final
 
 from replay.plan.steps import Step
 
+_TRIMMED: Final = 1 << 16
+"""Of how many steps that are done, and before which all are, the lists are rid at once."""
+
 
 class Waiting:
-    """Of all steps of a run, which are numbered from 0."""
+    """Of all steps of a run, which are numbered from 0, as far as they were announced (`expect`). Those before `low`
+    are done, and forgotten."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self._steps = steps
+    def __init__(self, steps: int = 0) -> None:
+        self.low = 0
         self._loop = asyncio.get_running_loop()
-        self._done = bytearray(len(steps))
-        self._sent = bytearray(len(steps))
-        self._awaiting = bytearray(len(steps))  # answered, and sent again until the group rebalances
+        self._done = bytearray(steps)
+        self._sent = bytearray(steps)
+        self._sent_count = 0
+        self._awaiting: dict[int, int] = {}  # answered, and sent again until the group rebalances: their sessions
         # By a step's number who waits for its answer, by -1 - number who waits for it to be sent: session, waiter.
         self._waiters: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
         self._blocked: dict[int, asyncio.Future[None]] = {}
         self._busy = 0
+
+    def expect(self, steps: int) -> None:
+        """So many more steps are there; what was done of the first ones is forgotten now and then."""
+        self._done.extend(bytes(steps))
+        self._sent.extend(bytes(steps))
+        first = self._done.find(0)
+        if first >= _TRIMMED:
+            del self._done[:first], self._sent[:first]
+            self.low += first
 
     # --- what happens ---
 
@@ -40,21 +54,25 @@ class Waiting:
 
     def sent(self, number: int) -> None:
         """A step was sent, or never will be."""
-        if not self._sent[number]:
-            self._sent[number] = 1
+        at = number - self.low
+        if at >= 0 and not self._sent[at]:
+            self._sent[at] = 1
+            self._sent_count += 1
             self._wake(-1 - number)
 
     def done(self, number: int) -> None:
         """A step has its outcome."""
         self.sent(number)
-        if not self._done[number]:
-            self._done[number] = 1
+        at = number - self.low
+        if at >= 0 and not self._done[at]:
+            self._done[at] = 1
+            self._awaiting.pop(number, None)
             self._wake(number)
 
     def let_others_go_on(self, step: Step) -> None:
         """A member awaits its group's rebalance, which needs the other members' next requests: only its own connection
         still waits. (A member that joins again makes such a rebalance.)"""
-        self._awaiting[step.number] = 1
+        self._awaiting[step.number] = step.session
         for session, waiter in self._waiters.get(step.number, ()):
             if session != step.session and not waiter.done():
                 waiter.set_result(None)
@@ -68,21 +86,23 @@ class Waiting:
 
     def is_done(self, number: int) -> bool:
         """Has the step its outcome?"""
-        return bool(self._done[number])
+        at = number - self.low
+        return at < 0 or bool(self._done[at])
 
     def is_sent(self, number: int) -> bool:
         """Was the step sent, or will it never be?"""
-        return bool(self._sent[number])
+        at = number - self.low
+        return at < 0 or bool(self._sent[at])
 
     def sent_count(self) -> int:
         """How many steps were sent, or never will be."""
-        return sum(self._sent)
+        return self._sent_count
 
     def is_ready(self, step: Step) -> bool:
         """Is everything there that the step waits for? Answers cheaply, and False where that takes a closer look."""
-        done = self._done
+        done, low = self._done, self.low
         for number in step.waits:
-            if not done[number]:
+            if number >= low and not done[number - low]:
                 return False
         return not step.after
 
@@ -107,5 +127,5 @@ class Waiting:
     def _is_there(self, key: int, session: int) -> bool:
         """Is it there, for a step of this session?"""
         if key < 0:
-            return bool(self._sent[-1 - key])
-        return bool(self._done[key] or (self._awaiting[key] and self._steps[key].session != session))
+            return self.is_sent(-1 - key)
+        return self.is_done(key) or self._awaiting.get(key, session) != session

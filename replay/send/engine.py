@@ -13,8 +13,8 @@ import asyncio
 import functools
 import gc
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from analyzer.protocol import errors, names, tree
@@ -46,12 +46,18 @@ from replay.send.settings import Settings
 _LEAST_BACKLOG: Final = 64 << 10
 _TELLING: Final = 1.0
 """Seconds between two words about how far a run is."""
+_LATER: Final = 0.5
+"""Seconds until a session that is over is looked at again, whose connections have not taken everything."""
 
 
 class _SessionState:
-    """What a session has open."""
+    """What a session has planned and open."""
 
     def __init__(self, broker: tuple[str, int], user: str | None) -> None:
+        self.steps: deque[Step] = deque()
+        self.more: asyncio.Future[None] | None = None  # told of each step that is planned, while there is none
+        self.over = False  # no more steps come
+        self.runner: asyncio.Task[None] | None = None
         self.connections = Connections(broker, user)
         self.again = asyncio.Lock()
         self.history = retry.History()
@@ -66,6 +72,15 @@ class _SessionState:
     def in_flight(self) -> int:
         return len(self.quick) + len(self.jobs)
 
+    async def planned(self) -> None:
+        """Wait until there are more steps, or none will come."""
+        self.more = asyncio.get_running_loop().create_future()
+        await self.more
+
+    def has_more(self) -> None:
+        if self.more is not None and not self.more.done():
+            self.more.set_result(None)
+
     async def landing(self) -> None:
         """Wait until one more of the steps that were sent has its answer, or none will come."""
         self.landed = asyncio.get_running_loop().create_future()
@@ -77,7 +92,8 @@ class _SessionState:
 
 
 class Engine:
-    """One run. `record` gets each step's outcome when it is known."""
+    """One run. `record` gets each step's outcome when it is known. `feed`: plans the rest of the steps while others are
+    sent (`meet`, `add`, `over`), as long as there is room (`has_room`); without it the plan has all."""
 
     def __init__(
         self,
@@ -92,6 +108,7 @@ class Engine:
         settings: Settings,
         record: Callable[[Outcome], None],
         progress: Callable[[Standing], None] | None = None,
+        feed: Callable[[Engine], Awaitable[None]] | None = None,
     ) -> None:
         self.plan = planned
         self.remap = remap
@@ -103,16 +120,27 @@ class Engine:
         """What the target did that kept something from being sent."""
         self._bootstrap = bootstrap
         self._asker = Asker(dial, bootstrap, offers, topology, remap, settings, self.notes)
-        brokers = sorted({session.broker for session in sessions})
-        self._router = Router(brokers, topology, remap, self._asker, settings, self.notes)
+        self._brokers = sorted({session.broker for session in sessions})
+        self._router = Router(self._brokers, topology, remap, self._asker, settings, self.notes)
         self._preparation = Preparation(cluster, remap, topology, self._asker, settings, self.notes)
-        self._waiting = Waiting(planned.steps)
-        self._keeping = Keeping(
-            planned.steps, self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes
-        )
+        self._waiting = Waiting()
+        self._keeping = Keeping(self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes)
         self._record = record
         self._loop = asyncio.get_running_loop()
-        self._states = [_SessionState(session.broker, session.user) for session in sessions]
+        self._states: dict[int, _SessionState] = {}
+        for index, session in enumerate(sessions):
+            self._states[index] = _SessionState(session.broker, session.user)
+        self.total: int | None = None
+        """How many requests there will be, where more are planned on the way and that is known."""
+        self._feed = feed
+        self._undone: dict[int, Step] = {}
+        self._undone_bytes = 0
+        self._count = 0
+        self._last_ns = 0
+        self._late: dict[int, int] = {}
+        self._no_more = False
+        self._running = 0
+        self._ended: asyncio.Future[None] | None = None
         part = max(settings.unsent_bytes // max(len(sessions), 1), _LEAST_BACKLOG)
         self._most_unsent = min(settings.backlog_bytes, part)
         self._started = 0.0
@@ -132,7 +160,6 @@ class Engine:
     async def run(self, start_ns: int | None = None) -> None:
         """Send everything, from now or from that time on. Cancelling it ends the run, as a target does that is silent
         for too long (`failure`): what was not sent is recorded as that."""
-        gc.freeze()  # no garbage is in what was captured and planned: walking it again and again took a fifth of a run
         try:
             await self._run(start_ns)
         finally:
@@ -141,32 +168,37 @@ class Engine:
     async def _run(self, start_ns: int | None) -> None:
         self._epoch_ns = start_ns or time.time_ns()
         self._started = self._loop.time() + (self._epoch_ns - time.time_ns() if start_ns else 0) / 1e9
-        joins = self._preparation.begin(step.group for step in self.plan.steps)
-        runners = [
-            self._loop.create_task(self._run_session(state, self.plan.sessions[index]))
-            for index, state in enumerate(self._states)
-        ]
-        sending = asyncio.gather(*runners)
+        self._ended = self._loop.create_future()
+        self._keeping.more = self._feed is not None
+        self.add(self.plan.steps)
+        gc.freeze()  # no garbage is in what was captured and planned: walking it again and again took a fifth of a run
+        if self._feed is None:
+            self.no_more()
+        feeding = [self._loop.create_task(self._fed(self._feed))] if self._feed is not None else []
         watch = self._loop.create_task(self._watch())
         besides = [self._loop.create_task(self._tell()), self._loop.create_task(self._keeping.run())]
         try:
-            done, _ = await asyncio.wait((sending, watch), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((self._ended, watch), return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
-            jobs = [job for state in self._states for job in state.jobs]
+            jobs = [job for state in self._states.values() for job in state.jobs]
             if not watch.done():
                 await self._all_taken()
                 if jobs:
                     await asyncio.wait(jobs, timeout=self.settings.grace)
         finally:
-            following = {task: job for state in self._states for task, job in state.jobs.items()}
+            following = {task: job for state in self._states.values() for task, job in state.jobs.items()}
             owed = [(job.step, job.outcome) for job in following.values()]
-            for state in self._states:
+            for state in self._states.values():
                 owed += state.quick.values()
                 state.quick.clear()
-            for task in (watch, *besides, *runners, *joins, *following):
+            runners = [state.runner for state in self._states.values() if state.runner is not None]
+            ending = (watch, *feeding, *besides, *runners, *self._preparation.joins, *following)
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(sending, watch, *besides, *runners, *joins, *following, return_exceptions=True)
+            await asyncio.gather(*ending, return_exceptions=True)
+            if not self._ended.done():
+                self._ended.cancel()
             for step, outcome in owed:
                 if not self._waiting.is_done(step.number):
                     _abort(step, outcome)
@@ -177,13 +209,121 @@ class Engine:
 
     def give_up_rest(self) -> None:
         """Record what was not sent as that."""
-        for step in self.plan.steps:
+        if self._feed is None and not self._count:  # it never began
+            self._announce(self.plan.steps)
+        for step in list(self._undone.values()):
             if not self._waiting.is_done(step.number):
                 self._give_up(step, "aborted", None)
 
+    # --- steps come ---
+
+    async def _fed(self, feed: Callable[[Engine], Awaitable[None]]) -> None:
+        """Let the rest be planned; where that fails the run ends, and says why."""
+        assert self._ended is not None
+        try:
+            await feed(self)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:
+            if not self._ended.done():
+                self._ended.set_exception(failure)
+            return
+        self.no_more()
+
+    def meet(self, index: int, broker: tuple[str, int], user: str | None) -> None:
+        """A session that the plan's steps speak of from now on."""
+        self._states[index] = _SessionState(broker, user)
+        if broker not in self._brokers:
+            self._brokers.append(broker)
+
+    def over(self, index: int) -> None:
+        """No more steps of a session come."""
+        state = self._states.get(index)
+        if state is not None:
+            state.over = True
+            state.has_more()
+            if state.runner is None:
+                del self._states[index]
+
+    def no_more(self) -> None:
+        """No more steps come."""
+        self._no_more = True
+        self._keeping.more = False
+        for state in self._states.values():
+            state.has_more()
+        self._has_ended()
+
+    def begin_now(self) -> None:
+        """The schedule begins now: the first steps are there."""
+        self._epoch_ns, self._started = time.time_ns(), self._loop.time()
+
+    def add(self, steps: Sequence[Step], live: bool = False) -> None:
+        """The next steps of the plan, in order. `live`: they are due when they come, at the earliest."""
+        self._announce(steps)
+        self._preparation.begin(step.group for step in steps)
+        now, fresh = self._loop.time(), []
+        for step in steps:
+            state = self._states[step.session]
+            state.steps.append(step)
+            if self._feed is not None and self.settings.speed_at(step.at_ns) is not None and self._due(step) < now:
+                self._late[step.number] = self._now_ns() if not live else -self._now_ns()
+            if state.runner is None:
+                fresh.append(step.session)
+            else:
+                state.has_more()
+        for index in sorted(set(fresh)):
+            state = self._states[index]
+            self._running += 1
+            state.runner = self._loop.create_task(self._run_session(state))
+            state.runner.add_done_callback(functools.partial(self._runner_done, index, state))
+
+    def _announce(self, steps: Sequence[Step]) -> None:
+        self._waiting.expect(len(steps))
+        self._count += len(steps)
+        for step in steps:
+            self._undone[step.number] = step
+            self._keeping.expect(step)
+        if self._feed is not None:
+            self._undone_bytes += sum(map(_size, steps))
+        if steps:
+            self._last_ns = max(self._last_ns, steps[-1].at_ns)
+
+    def has_room(self) -> bool:
+        """Is the plan so little ahead of what is done that more should be planned? By requests, by their bytes, and
+        where there is a schedule by time."""
+        settings = self.settings
+        if len(self._undone) >= settings.ahead_requests or self._undone_bytes >= settings.ahead_bytes:
+            return False
+        if settings.speed_at(self._last_ns) is None:
+            return self._count - self._waiting.low < settings.horizon // 2
+        return self._started + settings.due(self._last_ns) - self._loop.time() < settings.ahead
+
+    def _runner_done(self, index: int, state: _SessionState, task: asyncio.Task[None]) -> None:
+        self._running -= 1
+        assert self._ended is not None
+        if not task.cancelled() and (failure := task.exception()) is not None and not self._ended.done():
+            self._ended.set_exception(failure)
+        self._leave(index, state)
+        self._has_ended()
+
+    def _has_ended(self) -> None:
+        if self._no_more and not self._running and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _leave(self, index: int, state: _SessionState) -> None:
+        """Close what a session has open that is over, once all is answered and taken: a long capture has many."""
+        if self._feed is None or not state.over or state.jobs or state.runner is None or not state.runner.done():
+            return
+        if any(channel.backlog() for channel in state.connections.channels.values()):
+            self._loop.call_later(_LATER, self._leave, index, state)
+            return
+        if self._states.get(index) is state:
+            state.connections.close()
+            del self._states[index]
+
     def close(self) -> None:
         """End all connections."""
-        for state in self._states:
+        for state in self._states.values():
             state.connections.close()
         self._asker.close()
 
@@ -193,11 +333,20 @@ class Engine:
     def _due(self, step: Step) -> float:
         return self._started + self.settings.due(step.at_ns)
 
-    async def _run_session(self, state: _SessionState, numbers: Sequence[int]) -> None:
+    async def _run_session(self, state: _SessionState) -> None:
         self._waiting.begin()
         try:
-            for number in numbers:
-                step = self.plan.steps[number]
+            while True:
+                if not state.steps:
+                    if state.over or self._no_more:
+                        break
+                    self._waiting.end()
+                    try:
+                        await state.planned()
+                    finally:
+                        self._waiting.begin()
+                    continue
+                step = state.steps.popleft()
                 if state.in_flight >= self.settings.in_flight:
                     self.notes["back_pressure"] += 1
                     await state.landing()
@@ -218,11 +367,18 @@ class Engine:
         outcome.rule = step.rules[0] if step.rules else None
         outcome.captured_answer = step.request.answer
         outcome.scheduled_ns = self._epoch_ns + round((self._due(step) - self._started) * 1e9)
+        late = self._late.pop(step.number, None) if self._late else None
+        if late is not None:
+            if late < 0:
+                outcome.scheduled_ns = -late
+            outcome.planned_ns = abs(late)
         return outcome
 
     def _finish(self, step: Step, outcome: Outcome) -> None:
         self._record(outcome)
         self._waiting.done(step.number)
+        if self._undone.pop(step.number, None) is not None and self._feed is not None:
+            self._undone_bytes -= _size(step)
         step.forget()
 
     # --- one step ---
@@ -276,15 +432,16 @@ class Engine:
         state.jobs[task] = job
         if job.step.request.answer is not None:
             state.owed.add(task)
-        task.add_done_callback(lambda done: self._job_done(state, done))
+        task.add_done_callback(functools.partial(self._job_done, state, job.step.session))
 
-    def _job_done(self, state: _SessionState, task: asyncio.Task[None]) -> None:
+    def _job_done(self, state: _SessionState, index: int, task: asyncio.Task[None]) -> None:
         del state.jobs[task]
         state.owed.discard(task)
         state.has_landed()
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "a step failed", "exception": task.exception()})
         self._waiting.end()
+        self._leave(index, state)
 
     # --- the short way ---
 
@@ -357,7 +514,7 @@ class Engine:
             await asyncio.sleep(tick)
             if self._heard != heard:
                 heard, silent = self._heard, 0.0
-            elif self._asker.dialling or any(state.in_flight for state in self._states):
+            elif self._asker.dialling or any(state.in_flight for state in self._states.values()):
                 silent += tick
             if silent < self.settings.suspicion:
                 alive, self._dead = self._loop.time(), ""
@@ -376,7 +533,7 @@ class Engine:
                 )
                 return
             overdue = self._now_ns() - round(self.settings.answer_timeout * 1e9)
-            for state in self._states:
+            for state in self._states.values():
                 oldest = next(iter(state.quick.values()), None)
                 if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
                     state.connections.close()
@@ -404,7 +561,7 @@ class Engine:
     def _standing(self, sent: int, moves: bool) -> Standing:
         now_ns = self._now_ns()
         flying: list[tuple[Step, Outcome]] = []
-        for state in self._states:
+        for state in self._states.values():
             flying += [(job.step, job.outcome) for job in state.jobs.values()]
             flying += list(state.quick.values())[:1]
         awaited = None
@@ -413,12 +570,11 @@ class Engine:
             at = outcome.targets[0] if outcome.targets else "the target"
             what = f"the answer to {names.name(step.request.api_key)} of {step.request.row['client_id']} from {at}"
             awaited = what, (now_ns - (outcome.first_sent_ns or now_ns)) / 1e9
-        due = [self._due(state.next) for state in self._states if state.next is not None]
+        due = [self._due(state.next) for state in self._states.values() if state.next is not None]
         behind = None if self.settings.speed is None else max(self._loop.time() - min(due, default=float("inf")), 0.0)
-        in_flight = sum(state.in_flight for state in self._states)
-        return Standing(
-            len(self.plan.steps), sent, self._heard, self._errors, in_flight, behind, awaited, moves, self._dead
-        )  # fmt: skip
+        in_flight = sum(state.in_flight for state in self._states.values())
+        planned = self._count if self.total is None else self.total
+        return Standing(planned, sent, self._heard, self._errors, in_flight, behind, awaited, moves, self._dead)
 
     # --- sending ---
 
@@ -460,7 +616,7 @@ class Engine:
         """What expects no answer may still be unsent when everything else is answered."""
         taken = [
             channel.taken(0, self.settings.answer_timeout)
-            for state in self._states
+            for state in self._states.values()
             for channel in state.connections.channels.values()
             if channel.backlog()
         ]
@@ -581,6 +737,10 @@ class Engine:
         elif errors.UNSUPPORTED_VERSION in retry.codes(replayed) - retry.codes(captured):
             self._preparation.refuse(key)
             outcome.reason = f"the target offers {names.name(key)} and answers UNSUPPORTED_VERSION (35)"
+
+
+def _size(step: Step) -> int:
+    return len(step.request.data or b"") + len(step.request.answer or b"")
 
 
 def _abort(step: Step, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,22 +51,19 @@ class _Turns:
 
 
 class Keeping:
-    """Of one run. `due`: when a step is due, in the loop's time; `ask`: asks a group's coordinator
-    (`Asker.ask_as_member`)."""
+    """Of one run, whose steps are told as they are planned (`expect`); `more`: there will be others. `due`: when a step
+    is due, in the loop's time; `ask`: asks a group's coordinator (`Asker.ask_as_member`)."""
 
     def __init__(
         self,
-        steps: Sequence[Step],
         waiting: Waiting,
         groups: Groups,
         ask: Callable[[str, int, int, Body], Awaitable[Body]],
         due: Callable[[Step], float],
         notes: Counter[str],
     ) -> None:
+        self.more = False
         self._turns: dict[Who, _Turns] = {}
-        for step in steps:
-            if (who := _speaker(step)) is not None:
-                self._turns.setdefault(who, _Turns()).steps.append(step)
         self._waiting = waiting
         self._groups = groups
         self._ask = ask
@@ -75,10 +72,18 @@ class Keeping:
         self._loop = asyncio.get_running_loop()
         self._beating: dict[Who, asyncio.Task[None]] = {}
 
+    def expect(self, step: Step) -> None:
+        """A step that will be sent."""
+        if (who := _speaker(step)) is not None:
+            turns = self._turns.get(who)
+            if turns is None:
+                turns = self._turns[who] = _Turns(heard=self._loop.time() if self.more else 0.0)
+            turns.steps.append(step)
+
     async def run(self) -> None:
         """Look after them until all have said everything, or this is cancelled."""
         try:
-            while self._turns:
+            while self._turns or self.more:
                 await asyncio.sleep(_TICK)
                 for who in self._silent(self._loop.time()):
                     self._beating[who] = self._loop.create_task(self._beat(who))

@@ -69,11 +69,15 @@ class Preparation:
     _refused: set[int] = field(default_factory=set, init=False)
     _early: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
-    def begin(self, groups: Iterable[str | None]) -> list[asyncio.Task[None]]:
-        """Members that had joined before the capture began join now, of these groups; the tasks that do it."""
+    def begin(self, groups: Iterable[str | None]) -> None:
+        """Members that had joined before the capture began join now, of these groups, unless they have."""
         loop = asyncio.get_running_loop()
-        for group in self.cluster.early.keys() & set(groups):
+        for group in (self.cluster.early.keys() - self._early.keys()) & set(groups):
             self._early[group] = loop.create_task(self._join_early(group))
+
+    @property
+    def joins(self) -> list[asyncio.Task[None]]:
+        """The tasks that do it."""
         return list(self._early.values())
 
     def refuse(self, api_key: int) -> None:

@@ -18,7 +18,9 @@ class Settings:
     target is there at all; one that is not, for as long as a broker is dialled, ends the run. backlog_bytes, in_flight:
     what a connection may have unsent, and a session unanswered, before the session waits; no client pipelines as much
     as that. unsent_bytes: what all sessions together may have unsent; each may have its part of it, and never less than
-    64 KiB."""
+    64 KiB. ahead, ahead_requests, ahead_bytes: how far what is planned may be ahead of what is sent (seconds), and of
+    what is done (requests, bytes of theirs and their answers'), where it is planned on the way; horizon: how many
+    requests back nobody waits for any more there."""
 
     speed: float | None = 1.0
     schedule: Schedule | None = None
@@ -30,6 +32,10 @@ class Settings:
     backlog_bytes: int = 4 << 20
     unsent_bytes: int = 256 << 20
     in_flight: int = 1000
+    ahead: float = 10.0
+    ahead_requests: int = 20_000
+    ahead_bytes: int = 128 << 20
+    horizon: int = 1 << 19
     limits: Limits = field(default_factory=Limits)
 
     def due(self, at_ns: int) -> float:

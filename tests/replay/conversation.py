@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import selectors
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from analyzer.protocol.tree import Body
 from replay.outcome import Outcome
 from replay.plan import decide
 from replay.plan.sessions import Request, Session
+from replay.plan.steps import Plan
 from replay.plan.values import Offers
 from replay.remap import remap, retry, topology
 from replay.send.engine import Engine
@@ -252,11 +254,12 @@ def replayed(
     nodes: dict[int, int] | None = None,
     interrupted_after: float | None = None,
     progress: Callable[[Standing], None] | None = None,
+    feeding: Callable[[Engine, Plan], Awaitable[None]] | None = None,
     **settings: Any,
 ) -> Played:
     """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more;
-    `interrupted_after`: seconds of it until Ctrl-C; `progress` is told how far it is; `settings`: others of
-    the engine's."""
+    `interrupted_after`: seconds of it until Ctrl-C; `progress` is told how far it is; `feeding` gives the
+    engine the steps of the plan while it runs; `settings`: others of the engine's."""
 
     async def run() -> Played:
         known = topology.Topology(nodes=dict(target.nodes), partitions=dict(topics or {}))
@@ -268,9 +271,11 @@ def replayed(
         planned, facts = decide.make(sessions, offered, decide.PlanOptions(allow))
         outcomes: list[Outcome] = []
         learned = remap.Remap(options or remap.RemapOptions(), facts.assignments, nodes)
+        feed = None if feeding is None else functools.partial(_fed, feeding, planned)
         engine = Engine(
-            sessions, planned, facts, learned, known, offered, target.dial, target.nodes[first],
-            Settings(speed=speed, limits=limits or retry.Limits(), **settings), outcomes.append, progress,
+            sessions, planned if feed is None else Plan((), (), ()), facts,
+            learned, known, offered, target.dial, target.nodes[first],
+            Settings(speed=speed, limits=limits or retry.Limits(), **settings), outcomes.append, progress, feed,
         )  # fmt: skip
         begun = asyncio.get_running_loop().time()
         if interrupted_after is None:
@@ -282,3 +287,7 @@ def replayed(
 
     played: Played = play(run())
     return played
+
+
+async def _fed(feeding: Callable[[Engine, Plan], Awaitable[None]], planned: Plan, engine: Engine) -> None:
+    await feeding(engine, planned)
