@@ -32,8 +32,13 @@ from tests.replay.replaying import (
 )
 from tests.shared import SHARED
 
-LACKING = {("group-share-java-4.3", jars.LAST_OF_3): (names.SHARE_GROUP_HEARTBEAT, "skipped (target_lacks_api)")}
-"""True differences: what a release cannot do. What follows from that must be told as that."""
+LACKING = {
+    ("group-share-java-4.3", jars.LAST_OF_3): (names.SHARE_GROUP_HEARTBEAT, "state", "skipped (target_lacks_api)"),
+    # It makes message sets for readers of Fetch v0 of the first batch of a partition, and of more only as far as they
+    # take no more bytes than what is stored (KIP-283). The captured reader of lz4 asks for the same offsets twice.
+    ("old-kafkapython14-0.8.2", jars.LAST_OF_3): (names.FETCH, "read less", "58 records"),
+}
+"""True differences, which must be told: what a release cannot do. What follows from that must be told as that."""
 
 
 @contextlib.contextmanager
@@ -64,8 +69,10 @@ def sweep(name: str, version: str, nodes: int) -> bool:
         except Exception:
             print(f"{name:<34} {version}  FAILED\n{traceback.format_exc()}", flush=True)
             return False
+    unexpected = [one for one in grouped(found.differences) if one.unexpected]
+    told = [(one.api_key, one.kind, example.right) for one in unexpected for example in one.examples]
     lacking = LACKING.get((name, version))
-    bad = [one for one in grouped(found.differences) if one.unexpected and (one.api_key, one.right) != lacking]
+    bad = unexpected if lacking is None or told != [lacking] else []
     rules: Counter[str] = Counter()
     for one in grouped(found.differences):
         if one.rule:
