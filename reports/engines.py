@@ -110,12 +110,16 @@ class _Spark:
     def started(self) -> Engine:
         with self._starting:
             if self._engine is None:
-                from reports.spark import session
+                from reports.spark import session, slices
                 from reports.spark.engine import Spark
 
-                quick = _exchanges(self._datasets) < QUICK_EXCHANGES
-                started = self._stack.enter_context(session.of_command(self._options, quick))
-                self._engine = Spark(started, self._datasets, *self._arguments)
+                exchanges = _exchanges(self._datasets)
+                sliced = slices.worth(self._options.master, exchanges)
+                started = self._stack.enter_context(
+                    session.of_command(self._options, sliced or exchanges < QUICK_EXCHANGES)
+                )
+                only, conf = self._arguments
+                self._engine = Spark(started, self._datasets, only, conf, sliced)
             return self._engine
 
 

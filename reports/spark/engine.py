@@ -11,7 +11,9 @@ import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from analyzer.dataset import open_dataset
 from reports import relations
+from reports.spark.slices import Sliced
 from reports.wrong import WrongQuery, column_hint, unknown_relation
 
 if TYPE_CHECKING:
@@ -28,19 +30,21 @@ class Spark:
 
     def __init__(
         self, spark: SparkSession, paths: Sequence[str | os.PathLike[str]], only: Container[str] | None = None,
-        conf: Mapping[str, str] | None = None,
+        conf: Mapping[str, str] | None = None, sliced: bool = False,
     ) -> None:  # fmt: skip
-        """`only`, as in `relations.register`; `conf`: settings of this session. Raises DatasetError."""
+        """`only`, as in `relations.register`; `conf`: settings of this session; `sliced`: walks over all exchanges are
+        the embedded engine's, in tasks (`slices`). Raises DatasetError."""
         self._spark = spark.newSession()
         for name, value in (conf or {}).items():
             self._spark.conf.set(name, value)
+        self._sliced = Sliced(self._spark, [open_dataset(path) for path in paths]) if sliced else None
         with self._told():
-            relations.register(self._spark, paths, only)
+            relations.register(self._spark, paths, only, self._sliced.register if self._sliced else None)
 
     def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
         with self._told():
-            frame = self._spark.sql(query)
+            frame = self._spark.sql(self._sliced.rewritten(query) if self._sliced and ours else query)
             if rows is None:
                 return frame.toArrow(), False
             # One row more than wanted tells whether there are more, for the price of nothing.
@@ -63,7 +67,11 @@ class Spark:
     def own(self) -> list[str]:
         """Views that queries made."""
         ours = relations.names()
-        return [row.viewName for row in self._spark.sql("SHOW VIEWS").collect() if row.viewName not in ours]
+        return [
+            row.viewName
+            for row in self._spark.sql("SHOW VIEWS").collect()
+            if row.viewName not in ours and not row.viewName.startswith("kwire_")
+        ]
 
     def interrupt(self) -> None:
         """End what is being asked at this moment."""

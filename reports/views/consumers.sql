@@ -19,10 +19,14 @@ WITH speakers AS (
   FROM connection_apis
   WHERE api_key IN (1, 78)
   GROUP BY capture, connection, client_id, client_ip
-), named AS (
-  SELECT client_id, client_ip, array_join(slice(array_sort(collect_set(group_id)), 1, 5), ', ') AS groups
+), used AS (
+  SELECT client_id, client_ip, group_id, count(*) AS exchanges
   FROM exchanges
   WHERE group_id IS NOT NULL
+  GROUP BY ALL
+), named AS (
+  SELECT client_id, client_ip, array_join(slice(array_sort(collect_set(group_id)), 1, 5), ', ') AS groups
+  FROM used
   GROUP BY client_id, client_ip
 ), fetched AS (
   SELECT p.topic, s.client_id, s.client_ip, c.software_name, c.software_version,

@@ -57,19 +57,26 @@ WITH broken AS (
       ON t.capture = p.capture AND t.partition = p.partition AND t.topic = coalesce(p.topic, n.topic, p.topic_id)
     JOIN exchanges AS x ON x.capture = p.capture AND x.connection = p.connection AND x.exchange = p.exchange
   WHERE p.error_code = 0
-  UNION ALL
-  SELECT capture, client_id, client_ip, api, group_id, transactional_id,
-    nullif(get(topics, 0), '') AS topic, CAST(NULL AS INT) AS partition, response_time AS time
-  FROM exchanges
-  WHERE error_code = 0 AND response_time IS NOT NULL
+), heard AS (
+  -- Where nothing says it by partition: of each thing the last, and those between its failures.
+  SELECT t.thing, if(t.several AND x.response_time <= t.last_failure, x.response_time, NULL) AS amid,
+    max(x.response_time) AS time
+  FROM exchanges AS x JOIN things AS t
+    ON t.capture = x.capture AND t.client_id <=> x.client_id AND t.client_ip = x.client_ip AND t.api = x.api
+      AND t.group_id <=> x.group_id AND t.transactional_id <=> x.transactional_id
+      AND t.topic <=> nullif(get(x.topics, 0), '')
+  WHERE t.partition IS NULL AND x.error_code = 0 AND x.response_time >= t.first_failure
+  GROUP BY ALL
 ), passed AS (
   -- What went well before the first failure says nothing of it.
-  SELECT t.thing, s.time, t.several AND s.time <= t.last_failure AS amid
+  SELECT t.thing, if(t.several AND s.time <= t.last_failure, s.time, NULL) AS amid, s.time
   FROM successes AS s JOIN things AS t
     ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
       AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
       AND t.partition <=> s.partition
   WHERE s.time >= t.first_failure
+  UNION ALL
+  SELECT thing, amid, time FROM heard
 ), failed AS (
   SELECT t.thing, t.several, f.time, f.error_code, f.error
   FROM failures AS f JOIN things AS t
@@ -82,7 +89,8 @@ WITH broken AS (
   FROM (
     SELECT thing, time, error_code, error FROM failed WHERE several
     UNION ALL
-    SELECT thing, time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error FROM passed WHERE amid
+    SELECT thing, amid AS time, CAST(0 AS SMALLINT) AS error_code, CAST(NULL AS STRING) AS error
+    FROM passed WHERE amid IS NOT NULL
   )
   UNION ALL
   -- What failed once has one run: nothing to sort.
@@ -116,4 +124,4 @@ SELECT capture, client_id, client_ip, api, group_id, transactional_id, topic, pa
   answers, first_time, last_time, cleared, why
 FROM judged
 ORDER BY fault DESC, answers DESC, first_time, client_id, client_ip, api, group_id, transactional_id, topic, partition,
-  error_code
+  error_code, capture

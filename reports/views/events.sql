@@ -8,11 +8,13 @@
 -- detail: more of it.
 -- connection: connection of the exchange; null for what several said.
 -- exchange: ordinal of the request in it.
-WITH asked AS (
+WITH few AS (
   SELECT capture, connection, exchange, client_id, api_key, group_id, member_id, generation, transactional_id,
     response_time, error_code
   FROM exchanges
   WHERE api_key IN (11, 13, 22, 26, 36, 68, 76, 88) AND error_code = 0
+    -- The newer protocols' heartbeats join with the epoch 0, and leave with one below.
+    AND (api_key NOT IN (68, 76, 88) OR generation <= 0)
 ), members AS (
   SELECT capture, response_time AS time,
     CASE
@@ -28,7 +30,7 @@ WITH asked AS (
       WHEN api_key = 26 THEN 'ends (EndTxn)'
     END AS detail,
     connection, exchange
-  FROM asked
+  FROM few
 )
 SELECT capture, time, kind, client_id, what, detail, connection, exchange FROM members WHERE kind IS NOT NULL
 UNION ALL

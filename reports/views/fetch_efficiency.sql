@@ -21,33 +21,36 @@ WITH brought AS (
   FROM partitions
   WHERE offset_kind = 'fetch' OR offset_kind IS NULL
   GROUP BY capture, connection, exchange
-), answered AS (
-  SELECT *, latency_us - coalesce(queue_us, 0) - coalesce(muted_us, 0) - if(cause IS NOT NULL, hold_us, 0) AS own_us
+), found AS (
+  SELECT x.client_id, x.client_ip, count_if(b.record_bytes <> 0) AS filled,
+    sum(b.record_bytes) AS record_bytes, sum(b.records) AS records
+  FROM brought AS b JOIN exchanges AS x
+    ON x.capture = b.capture AND x.connection = b.connection AND x.exchange = b.exchange
+  WHERE x.api_key IN (1, 78) AND x.status = 'answered'
+  GROUP BY x.client_id, x.client_ip
+), counted AS (
+  SELECT client_id, client_ip,
+    bucketed(latency_us - coalesce(queue_us, 0) - coalesce(muted_us, 0) - if(cause IS NOT NULL, hold_us, 0)) AS bucket,
+    count(*) AS fetches, count_if(error_code <> 0) AS errors, sum(response_bytes) AS response_bytes,
+    max(max_wait_ms) AS max_wait_ms, min(min_bytes) AS min_bytes,
+    max(latency_us - coalesce(queue_us, 0) - coalesce(muted_us, 0) - if(cause IS NOT NULL, hold_us, 0)) AS max_us
   FROM exchanges
   WHERE api_key IN (1, 78) AND status = 'answered'
-), fetched AS (
-  SELECT x.client_id, x.client_ip, x.error_code, x.response_bytes, x.max_wait_ms, x.min_bytes,
-    x.own_us, bucketed(x.own_us) AS bucket, b.record_bytes, b.records, b.exchange IS NOT NULL AS known
-  FROM answered AS x LEFT JOIN brought AS b
-    ON b.capture = x.capture AND b.connection = x.connection AND b.exchange = x.exchange
-), counted AS (
-  SELECT client_id, client_ip, bucket, count(*) AS fetches, count_if(coalesce(record_bytes, 0) = 0) AS empty,
-    count_if(known) AS known, count_if(error_code <> 0) AS errors, sum(response_bytes) AS response_bytes,
-    sum(record_bytes) AS record_bytes, sum(records) AS records, max(max_wait_ms) AS max_wait_ms,
-    min(min_bytes) AS min_bytes, max(own_us) AS max_us
-  FROM fetched
-  GROUP BY client_id, client_ip, bucket
+  GROUP BY ALL
 ), placed AS (
   SELECT *, sum(if(bucket IS NULL, 0, fetches)) OVER (PARTITION BY client_id, client_ip ORDER BY bucket) AS upto,
     sum(if(bucket IS NULL, 0, fetches)) OVER (PARTITION BY client_id, client_ip) AS timed
   FROM counted
+), summed AS (
+  SELECT client_id, client_ip, sum(fetches) AS fetches, sum(errors) AS errors, sum(response_bytes) AS response_bytes,
+    max(max_wait_ms) AS max_wait_ms, min(min_bytes) AS min_bytes,
+    min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
+    min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
+  FROM placed
+  GROUP BY client_id, client_ip
 )
-SELECT client_id, client_ip, sum(fetches) AS fetches, if(sum(known) = 0, NULL, sum(empty) / sum(fetches)) AS empty_share,
-  sum(errors) AS errors, sum(response_bytes) AS response_bytes,
-  sum(response_bytes) DIV sum(fetches) AS bytes_per_answer, sum(record_bytes) AS record_bytes, sum(records) AS records,
-  max(max_wait_ms) AS max_wait_ms, min(min_bytes) AS min_bytes,
-  min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
-  min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
-FROM placed
-GROUP BY client_id, client_ip
-ORDER BY fetches DESC, client_id, client_ip
+SELECT s.client_id, s.client_ip, s.fetches, (s.fetches - f.filled) / s.fetches AS empty_share, s.errors, s.response_bytes,
+  s.response_bytes DIV s.fetches AS bytes_per_answer, f.record_bytes, f.records, s.max_wait_ms, s.min_bytes, s.p50_us,
+  s.p99_us, s.max_us
+FROM summed AS s LEFT JOIN found AS f ON f.client_id <=> s.client_id AND f.client_ip <=> s.client_ip
+ORDER BY s.fetches DESC, s.client_id, s.client_ip

@@ -10,13 +10,16 @@
 -- first_refused: the first of them.
 -- last_refused: the last of them.
 -- good_after: a login succeeded after the last refusal.
-WITH tried AS (
+WITH few AS (
+  SELECT capture, connection, client_id, client_ip, broker_ip, broker_port, api_key, error_code, error, response_time
+  FROM exchanges
+  -- SaslHandshake, SaslAuthenticate
+  WHERE api_key IN (17, 36) AND status = 'answered'
+), tried AS (
   SELECT x.capture, x.connection, x.client_id, x.client_ip,
     concat(if(contains(x.broker_ip, ':'), concat('[', x.broker_ip, ']'), x.broker_ip), ':', x.broker_port) AS broker,
     c.sasl_mechanism AS mechanism, x.api_key, x.error_code, x.error, x.response_time AS time
-  FROM exchanges AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
-  -- SaslHandshake, SaslAuthenticate
-  WHERE x.api_key IN (17, 36) AND x.status = 'answered'
+  FROM few AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
 ), last AS (
   SELECT capture, connection, max(time) AS time, max(if(error_code <> 0, 1, 0)) AS failed
   FROM tried

@@ -23,50 +23,40 @@
 -- p50_us: the smallest latency that at least half of them do not exceed.
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
-WITH asked AS (
-  SELECT capture, connection, topic, client_id, client_ip, acks, transactional_id, error_code, latency_us
-  FROM exchange_topics
-  WHERE api_key = 0
-), summed AS (
+WITH summed AS (
   SELECT capture, connection, topic, client_id, client_ip, acks, transactional_id, count(*) AS requests,
     count_if(error_code <> 0) AS errors
-  FROM asked
+  FROM exchange_topics
+  WHERE api_key = 0
   GROUP BY ALL
 ), owned AS (
   -- These are few: whose they are is looked up for them, not for each exchange.
   SELECT s.*, c.software_name, c.software_version
   FROM summed AS s LEFT JOIN connections AS c ON c.capture = s.capture AND c.connection = s.connection
 ), asks AS (
-  -- A number each, for sorting latencies by five texts takes long.
-  SELECT *, row_number() OVER (ORDER BY topic, client_id, client_ip, software_name, software_version) AS producer
-  FROM (
-    SELECT topic, client_id, client_ip, software_name, software_version, sum(requests) AS requests,
-      sum(errors) AS errors, collect_set(if(acks = -1, 'all', CAST(acks AS STRING))) AS acks,
-      array_join(slice(array_sort(collect_set(transactional_id)), 1, 5), ', ') AS transactional_id
-    FROM owned
-    GROUP BY topic, client_id, client_ip, software_name, software_version
-  )
-), numbered AS (
-  SELECT DISTINCT o.capture, o.connection, o.topic, o.client_id, o.client_ip, a.producer
-  FROM owned AS o JOIN asks AS a
-    ON a.topic <=> o.topic AND a.client_id <=> o.client_id AND a.client_ip <=> o.client_ip
-      AND a.software_name <=> o.software_name AND a.software_version <=> o.software_version
-), timed AS (
-  SELECT n.producer, bucketed(x.latency_us) AS bucket, count(*) AS exchanges, max(x.latency_us) AS max_us
-  FROM asked AS x JOIN numbered AS n
-    ON n.capture = x.capture AND n.connection = x.connection AND n.topic <=> x.topic
-      AND n.client_id <=> x.client_id AND n.client_ip <=> x.client_ip
-  WHERE x.latency_us IS NOT NULL
+  SELECT topic, client_id, client_ip, software_name, software_version, sum(requests) AS requests,
+    sum(errors) AS errors, collect_set(if(acks = -1, 'all', CAST(acks AS STRING))) AS acks,
+    array_join(slice(array_sort(collect_set(transactional_id)), 1, 5), ', ') AS transactional_id
+  FROM owned
+  GROUP BY topic, client_id, client_ip, software_name, software_version
+), counted AS (
+  SELECT x.topic, x.client_id, x.client_ip, c.software_name, c.software_version, bucketed(x.latency_us) AS bucket,
+    count(*) AS exchanges, max(x.latency_us) AS max_us
+  FROM exchange_topics AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
+  WHERE x.api_key = 0
   GROUP BY ALL
 ), placed AS (
-  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY producer ORDER BY bucket) AS upto,
-    sum(if(bucket IS NULL, 0, exchanges)) OVER (PARTITION BY producer) AS total
-  FROM timed
+  SELECT *, sum(if(bucket IS NULL, 0, exchanges)) OVER (
+      PARTITION BY topic, client_id, client_ip, software_name, software_version ORDER BY bucket) AS upto,
+    sum(if(bucket IS NULL, 0, exchanges)) OVER (
+      PARTITION BY topic, client_id, client_ip, software_name, software_version) AS timed
+  FROM counted
 ), waits AS (
-  SELECT producer, min(if(100 * upto >= 50 * total, bucket, NULL)) AS p50_us,
-    min(if(100 * upto >= 99 * total, bucket, NULL)) AS p99_us, max(max_us) AS max_us
+  SELECT topic, client_id, client_ip, software_name, software_version,
+    min(if(100 * upto >= 50 * timed, bucket, NULL)) AS p50_us,
+    min(if(100 * upto >= 99 * timed, bucket, NULL)) AS p99_us, max(max_us) AS max_us
   FROM placed
-  GROUP BY producer
+  GROUP BY topic, client_id, client_ip, software_name, software_version
 ), owners AS (
   -- Of a connection's owners only those matter that asked for the topic: the last join sees to it.
   SELECT DISTINCT capture, connection, client_id, client_ip, software_name, software_version FROM owned
@@ -92,7 +82,8 @@ SELECT a.topic, a.client_id, a.client_ip, a.software_name, a.software_version, a
   s.records - s.refused_records - s.unknown_records AS delivered_records, s.refused_bytes, s.refused_records,
   s.unknown_bytes, s.unknown_records, p.codecs, p.idempotent, w.p50_us, w.p99_us, w.max_us
 FROM asks AS a
-  LEFT JOIN waits AS w ON w.producer = a.producer
+  LEFT JOIN waits AS w ON w.topic <=> a.topic AND w.client_id <=> a.client_id AND w.client_ip <=> a.client_ip
+    AND w.software_name <=> a.software_name AND w.software_version <=> a.software_version
   LEFT JOIN sent AS s ON s.topic = a.topic AND s.client_id <=> a.client_id AND s.client_ip <=> a.client_ip
     AND s.software_name <=> a.software_name AND s.software_version <=> a.software_version
   LEFT JOIN packed AS p ON p.topic = a.topic AND p.client_id <=> a.client_id AND p.client_ip <=> a.client_ip

@@ -10,8 +10,12 @@
 -- closed: how its connection ended: `fin`, `rst` or `open`.
 -- request_bytes: size of the request.
 -- reason: what is known of why.
+WITH few AS (
+  SELECT capture, connection, exchange, request_time, api, api_version, client_id, status, request_bytes, reason
+  FROM exchanges
+  WHERE status IN ('unanswered', 'in_flight')
+)
 SELECT x.capture, x.connection, x.exchange, x.request_time, x.api, x.api_version, x.client_id, x.status, c.closed,
   x.request_bytes, x.reason
-FROM exchanges AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
-WHERE x.status IN ('unanswered', 'in_flight')
+FROM few AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
 ORDER BY x.status DESC, x.request_time, x.capture, x.connection, x.exchange

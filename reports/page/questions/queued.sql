@@ -8,12 +8,16 @@
 -- queued: of these, those that waited.
 -- queue_us: what they waited, together.
 -- latency_us: latencies together, the waiting among it.
+WITH counted AS (
+  SELECT client_id, client_ip, broker_ip, broker_port, api, count(*) AS exchanges, count_if(queue_us > 0) AS queued,
+    sum(queue_us) AS queue_us, sum(latency_us) AS latency_us
+  FROM timed_exchanges
+  WHERE queue_us IS NOT NULL
+  GROUP BY ALL
+)
 SELECT client_id, client_ip,
   concat(if(contains(broker_ip, ':'), concat('[', broker_ip, ']'), broker_ip), ':', broker_port) AS broker, api,
-  count(*) AS exchanges, count_if(queue_us > 0) AS queued,
-  sum(queue_us) AS queue_us, sum(latency_us) AS latency_us
-FROM timed_exchanges
-WHERE queue_us IS NOT NULL
-GROUP BY client_id, client_ip, broker_ip, broker_port, api
-HAVING sum(queue_us) > 0
+  exchanges, queued, queue_us, latency_us
+FROM counted
+WHERE queue_us > 0
 ORDER BY queue_us DESC, client_id, client_ip, broker, api

@@ -1,0 +1,176 @@
+"""What Spark has the embedded engine ask slice by slice has the rows of one walk. Proves: reports.spark.slices."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer import dataset as datasets
+from reports import catalog
+from reports.embedded import engine
+from reports.embedded.engine import Embedded
+from reports.page import sections
+from reports.spark import slices
+from reports.spark.engine import Spark
+from tests.reports.agreement import difference
+from tests.reports.forging import Forged
+from tests.shared import sample_folders, shared_folders
+
+DAY = sections.Span(
+    datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+)
+
+
+def taken(text: str, name: str) -> list[slices.Walk]:
+    """The walks of a query that are asked slice by slice."""
+    few = [(text, name in slices.FEW), *((one.text, one.name == "few") for one in slices._pieces(text)[:-1])]
+    return [found for one in few if (found := slices.walk(*one)) is not None]
+
+
+VIEWS = [view.name for view in catalog.views() if taken(view.sql, view.name)]
+OWN = [one for one in sections.questions(DAY, "4.0") if one.shown == one.sql and taken(one.sql, one.name)]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Every shared capture; the shipped samples, which are some of them, where those are absent."""
+    out = tmp_path_factory.mktemp("slices") / "dataset"
+    analyzer.analyze([str(folder) for folder in shared_folders() or sample_folders()], out, records="meta")
+    return str(out)
+
+
+@pytest.fixture(scope="module")
+def sliced(spark: Any, dataset: str) -> Spark:
+    return Spark(spark, [dataset], sliced=True)
+
+
+@pytest.fixture(scope="module")
+def embedded(dataset: str) -> Iterator[Embedded]:
+    with engine.opened([dataset]) as opened:
+        yield opened
+
+
+def test_what_walks_over_all_exchanges_is_taken() -> None:
+    """What a report asks of all of them, by name: who adds a question sees whether it is."""
+    assert {*VIEWS} >= {
+        "connection_apis", "consumers", "error_runs", "events", "failed_exchanges", "fetch_efficiency", "groups_seen",
+        "latency_by_api", "latency_by_broker", "latency_by_client", "latency_by_topic", "logins", "producers",
+        "request_sizes", "slowest_exchanges", "unanswered",
+    }  # fmt: skip
+    assert {one.name for one in OWN} == {"totals", "over_time", "queued"}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_has_the_rows_of_one_walk(name: str, sliced: Spark, embedded: Embedded) -> None:
+    query = f"SELECT * FROM {name}"
+    found, expected = sliced.ask(query, ours=True)[0], embedded.ask(query)[0]
+    assert len(expected)
+    assert difference(found, expected, ordered="ORDER BY" in catalog.view(name).sql) is None
+
+
+@pytest.mark.parametrize("question", OWN, ids=lambda question: str(question.name))
+def test_a_question_of_a_report_has_the_rows_of_one_walk(question: Any, sliced: Spark, embedded: Embedded) -> None:
+    found, expected = sliced.ask(question.sql, ours=True)[0], embedded.ask(question.sql)[0]
+    assert difference(found, expected, ordered="ORDER BY" in question.sql) is None
+
+
+@pytest.fixture
+def halves(tmp_path: Path, forged: Forged) -> list[str]:
+    """Two datasets with a capture point of one name: 31 exchanges and 12."""
+    other = Forged(tmp_path / "other")
+    for one, count in ((forged, 31), (other, 12)):
+        for number in range(count):
+            failed = "NOT_LEADER_OR_FOLLOWER" if number % 5 == 1 else None
+            api = "Produce" if number % 3 else "Fetch"
+            one.exchange(api, second=number, latency_ms=number * 0.037 + 0.001, error=failed, topics=["t"], acks=-1)
+    return [str(forged.write()), str(other.write())]
+
+
+def test_capture_points_of_one_name_stay_apart(halves: list[str], spark: Any) -> None:
+    asked = Spark(spark, halves, sliced=True)
+    with engine.opened(halves) as one_walk:
+        for name in ("connection_apis", "latency_by_client", "producers", "error_runs", "slowest_exchanges"):
+            query = f"SELECT * FROM {name}"
+            ordered = "ORDER BY" in catalog.view(name).sql
+            expected = one_walk.ask(query)[0]
+            assert len(expected)
+            assert difference(asked.ask(query, ours=True)[0], expected, ordered) is None, name
+
+
+def test_what_is_too_much_to_give_to_each_task_is_joined_by_spark(
+    halves: list[str], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "GIVEN_ROWS", 0)
+    asked = Spark(spark, halves, sliced=True)
+    with engine.opened(halves) as one_walk:
+        query = "SELECT * FROM error_runs"
+        assert difference(asked.ask(query, ours=True)[0], one_walk.ask(query)[0]) is None
+
+
+def test_slices_are_all_rows_once(halves: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = [datasets.open_dataset(path) for path in halves]
+    for cores, largest in ((1, 100), (2, 100), (3, 100), (7, 100), (2, 5), (50, 100)):
+        monkeypatch.setattr(slices, "LARGEST_SLICE", largest)
+        made = slices.slices(opened, cores)
+        rows = [(path, row) for one in made for path, (first, end) in one.rows.items() for row in range(first, end)]
+        assert len(rows) == len(set(rows)) == 43
+        sizes = [sum(end - first for first, end in one.rows.values()) for one in made]
+        assert max(sizes) <= largest
+        assert max(sizes) - min(sizes) <= 1
+    assert slices.slices([], 2) == []
+
+
+@pytest.mark.parametrize("text", [
+    "SELECT api, avg(latency_us) AS mean FROM exchanges GROUP BY ALL",
+    "SELECT api, max(latency_us) - min(latency_us) AS span FROM exchanges GROUP BY ALL",
+    "SELECT api, count(DISTINCT client_id) AS clients FROM exchanges GROUP BY ALL",
+    "SELECT api, sum(latency_us) / count(*) AS mean FROM exchanges GROUP BY ALL",
+    "SELECT api, count(*) AS n FROM exchanges GROUP BY ALL HAVING n > 1",
+    "SELECT api, count(*) AS n FROM exchanges GROUP BY ALL ORDER BY n LIMIT 3",
+    "SELECT api, count(*) AS n FROM partitions GROUP BY ALL",
+    "SELECT x.api, count(*) AS n FROM exchanges AS x JOIN batches AS b ON b.exchange = x.exchange GROUP BY ALL",
+    "SELECT api, count(*) AS n FROM exchanges WHERE api = 'a' UNION ALL SELECT api, 1 AS n FROM exchanges GROUP BY ALL",
+    "SELECT DISTINCT api FROM exchanges", "SELECT api, latency_us FROM exchanges WHERE api_key = 0",
+    "SELECT api, row_number() OVER (ORDER BY api) AS n FROM exchanges GROUP BY ALL",
+])  # fmt: skip
+def test_what_does_not_add_up_is_left_to_spark(text: str) -> None:
+    assert slices.walk(text) is None
+
+
+def test_columns_are_told_apart_whatever_is_in_brackets_and_quotes() -> None:
+    found = slices.walk(
+        "-- FROM here, GROUP BY there\nSELECT api, if(api IN ('a, b', 'FROM x)'), 1, 2) AS kind, count(*) AS n, -- so\n"
+        "  min(if(latency_us > 5, latency_us, NULL)) AS least FROM exchanges WHERE api <> 'GROUP BY ALL' GROUP BY ALL"
+    )
+    assert found is not None
+    assert found.keys == ("api", "kind")
+    assert found.added == "SELECT api, kind, sum(n) AS n, min(least) AS least FROM kwire_rows GROUP BY ALL"
+
+
+@pytest.mark.parametrize(("master", "exchanges", "worth"), [
+    (None, 1_000_000, True), ("local[2]", 10**9, True), (None, 999_999, False), ("spark://host:7077", 10**9, False),
+])  # fmt: skip
+def test_only_much_and_only_on_this_machine(master: str | None, exchanges: int, worth: bool) -> None:
+    assert slices.worth(master, exchanges) is worth
+
+
+def test_a_report_is_asked_slice_by_slice_where_there_is_much(
+    halves: list[str], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import argparse
+
+    from reports import engines
+
+    monkeypatch.setattr("reports.spark.session.end", lambda at_once=False: None)
+    options = argparse.Namespace(engine="spark", master=None, conf=[], verbose=False)
+    for least, sliced in ((43, True), (44, False)):
+        monkeypatch.setattr(slices, "LEAST_EXCHANGES", least)
+        with engines.opened(options, halves, {"exchanges", "timed_exchanges", "latency_by_api"}) as opened:
+            assert (opened._sliced is not None) is sliced  # type: ignore[attr-defined]
+            assert opened.ask("SELECT sum(exchanges) AS n FROM latency_by_api")[0].to_pylist() == [{"n": 43}]
+            assert opened.own() == []
