@@ -90,12 +90,15 @@ def _at(offset: int, records: bytes) -> bytes:
         (_at(59, old(1, 2)) + _at(62, old(1, 2)), 63),
         (_at(59, old(1, 2)) + _at(60, written()), 63),  # a topic whose format was changed
     ],
-)
+    # Names of its own: what is packed by gzip holds the time, so no two processes would agree on others.
+    ids=["none", "one", "two", "cut off", "less than a header", "magic 0", "magic 1", "its end cut off",
+         "magic 0 packed", "magic 1 packed", "magic 1, then 2"],
+)  # fmt: skip
 def test_where_what_was_read_ends(records: bytes, end: int | None) -> None:
     assert batches.end_offset(records) == end
 
 
-@pytest.mark.parametrize("wrong", [b"\0" * 40, written()[:16] + b"\3" + written()[17:]])
+@pytest.mark.parametrize("wrong", [b"\0" * 40, written()[:16] + b"\3" + written()[17:]], ids=["zeros", "magic 3"])
 def test_where_what_are_no_records_ends_is_not_told(wrong: bytes) -> None:
     with pytest.raises(batches.BadRecords):
         batches.end_offset(wrong)
