@@ -148,23 +148,42 @@ def _parser() -> argparse.ArgumentParser:
         help="how many times larger one may become, beyond 1 MiB (default: 1000)",
     )
     analyze.add_argument("--keep-bytes", action="store_true", help="also keep the raw messages, secrets overwritten")
-    analyze.add_argument("--no-meaning", dest="meaning", action="store_false",
-                         help="leave out what the traffic means (clients, groups, transactions, findings ...)")
+    analyze.add_argument(
+        "--no-meaning",
+        dest="meaning",
+        action="store_false",
+        help="leave out what the traffic means (clients, groups, transactions, findings ...)",
+    )
     analyze.add_argument("--keep-secrets", action="store_true",
                          help="with --keep-bytes: secrets too, so that the dataset holds passwords")  # fmt: skip
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")
-    analyze.add_argument("--follow", action="store_true",
-                         help="the CAPTURE is a folder where another tool rotates captures: add what comes to the "
-                              "dataset, each row once, over restarts too; until Ctrl-C, or --for")
+    analyze.add_argument(
+        "--follow",
+        action="store_true",
+        help="the CAPTURE is a folder where another tool rotates captures: add what comes to the "
+        "dataset, each row once, over restarts too; until Ctrl-C, or --for",
+    )
     analyze.add_argument("--wait", action="store_true", help="wait for another process that is writing the dataset")
     analyze.add_argument("--json", action="store_true", help="the summary as JSON")
-    analyze.add_argument("--engine", choices=("local", "spark"), default="local",
-                         help="where the work is done: in this process, or in tasks of Spark (default: local)")
-    analyze.add_argument("--split-bytes", type=_count, metavar="BYTES",
-                         help="with --engine spark: larger captures are decoded by connection (default: 16 GiB)")
-    analyze.add_argument("--chunk-bytes", type=_count_or_none, metavar="BYTES",
-                         help="with --engine spark: these are read in chunks so large, each by one task; 0: each task "
-                              "reads all (default: 1 GiB from 5 cores on, else 0)")
+    analyze.add_argument(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="where the work is done: in this process, or in tasks of Spark (default: local)",
+    )
+    analyze.add_argument(
+        "--split-bytes",
+        type=_count,
+        metavar="BYTES",
+        help="with --engine spark: larger captures are decoded by connection (default: 16 GiB)",
+    )
+    analyze.add_argument(
+        "--chunk-bytes",
+        type=_count_or_none,
+        metavar="BYTES",
+        help="with --engine spark: these are read in chunks so large, each by one task; 0: each task "
+        "reads all (default: 1 GiB from 5 cores on, else 0)",
+    )
     _spark_options(analyze)
     analyze.set_defaults(run="analyzer.commands:analyze")
 
@@ -178,26 +197,44 @@ def _parser() -> argparse.ArgumentParser:
     form = show.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object a line: all columns and both bodies")
     form.add_argument("--tree", action="store_true", help="all fields of each message, with their bytes' places")
-    form.add_argument("--fields", metavar="A,B,C",
-                      help="these columns or fields of the bodies (names: kwire help filter), tab-separated")
+    form.add_argument(
+        "--fields",
+        metavar="A,B,C",
+        help="these columns or fields of the bodies (names: kwire help filter), tab-separated",
+    )
     form.add_argument("--count-by", metavar="A,B,C", help="how many exchanges for each combination of these")
     show.add_argument("--hex", action="store_true", help="with --tree: the bytes too")
-    show.add_argument("--budget", type=_count, metavar="BYTES",
-                      help="with --tree and --json: what the records of one message may become (default: 64 MiB)")
-    show.add_argument("--page", type=_count, metavar="N",
-                      help="with --tree and --json: which 10,000 nodes of a large message (default: the first)")
+    show.add_argument(
+        "--budget",
+        type=_count,
+        metavar="BYTES",
+        help="with --tree and --json: what the records of one message may become (default: 64 MiB)",
+    )
+    show.add_argument(
+        "--page",
+        type=_count,
+        metavar="N",
+        help="with --tree and --json: which 10,000 nodes of a large message (default: the first)",
+    )
     show.add_argument("--records", action="store_true", help="records, one a line, with keys and values (datasets too)")
-    show.add_argument("--format", metavar="FORMAT",
-                      help="with --records: as kcat's, of %%t %%p %%o %%k %%s %%T %%h %%K %%S and \\n, \\t")
+    show.add_argument(
+        "--format",
+        metavar="FORMAT",
+        help="with --records: as kcat's, of %%t %%p %%o %%k %%s %%T %%h %%K %%S and \\n, \\t",
+    )
     show.add_argument("--frames", action="store_true", help="requests and responses apart, each at its own time")
     show.add_argument("--follow", metavar="CONNECTION", help="one connection as a dialogue (name as --json shows it)")
-    show.add_argument("--sort", metavar="NAME",
-                      help="by this column or field, largest first (--sort=-NAME: smallest first)")
+    show.add_argument(
+        "--sort", metavar="NAME", help="by this column or field, largest first (--sort=-NAME: smallest first)"
+    )
     show.add_argument("--limit", type=_count, metavar="N", help="stop after N exchanges, lines or records")
     show.add_argument("--time", choices=("relative", "absolute"), default="relative", help="how times are shown")
     show.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: on a terminal")
-    show.add_argument("--wide", action="store_true",
-                      help="every column, however wide the terminal is; so it is where stdout is no terminal")
+    show.add_argument(
+        "--wide",
+        action="store_true",
+        help="every column, however wide the terminal is; so it is where stdout is no terminal",
+    )
     show.add_argument("--no-pager", action="store_true", help="do not page on a terminal")
     show.set_defaults(run="analyzer.commands:show")
 
@@ -205,8 +242,11 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("dataset", metavar="DATASET", help="a dataset, or a capture")
     sql.add_argument("query", nargs="?", metavar="QUERY", help="SQL over the tables and views; SHOW VIEWS lists them")
     sql.add_argument("--format", choices=("table", "csv", "json", "parquet"), help="of the answer (default: table)")
-    sql.add_argument("--raw", action="store_true",
-                     help="csv: text that begins with = + - @, a tab or a return as it is, without a ' before it")
+    sql.add_argument(
+        "--raw",
+        action="store_true",
+        help="csv: text that begins with = + - @, a tab or a return as it is, without a ' before it",
+    )
     sql.add_argument("-o", "--out", metavar="FILE", help="write the answer there")
     _keylog_option(sql)
     _engine_option(sql)
@@ -248,11 +288,18 @@ def _parser() -> argparse.ArgumentParser:
     diff = commands.add_parser("diff", help="what differs: captured against replayed, or one replay against another")
     diff.add_argument("run_a", metavar="RUN_A", help="a RUN that kwire replay wrote")
     diff.add_argument("run_b", nargs="?", metavar="RUN_B", help="another of the same capture; default: the capture")
-    diff.add_argument("--noise", metavar="RUN_A2",
-                      help="another replay where RUN_A was made: what differs from A by itself is no difference")
+    diff.add_argument(
+        "--noise",
+        metavar="RUN_A2",
+        help="another replay where RUN_A was made: what differs from A by itself is no difference",
+    )
     diff.add_argument("--json", action="store_true", help="as JSON (--format json)")
-    diff.add_argument("--format", choices=("text", "json", "html", "junit"), default=None,
-                      help="text (default), JSON, one page of HTML, or JUnit XML for builds")
+    diff.add_argument(
+        "--format",
+        choices=("text", "json", "html", "junit"),
+        default=None,
+        help="text (default), JSON, one page of HTML, or JUnit XML for builds",
+    )
     diff.add_argument("-o", "--out", metavar="FILE", help="write it there, not to stdout")
     _fail_on(diff)
     diff.set_defaults(run="replay.commands:diff")
@@ -278,18 +325,35 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
     findings.add_argument("sources", nargs="*", metavar="DATASET|CAPTURE")
     findings.add_argument("--fail-on", choices=("note", "warning", "error"), help="exit 1 where one is as bad as this")
     findings.add_argument("--only", metavar="CODES", help="these alone, by commas")
-    findings.add_argument("--ignore", action="append", default=[], metavar="CODE[:WHO]",
-                          help="not these (of this client id, address, broker or connection); they are counted")
+    findings.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="CODE[:WHO]",
+        help="not these (of this client id, address, broker or connection); they are counted",
+    )
     findings.add_argument("--explain", metavar="CODE", help="what a finding means, and why its thresholds are so")
     findings.add_argument("--thresholds", metavar="FILE", help="TOML: a table a code, as [reconnect-loop], opened = 60")
-    findings.add_argument("--threshold", action="append", default=[], metavar="CODE.NAME=VALUE",
-                          help="one threshold (repeatable)")
+    findings.add_argument(
+        "--threshold", action="append", default=[], metavar="CODE.NAME=VALUE", help="one threshold (repeatable)"
+    )
     findings.add_argument("--target", metavar="VERSION", help="what this Kafka release would refuse is an error")
-    findings.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE",
-                          help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)")
+    findings.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)",
+    )
     findings.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
-    findings.add_argument("--port", type=_port, action="append", default=[], metavar="N",
-                          help="this server port of the captures is Kafka (repeatable)")
+    findings.add_argument(
+        "--port",
+        type=_port,
+        action="append",
+        default=[],
+        metavar="N",
+        help="this server port of the captures is Kafka (repeatable)",
+    )
     _keylog_option(findings)
     findings.add_argument("--threads", type=_count, metavar="N", help=_THREADS)
     findings.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
@@ -301,13 +365,27 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
 def _scrub_options(scrub: argparse.ArgumentParser) -> None:
     scrub.add_argument("capture", metavar="CAPTURE")
     scrub.add_argument("-o", "--out", metavar="CLEAN.pcapng", required=True, help="file to write")
-    scrub.add_argument("--keep", action="append", default=[], metavar="A,B",
-                       help="what stays: names, addresses, ids, keys, values, headers (default: nothing)")
-    scrub.add_argument("--key", metavar="FILE",
-                       help="what pseudonyms come from: the same key makes the same ones in other captures "
-                            "(default: a new one, kept nowhere)")
-    scrub.add_argument("--port", type=_port, action="append", default=[], metavar="N",
-                       help="this server port is Kafka (repeatable); default: recognise it by content on any port")
+    scrub.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="A,B",
+        help="what stays: names, addresses, ids, keys, values, headers (default: nothing)",
+    )
+    scrub.add_argument(
+        "--key",
+        metavar="FILE",
+        help="what pseudonyms come from: the same key makes the same ones in other captures "
+        "(default: a new one, kept nowhere)",
+    )
+    scrub.add_argument(
+        "--port",
+        type=_port,
+        action="append",
+        default=[],
+        metavar="N",
+        help="this server port is Kafka (repeatable); default: recognise it by content on any port",
+    )
     scrub.add_argument("--dry-run", action="store_true", help="do all of it, and write nothing")
     scrub.add_argument("--json", action="store_true", help="what was done as JSON")
     scrub.set_defaults(run="analyzer.scrub.command:scrub")
@@ -317,13 +395,23 @@ def _view_options(view: argparse.ArgumentParser) -> None:
     view.add_argument("sources", nargs="+", metavar="CAPTURE|DATASET")
     _reading_options(view, filter=False)
     view.add_argument("--filter", metavar="EXPR", help="what the page shows first (kwire help filter)")
-    view.add_argument("--listen", metavar="[HOST:]PORT",
-                      help="where the page is served (default: a free port of 127.0.0.1, which nobody else reaches)")
-    view.add_argument("--token-file", metavar="FILE",
-                      help="who has the secret in FILE may look, as often as they like; needed for other hosts")
+    view.add_argument(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help="where the page is served (default: a free port of 127.0.0.1, which nobody else reaches)",
+    )
+    view.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="who has the secret in FILE may look, as often as they like; needed for other hosts",
+    )
     view.add_argument("--no-open", dest="open", action="store_false", help="print the address, open no browser")
-    view.add_argument("--no-cache", dest="cache", action="store_false",
-                      help="keep nothing on disk: what is made for the page goes when it ends")
+    view.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="keep nothing on disk: what is made for the page goes when it ends",
+    )
     view.set_defaults(run="reports.view.command:view", judge=_judged)
 
 
@@ -335,16 +423,27 @@ def _judged(run: str) -> Any:
 
 
 def _engine_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", choices=("auto", "embedded", "spark"), default="auto",
-                        help="what answers: Spark, or an engine inside this process (default: this one for under "
-                             "20 million exchanges)")
+    parser.add_argument(
+        "--engine",
+        choices=("auto", "embedded", "spark"),
+        default="auto",
+        help="what answers: Spark, or an engine inside this process (default: this one for under 20 million exchanges)",
+    )
 
 
 def _spark_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--master", metavar="URL",
-                        help="Spark's master: local[4], spark://HOST:7077, yarn ... (default: inside this process)")
-    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE",
-                        help="a setting of Spark (repeatable), as spark.executor.memory=4g")
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help="Spark's master: local[4], spark://HOST:7077, yarn ... (default: inside this process)",
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark (repeatable), as spark.executor.memory=4g",
+    )
     parser.add_argument("--verbose", action="store_true", help="show what Java and Spark warn of")
 
 
@@ -370,8 +469,12 @@ def _entry(options: argparse.Namespace) -> str:
 
 
 def _fail_on(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--fail-on", choices=("any", "unexpected", "slower", "never"), default="any",
-                         help="what is exit code 1 (default: any)")
+    command.add_argument(
+        "--fail-on",
+        choices=("any", "unexpected", "slower", "never"),
+        default="any",
+        help="what is exit code 1 (default: any)",
+    )
 
 
 def _rate(text: str) -> float:
@@ -388,65 +491,137 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("-o", "--out", metavar="RUN", help="folder to write; a RUN there is replaced")
     replay.add_argument("--wait", action="store_true", help="wait for another process that is writing the RUN")
     replay.add_argument("--dry-run", action="store_true", help="say what would be sent, and send nothing")
-    replay.add_argument("--assume", metavar="VERSION",
-                        help="with --dry-run and without --to: a target of this Kafka release, as 4.3")
-    replay.add_argument("--speed", default="1", metavar="X|max|TIME:X,...",
-                        help="1: as captured (default); max: as answers allow; 0s:1,60s:5: changing with the capture")
+    replay.add_argument(
+        "--assume", metavar="VERSION", help="with --dry-run and without --to: a target of this Kafka release, as 4.3"
+    )
+    replay.add_argument(
+        "--speed",
+        default="1",
+        metavar="X|max|TIME:X,...",
+        help="1: as captured (default); max: as answers allow; 0s:1,60s:5: changing with the capture",
+    )
     replay.add_argument("--rate", type=_rate, metavar="N", help="N requests a second on average, spaced as captured")
     replay.add_argument("--times", type=_count, default=1, metavar="N", help="N copies of the capture, side by side")
-    replay.add_argument("--loop", action="store_true",
-                        help="again and again, until Ctrl-C or a round that is not as it must be; RUN is the last one")
-    replay.add_argument("--clients", metavar="EXPR",
-                        help="only clients of which an exchange matches (kwire help filter), with all that they said")
+    replay.add_argument(
+        "--loop",
+        action="store_true",
+        help="again and again, until Ctrl-C or a round that is not as it must be; RUN is the last one",
+    )
+    replay.add_argument(
+        "--clients",
+        metavar="EXPR",
+        help="only clients of which an exchange matches (kwire help filter), with all that they said",
+    )
     replay.add_argument("--topics", metavar="A,B*", help="only clients that touch these topics (* and ? fit)")
-    replay.add_argument("--from", dest="since", metavar="TIME",
-                        help="only what was sent from then on: 90s, 5m after the start, or a time of RFC 3339")
+    replay.add_argument(
+        "--from",
+        dest="since",
+        metavar="TIME",
+        help="only what was sent from then on: 90s, 5m after the start, or a time of RFC 3339",
+    )
     replay.add_argument("--until", metavar="TIME", help="only what was sent before then")
-    replay.add_argument("--allow", action="append", default=[], metavar="API",
-                        help="also send this API, which changes the cluster (repeatable)")
-    replay.add_argument("--map-topic", action="append", default=[], metavar="A=B",
-                        help="captured topic A (or an id that has no name there) is B on the target (repeatable)")
+    replay.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="API",
+        help="also send this API, which changes the cluster (repeatable)",
+    )
+    replay.add_argument(
+        "--map-topic",
+        action="append",
+        default=[],
+        metavar="A=B",
+        help="captured topic A (or an id that has no name there) is B on the target (repeatable)",
+    )
     replay.add_argument("--prefix-topics", metavar="P", help="all topics have this before their names on the target")
     replay.add_argument("--map-group", action="append", default=[], metavar="A=B", help="group A is B (repeatable)")
-    replay.add_argument("--prefix-groups", metavar="P",
-                        help="groups, transactional ids and client ids have this before their names")
-    replay.add_argument("--offsets", choices=("shift", "as-is", "position"), default="shift",
-                        help="how captured offsets become the target's (default: shift, as answers teach)")
-    replay.add_argument("--timestamps", choices=("keep", "shift"), default="keep",
-                        help="shift: records are as old now as they were when captured")
+    replay.add_argument(
+        "--prefix-groups", metavar="P", help="groups, transactional ids and client ids have this before their names"
+    )
+    replay.add_argument(
+        "--offsets",
+        choices=("shift", "as-is", "position"),
+        default="shift",
+        help="how captured offsets become the target's (default: shift, as answers teach)",
+    )
+    replay.add_argument(
+        "--timestamps",
+        choices=("keep", "shift"),
+        default="keep",
+        help="shift: records are as old now as they were when captured",
+    )
     replay.add_argument("--seed-topics", action="store_true", help="create the captured topics that the target lacks")
-    replay.add_argument("--seed-fetched", action="store_true",
-                        help="first write the records that the capture shows being read and not produced")
+    replay.add_argument(
+        "--seed-fetched",
+        action="store_true",
+        help="first write the records that the capture shows being read and not produced",
+    )
     replay.add_argument("--partial", action="store_true", help="send what fits, where topics have fewer partitions")
     replay.add_argument("--yes", action="store_true", help="write to topics that are not empty")
-    replay.add_argument("--same-cluster", action="store_true",
-                        help="replay at the very cluster that was captured (without it: exit code 2)")
-    replay.add_argument("--seed-config", choices=("surviving", "as-captured"), default="surviving",
-                        help="surviving (default): what --seed-topics makes deletes nothing by age or size")
+    replay.add_argument(
+        "--same-cluster",
+        action="store_true",
+        help="replay at the very cluster that was captured (without it: exit code 2)",
+    )
+    replay.add_argument(
+        "--in-windows",
+        action="store_true",
+        help="read, plan, send and record the capture in windows, in memory that does not grow with it",
+    )
+    replay.add_argument(
+        "--seed-config",
+        choices=("surviving", "as-captured"),
+        default="surviving",
+        help="surviving (default): what --seed-topics makes deletes nothing by age or size",
+    )
     _fail_on(replay)
     replay.add_argument("--no-audit", action="store_true", help="do not read back what the target acknowledged")
     replay.add_argument("--audit", metavar="RUN", help="send nothing: audit this RUN again, at the target --to")
     replay.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that send (default: 1)")
     replay.add_argument("--filter", metavar="EXPR", help="only exchanges that match (kwire help filter)")
     replay.add_argument("--rotated", action="store_true", help="the captures are one, rotated into several files")
-    replay.add_argument("--port", type=_port, action="append", default=[], metavar="N",
-                        help="this server port of the captures is Kafka (repeatable)")
+    replay.add_argument(
+        "--port",
+        type=_port,
+        action="append",
+        default=[],
+        metavar="N",
+        help="this server port of the captures is Kafka (repeatable)",
+    )
     _keylog_option(replay)
     replay.add_argument("--sasl", metavar="MECHANISM", help="log in: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-    replay.add_argument("--sasl-file", metavar="FILE",
-                        help="lines username=... and password=...; default: KWIRE_SASL_USERNAME, KWIRE_SASL_PASSWORD")
-    replay.add_argument("--principals", metavar="FILE",
-                        help="log in as each captured user: TOML, a table per user (mechanism, username, password)")
+    replay.add_argument(
+        "--sasl-file",
+        metavar="FILE",
+        help="lines username=... and password=...; default: KWIRE_SASL_USERNAME, KWIRE_SASL_PASSWORD",
+    )
+    replay.add_argument(
+        "--principals",
+        metavar="FILE",
+        help="log in as each captured user: TOML, a table per user (mechanism, username, password)",
+    )
     replay.add_argument("--tls", action="store_true", help="the target's listener speaks TLS")
     replay.add_argument("--tls-ca", metavar="PEM", help="authorities to trust; default: the system's")
     replay.add_argument("--tls-cert", metavar="PEM", help="certificate of our own")
     replay.add_argument("--tls-key", metavar="PEM", help="its key, in the clear")
-    replay.add_argument("--follow-advertised", action="store_true",
-                        help="also dial brokers that the target names on other hosts than --to's, login included")
-    replay.add_argument("--map-host", action="append", default=[], metavar="A=B",
-                        help="a broker named at host A (or A:PORT) is dialled at B (or B:PORT) (repeatable)")
-    replay.add_argument("--plaintext-login", action="store_true",
-                        help="SASL PLAIN without TLS to another host: the password goes there in the clear")
+    replay.add_argument(
+        "--follow-advertised",
+        action="store_true",
+        help="also dial brokers that the target names on other hosts than --to's, login included",
+    )
+    replay.add_argument(
+        "--map-host",
+        action="append",
+        default=[],
+        metavar="A=B",
+        help="a broker named at host A (or A:PORT) is dialled at B (or B:PORT) (repeatable)",
+    )
+    replay.add_argument(
+        "--plaintext-login",
+        action="store_true",
+        help="SASL PLAIN without TLS to another host: the password goes there in the clear",
+    )
     replay.add_argument("--json", action="store_true", help="the summary (or the plan) as JSON")
     replay.set_defaults(run="replay.commands:replay")
 

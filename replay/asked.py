@@ -55,6 +55,7 @@ class Asked(TypedDict, total=False):
     seed_topics: bool
     seed_config: str
     seed_fetched: bool
+    in_windows: bool
     yes: bool
     partial: bool
     same_cluster: bool
@@ -174,6 +175,13 @@ def _checked(asked: Asked) -> None:
         for name, given in (("--allow", asked.get("allow")), ("--times", asked.get("times", 1) > 1)):
             if given:
                 raise Failure(f"--same-cluster does not go with {name}", "a cluster is not changed by its own replay")
+    if asked.get("in_windows"):
+        some = ("clients", "topics", "since", "until", "rate", "seed_fetched")
+        given = [name for name in some if asked.get(name)]
+        given += [name for name in ("times", "workers") if int(asked.get(name, 1)) > 1]  # type: ignore[call-overload]
+        if given:
+            name = {"since": "from"}.get(given[0], given[0]).replace("_", "-")
+            raise Failure(f"--in-windows does not go with --{name}", "that one needs the whole capture first")
     rate = asked.get("rate")
     if rate is not None and str(asked.get("speed", 1.0)) not in ("1", "1.0"):
         raise Failure("--rate and --speed say both how fast", "one of them")
@@ -221,6 +229,7 @@ def wanted(host: str, port: int, **asked: Unpack[Asked]) -> Options:
         times=asked.get("times", 1),
         rate=asked.get("rate"),
         seed_fetched=asked.get("seed_fetched", False),
+        in_windows=asked.get("in_windows", False),
     )
 
 
@@ -230,6 +239,9 @@ def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
     given["map_topic"] = _mapped("--map-topic", options.map_topic)
     given["map_group"] = _mapped("--map-group", options.map_group)
     given["audit"] = not options.no_audit  # `--audit RUN` is something else
+    if options.in_windows and (options.loop or options.dry_run):
+        name = "--loop" if options.loop else "--dry-run"
+        raise Failure(f"--in-windows does not go with {name}", "that one needs the whole capture first")
     if options.loop and options.same_cluster:
         raise Failure("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")
     given["access"] = access(options)

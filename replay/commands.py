@@ -34,6 +34,7 @@ from replay.diff.latencies import SLOWER as SLOWER_KIND
 from replay.options import Options
 from replay.plan import renaming, steps
 from replay.plan.cluster import Cluster
+from replay.plan.flow import Flow
 from replay.plan.sessions import Session
 from replay.remap.topology import Topology
 from replay.send import link
@@ -97,8 +98,9 @@ def replay(options: argparse.Namespace) -> int:
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
-        captured = run.read(options.captures, how=how, filter=options.filter, notes=notes, report=report)
-    captured = run.prepared(captured, wanted, notes)
+        captured = run.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
+    if isinstance(captured, Flow):
+        return _round(options, captured, wanted, dial, notes)
     if options.dry_run:
         return _dry_run(options, captured, wanted, dial)
     code, number = _round(options, captured, wanted, dial, notes), 1
@@ -113,7 +115,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def _round(
-    options: argparse.Namespace, captured: Sequence[Session], wanted: Options, dial: link.Dial, notes: list[str]
+    options: argparse.Namespace, captured: Sequence[Session] | Flow, wanted: Options, dial: link.Dial, notes: list[str]
 ) -> int:
     """Send the capture once, and tell how it went; the exit code."""
     with _telling() as tell:

@@ -34,5 +34,5 @@ def replay(
     wanted = asked.wanted(host, number, **options)
     dial = wanted.access.dial(host, number)
     how = Reading(rotated, list(port), keylogs=list(keylog))
-    captured = run.prepared(run.read(captures, how=how, filter=filter, notes=notes), wanted, notes)
-    return asyncio.run(run.replay(captured, wanted, dial, out, notes, wait))
+    given = run.source(captures, wanted, how=how, filter=filter, notes=notes)
+    return asyncio.run(run.replay(given, wanted, dial, out, notes, wait))

@@ -15,8 +15,9 @@ Rules: secrets are overwritten; files are there for their owner only; an interru
 from __future__ import annotations
 
 import datetime
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+import itertools
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,13 +30,16 @@ from analyzer.meaning.connections import Coverage
 from analyzer.messages import masked
 from analyzer.protocol import errors, names, plans, schema, tree
 from analyzer.protocol.decoding import OK
-from replay.plan.sessions import Session
+from replay.plan.sessions import Request, Session
 from replay.plan.steps import Skip, Step
 
 KEPT: Final = 500_000
 """Outcomes that wait for the end of the sending to become rows; with more, the oldest become rows while it goes on."""
 KEPT_BYTES: Final = 256 << 20
 """The same for the bytes of their requests and answers: a capture of large batches has few outcomes."""
+BASES: Final = 1 << 16
+"""Base offsets among which a repeated one is looked for, in a long run: brokers know the last five batches of each
+producer of a partition."""
 _ROWS: Final = 20_000
 _ROWS_BYTES: Final = 64 << 20
 """Rows, and bytes of messages, that are kept in memory before they are written as a row group."""
@@ -76,6 +80,59 @@ def moment(nanoseconds: int | None) -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=nanoseconds // 1000)
 
 
+class Durations:
+    """Many durations in little memory: how often there was each, and once there are `DISTINCT` different ones, of those
+    above a thousand only the first three digits (so a quantile is right to a thousandth)."""
+
+    DISTINCT: Final = 50_000
+
+    def __init__(self, values: Iterable[int] = ()) -> None:
+        self._often: Counter[int] = Counter(values)
+        self._rough = False
+        self._coarsen()
+
+    def append(self, value: int) -> None:
+        """One more."""
+        self._often[_rough(value) if self._rough else value] += 1
+        if len(self._often) > self.DISTINCT and not self._rough:
+            self._coarsen()
+
+    def __iadd__(self, others: Durations | Iterable[int]) -> Durations:
+        self._often.update(others._often if isinstance(others, Durations) else others)
+        self._rough |= isinstance(others, Durations) and others._rough
+        self._coarsen()
+        return self
+
+    def _coarsen(self) -> None:
+        if self._rough or len(self._often) > self.DISTINCT:
+            self._rough = True
+            often, self._often = self._often, Counter()
+            for value, count in often.items():
+                self._often[_rough(value)] += count
+
+    def __len__(self) -> int:
+        return self._often.total()
+
+    def __iter__(self) -> Iterator[int]:
+        """In order of size."""
+        for value in sorted(self._often):
+            yield from itertools.repeat(value, self._often[value])
+
+    def at(self, place: int) -> int:
+        """What stands at a place in order of size."""
+        for value in sorted(self._often):
+            place -= self._often[value]
+            if place < 0:
+                return value
+        raise IndexError(place)
+
+
+def _rough(value: int) -> int:
+    """Its first three digits."""
+    scale: int = 10 ** max(len(str(abs(value))) - 3, 0)
+    return value // scale * scale
+
+
 @dataclass(slots=True)
 class Counts:
     """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`. `skipped`,
@@ -91,9 +148,9 @@ class Counts:
     retries: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     tool_errors: int = 0
-    lags_us: list[int] = field(default_factory=list)
-    queues_us: list[int] = field(default_factory=list)
-    latencies_us: list[int] = field(default_factory=list)
+    lags_us: Durations | list[int] = field(default_factory=Durations)
+    queues_us: Durations | list[int] = field(default_factory=Durations)
+    latencies_us: Durations | list[int] = field(default_factory=Durations)
     excess_us: Counter[str] = field(default_factory=Counter)
     apart: Counter[str] = field(default_factory=Counter)
 
@@ -112,9 +169,9 @@ class Counts:
         self.unanswered = self.unanswered or other.unanswered
         self.duplicates += other.duplicates
         self.tool_errors += other.tool_errors
-        self.lags_us += other.lags_us
-        self.queues_us += other.queues_us
-        self.latencies_us += other.latencies_us
+        self.lags_us += other.lags_us  # type: ignore[operator]
+        self.queues_us += other.queues_us  # type: ignore[operator]
+        self.latencies_us += other.latencies_us  # type: ignore[operator]
 
     def as_dict(self) -> dict[str, Any]:
         """For `_kwire.json` and `--json`."""
@@ -134,20 +191,25 @@ class Counts:
         }
 
 
-def quantiles(values: Sequence[int]) -> dict[str, int]:
+def quantiles(values: Sequence[int] | Durations) -> dict[str, int]:
     """Median and 99th percentile (the smallest that at least so many do not exceed) and largest of some durations;
     nothing of none."""
     if not values:
         return {}
+    half, most = (-(-percent * len(values) // 100) - 1 for percent in (50, 99))
+    if isinstance(values, Durations):
+        return {"p50": values.at(half), "p99": values.at(most), "max": values.at(len(values) - 1)}
     ordered = sorted(values)
-    half, most = (-(-percent * len(ordered) // 100) - 1 for percent in (50, 99))
     return {"p50": ordered[half], "p99": ordered[most], "max": ordered[-1]}
 
 
 class Recorder:
-    """Takes outcomes, writes the RUN's tables, counts."""
+    """Takes outcomes, writes the RUN's tables, counts. `at_once`: outcomes become rows as they come, and what is kept
+    to tell duplicates is bounded (`BASES`): for runs of any length."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, at_once: bool = False) -> None:
+        self._kept = 0 if at_once else KEPT
+        self._bases_kept = BASES if at_once else None
         self.counts = Counts()
         self._writer = writer
         self._waiting: deque[Outcome] = deque()
@@ -156,7 +218,7 @@ class Recorder:
         self._exchanges: list[dict[str, Any]] = []
         self._messages: list[dict[str, Any]] = []
         self._messages_bytes = 0
-        self._bases: set[tuple[bool, str, int, int]] = set()
+        self._bases: OrderedDict[tuple[bool, str, int, int], None] = OrderedDict()
 
     def captured(self, sessions: Iterable[Session]) -> None:
         """Write the captured side: every exchange with its messages."""
@@ -164,11 +226,19 @@ class Recorder:
             for row in session.orphans:
                 self._exchanges.append(row)
             for request in session.requests:
-                self._exchanges.append(request.row)
-                self._message(request.row, "request", request.data, request.sent_ns, None)
-                self._message(request.row, "response", request.answer, request.answered_ns, request.answered_ns)
-                self._flush(_ROWS)
+                self.asked(request)
         self._flush(0)
+
+    def orphan(self, row: dict[str, Any]) -> None:
+        """Write a captured response without its request."""
+        self._exchanges.append(row)
+
+    def asked(self, request: Request) -> None:
+        """Write a captured exchange with its messages."""
+        self._exchanges.append(request.row)
+        self._message(request.row, "request", request.data, request.sent_ns, None)
+        self._message(request.row, "response", request.answer, request.answered_ns, request.answered_ns)
+        self._flush(_ROWS)
 
     def skip(self, skip: Skip) -> None:
         """An exchange that the plan does not send."""
@@ -182,7 +252,7 @@ class Recorder:
         """An exchange's end. Rows are made later: that takes longer than sending did."""
         self._waiting.append(outcome)
         self._waiting_bytes += _size(outcome)
-        while len(self._waiting) > KEPT or self._waiting_bytes > KEPT_BYTES:
+        while len(self._waiting) > self._kept or self._waiting_bytes > KEPT_BYTES:
             self._add(self._waiting.popleft())
 
     def settle(self) -> None:
@@ -320,7 +390,9 @@ class Recorder:
                 base = captured, topic.get("name") or topic.get("topicId", ""), one["index"], one["baseOffset"]
                 if not one["errorCode"] and base[-1] >= 0:
                     repeated |= base in self._bases and one.get("logAppendTimeMs", -1) >= 0
-                    self._bases.add(base)
+                    self._bases[base] = None
+                    if self._bases_kept is not None and len(self._bases) > self._bases_kept:
+                        self._bases.popitem(last=False)
         return repeated
 
     def _message(

@@ -7,12 +7,13 @@ the time, it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from replay.outcome import Counts, quantiles
 from replay.plan.schedule import Schedule
-from replay.plan.steps import Plan
+from replay.plan.steps import Plan, Step
 
 SHARE: Final = 0.2
 SECONDS: Final = 5.0
@@ -65,14 +66,19 @@ class Pace:
         return f"{said}; {why}" if why else said
 
 
+def end_ns(steps: Iterable[Step]) -> int:
+    """When the last of the answers came in the capture, in nanoseconds from its start."""
+    ends = (step.at_ns + (step.request.answered_ns or step.request.sent_ns) - step.request.sent_ns for step in steps)
+    return max(ends, default=0)
+
+
 def pace(
-    counts: Counts, planned: Plan, speed: float | None, seconds: float, busy: float = 0.0,
+    counts: Counts, planned: Plan | int, speed: float | None, seconds: float, busy: float = 0.0,
     schedule: Schedule | None = None,
 ) -> Pace:  # fmt: skip
-    """Of a run whose sending took so many seconds, and for that part of them a core (`busy`)."""
-    ends = (step.at_ns + (step.request.answered_ns or step.request.sent_ns) - step.request.sent_ns
-            for step in planned.steps)  # fmt: skip
-    end = max(ends, default=0)
+    """Of a run whose sending took so many seconds, and for that part of them a core (`busy`). `planned`: what was sent,
+    or when its last answer came in the capture, in nanoseconds from its start (`end_ns`)."""
+    end = planned if isinstance(planned, int) else end_ns(planned.steps)
     wanted = schedule.wanted(end) if schedule is not None else end / 1e9 / (speed or 1.0)
     scheduled = speed is not None and (schedule is None or schedule.pieces[-1][1] is not None)
     queue = quantiles(counts.queues_us).get("p99", 0) / 1e6 if scheduled else None

@@ -22,14 +22,18 @@ from analyzer.options import Reading
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
+from captures.files import capture_points
 from captures.kernels import without_collection
 from captures.problems import Problem
 from replay import pace
 from replay.audit import audit
+from replay.flowing import Flowing, beside, topic_id
 from replay.options import Options
 from replay.outcome import Counts, Recorder, quantiles
 from replay.plan import decide, fetched, renaming, selection, sessions, times
 from replay.plan.cluster import Cluster, Topic
+from replay.plan.decide import Planner
+from replay.plan.flow import Flow
 from replay.plan.ours import Ours
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan
@@ -110,6 +114,47 @@ def read(
     return found
 
 
+def source(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    options: Options,
+    *,
+    how: Reading,
+    filter: Any = None,
+    notes: list[str],
+    report: Callable[[str, int, int], None] | None = None,
+) -> list[Session] | Flow:
+    """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed. Raises what `read` and `prepared` do,
+    and Problem for what cannot be gone through in windows."""
+    if not options.in_windows:
+        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
+    named = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
+    _check_windows(named, how)
+    said: list[str] = []
+
+    def told() -> Iterator[sessions.Told]:
+        return sessions.told(named, how=how, filter=filter, notes=said, progress=report)
+
+    flow = Flow(told, options.renaming)
+    flow.look()
+    if not flow.survey.requests:
+        why = said[0] if said else f"no request in {', '.join(map(str, named))}"
+        raise NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")
+    notes += said
+    if options.access.principals and options.access.credentials is None:
+        principals.check(flow.sessions, options.access.principals)
+    return flow
+
+
+def _check_windows(captures: list[str | os.PathLike[str]], how: Reading) -> None:
+    """Raises Problem for what is not one capture point that can be read twice."""
+    hint = "without --in-windows all of it is read first"
+    if dataset.is_dataset(captures[0]):
+        raise Problem("--in-windows goes with a CAPTURE", hint)
+    points = capture_points([os.fspath(capture) for capture in captures], how.rotated)
+    if len(points) != 1 or "-" in points[0].paths:
+        raise Problem("--in-windows goes with one capture point, which is read twice", hint)
+
+
 def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
     """What of the capture is sent, under its new names, in as many copies. Raises NothingChosen, and NobodyFor where a
     captured user has no login."""
@@ -143,6 +188,15 @@ def _planned_for(
     return options, planned, cluster
 
 
+def _surveyed(options: Options, flow: Flow, topology: Topology) -> tuple[Options, Plan, Cluster]:
+    """What is known before anything is planned: a plan without steps, which has the topics that they name."""
+    cluster = flow.survey.finish(flow.again, topic_names(options, flow.sessions, topology))
+    planned = Plan((), (), (), flow.survey.topics(options.allow, cluster), frozenset(flow.survey.subscribed))
+    if options.prefix_topics:
+        options = dataclasses.replace(options, map_topic=_prefixed(options, cluster, planned))
+    return options, planned, cluster
+
+
 def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, str]:
     """All topics that the capture names, by their names with the prefix; Kafka's own keep theirs."""
     named = planned.topics | planned.subscribed
@@ -152,23 +206,29 @@ def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, st
 
 
 async def replay(
-    captured: Sequence[Session], options: Options, dial: link.Dial, out: str | os.PathLike[str], notes: list[str],
+    asked: Sequence[Session] | Flow, options: Options, dial: link.Dial, out: str | os.PathLike[str], notes: list[str],
     wait: bool = False, tell: Callable[[str], None] | None = None, announce: Callable[[str], None] | None = None,
 ) -> Result:  # fmt: skip
-    """Send sessions to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done. `wait`: for another
-    process that is writing the RUN; `tell` gets a line again and again that says how far it is, `announce` one before
-    anything is sent: which brokers will get it. Raises Problem, among others NotReached where one of them must not."""
+    """Send sessions, or a flow, to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done. `wait`:
+    for another process that is writing the RUN; `tell` gets a line again and again that says how far it is, `announce`
+    one before anything is sent: which brokers will get it. Raises Problem, among others NotReached where one of them
+    must not."""
     tell = tell or (lambda line: None)
     writer = dataset.Writer(out, wait=wait)
     started = time.monotonic()
     target: Target | None = None
+    flow = asked if isinstance(asked, Flow) else None
+    captured = asked.sessions if isinstance(asked, Flow) else asked
     try:
         target = await targets.ask(options.host, options.port, dial, options.settings.answer_timeout)
         reach = options.access.reach(options.host, options.port)
         reach.check(target.topology.nodes.values())
         await principals.log_in(dial, {session.user for session in captured}, options.host, options.port)
-        tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
-        options, planned, cluster = planned_for(options, captured, target.offers, target.topology)
+        if flow is None:
+            tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
+            options, planned, cluster = planned_for(options, captured, target.offers, target.topology)
+        else:
+            options, planned, cluster = _surveyed(options, flow, target.topology)
         same = "" if options.same_cluster else why_same(cluster, captured, target.topology)
         if same:
             raise SameCluster(same)
@@ -177,7 +237,9 @@ async def replay(
         short = too_few(options, cluster, target.topology, planned)
         if short and not options.partial and names.CREATE_PARTITIONS not in options.allow:
             raise TooFewPartitions(short)
-        remap = Remap(_remap_options(options, captured), cluster.assignments, _nodes(cluster, target.topology))
+        start_ns = flow.survey.start_ns if flow is not None else None
+        remap_options = _remap_options(options, captured, start_ns)
+        remap = Remap(remap_options, cluster.assignments, _nodes(cluster, target.topology))
         before = _read_before(options, captured, cluster)
         written = cluster.produced | {topic for topic, _ in before.batches}
         full = [] if options.yes else await seeding.not_empty(written, target, options.map_topic)
@@ -190,7 +252,12 @@ async def replay(
             as_captured = options.seed_as_captured
             seeded = await seeding.seed(cluster, target, options.map_topic, options.allow, as_captured)
             notes += seeded.notes
-        warnings = await warned(options, captured, planned, target)
+        if flow is None:
+            made = times.record_times(planned, remap_options.time_delta_ms)
+        else:
+            seen = flow.survey.record_times(cluster)
+            made = {name: one.shifted(remap_options.time_delta_ms) for name, one in seen.items()}
+        warnings = await lifetime.told(target, made, options.map_topic, time.time_ns() // 1_000_000)
         for warning in warnings:
             (announce or notes.append)(warning)
         notes += missing(options, cluster, target.topology, planned) + unnamed(planned)
@@ -199,13 +266,30 @@ async def replay(
             tell(f"writing {before.records:,} records that the capture shows being read")
             notes += await _seed_fetched(before, target, remap, options)
         target.close()
-        tell("writing the captured side")
-        recorder = Recorder(writer)
-        recorder.captured(captured)
-        for skip in planned.skips:
-            recorder.skip(skip)
+        recorder = Recorder(writer, at_once=flow is not None)
+        if flow is None:
+            tell("writing the captured side")
+            recorder.captured(captured)
+            for skip in planned.skips:
+                recorder.skip(skip)
+        end_ns: Plan | int = planned
         sending, cpu = time.monotonic(), time.process_time()
-        if options.processes == 1:
+        if flow is not None:
+            planner = Planner(
+                cluster, target.offers, plan_options(options, topic_names(options, captured, target.topology),
+                target.topology), flow.survey.start_ns or 0, flow.survey.ends, horizon=options.settings.horizon,
+            )  # fmt: skip
+            remap.offsets.joined = True
+            flowing = Flowing(flow, planner, recorder)
+            with beside():
+                done = await _one_process(
+                    captured, planned, cluster, target, remap, options, recorder, tell, announce, flowing
+                )
+            end_ns = flowing.end_ns
+            notes += unnamed_counts(flowing.unnamed)
+            if flowing.unread:
+                notes.append(f"{flowing.unread:,} captured requests were not read any more, and have no row")
+        elif options.processes == 1:
             done = await _one_process(captured, planned, cluster, target, remap, options, recorder, tell, announce)
         else:
             tell(f"sending from {options.processes} processes")
@@ -218,7 +302,7 @@ async def replay(
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
         busy = cpu / max(sending, 1e-9) if options.processes == 1 else 0.0
         settings = options.settings
-        kept = pace.pace(recorder.counts, planned, settings.speed, sending, busy, settings.schedule)
+        kept = pace.pace(recorder.counts, end_ns, settings.speed, sending, busy, settings.schedule)
         result = Result(
             recorder.counts,
             planned,
@@ -330,8 +414,9 @@ def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
 async def _one_process(
     captured: Sequence[Session], planned: Plan, cluster: Cluster, target: Target, remap: Remap,
     options: Options, recorder: Recorder, tell: Callable[[str], None], announce: Callable[[str], None] | None,
+    flowing: Flowing | None = None,
 ) -> workers.Done:  # fmt: skip
-    """Send from here."""
+    """Send from here, the plan or what flows."""
     dead = False
 
     def progressed(standing: progress.Standing) -> None:
@@ -342,14 +427,18 @@ async def _one_process(
         tell(progress.line(standing))
 
     engine = Engine(
-        captured, planned, cluster, remap, target.topology, target.offers, target.dial, (options.host, options.port),
-        options.settings, recorder.add, progressed,
+        captured if flowing is None else (), planned, cluster, remap, target.topology, target.offers, target.dial,
+        (options.host, options.port), options.settings, recorder.add if flowing is None else flowing.record, progressed,
+        None if flowing is None else flowing.feed,
     )  # fmt: skip
+    engine.know({session.broker for session in captured})
     interrupted = False
     try:
         await engine.run()
     except asyncio.CancelledError:
         interrupted = True
+    if flowing is not None:
+        await flowing.finish()
     return workers.Done(recorder.counts, engine.own_requests, engine.notes, interrupted, engine.failure)
 
 
@@ -381,8 +470,9 @@ async def _workers(
     return workers.Done(recorder.counts, dict(own_requests), dict(notes), interrupted, next(iter(failures), None))
 
 
-def _remap_options(options: Options, captured: Sequence[Session]) -> RemapOptions:
-    first = min((session.requests[0].sent_ns for session in captured if session.requests), default=0)
+def _remap_options(options: Options, captured: Sequence[Session], start_ns: int | None = None) -> RemapOptions:
+    """`start_ns`: when the first request was sent, where the sessions do not have them."""
+    first = start_ns or min((session.requests[0].sent_ns for session in captured if session.requests), default=0)
     delta = (time.time_ns() - first) // 1_000_000 if options.timestamps == SHIFT else 0
     return RemapOptions(options.offsets, options.timestamps, delta, options.map_topic)
 
@@ -467,7 +557,11 @@ UNNAMED: Final = 5
 
 def unnamed(planned: Plan) -> list[str]:
     """Topic ids that keep requests from being sent, because nothing says the names."""
-    skips = Counter(skip.reason.partition(":")[0] for skip in planned.skips if skip.rule == "unknown_topic_id")
+    return unnamed_counts(Counter(topic_id(skip) for skip in planned.skips if skip.rule == "unknown_topic_id"))
+
+
+def unnamed_counts(skips: Counter[str]) -> list[str]:
+    """The same of how many there are by topic id."""
     return [
         f"nothing says the name of topic id {topic_id}: {count} requests are not sent; --map-topic {topic_id}=NAME"
         for topic_id, count in skips.most_common(UNNAMED)

@@ -66,7 +66,7 @@ def renamed(sessions: Iterable[Session], how: Renaming) -> list[Session]:
     if not how:
         return list(sessions)
     return [
-        replace(session, requests=tuple(_request(one, how) for one in session.requests), beside=session.beside)
+        replace(session, requests=tuple(request(one, how) for one in session.requests), beside=session.beside)
         for session in sessions
     ]
 
@@ -92,7 +92,8 @@ def _elsewhere(session: Session, number: int) -> Session:
 # --- one request ---
 
 
-def _request(request: Request, how: Renaming) -> Request:
+def request(request: Request, how: Renaming) -> Request:
+    """A request and its answer under their new names."""
     row = request.row
     named = {
         "group_id": how.group(row["group_id"] or "") or None,

@@ -11,7 +11,7 @@ import datetime
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from analyzer.protocol import names as apis
 from analyzer.protocol import tree
@@ -184,7 +184,8 @@ def _nanoseconds(moment: datetime.datetime | None) -> int | None:
     return None if moment is None else ((moment - _EPOCH) // datetime.timedelta(microseconds=1)) * 1000
 
 
-def _request(row: dict[str, Any], data: bytes | None, answer: bytes | None) -> Request:
+def request_of(row: dict[str, Any], data: bytes | None, answer: bytes | None) -> Request:
+    """A row with its frames."""
     sent = _nanoseconds(row["request_time"])
     assert sent is not None
     return Request(row, sent, _nanoseconds(row["response_end"]), data, answer)
@@ -207,7 +208,7 @@ def _sessions(
         if row["exchange"] is None:
             orphans.setdefault(key, []).append(row)
         else:
-            requests[key].append(_request(row, data, answer))
+            requests[key].append(request_of(row, data, answer))
     sessions = []
     for key, asked in requests.items():
         asked.sort(key=lambda request: request.exchange)
@@ -221,6 +222,47 @@ def _begun(session: Session) -> tuple[int, str]:
     return session.requests[0].sent_ns if session.requests else 0, session.connection
 
 
+class Told(NamedTuple):
+    """A captured exchange: its row of the table `exchanges`, both frames without their lengths (None: not seen, or not
+    whole), whether it is the first of a connection whose start was seen, and who has logged in with it."""
+
+    row: dict[str, Any]
+    data: bytes | None
+    answer: bytes | None
+    opened: bool
+    user: str | None
+
+
+def told(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    how: Reading,
+    filter: Any = None,
+    notes: list[str] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Iterator[Told]:
+    """Exchanges of captures, about in order of their requests. Raises CaptureError and FilterError as
+    `analyzer.exchanges` does."""
+    from analyzer import reading
+    from analyzer.meaning.logins import Login
+
+    logins: dict[tuple[str, str], Login] = {}
+    for exchange in reading.decoded(captures, how, filter=filter, notes=notes, progress=progress):
+        data = exchange.request_message
+        answer = exchange.response_message
+        row = exchange.row
+        user = None
+        if row["api_key"] in _LOGINS:
+            user = logins.setdefault((row["capture"], row["connection"]), Login()).take(exchange)
+        yield Told(
+            row,
+            data.data[4:] if data is not None and data.complete else None,
+            answer.data[4:] if answer is not None and answer.complete else None,
+            row["exchange"] == 0 and row["request_state"] is not None,
+            user,
+        )
+
+
 def from_captures(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
@@ -230,31 +272,15 @@ def from_captures(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Session]:
     """Read captures as `how` says. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
-    from analyzer import reading
-    from analyzer.meaning.logins import Login
-
     exchanges = []
     opened: set[tuple[str, str]] = set()
-    logins: dict[tuple[str, str], Login] = {}
     users: dict[tuple[str, str], str] = {}
-    for exchange in reading.decoded(captures, how, filter=filter, notes=notes, progress=progress):
-        data = exchange.request_message
-        answer = exchange.response_message
-        row = exchange.row
-        if row["exchange"] == 0 and row["request_state"] is not None:
-            opened.add((row["capture"], row["connection"]))
-        if row["api_key"] in _LOGINS:
-            key = row["capture"], row["connection"]
-            user = logins.setdefault(key, Login()).take(exchange)
-            if user is not None:
-                users.setdefault(key, user)
-        exchanges.append(
-            (
-                row,
-                data.data[4:] if data is not None and data.complete else None,
-                answer.data[4:] if answer is not None and answer.complete else None,
-            )
-        )
+    for one in told(captures, how=how, filter=filter, notes=notes, progress=progress):
+        if one.opened:
+            opened.add((one.row["capture"], one.row["connection"]))
+        if one.user is not None:
+            users.setdefault((one.row["capture"], one.row["connection"]), one.user)
+        exchanges.append(one[:3])
     return _sessions(exchanges, opened, users=users)
 
 

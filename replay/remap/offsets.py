@@ -28,16 +28,23 @@ POSITION: Final = "position"
 class OffsetMap:
     """One partition. `produced`: (captured base, replayed base, offsets) of batches, sorted; `hints`: pairs from
     ListOffsets, used where no batch was produced before; `guess`: where the log ended there and here when nothing else
-    was known; `mixed`: batches are in another order on the target."""
+    was known; `mixed`: batches are in another order on the target; `joined`: batches that follow each other on both
+    sides are kept as one."""
 
     produced: list[tuple[int, int, int]] = field(default_factory=list)
     hints: list[tuple[int, int]] = field(default_factory=list)
     guess: tuple[int, int] | None = None
     mixed: bool = False
+    joined: bool = False
 
     def learn(self, captured: int, replayed: int, count: int) -> None:
         """A batch was appended on both sides."""
         one = captured, replayed, count
+        if self.joined and self.produced:
+            base, there, before = self.produced[-1]
+            if (base + before, there + before) == (captured, replayed):
+                self.produced[-1] = base, there, before + count
+                return
         if self.produced and self.produced[-1] <= one:
             self.mixed |= self.produced[-1][1] > replayed  # by far the most: a batch behind all others
             self.produced.append(one)
@@ -88,7 +95,9 @@ class OffsetMap:
 
 class Offsets:
     """All partitions. `mode`: `AS_IS`, the target is a copy; `SHIFT`, by pairs; `POSITION`, a reader goes on from where
-    its own last answer ended."""
+    its own last answer ended. `joined`: of an `OffsetMap`, of those that are made from then on."""
+
+    joined = False
 
     def __init__(self, mode: str, topics: Topics) -> None:
         self.mode = mode
@@ -131,7 +140,7 @@ class Offsets:
     def _map(self, where: Partition) -> OffsetMap:
         known = self._maps.get(where)
         if known is None:
-            known = self._maps[where] = OffsetMap()
+            known = self._maps[where] = OffsetMap(joined=self.joined)
         return known
 
     # --- as a family ---

@@ -14,7 +14,7 @@ import functools
 import gc
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from analyzer.protocol import errors, names, tree
@@ -229,6 +229,10 @@ class Engine:
                 self._ended.set_exception(failure)
             return
         self.no_more()
+
+    def know(self, brokers: Iterable[tuple[str, int]]) -> None:
+        """The captured brokers, where they are known before the sessions are met."""
+        self._brokers[:] = sorted({*self._brokers, *brokers})
 
     def meet(self, index: int, broker: tuple[str, int], user: str | None) -> None:
         """A session that the plan's steps speak of from now on."""

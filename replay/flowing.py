@@ -1,0 +1,145 @@
+"""Sending a capture that is never held whole: windows of it are read, planned, sent and recorded one after another.
+
+In: a `Flow` that was surveyed, a `Planner` and an engine. Out: outcomes in the recorder. What reads, plans and writes
+is one thread beside the event loop, so neither needs a lock. Rules: the plan is so far ahead as the engine has room for
+(`Settings.ahead`); each captured exchange gets its row, also of a run that ends early, up to `READ_ON` requests more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from replay import pace
+from replay.outcome import Outcome, Recorder
+from replay.plan.decide import Planner
+from replay.plan.flow import Flow, Window
+from replay.plan.steps import Skip, Step
+from replay.send.engine import Engine
+
+READ_ON: Final = 500_000
+"""Requests that a run which ended early still reads, to record that they were not sent."""
+_PAUSE: Final = 0.01
+_RECORDED: Final = 1_000
+"""Outcomes that become rows at once, while there is no room to plan more."""
+_SWITCH: Final = 0.001
+"""Seconds after which the event loop gets its turn from the thread that reads."""
+_COLLECTED: Final = 60.0
+"""Seconds between two looks for garbage: with so many objects on their way each takes a tenth of a second."""
+
+
+class Flowing:
+    """One run of a flow. `record` is what the engine gives outcomes to; `feed` what it gets steps from. `end_ns`: as
+    `pace.end_ns`, so far; `unread`: requests that were not read, of a run that ended early; `unnamed`: how
+    many requests were skipped by topic id that nothing names."""
+
+    def __init__(self, flow: Flow, planner: Planner, recorder: Recorder) -> None:
+        self.end_ns = 0
+        self.unread = 0
+        self.unnamed: Counter[str] = Counter()
+        self._flow = flow
+        self._planner = planner
+        self._recorder = recorder
+        self._windows = flow.windows()
+        self._ready: deque[Outcome] = deque()
+        self._pool = ThreadPoolExecutor(1, "kwire-flow")
+        self._read = 0
+        self._collected = time.monotonic()
+
+    def record(self, outcome: Outcome) -> None:
+        """An exchange's end; its row is made by the thread."""
+        self._ready.append(outcome)
+
+    async def feed(self, engine: Engine) -> None:
+        """Read and plan, as long as there is something and the engine has room."""
+        loop = asyncio.get_running_loop()
+        engine.total = self._flow.survey.requests
+        begun = False
+        while True:
+            while not engine.has_room():
+                if len(self._ready) >= _RECORDED:
+                    await loop.run_in_executor(self._pool, self._rows)
+                await asyncio.sleep(_PAUSE)
+            found = await loop.run_in_executor(self._pool, self._next)
+            if found is None:
+                return
+            window, steps = found
+            for number in window.met:
+                session = self._flow.sessions[number]
+                engine.meet(number, session.broker, session.user)
+            if not begun:
+                engine.begin_now()
+                begun = True
+            engine.add(steps)
+            for number in window.over:
+                engine.over(number)
+            if time.monotonic() - self._collected > _COLLECTED:
+                gc.collect()
+                self._collected = time.monotonic()
+
+    async def finish(self) -> None:
+        """The engine is done: record what it gave, and what was not read yet as not sent."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, self._rest)
+        self._pool.shutdown()
+
+    def _rows(self) -> None:
+        while self._ready:
+            self._recorder.add(self._ready.popleft())
+
+    def _next(self) -> tuple[Window, list[Step]] | None:
+        """The next window, planned, its captured side written."""
+        self._rows()
+        window = next(self._windows, None)
+        if window is None:
+            return None
+        for row in window.orphans:
+            self._recorder.orphan(row)
+            self._recorder.skip(Skip(row, "no_request"))
+        for _, message in window.requests:
+            self._recorder.asked(message.request)
+        self._read += len(window.requests)
+        steps, skips = self._planner.take(window.requests)
+        for skip in skips:
+            self._recorder.skip(skip)
+            if skip.rule == "unknown_topic_id":
+                self.unnamed[topic_id(skip)] += 1
+        self.end_ns = max(self.end_ns, pace.end_ns(steps))
+        return window, steps
+
+    def _rest(self) -> None:
+        self._rows()
+        begun = self._read
+        while self._read - begun < READ_ON:
+            found = self._next()
+            if found is None:
+                break
+            for step in found[1]:
+                self._recorder.add(Outcome(step.request.row, step.number, "not_sent", "not_sent", "aborted"))
+        self.unread = self._flow.survey.requests - self._read
+
+
+def topic_id(skip: Skip) -> str:
+    """Which topic id has no name, of a skip for that reason."""
+    return skip.reason.partition(":")[0]
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """For a run that reads and plans beside the event loop: turns are short, and nobody looks for garbage meanwhile."""
+    interval, collects = sys.getswitchinterval(), gc.isenabled()
+    sys.setswitchinterval(_SWITCH)
+    gc.disable()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        if collects:
+            gc.enable()

@@ -1,0 +1,155 @@
+"""A capture that is gone through twice and never held: once for the survey, then in windows of requests. Pure.
+
+In: what gives the captured exchanges, each time that it is called. Out: `surveyed` (sessions without requests, and a
+`Survey`), and `Window`s in order of captured time. Rules: sessions have the numbers that they would have if all were
+read at once, and requests come in the same order, as far as they are out of order by no more than `HELD` requests or
+`HELD_BYTES`; what is later than that comes when it is there. A session's requests stay in order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from replay.plan import decide, renaming, sessions
+from replay.plan.renaming import Renaming
+from replay.plan.sessions import Decoded, Request, Session, Told
+from replay.plan.survey import Survey
+
+HELD: Final = 4_096
+HELD_BYTES: Final = 32 << 20
+"""Requests that are held back, and bytes of theirs and their answers', so that earlier ones go first."""
+WINDOW: Final = 256
+WINDOW_BYTES: Final = 4 << 20
+"""Requests of a window, and bytes."""
+
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Window:
+    """Requests in order of time, each with its session; sessions that are met first, and those that have sent their
+    last; rows of responses without a request."""
+
+    requests: list[tuple[int, Decoded]] = field(default_factory=list)
+    met: list[int] = field(default_factory=list)
+    over: list[int] = field(default_factory=list)
+    orphans: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Met:
+    """A session as the survey meets it; `began`: when it sent its first request, 0: none."""
+
+    number: int
+    broker: tuple[str, int]
+    began: int = 0
+    requests: int = 0
+    opened: bool = False
+    user: str | None = None
+
+
+@dataclass(slots=True)
+class Flow:
+    """`told`: goes through the capture; `names`: how groups and clients are renamed."""
+
+    told: Callable[[], Iterable[Told]]
+    names: Renaming = field(default_factory=Renaming)
+    sessions: list[Session] = field(default_factory=list)
+    survey: Survey = field(default_factory=lambda: Survey(timed=True))
+    _numbers: dict[Key, int] = field(default_factory=dict)
+    _left: list[int] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Go through it for the first time."""
+        met: dict[Key, _Met] = {}
+        for number, message in sessions.decoded(self._surveyed(met)):
+            self.survey.take(number, message)
+        order = sorted(met.items(), key=lambda each: (each[1].began, each[0][1]))
+        self._numbers = {key: number for number, (key, _) in enumerate(order)}
+        self._left = [one.requests for _, one in order]
+        self.sessions = [Session(*key, one.broker, one.opened, (), user=one.user) for key, one in order]
+        places = {one.number: number for number, (_, one) in enumerate(order)}
+        self.survey.ends = {places[number]: end for number, end in self.survey.ends.items()}
+
+    def again(self) -> Iterator[Decoded]:
+        """All requests once more."""
+        for _, message, _ in self._ordered(lambda row: 0, lambda one: None):
+            yield message
+
+    def windows(self) -> Iterator[Window]:
+        """Go through it for the second time."""
+        window, size = Window(), 0
+        left, seen = list(self._left), set[int]()
+
+        def orphan(one: Told) -> None:
+            window.orphans.append(one.row)
+
+        for number, message, bytes_ in self._ordered(
+            lambda row: self._numbers[row["capture"], row["connection"]], orphan
+        ):
+            window.requests.append((number, message))
+            size += bytes_
+            if number not in seen:
+                seen.add(number)
+                window.met.append(number)
+            left[number] -= 1
+            if not left[number]:
+                seen.discard(number)
+                window.over.append(number)
+            if len(window.requests) >= WINDOW or size >= WINDOW_BYTES:
+                yield window
+                window, size = Window(), 0
+        if window.requests or window.orphans:
+            yield window
+
+    def _surveyed(self, met: dict[Key, _Met]) -> Iterator[tuple[int, Decoded]]:
+        def number(row: dict[str, Any]) -> int:
+            return met[row["capture"], row["connection"]].number
+
+        def see(one: Told) -> None:
+            row = one.row
+            key = row["capture"], row["connection"]
+            session = met.get(key)
+            if session is None:
+                session = met[key] = _Met(len(met), (row["broker_ip"], row["broker_port"]))
+            session.opened |= one.opened
+            session.user = session.user or one.user
+
+        by_number: dict[int, _Met] = {}
+        for index, message, _ in self._ordered(number, lambda one: None, see):
+            session = by_number.get(index)
+            if session is None:
+                row = message.request.row
+                session = by_number[index] = met[row["capture"], row["connection"]]
+            session.requests += 1
+            session.began = session.began or message.request.sent_ns
+            yield index, message
+
+    def _ordered(
+        self, number: Callable[[dict[str, Any]], int], orphan: Callable[[Told], None],
+        see: Callable[[Told], None] = lambda one: None,
+    ) -> Iterator[tuple[int, Decoded, int]]:  # fmt: skip
+        """(session, request, bytes) in order of time. `see` gets all that is told, `orphan` what has no request."""
+        held: list[tuple[int, int, int, int, Request]] = []
+        bytes_ = 0
+        for one in self.told():
+            see(one)
+            if one.row["exchange"] is None:
+                orphan(one)
+                continue
+            request = sessions.request_of(*one[:3])
+            if self.names:
+                request = renaming.request(request, self.names)
+            size = len(request.data or b"") + len(request.answer or b"")
+            heapq.heappush(held, (request.sent_ns, number(one.row), request.exchange, size, request))
+            bytes_ += size
+            while len(held) > HELD or bytes_ > HELD_BYTES:
+                _, index, _, size, first = heapq.heappop(held)
+                bytes_ -= size
+                yield index, Decoded(first, decide.quick(first)), size
+        while held:
+            _, index, _, size, first = heapq.heappop(held)
+            yield index, Decoded(first, decide.quick(first)), size

@@ -1,0 +1,107 @@
+"""A capture that is gone through twice, in windows, gives the plan of the capture that is read at once.
+
+Proves: replay/plan/flow.py, replay/plan/survey.py, replay/plan/sessions.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.options import Reading
+from replay import run
+from replay.plan import decide, flow, renaming, sessions
+from replay.plan.decide import Planner, PlanOptions
+from replay.plan.flow import Flow
+from replay.plan.renaming import Renaming
+from replay.plan.sessions import Told
+from replay.plan.steps import Skip, Step
+from tests.replay.conversation import EVERYTHING
+from tests.replay.plan.test_windows import CAPTURES, SHUT, told
+from tests.shared import SAMPLES, capture_files
+
+
+def flowing(folder: Path, **options: Any) -> Flow:
+    files = [str(path) for path in capture_files(folder)]
+    how = Reading(rotated=len(files) > 1)
+    found = Flow(lambda: sessions.told(files, how=how), **options)
+    found.look()
+    return found
+
+
+def planned(through: Flow) -> tuple[list[Step], list[Skip]]:
+    cluster = through.survey.finish(through.again, {})
+    planner = Planner(cluster, EVERYTHING, PlanOptions(), through.survey.start_ns or 0, through.survey.ends)
+    steps: list[Step] = []
+    skips: list[Skip] = []
+    for window in through.windows():
+        some, others = planner.take(window.requests)
+        steps += some
+        skips += [Skip(row, "no_request") for row in window.orphans] + others
+    return steps, skips
+
+
+@pytest.mark.parametrize("name", sorted(CAPTURES.keys() - {SHUT}))
+def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "WINDOW", 50)
+    through = flowing(CAPTURES[name])
+    files = [str(path) for path in capture_files(CAPTURES[name])]
+    whole = run.read(files, how=Reading(rotated=len(files) > 1))
+    plan, cluster = decide.make(whole, EVERYTHING, PlanOptions())
+
+    steps, skips = planned(through)
+
+    assert [told(step) for step in steps] == [told(step) for step in plan.steps]
+    assert sorted(map(repr, skips)) == sorted(map(repr, plan.skips))
+    alike = ("connection", "broker", "opened", "user")
+    assert [[getattr(one, what) for what in alike] for one in through.sessions] == [
+        [getattr(one, what) for what in alike] for one in whole
+    ]
+    named = through.survey.topics(frozenset(), cluster)
+    assert plan.topics <= named
+    assert through.survey.requests == sum(len(session.requests) for session in whole)
+
+
+def test_sessions_are_met_before_their_first_request_and_over_with_their_last() -> None:
+    through = flowing(SAMPLES / "codecs-franzgo-4.3")
+    met: set[int] = set()
+    over: set[int] = set()
+    for window in through.windows():
+        met.update(window.met)
+        assert {number for number, _ in window.requests} <= met - over
+        over.update(window.over)
+    assert met == over
+    assert met == {number for number, _ in enumerate(through.sessions)}
+
+
+def test_groups_and_clients_are_renamed_on_the_way() -> None:
+    names = Renaming(prefix="copy.")
+    folder = SAMPLES / "group-kip848-librdkafka-4.3"
+    whole = renaming.renamed(run.read(str(capture_files(folder)[0])), names)
+    steps, _ = planned(flowing(folder, names=names))
+
+    assert [told(step) for step in steps] == [
+        told(step) for step in decide.make(whole, EVERYTHING, PlanOptions())[0].steps
+    ]
+    assert any(step.group is not None and step.group.startswith("copy.") for step in steps)
+
+
+def test_what_is_held_back_is_bounded_and_what_comes_too_late_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "HELD", 3)
+    through = flowing(SAMPLES / "codecs-franzgo-4.3")
+    every = list(through.told())
+    last = every.pop()
+    every.insert(0, last)  # the one that was sent last is told first, and one long ago last
+
+    def shuffled() -> Iterator[Told]:
+        yield from every[1:]
+        yield every[0]
+
+    through.told = shuffled
+    given = [message.request.exchange for window in through.windows() for _, message in window.requests]
+    assert len(given) == through.survey.requests

@@ -1,0 +1,158 @@
+"""A capture sent in windows comes to what it comes to at once.
+
+Proves: replay/flowing.py, replay/run.py, replay/asked.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer import dataset
+from analyzer.options import Reading
+from analyzer.protocol import names
+from replay import flowing, run
+from replay.options import Options
+from replay.outcome import Durations, quantiles
+from replay.plan import flow
+from replay.plan.flow import Flow
+from replay.plan.sessions import Told
+from replay.remap.offsets import OffsetMap
+from replay.send import link
+from replay.send.settings import Settings
+from tests.bench.replay import VERSION
+from tests.replay.batching import batch, produced, produced_answer
+from tests.replay.conversation import Captured
+from tests.replay.test_commands import CAPTURE, kwire, refused, sinking
+
+COUNT = 300
+
+
+def produced_by(clients: int) -> list[Captured]:
+    made = []
+    for number in range(clients):
+        one = Captured(f"10.0.0.{number + 1}:5000-10.0.0.9:9092#1")
+        for at in range(COUNT):
+            one.said(at / 1000 + number / 1e5, names.PRODUCE, VERSION, produced(batch()), produced_answer(at * 3))
+        made.append(one)
+    return made
+
+
+def telling(captured: list[Captured]) -> Callable[[], Iterator[Told]]:
+    every = sorted((one for each in captured for one in each.requests), key=lambda one: one.sent_ns)
+
+    def told() -> Iterator[Told]:
+        for one in every:
+            row = {**one.row, "broker_ip": "10.0.0.9", "broker_port": 9092}
+            row["response_end"] = row["request_time"]
+            yield Told(row, one.data, one.answer, one.exchange == 0, None)
+
+    return told
+
+
+def rows(out: Path, table: str, *columns: str) -> list[Any]:
+    stored = getattr(dataset.open_dataset(out), table).to_table().to_pylist()
+    return sorted(tuple(str(row[name]) for name in columns) for row in stored)
+
+
+def options(port: int, **others: Any) -> Options:
+    return Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, audit=False, **others)
+
+
+def test_a_flow_and_sessions_come_to_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "WINDOW", 20)
+    captured = produced_by(3)
+    through = Flow(telling(captured))
+    through.look()
+    with sinking() as port:
+        small = dataclasses.replace(options(port), settings=Settings(speed=None, ahead_requests=50))
+        asyncio.run(run.replay(through, small, link.tcp(), tmp_path / "flow", []))
+        sessions = [one.session() for one in captured]
+        asyncio.run(run.replay(sessions, options(port), link.tcp(), tmp_path / "whole", []))
+
+    told = ("connection", "exchange", "step", "action", "verdict", "rule")
+    assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
+    assert len(rows(tmp_path / "flow", "outcomes", *told)) == 3 * COUNT
+    kept = ("capture", "connection", "exchange", "reply", "direction")
+    assert rows(tmp_path / "flow", "messages", *kept) == rows(tmp_path / "whole", "messages", *kept)
+
+
+def test_a_run_that_ends_early_has_a_row_for_what_was_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "WINDOW", 20)
+    through = Flow(telling(produced_by(2)))
+    through.look()
+
+    async def interrupted(port: int, out: Path, notes: list[str]) -> run.Result:
+        slow = dataclasses.replace(options(port), settings=Settings(speed=0.01, ahead=0.1))
+        sending = asyncio.create_task(run.replay(through, slow, link.tcp(), out, notes))
+        await asyncio.sleep(1.0)
+        sending.cancel()
+        return await sending
+
+    with sinking() as port:
+        result = asyncio.run(interrupted(port, tmp_path / "run", []))
+        assert result.interrupted
+        assert result.counts.total == 2 * COUNT
+        assert result.counts.actions["not_sent"] > COUNT
+
+        monkeypatch.setattr(flowing, "READ_ON", 100)
+        notes: list[str] = []
+        result = asyncio.run(interrupted(port, tmp_path / "less", notes))
+    assert 0 < result.counts.total < 2 * COUNT
+    assert f"{2 * COUNT - result.counts.total:,} captured requests were not read any more, and have no row" in notes
+
+
+def test_the_command_sends_a_capture_in_windows(tmp_path: Path) -> None:
+    with sinking() as port:
+        where = ("--to", f"127.0.0.1:{port}", "--speed", "max", "--yes", "--no-audit")
+        once = kwire("replay", CAPTURE, *where, "-o", tmp_path / "whole")
+        flown = kwire("replay", CAPTURE, *where, "-o", tmp_path / "flow", "--in-windows")
+    assert flown.returncode == once.returncode, flown.stderr
+    told = ("connection", "exchange", "step", "action", "verdict", "rule")
+    assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("--workers", "2"), ("--times", "2"), ("--loop",), ("--rate", "5"), ("--clients", "true"), ("--from", "1s")],
+)
+def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...], tmp_path: Path) -> None:
+    said = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--in-windows", *other))
+    assert said == f"kwire: --in-windows does not go with {other[0]}"
+
+
+def test_only_one_capture_point_can_be_gone_through_twice() -> None:
+    with pytest.raises(Exception, match="one capture point"):
+        run.source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
+    with pytest.raises(Exception, match="one capture point"):
+        run.source("-", options(1, in_windows=True), how=Reading(), notes=[])
+
+
+def test_many_durations_are_right_to_a_thousandth(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [number * 7 % 100_003 for number in range(3_000)]
+    few = Durations(values)
+    assert quantiles(few) == quantiles(values)
+    assert (len(few), list(few)) == (len(values), sorted(values))
+    monkeypatch.setattr(Durations, "DISTINCT", 100)
+    many = Durations()
+    for value in values:
+        many.append(value)
+    many += few
+    for name, value in quantiles(values + values).items():
+        assert quantiles(many)[name] == pytest.approx(value, rel=0.01)
+    assert len(many._often) < 2_000
+
+
+def test_batches_that_follow_each_other_on_both_sides_are_kept_as_one() -> None:
+    apart, joined = OffsetMap(), OffsetMap(joined=True)
+    for each in (apart, joined):
+        for base, there, count in ((0, 100, 3), (3, 103, 3), (6, 106, 1), (7, 200, 5), (12, 205, 1), (20, 213, 1)):
+            each.learn(base, there, count)
+    assert joined.produced == [(0, 100, 7), (7, 200, 6), (20, 213, 1)]
+    assert [joined.replayed(at) for at in range(25)] == [apart.replayed(at) for at in range(25)]
+    assert [joined.start(at) for at in range(25)] == [apart.start(at) for at in range(25)]
