@@ -567,7 +567,12 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
         "--in-windows",
         action="store_true",
-        help="read, plan, send and record the capture in windows, in memory that does not grow with it",
+        help="read, plan, send and record the capture in windows: a long one, in little memory",
+    )
+    replay.add_argument(
+        "--no-survey",
+        action="store_true",
+        help="send as it reads, and look at nothing before (stdin always, as in tcpdump -U -w - | kwire replay -)",
     )
     replay.add_argument(
         "--seed-config",

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack, cast
 
 from analyzer.failure import Failure
 from analyzer.filter.evaluation import parse
@@ -56,6 +56,7 @@ class Asked(TypedDict, total=False):
     seed_config: str
     seed_fetched: bool
     in_windows: bool
+    survey: bool
     yes: bool
     partial: bool
     same_cluster: bool
@@ -163,6 +164,15 @@ def _topics(asked: str | Iterable[str] | None) -> tuple[str, ...]:
     return tuple(one.strip() for one in listed if one.strip())
 
 
+def _of_the_whole(asked: Asked, unlooked: bool) -> list[str]:
+    """Options that are given and need the whole capture first; `unlooked`: or a look at it."""
+    some = ["clients", "topics", "since", "until", "rate", "seed_fetched"]
+    some += ["principals"] if unlooked else []
+    given = [name for name in some if asked.get(name)]
+    given += [name for name in ("times", "workers") if int(asked.get(name, 1)) > 1]  # type: ignore[call-overload]
+    return [{"since": "from"}.get(name, name).replace("_", "-") for name in given]
+
+
 def _checked(asked: Asked) -> None:
     """Options that do not go together, or are none of the words that they may be."""
     for name, words in _CHOICES.items():
@@ -175,13 +185,11 @@ def _checked(asked: Asked) -> None:
         for name, given in (("--allow", asked.get("allow")), ("--times", asked.get("times", 1) > 1)):
             if given:
                 raise Failure(f"--same-cluster does not go with {name}", "a cluster is not changed by its own replay")
-    if asked.get("in_windows"):
-        some = ("clients", "topics", "since", "until", "rate", "seed_fetched")
-        given = [name for name in some if asked.get(name)]
-        given += [name for name in ("times", "workers") if int(asked.get(name, 1)) > 1]  # type: ignore[call-overload]
-        if given:
-            name = {"since": "from"}.get(given[0], given[0]).replace("_", "-")
-            raise Failure(f"--in-windows does not go with --{name}", "that one needs the whole capture first")
+    unlooked = not asked.get("survey", True)
+    if asked.get("in_windows") or unlooked:
+        option = "--no-survey" if unlooked else "--in-windows"
+        for name in _of_the_whole(asked, unlooked):
+            raise Failure(f"{option} does not go with --{name}", "that one needs the whole capture first")
     rate = asked.get("rate")
     if rate is not None and str(asked.get("speed", 1.0)) not in ("1", "1.0"):
         raise Failure("--rate and --speed say both how fast", "one of them")
@@ -229,7 +237,8 @@ def wanted(host: str, port: int, **asked: Unpack[Asked]) -> Options:
         times=asked.get("times", 1),
         rate=asked.get("rate"),
         seed_fetched=asked.get("seed_fetched", False),
-        in_windows=asked.get("in_windows", False),
+        in_windows=asked.get("in_windows", False) or not asked.get("survey", True),
+        survey=asked.get("survey", True),
     )
 
 
@@ -239,9 +248,15 @@ def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
     given["map_topic"] = _mapped("--map-topic", options.map_topic)
     given["map_group"] = _mapped("--map-group", options.map_group)
     given["audit"] = not options.no_audit  # `--audit RUN` is something else
-    if options.in_windows and (options.loop or options.dry_run):
+    alone = options.loop or options.dry_run
+    given["survey"] = not options.no_survey
+    whole = alone or bool(_of_the_whole(cast(Asked, given), True))
+    if options.captures == ["-"] and not options.in_windows and not whole:
+        given["survey"] = False  # it may go on for days, and cannot be read twice
+    if (options.in_windows or options.no_survey) and alone:
         name = "--loop" if options.loop else "--dry-run"
-        raise Failure(f"--in-windows does not go with {name}", "that one needs the whole capture first")
+        option = "--in-windows" if options.in_windows else "--no-survey"
+        raise Failure(f"{option} does not go with {name}", "that one needs the whole capture first")
     if options.loop and options.same_cluster:
         raise Failure("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")
     given["access"] = access(options)

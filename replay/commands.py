@@ -31,6 +31,7 @@ from replay.audit import audit
 from replay.diff import junit, page, pairs, text
 from replay.diff.compare import compare, compare_beyond
 from replay.diff.latencies import SLOWER as SLOWER_KIND
+from replay.live import Live
 from replay.options import Options
 from replay.plan import renaming, steps
 from replay.plan.cluster import Cluster
@@ -99,7 +100,7 @@ def replay(options: argparse.Namespace) -> int:
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
         captured = run.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
-    if isinstance(captured, Flow):
+    if isinstance(captured, Flow | Live):
         return _round(options, captured, wanted, dial, notes)
     if options.dry_run:
         return _dry_run(options, captured, wanted, dial)
@@ -115,8 +116,9 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def _round(
-    options: argparse.Namespace, captured: Sequence[Session] | Flow, wanted: Options, dial: link.Dial, notes: list[str]
-) -> int:
+    options: argparse.Namespace, captured: Sequence[Session] | Flow | Live, wanted: Options, dial: link.Dial,
+    notes: list[str],
+) -> int:  # fmt: skip
     """Send the capture once, and tell how it went; the exit code."""
     with _telling() as tell:
         announce = functools.partial(_announce, tell)

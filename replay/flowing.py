@@ -1,8 +1,9 @@
 """Sending a capture that is never held whole: windows of it are read, planned, sent and recorded one after another.
 
-In: a `Flow` that was surveyed, a `Planner` and an engine. Out: outcomes in the recorder. What reads, plans and writes
-is one thread beside the event loop, so neither needs a lock. Rules: the plan is so far ahead as the engine has room for
-(`Settings.ahead`); each captured exchange gets its row, also of a run that ends early, up to `READ_ON` requests more.
+In: a `Flow` that was surveyed, or a `Live` one, a `Planner` and an engine. Out: outcomes in the recorder. What reads,
+plans and writes is one thread beside the event loop, so neither needs a lock. Rules: the plan is so far ahead as the
+engine has room for (`Settings.ahead`); each captured exchange gets its row, also of a run that ends early, up to
+`READ_ON` requests more.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import gc
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from captures.problems import Problem
 from replay import pace
+from replay.live import Live, Meeting
 from replay.outcome import Outcome, Recorder
 from replay.plan.decide import Planner
 from replay.plan.flow import Flow, Window
 from replay.plan.steps import Skip, Step
 from replay.send.engine import Engine
+from replay.send.link import LinkError
 
 READ_ON: Final = 500_000
 """Requests that a run which ended early still reads, to record that they were not sent."""
@@ -38,15 +42,19 @@ _COLLECTED: Final = 60.0
 class Flowing:
     """One run of a flow. `record` is what the engine gives outcomes to; `feed` what it gets steps from. `end_ns`: as
     `pace.end_ns`, so far; `unread`: requests that were not read, of a run that ended early; `unnamed`: how
-    many requests were skipped by topic id that nothing names."""
+    many requests were skipped by topic id that nothing names. `meeting`: what looks at each window of a live flow
+    before it is sent."""
 
-    def __init__(self, flow: Flow, planner: Planner, recorder: Recorder) -> None:
+    def __init__(
+        self, flow: Flow | Live, planner: Planner, recorder: Recorder, meeting: Meeting | None = None
+    ) -> None:
         self.end_ns = 0
         self.unread = 0
         self.unnamed: Counter[str] = Counter()
         self._flow = flow
         self._planner = planner
         self._recorder = recorder
+        self._meeting = meeting
         self._windows = flow.windows()
         self._ready: deque[Outcome] = deque()
         self._pool = ThreadPoolExecutor(1, "kwire-flow")
@@ -60,7 +68,7 @@ class Flowing:
     async def feed(self, engine: Engine) -> None:
         """Read and plan, as long as there is something and the engine has room."""
         loop = asyncio.get_running_loop()
-        engine.total = self._flow.survey.requests
+        engine.total = self._flow.survey.requests if isinstance(self._flow, Flow) else None
         begun = False
         while True:
             while not engine.has_room():
@@ -71,13 +79,22 @@ class Flowing:
             if found is None:
                 return
             window, steps = found
+            if self._meeting is not None and window.requests:
+                try:
+                    await self._meeting.look(self._planner.topics | self._planner.subscribed)
+                except Problem as problem:
+                    if not begun:
+                        raise
+                    engine.failure = engine.failure or LinkError(str(problem), problem.hint)
+                    self._give_up(steps)
+                    return
             for number in window.met:
                 session = self._flow.sessions[number]
                 engine.meet(number, session.broker, session.user)
-            if not begun:
+            if not begun and steps:
                 engine.begin_now()
                 begun = True
-            engine.add(steps)
+            engine.add(steps, live=isinstance(self._flow, Live))
             for number in window.over:
                 engine.over(number)
             if time.monotonic() - self._collected > _COLLECTED:
@@ -117,13 +134,17 @@ class Flowing:
     def _rest(self) -> None:
         self._rows()
         begun = self._read
-        while self._read - begun < READ_ON:
+        while isinstance(self._flow, Flow) and self._read - begun < READ_ON:
             found = self._next()
             if found is None:
                 break
-            for step in found[1]:
-                self._recorder.add(Outcome(step.request.row, step.number, "not_sent", "not_sent", "aborted"))
-        self.unread = self._flow.survey.requests - self._read
+            self._give_up(found[1])
+        if isinstance(self._flow, Flow):
+            self.unread = self._flow.survey.requests - self._read
+
+    def _give_up(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._recorder.add(Outcome(step.request.row, step.number, "not_sent", "not_sent", "aborted"))
 
 
 def topic_id(skip: Skip) -> str:

@@ -7,6 +7,7 @@ LinkError, those of the input as the reading's own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import tempfile
@@ -28,6 +29,7 @@ from captures.problems import Problem
 from replay import pace
 from replay.audit import audit
 from replay.flowing import Flowing, beside, topic_id
+from replay.live import Live, Meeting, nodes
 from replay.options import Options
 from replay.outcome import Counts, Recorder, quantiles
 from replay.plan import decide, fetched, renaming, selection, sessions, times
@@ -45,21 +47,6 @@ from replay.send import target as targets
 from replay.send.engine import Engine
 from replay.send.same_cluster import SameCluster, why_same
 from replay.send.target import Target
-
-
-class NotEmpty(Problem):
-    """The target has records in topics that would be written to."""
-
-    def __init__(self, topics: list[str]) -> None:
-        said = f"the target's {', '.join(topics)} {'is' if len(topics) == 1 else 'are'} not empty"
-        super().__init__(said, "--yes writes to them all the same")
-
-
-class TooFewPartitions(Problem):
-    """Topics of the target have fewer partitions than captured."""
-
-    def __init__(self, short: list[str]) -> None:
-        super().__init__("; ".join(short), "--partial sends what is for the partitions that are there")
 
 
 class NothingToReplay(Problem):
@@ -107,11 +94,15 @@ def read(
     else:
         found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
     if not any(session.requests for session in found):
-        why = told[0] if told else f"no request in {', '.join(map(str, named))}"
-        raise NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")
+        raise _nothing(told, named)
     if notes is not None:
         notes += told
     return found
+
+
+def _nothing(told: list[str], named: Sequence[str | os.PathLike[str]]) -> NothingToReplay:
+    why = told[0] if told else f"no request in {', '.join(map(str, named))}"
+    return NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")
 
 
 def source(
@@ -122,37 +113,44 @@ def source(
     filter: Any = None,
     notes: list[str],
     report: Callable[[str, int, int], None] | None = None,
-) -> list[Session] | Flow:
-    """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed. Raises what `read` and `prepared` do,
+) -> list[Session] | Flow | Live:
+    """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed, or (no `Options.survey`) a live one
+    that has begun. Raises what `read` and `prepared` do,
     and Problem for what cannot be gone through in windows."""
     if not options.in_windows:
         return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
     named = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
-    _check_windows(named, how)
+    _check_windows(named, how, twice=options.survey)
     said: list[str] = []
 
     def told() -> Iterator[sessions.Told]:
-        return sessions.told(named, how=how, filter=filter, notes=said, progress=report)
+        ordered = None if options.survey else False
+        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, ordered=ordered)
 
+    if not options.survey:
+        live = Live(told, options.renaming)
+        if not live.begin():
+            raise _nothing(said, named)
+        return live
     flow = Flow(told, options.renaming)
     flow.look()
     if not flow.survey.requests:
-        why = said[0] if said else f"no request in {', '.join(map(str, named))}"
-        raise NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")
+        raise _nothing(said, named)
     notes += said
     if options.access.principals and options.access.credentials is None:
         principals.check(flow.sessions, options.access.principals)
     return flow
 
 
-def _check_windows(captures: list[str | os.PathLike[str]], how: Reading) -> None:
-    """Raises Problem for what is not one capture point that can be read twice."""
-    hint = "without --in-windows all of it is read first"
+def _check_windows(captures: list[str | os.PathLike[str]], how: Reading, twice: bool) -> None:
+    """Raises Problem for what is not one capture point, or one that cannot be read `twice`."""
+    option = "--in-windows" if twice else "--no-survey"
+    hint = f"without {option} all of it is read first"
     if dataset.is_dataset(captures[0]):
-        raise Problem("--in-windows goes with a CAPTURE", hint)
+        raise Problem(f"{option} goes with a CAPTURE", hint)
     points = capture_points([os.fspath(capture) for capture in captures], how.rotated)
-    if len(points) != 1 or "-" in points[0].paths:
-        raise Problem("--in-windows goes with one capture point, which is read twice", hint)
+    if len(points) != 1 or (twice and "-" in points[0].paths):
+        raise Problem(f"{option} goes with one capture point" + (", which is read twice" if twice else ""), hint)
 
 
 def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
@@ -206,7 +204,8 @@ def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, st
 
 
 async def replay(
-    asked: Sequence[Session] | Flow, options: Options, dial: link.Dial, out: str | os.PathLike[str], notes: list[str],
+    asked: Sequence[Session] | Flow | Live, options: Options, dial: link.Dial, out: str | os.PathLike[str],
+    notes: list[str],
     wait: bool = False, tell: Callable[[str], None] | None = None, announce: Callable[[str], None] | None = None,
 ) -> Result:  # fmt: skip
     """Send sessions, or a flow, to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done. `wait`:
@@ -218,13 +217,19 @@ async def replay(
     started = time.monotonic()
     target: Target | None = None
     flow = asked if isinstance(asked, Flow) else None
-    captured = asked.sessions if isinstance(asked, Flow) else asked
+    live = asked if isinstance(asked, Live) else None
+    captured = asked.sessions if isinstance(asked, Flow | Live) else asked
+    asked_ns = time.time_ns()
     try:
         target = await targets.ask(options.host, options.port, dial, options.settings.answer_timeout)
         reach = options.access.reach(options.host, options.port)
         reach.check(target.topology.nodes.values())
         await principals.log_in(dial, {session.user for session in captured}, options.host, options.port)
-        if flow is None:
+        if live is not None:
+            live.elsewhere = topic_names(options, (), target.topology)
+            live.leave_out(await _addresses(options, target.topology), asked_ns)
+            planned, cluster = Plan((), (), ()), live.cluster
+        elif flow is None:
             tell(f"planning {sum(len(session.requests) for session in captured):,} requests")
             options, planned, cluster = planned_for(options, captured, target.offers, target.topology)
         else:
@@ -236,15 +241,15 @@ async def replay(
         options = dataclasses.replace(options, map_topic=mapped)  # an id that it named is no name any more
         short = too_few(options, cluster, target.topology, planned)
         if short and not options.partial and names.CREATE_PARTITIONS not in options.allow:
-            raise TooFewPartitions(short)
-        start_ns = flow.survey.start_ns if flow is not None else None
+            raise seeding.TooFewPartitions(short)
+        start_ns = flow.survey.start_ns if flow is not None else live.start_ns if live is not None else None
         remap_options = _remap_options(options, captured, start_ns)
-        remap = Remap(remap_options, cluster.assignments, _nodes(cluster, target.topology))
+        remap = Remap(remap_options, cluster.assignments, nodes(cluster, target.topology))
         before = _read_before(options, captured, cluster)
         written = cluster.produced | {topic for topic, _ in before.batches}
         full = [] if options.yes else await seeding.not_empty(written, target, options.map_topic)
         if full:
-            raise NotEmpty(full)
+            raise seeding.NotEmpty(full)
         if announce is not None:
             announce(reach.told(target.topology.nodes))
         seeded = seeding.Seeded()
@@ -266,27 +271,35 @@ async def replay(
             tell(f"writing {before.records:,} records that the capture shows being read")
             notes += await _seed_fetched(before, target, remap, options)
         target.close()
-        recorder = Recorder(writer, at_once=flow is not None)
-        if flow is None:
+        flows = flow or live
+        recorder = Recorder(writer, at_once=flows is not None)
+        if flows is None:
             tell("writing the captured side")
             recorder.captured(captured)
             for skip in planned.skips:
                 recorder.skip(skip)
         end_ns: Plan | int = planned
         sending, cpu = time.monotonic(), time.process_time()
-        if flow is not None:
+        if flows is not None:
+            ends = flow.survey.ends if flow is not None else live.ends if live is not None else {}
             planner = Planner(
                 cluster, target.offers, plan_options(options, topic_names(options, captured, target.topology),
-                target.topology), flow.survey.start_ns or 0, flow.survey.ends, horizon=options.settings.horizon,
+                target.topology), start_ns or 0, ends, horizon=options.settings.horizon,
             )  # fmt: skip
             remap.offsets.joined = True
-            flowing = Flowing(flow, planner, recorder)
+            meeting = None
+            if live is not None:
+                meeting = Meeting(live, options, dial, target.topology, remap, notes, seeded.changed)
+            flowing = Flowing(flows, planner, recorder, meeting)
             with beside():
                 done = await _one_process(
                     captured, planned, cluster, target, remap, options, recorder, tell, announce, flowing
                 )
             end_ns = flowing.end_ns
             notes += unnamed_counts(flowing.unnamed)
+            if live is not None:
+                notes += live.told_after()
+                options = dataclasses.replace(options, map_topic=dict(remap.topics.renamed))
             if flowing.unread:
                 notes.append(f"{flowing.unread:,} captured requests were not read any more, and have no row")
         elif options.processes == 1:
@@ -332,6 +345,15 @@ async def replay(
             target.close()
             await asyncio.sleep(0)  # the loop may end with us: let it close what was opened
         writer.__exit__()
+
+
+async def _addresses(options: Options, topology: Topology) -> list[tuple[str, int]]:
+    """Of the target, by name and as they are found in packets."""
+    found = [(options.host, options.port), *topology.nodes.values()]
+    for host, port in list(found):
+        with contextlib.suppress(OSError):
+            found += [(str(one[4][0]), port) for one in await asyncio.get_running_loop().getaddrinfo(host, port)]
+    return found
 
 
 async def _audit(out: str | os.PathLike[str], options: Options, dial: link.Dial, result: Result) -> None:
@@ -485,12 +507,6 @@ def topic_names(options: Options, captured: Sequence[Session], topology: Topolog
     for session in captured:
         by_id.update(session.topic_ids)
     return by_id | options.map_topic
-
-
-def _nodes(cluster: Cluster, topology: Topology) -> dict[int, int]:
-    """Captured broker ids to the target's, in order, again from the first where it has fewer."""
-    there = sorted(topology.nodes)
-    return {node: there[index % len(there)] for index, node in enumerate(sorted(cluster.nodes))}
 
 
 def _topic_id_rows(captured: Sequence[Session], cluster: Cluster, remap: Remap) -> list[Body]:

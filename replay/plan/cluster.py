@@ -127,6 +127,19 @@ class Learning:
                 cluster.note(name, last + 1)
         return cluster
 
+    def so_far(self, elsewhere: Mapping[str, str]) -> Cluster:
+        """What is known while more comes. `elsewhere`: as for `finish`."""
+        cluster = self.cluster
+        self.note_quick()
+        self._quick.clear()
+        for topic_id, last in self._ids.used.items():
+            if topic_id not in cluster.topic_names and topic_id in elsewhere:
+                cluster.topic_names[topic_id] = elsewhere[topic_id]
+                cluster.note(elsewhere[topic_id], last + 1)
+        cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
+        self._ids.fetched.clear()
+        return cluster
+
     def note_quick(self) -> None:
         """What was read by hand becomes topics."""
         for topic, topic_id, partition in sorted(self._quick):

@@ -240,14 +240,15 @@ def told(
     filter: Any = None,
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    ordered: bool | None = None,
 ) -> Iterator[Told]:
-    """Exchanges of captures, about in order of their requests. Raises CaptureError and FilterError as
-    `analyzer.exchanges` does."""
+    """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. Raises
+    CaptureError and FilterError as `analyzer.exchanges` does."""
     from analyzer import reading
     from analyzer.meaning.logins import Login
 
     logins: dict[tuple[str, str], Login] = {}
-    for exchange in reading.decoded(captures, how, filter=filter, notes=notes, progress=progress):
+    for exchange in reading.decoded(captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress):
         data = exchange.request_message
         answer = exchange.response_message
         row = exchange.row

@@ -56,6 +56,11 @@ class Remap:
         self.in_place = not options.map_topic and options.timestamps == KEEP
         """Are producers and topic ids all that is replaced in Produce requests?"""
 
+    def rename(self, captured: str, there: str) -> None:
+        """A topic that is met on the way has another name on the target: nothing can go out as it is any more."""
+        self.topics.rename(captured, there)
+        self.in_place = False
+
     @property
     def _families(self) -> tuple[Family, ...]:
         return self.topics, self.producers, self.offsets, self.groups, self.fetches

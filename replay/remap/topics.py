@@ -25,11 +25,16 @@ class Topics:
     """`renamed`: topics that have another name on the target; `nodes`: captured broker ids to the target's."""
 
     def __init__(self, renamed: Mapping[str, str], nodes: Mapping[int, int]) -> None:
-        self.renamed = renamed
-        self.nodes = nodes
+        self.renamed = dict(renamed)
+        self.nodes = dict(nodes)
         self._ids: dict[str, str] = {}
         self._leader_epochs: dict[tuple[str, int], int] = {}
         self._captured = {new: old for old, new in reversed(list(renamed.items()))}
+
+    def rename(self, captured: str, there: str) -> None:
+        """A topic that is met on the way has another name on the target."""
+        self.renamed[captured] = there
+        self._captured[there] = captured
 
     def name(self, captured: str) -> str:
         """The topic's name on the target."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
+from captures.problems import Problem
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.config_changes import GROUP_RESOURCE, Settings
 from replay.send.target import Target
@@ -33,6 +34,21 @@ _ALTERS: Final = frozenset((names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS
 
 _MADE: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """What CreateTopics answers where the topic is there afterwards."""
+
+
+class NotEmpty(Problem):
+    """The target has records in topics that would be written to."""
+
+    def __init__(self, topics: list[str]) -> None:
+        said = f"the target's {', '.join(topics)} {'is' if len(topics) == 1 else 'are'} not empty"
+        super().__init__(said, "--yes writes to them all the same")
+
+
+class TooFewPartitions(Problem):
+    """Topics of the target have fewer partitions than captured."""
+
+    def __init__(self, short: list[str]) -> None:
+        super().__init__("; ".join(short), "--partial sends what is for the partitions that are there")
 
 
 async def not_empty(written: Iterable[str], target: Target, map_topic: Mapping[str, str]) -> list[str]:

@@ -15,12 +15,12 @@ import pytest
 
 from analyzer.dataset import DatasetError
 from analyzer.protocol import errors, names
-from replay import run
 from replay.diff import pairs, text
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
 from replay.plan.renaming import Renaming
 from replay.remap.retry import Limits
+from replay.send import seeding
 from replay.send.settings import Settings
 from tests.replay.diff.both_ways import assert_the_same
 from tests.replay.shop import GROUP, LOADED, OFFERS, PAYMENTS, TRANSACTION, Shop, replayed_at
@@ -182,7 +182,7 @@ def test_what_else_is_wrong_is_told_where_a_coordinator_loads(tmp_path: Path) ->
 
 
 def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:
-    with pytest.raises(run.TooFewPartitions, match="orders has 1 partitions, the captured one 2"):
+    with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 2"):
         replayed_at(Shop(partitions=1), tmp_path / "run")
 
 

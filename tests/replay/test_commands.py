@@ -37,7 +37,7 @@ from replay.diff import pairs
 from replay.diff.compare import compare
 from replay.options import Options
 from replay.plan.sessions import Session
-from replay.send import link
+from replay.send import link, seeding
 from replay.send.channel import Channel
 from replay.send.settings import Settings
 from tests.bench.replay import VERSION, Sink, sessions
@@ -193,7 +193,7 @@ def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path:
     capture.said(0.1, names.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
-        with pytest.raises(run.TooFewPartitions, match="orders has 1 partitions, the captured one 3"):
+        with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 3"):
             asyncio.run(run.replay([capture.session()], options, link.tcp(), tmp_path / "run", []))
         assert not (tmp_path / "run").exists()
         partial = dataclasses.replace(options, partial=True)

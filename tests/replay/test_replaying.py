@@ -23,10 +23,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from analyzer import cli
 from analyzer.dataset import open_dataset
 from analyzer.protocol import names
-from replay import commands, run
+from replay import commands
 from replay.diff.compare import Comparison
 from replay.diff.differences import grouped
 from replay.plan import steps
+from replay.send import seeding
 from tests.brokers import jars
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start
@@ -106,7 +107,7 @@ def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     folder = SAMPLES / "txn-librdkafka-4.3"
     first = replay_capture(folder, cluster, tmp_path / "first")
     assert list(audit(first.pairs, cluster.bootstrap)) == []
-    with pytest.raises(run.NotEmpty):
+    with pytest.raises(seeding.NotEmpty):
         replay_capture(folder, cluster, tmp_path / "refused")
     second = replay_capture(folder, cluster, tmp_path / "second", yes=True)
     assert second.result.counts.duplicates == 0

@@ -18,6 +18,7 @@ from replay.diff.compare import compare
 from replay.options import Options
 from replay.plan import batches, fetched
 from replay.plan.cluster import Cluster
+from replay.send import seeding
 from replay.send.settings import Settings
 from tests.replay.conversation import Captured, play
 from tests.replay.forging import batch
@@ -131,7 +132,7 @@ def test_a_reader_alone_reads_what_it_read(tmp_path: Path) -> None:
     assert list(found.differences) == []
     assert text.as_text(found, ("captured", "replayed")).startswith("verdict: same answers, not audited")
     # A second time they would be there twice.
-    with pytest.raises(run.NotEmpty):
+    with pytest.raises(seeding.NotEmpty):
         at(shop, tmp_path / "again", seed_fetched=True)
 
 
