@@ -571,7 +571,8 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     )
     replay.add_argument(
         "--no-survey",
-        action="store_true",
+        dest="survey",
+        action="store_false",
         help="send as it reads, and look at nothing before (stdin always, as in tcpdump -U -w - | kwire replay -)",
     )
     replay.add_argument(

@@ -249,11 +249,10 @@ def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
     given["map_group"] = _mapped("--map-group", options.map_group)
     given["audit"] = not options.no_audit  # `--audit RUN` is something else
     alone = options.loop or options.dry_run
-    given["survey"] = not options.no_survey
     whole = alone or bool(_of_the_whole(cast(Asked, given), True))
     if options.captures == ["-"] and not options.in_windows and not whole:
         given["survey"] = False  # it may go on for days, and cannot be read twice
-    if (options.in_windows or options.no_survey) and alone:
+    if (options.in_windows or not options.survey) and alone:
         name = "--loop" if options.loop else "--dry-run"
         option = "--in-windows" if options.in_windows else "--no-survey"
         raise Failure(f"{option} does not go with {name}", "that one needs the whole capture first")
