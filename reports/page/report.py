@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from reports.asking import Engine
 
 _SPAN = """
-SELECT unix_micros(min(coalesce(request_time, response_time))) AS begin,
-  unix_micros(greatest(max(request_time), max(response_end), max(response_time))) AS end
-FROM exchanges
+WITH summed AS (
+  SELECT min(coalesce(request_time, response_time)) AS begin, max(request_time) AS asked,
+    max(response_time) AS answered, max(response_end) AS ended
+  FROM exchanges
+)
+SELECT unix_micros(begin) AS begin, unix_micros(greatest(asked, answered, ended)) AS end FROM summed
 """
 
 

@@ -8,8 +8,8 @@ said once, in SQL.
 
 Taken are common tables, and views, that read one relation of which each row belongs to one exchange (`WALKED`), and
 
-- count: keys, and `count`, `count_if`, `sum`, `min`, `max` over them, which add up (`GROUP BY ALL`); with what counts
-  them up to quantiles, in the shape that `reports/embedded/quantiles.py` tells of;
+- count: keys, and `count`, `count_if`, `sum`, `min`, `max` over them, which add up (`GROUP BY ALL`, or no keys); with
+  what counts them up to quantiles, in the shape that `reports/embedded/quantiles.py` tells of;
 - rank: `ORDER BY ... LIMIT`, of which each slice has as many;
 - are called `few`, or are among `FEW`: conditions that few exchanges meet.
 
@@ -44,7 +44,7 @@ LEAST_EXCHANGES = 1_000_000
 LARGEST_SLICE = 16_000_000
 """Exchanges of a slice at most."""
 
-MEMORY = 768 << 20
+MEMORY = 512 << 20
 """What DuckDB may hold in a task; what does not fit goes to the disk."""
 
 GIVEN_ROWS = 1_000_000
@@ -121,7 +121,7 @@ def walk(text: str, few: bool = False) -> Walk | None:
     named = [one for column in columns if (one := _named(column)) is not None]
     if not grouped and (few or ranked):
         return Walk(text, ranked=ranked)
-    if not grouped or ranked or len(named) < len(columns):
+    if ranked or len(named) < len(columns) or not (grouped or all(call for _, call in named)):
         return None
     added = ", ".join(f"{call}({name}) AS {name}" if call else name for name, call in named)
     keys = tuple(name for name, call in named if not call)
@@ -275,8 +275,11 @@ class Sliced:
     def register(self, view: str, text: str) -> None:
         """Make a view of the session."""
         kept = view in relations.KEPT
-        given = [self._give(text, name) for name in relations.KEPT.get(view, ())]
-        rows = self._spark.sql(text if not all(given) else self.rewritten(text, view))
+        made = relations.KEPT.get(view, ())
+        for name in made:
+            text = self._give(text, name)
+        few = all(name in self._given for name in made)
+        rows = self._spark.sql(self.rewritten(text, view) if few else text)
         if kept and _pieces(text)[1:]:
             # Spark knows a kept query again by its tree, but not one with common tables inside another query.
             rows = rows.localCheckpoint()
@@ -287,16 +290,16 @@ class Sliced:
             self._spark.catalog.dropTempView(name)
         self._given.clear()
 
-    def _give(self, text: str, name: str) -> bool:
-        """Make a common table of a view known to tasks, for it is looked up. False: it is too large."""
-        pieces = {one.name: one for one in _pieces(text)}
-        if name != "things":
-            return True
-        before = text[: pieces[name].end]
-        table = self._spark.sql(f"{before}) SELECT * FROM {name} LIMIT {GIVEN_ROWS + 1}").toArrow()
+    def _give(self, text: str, name: str) -> str:
+        """The query of a view with one of its common tables made: else Spark makes it again wherever it is read, and
+        tasks could not look into it. As it is, where the table is too large."""
+        piece = next(one for one in _pieces(text) if one.name == name)
+        table = self._spark.sql(f"{text[: piece.end]}) SELECT * FROM {name} LIMIT {GIVEN_ROWS + 1}").toArrow()
+        if len(table) > GIVEN_ROWS:
+            return text
         self._given[name] = table
-        self._spark.sql(f"{before}) SELECT * FROM {name}").createOrReplaceTempView(name)
-        return len(table) <= GIVEN_ROWS
+        self._spark.createDataFrame(table).createOrReplaceTempView(name)
+        return f"{text[: piece.begin]}SELECT * FROM {name}{text[piece.end :]}"
 
     def rewritten(self, text: str, name: str = "") -> str:
         """The query, with what is asked slice by slice as relations. `name`: of the view that it is."""

@@ -27,7 +27,7 @@ WITH broken AS (
 ), failures AS (
   SELECT x.capture, x.connection, x.exchange, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id, b.topic,
     b.partition, x.response_time AS time, b.error_code, b.error
-  FROM broken AS b JOIN exchanges AS x
+  FROM broken AS b JOIN failed_exchanges AS x  -- an exchange of which a partition failed has failed
     ON x.capture = b.capture AND x.connection = b.connection AND x.exchange = b.exchange
   UNION ALL
   SELECT capture, connection, exchange, client_id, client_ip, api, group_id, transactional_id, topic,

@@ -28,7 +28,7 @@ WITH said AS (
     ON b.capture = f.capture AND b.connection = f.connection AND b.exchange = f.exchange
   UNION ALL
   SELECT b.capture, b.connection, b.exchange, b.topic, x.api, b.error_code, b.error, x.request_time, b.partition
-  FROM by_partition AS b JOIN exchanges AS x
+  FROM by_partition AS b JOIN failed_exchanges AS x  -- an exchange of which a partition failed has failed
     ON x.capture = b.capture AND x.connection = b.connection AND x.exchange = b.exchange
 )
 SELECT t.topic, t.api, t.error_code, t.error, coalesce(k.retriable, false) AS retriable,

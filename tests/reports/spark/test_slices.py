@@ -14,7 +14,7 @@ from analyzer import dataset as datasets
 from reports import catalog
 from reports.embedded import engine
 from reports.embedded.engine import Embedded
-from reports.page import sections
+from reports.page import report, sections
 from reports.spark import slices
 from reports.spark.engine import Spark
 from tests.reports.agreement import difference
@@ -63,6 +63,7 @@ def test_what_walks_over_all_exchanges_is_taken() -> None:
         "request_sizes", "slowest_exchanges", "unanswered",
     }  # fmt: skip
     assert {one.name for one in OWN} == {"totals", "over_time", "queued"}
+    assert taken(report._SPAN, "")
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -110,6 +111,11 @@ def test_what_is_too_much_to_give_to_each_task_is_joined_by_spark(
     with engine.opened(halves) as one_walk:
         query = "SELECT * FROM error_runs"
         assert difference(asked.ask(query, ours=True)[0], one_walk.ask(query)[0]) is None
+
+
+def test_a_reports_span_is_that_of_all_slices(halves: list[str], spark: Any) -> None:
+    with engine.opened(halves) as one_walk:
+        assert report._span(Spark(spark, halves, {"exchanges"}, sliced=True)) == report._span(one_walk)
 
 
 def test_slices_are_all_rows_once(halves: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
