@@ -43,13 +43,14 @@ class Flowing:
     """One run of a flow. `record` is what the engine gives outcomes to; `feed` what it gets steps from. `end_ns`: as
     `pace.end_ns`, so far; `unread`: requests that were not read, of a run that ended early; `unnamed`: how
     many requests were skipped by topic id that nothing names. `meeting`: what looks at each window of a live flow
-    before it is sent."""
+    before it is sent; `seconds`: from the first step until the last outcome, for a live source may be silent after."""
 
     def __init__(
         self, flow: Flow | Live, planner: Planner, recorder: Recorder, meeting: Meeting | None = None
     ) -> None:
         self.end_ns = 0
         self.unread = 0
+        self.seconds = 0.0
         self.unnamed: Counter[str] = Counter()
         self._flow = flow
         self._planner = planner
@@ -59,11 +60,12 @@ class Flowing:
         self._ready: deque[Outcome] = deque()
         self._pool = ThreadPoolExecutor(1, "kwire-flow")
         self._read = 0
-        self._collected = time.monotonic()
+        self._collected = self._began = time.monotonic()
 
     def record(self, outcome: Outcome) -> None:
         """An exchange's end; its row is made by the thread."""
         self._ready.append(outcome)
+        self.seconds = time.monotonic() - self._began
 
     async def feed(self, engine: Engine) -> None:
         """Read and plan, as long as there is something and the engine has room."""
@@ -93,6 +95,7 @@ class Flowing:
                 engine.meet(number, session.broker, session.user)
             if not begun and steps:
                 engine.begin_now()
+                self._began = time.monotonic()
                 begun = True
             engine.add(steps, live=isinstance(self._flow, Live))
             for number in window.over:

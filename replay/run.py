@@ -315,7 +315,8 @@ async def replay(
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
         busy = cpu / max(sending, 1e-9) if options.processes == 1 else 0.0
         settings = options.settings
-        kept = pace.pace(recorder.counts, end_ns, settings.speed, sending, busy, settings.schedule)
+        lasted = sending if live is None else flowing.seconds  # its source may have been silent in the end
+        kept = pace.pace(recorder.counts, end_ns, settings.speed, lasted, busy, settings.schedule)
         result = Result(
             recorder.counts,
             planned,
@@ -326,7 +327,7 @@ async def replay(
             done.interrupted,
             failure,
             time.monotonic() - started,
-            sending,
+            lasted,
             cpu,
             kept,
         )

@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from analyzer import dataset
 from analyzer.options import Reading
 from analyzer.protocol import names
 from captures.problems import Problem
-from replay import run
+from replay import pace, run
 from replay.live import Live
 from replay.options import Options
 from replay.plan.sessions import Told
@@ -181,6 +182,20 @@ def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     said = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
     assert said.returncode == 2
     assert said.stderr.decode().startswith("kwire: nothing to replay: no request in -")
+
+
+def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "SECONDS", 1.0)
+    every = in_order_of_answers(captured())
+    span = (every[-1].row["request_time"] - every[0].row["request_time"]).total_seconds()
+
+    def told() -> Iterator[Told]:
+        yield from every
+        time.sleep(span + 2.5)
+
+    result = at(Shop(), begun(told), tmp_path / "run", settings=Settings(speed=1.0))
+    assert result.seconds > span + 2.5
+    assert not result.pace.slower, result.pace.text()
 
 
 def test_what_ends_the_reading_ends_the_replay(tmp_path: Path) -> None:
