@@ -209,6 +209,20 @@ def test_what_ends_the_reading_ends_the_replay(tmp_path: Path) -> None:
         at(Shop(), begun(told), tmp_path / "run")
 
 
+def test_the_command_sends_stdin_and_a_file_as_they_are_read(tmp_path: Path) -> None:
+    with sinking() as port:
+        where = ("--to", f"127.0.0.1:{port}", "--speed", "max", "--yes", "--no-audit")
+        whole = kwire("replay", CAPTURE, *where, "-o", tmp_path / "whole")
+        read = kwire("replay", CAPTURE, *where, "-o", tmp_path / "read", "--no-survey")
+        command = [*KWIRE, "replay", "-", *where, "-o", str(tmp_path / "piped")]
+        (file,) = [CAPTURE] if CAPTURE.is_file() else CAPTURE.glob("capture.pcap*")
+        piped = subprocess.run(command, cwd=ROOT, input=file.read_bytes(), capture_output=True, timeout=SECONDS)
+    assert (read.returncode, piped.returncode) == (whole.returncode,) * 2, piped.stderr.decode() + read.stderr
+    for name in ("read", "piped"):
+        assert rows(tmp_path / name, "outcomes", *TOLD) == rows(tmp_path / "whole", "outcomes", *TOLD)
+        assert "nothing was looked at before" in dataset.open_dataset(tmp_path / name).manifest["replay"]["notes"][-1]
+
+
 @pytest.mark.parametrize(
     "other", [("--workers", "2"), ("--times", "2"), ("--loop",), ("--clients", "true"), ("--seed-fetched",)]
 )
