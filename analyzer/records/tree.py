@@ -185,7 +185,24 @@ def later(data: bytes | memoryview, topic: str, base: int, budget: Budget) -> tu
     return node._replace(start=node.start + base, end=node.end + base, children=fields), stopped
 
 
-class Records(Sequence[Node]):
+class Nodes(Sequence[Node]):
+    """Nodes that are made when they are looked at, by `_one`."""
+
+    def _one(self, at: int) -> Node:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, at: int) -> Node: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Node]: ...
+    def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
+        places = range(len(self))[at]
+        if isinstance(places, range):
+            return tuple(map(self._one, places))
+        return self._one(places)
+
+
+class Records(Nodes):
     """Records of one batch, made nodes when they are looked at. `table` int64[R_COLUMNS, n], their places in `heaps`;
     `starts`: where the first begins, before `base` is added."""
 
@@ -208,16 +225,6 @@ class Records(Sequence[Node]):
     def size(self) -> int:
         """Bytes that are kept for them."""
         return sum(one.nbytes for one in (self._table, *self._heaps))
-
-    @overload
-    def __getitem__(self, at: int) -> Node: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Node]: ...
-    def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
-        places = range(len(self))[at]
-        if isinstance(places, range):
-            return tuple(map(self._one, places))
-        return self._one(places)
 
     def holding(self, offset: int) -> int | None:
         """Which of them holds a byte; none where they are compressed."""

@@ -24,7 +24,7 @@ from analyzer.protocol.plans import as_buffer
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Node
 from analyzer.records import batches as b
-from analyzer.records.tree import CLUSTER_METADATA, CLUSTER_METADATA_ID, Records, later, record_set
+from analyzer.records.tree import CLUSTER_METADATA, CLUSTER_METADATA_ID, Nodes, Records, later, record_set
 from captures import kernels
 from captures.kernels import NULL
 from reports.view.counting import wanted
@@ -51,7 +51,7 @@ RECORDS: Final = 200_000
 """Records of one batch that may be looked at."""
 
 
-class Later(Sequence[Node]):
+class Later(Nodes):
     """Nodes that are made when they are looked at: `make` gives that of a place. `starts` and `ends`: their bytes, in
     order."""
 
@@ -63,16 +63,6 @@ class Later(Sequence[Node]):
 
     def __len__(self) -> int:
         return len(self._starts)
-
-    @overload
-    def __getitem__(self, at: int) -> Node: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Node]: ...
-    def __getitem__(self, at: int | slice) -> Node | Sequence[Node]:
-        places = range(len(self))[at]
-        if isinstance(places, range):
-            return tuple(map(self._one, places))
-        return self._one(places)
 
     def _one(self, at: int) -> Node:
         wanted()
