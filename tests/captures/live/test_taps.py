@@ -73,6 +73,17 @@ def heard(wire: Wire, asked: Asked, frames: list[bytes]) -> list[bytes]:
     return packets_in(data)
 
 
+def all_of(belt: Belt) -> bytes:
+    """What is left on a belt that is told to stop, which is closed then."""
+    belt.stop()
+    data = b""
+    while not belt.over:
+        chunk = belt.take(60)
+        data += chunk.data if chunk is not None else b""
+    belt.close()
+    return data
+
+
 @pytest.mark.parametrize("name", [*OURS, "dumpcap", "tcpdump", "scapy"])
 def test_every_packet_is_there_to_the_last_byte(name: str, wire: Wire, records: list[Record]) -> None:
     if name == "scapy":
@@ -86,15 +97,7 @@ def test_the_ring_gives_byte_for_byte_what_libpcap_gives(wire: Wire, records: li
     belts = [Belt(opened(Asked(wire.name, via=way(name)))).start() for name in OURS]
     assert belts[0].tap.header == belts[1].tap.header
     wire.send(record.data for record in records)
-    given = []
-    for belt in belts:
-        belt.stop()
-        data = b""
-        while not belt.over:
-            chunk = belt.take(60)
-            data += chunk.data if chunk is not None else b""
-        belt.close()
-        given.append(data)
+    given = [all_of(belt) for belt in belts]
     assert given[0] == given[1]
 
 
@@ -252,18 +255,10 @@ def test_a_dump_with_a_name_gives_what_one_in_memory_gives(
     belts = [plain, Belt(opened(Asked(wire.name)))]
     assert belts[0].tap.header == belts[1].tap.header
     assert stat.S_IMODE(Path(made[0].path).parent.stat().st_mode) == 0o700
-    given = []
     for belt in belts:
         belt.start()
     wire.send(record.data for record in records)
-    for belt in belts:
-        belt.stop()
-        data = b""
-        while not belt.over:
-            chunk = belt.take(60)
-            data += chunk.data if chunk is not None else b""
-        belt.close()
-        given.append(data)
+    given = [all_of(belt) for belt in belts]
     assert given[0] == given[1]
     assert len(packets_in(given[0])) == len(records)
     assert not Path(made[0].path).parent.exists()
