@@ -211,13 +211,8 @@ class Meeting:
             full = [] if options.yes else await seeding.not_empty(written, target, renamed)
             if full:
                 raise seeding.NotEmpty(full)
-            there = self.topology.partitions
-            short = [
-                f"{renamed.get(name, name)} has {there[renamed.get(name, name)]} partitions, the captured one "
-                f"{cluster.topics[name].partitions}"
-                for name in fresh
-                if there.get(renamed.get(name, name), 1 << 31) < cluster.topics[name].partitions
-            ]
+            used = [(renamed.get(name, name), cluster.topics[name]) for name in fresh]
+            short = seeding.too_few(used, self.topology)
             if short and not options.partial and names.CREATE_PARTITIONS not in options.allow:
                 raise seeding.TooFewPartitions(short)
             if options.seed_topics:
@@ -225,8 +220,7 @@ class Meeting:
                 self.notes += done.notes
                 self.changed.update(done.changed)
             else:
-                absent = [renamed.get(name, name) for name in fresh if renamed.get(name, name) not in there]
-                self.notes += [f"the target has no topic {name}; --seed-topics makes it" for name in absent]
+                self.notes += seeding.absent(used, self.topology)
             self.remap.topics.learn_from(self.topology)
         finally:
             asked.close()

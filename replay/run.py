@@ -531,11 +531,7 @@ def plan_options(options: Options, topic_ids: dict[str, str], topology: Topology
 
 def too_few(options: Options, cluster: Cluster, topology: Topology, planned: Plan) -> list[str]:
     """The topics that have fewer partitions on the target than captured, of those that requests name."""
-    return [
-        f"{there} has {topology.partitions[there]} partitions, the captured one {wanted.partitions}"
-        for there, wanted in _used(options, cluster, planned)
-        if topology.partitions.get(there, wanted.partitions) < wanted.partitions
-    ]
+    return seeding.too_few(_used(options, cluster, planned), topology)
 
 
 def _used(options: Options, cluster: Cluster, planned: Plan) -> Iterator[tuple[str, Topic]]:
@@ -563,8 +559,7 @@ async def warned(options: Options, captured: Sequence[Session], planned: Plan, t
 
 def missing(options: Options, cluster: Cluster, topology: Topology, planned: Plan) -> list[str]:
     """What the target lacks of the captured topics."""
-    absent = [there for there, _ in _used(options, cluster, planned) if there not in topology.partitions]
-    notes = [f"the target has no topic {there}; --seed-topics makes it" for there in absent]
+    notes = seeding.absent(_used(options, cluster, planned), topology)
     return notes + too_few(options, cluster, topology, planned) + more_partitions(options, cluster, topology, planned)
 
 

@@ -18,6 +18,7 @@ from analyzer.protocol.tree import Body
 from captures.problems import Problem
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.config_changes import GROUP_RESOURCE, Settings
+from replay.remap.topology import Topology
 from replay.send.target import Target
 
 _LONGEST: Final = str((1 << 63) - 1)
@@ -59,6 +60,22 @@ async def not_empty(written: Iterable[str], target: Target, map_topic: Mapping[s
         if await target.ends([there], names.START_OF_LOG) != await target.ends([there], names.END_OF_LOG):
             full.append(there)
     return full
+
+
+def too_few(used: Iterable[tuple[str, Topic]], topology: Topology) -> list[str]:
+    """Of (name on the target, captured topic) those that have fewer partitions there than captured."""
+    there = topology.partitions
+    return [
+        f"{name} has {there[name]} partitions, the captured one {topic.partitions}"
+        for name, topic in used
+        if there.get(name, topic.partitions) < topic.partitions
+    ]
+
+
+def absent(used: Iterable[tuple[str, Topic]], topology: Topology) -> list[str]:
+    """Of the same, those that the target lacks."""
+    lacks = [name for name, _ in used if name not in topology.partitions]
+    return [f"the target has no topic {name}; --seed-topics makes it" for name in lacks]
 
 
 @dataclass(slots=True)
