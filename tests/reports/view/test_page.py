@@ -398,6 +398,18 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
         assert len(Path(download.value.path()).read_bytes().splitlines()) == int(total) + 1
 
 
+def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_path: Path) -> None:
+    """A dataset of `--no-meaning`: no parts of latencies, no findings."""
+    assert cli.main(["analyze", str(TXN), "--no-meaning", "--keep-bytes", "-o", str(tmp_path / "data")]) == 0
+    with contextlib.ExitStack() as stack, served(viewed(stack, tmp_path / "data")) as one:
+        with Look(chromium, one)("beside=findings") as opened:
+            opened.page.locator("#findings", has_text="What the traffic means was not analysed.").wait_for()
+        with Look(chromium, one)("above=heat") as opened:
+            opened.page.locator("#cell", has_text="latency of 1").wait_for()
+            opened.page.keyboard.press("j")
+            opened.page.locator("#request .row", has_text="clientId").wait_for()
+
+
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
