@@ -7,6 +7,7 @@ same, how to read and what is wanted in one object each).
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import heapq
 import os
@@ -22,7 +23,7 @@ import pyarrow as pa
 from analyzer import columns, tables
 from analyzer.arrow import plain
 from analyzer.bulk.engine import Engine
-from analyzer.bulk.rows import Window
+from analyzer.bulk.rows import Exchanges, Window
 from analyzer.dataset import Dataset, Writer, concatenated
 from analyzer.exchange import Exchange
 from analyzer.meaning.connections import EndedConnections, unrecognised_lines
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from analyzer.findings.source import Source
 
 Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+Look = Callable[[Window], Exchanges]
 
 __all__ = ["Exchange", "analyze", "decode", "decoded", "exchanges", "judged"]
 
@@ -251,15 +254,18 @@ def decoded(
     notes: list[str] | None = None,
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
+    look: Look | None = None,
 ) -> Iterator[Exchange]:
-    """`exchanges`, with how to read as an object."""
+    """`exchanges`, with how to read as an object. `look` gets each window, with its record sets, once a filter has
+    chosen, and says which of its exchanges are to be handed out."""
     wanted = parsed(filter)
     needed = wanted is not None and wanted.needs_bodies
     only = None if needed or bodies is True else frozenset(bodies or ())
-    settings = how.settings(bool(bodies) or needed)
+    settings = how.settings(True if only is None else only or False, keep_records=look is not None)
+    settings = dataclasses.replace(settings, keep_giants=True)
     passed: list[tuple[int, int]] = []
     for point in capture_points(_arguments(captures), how.rotated):
-        one_by_one = _OneByOne(Engine(point, settings, stdin), point, wanted, Messages(only), partitions)
+        one_by_one = _OneByOne(Engine(point, settings, stdin), point, wanted, Messages(only), partitions, look)
         size = size_of(point)
 
         def report(read: int, name: str = point.name, size: int = size) -> None:
@@ -279,12 +285,13 @@ class _OneByOne:
     """The exchanges of one capture point; `passed`: how many a filter let through so far, of how many."""
 
     def __init__(
-        self, engine: Engine, point: CapturePoint, wanted: Any, messages: Messages, partitions: bool
+        self, engine: Engine, point: CapturePoint, wanted: Any, messages: Messages, partitions: bool, look: Look | None
     ) -> None:
         self._engine = engine
         self._wanted = wanted
         self._messages = messages
         self._partitions = partitions
+        self._look = look
         self.passed = (0, 0)
         self._latency = Latency()
         self._topics = TopicIds()
@@ -332,6 +339,8 @@ class _OneByOne:
             messages.forget(window.every, window.exchanges)
         rows = window.exchanges
         self.passed = (self.passed[0] + len(rows), self.passed[1] + len(window.every))
+        if self._look is not None:
+            rows = self._look(window)
         ordinal, trigger = rows.column("ordinal"), rows.column("trigger")
         first = np.where(ordinal != NULL, ordinal, trigger).tolist()
         keys = [rows.connection.tolist(), rows.column("exchange").tolist(), rows.column("reply").tolist()]

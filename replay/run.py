@@ -23,6 +23,7 @@ from analyzer.options import Reading
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
+from analyzer.reading import Look
 from captures.files import capture_points
 from captures.kernels import without_collection
 from captures.problems import Problem
@@ -132,7 +133,10 @@ def source(
         if not live.begin():
             raise _nothing(said, named)
         return live
-    flow = Flow(told, options.renaming)
+    def glanced(look: Look) -> Iterator[sessions.Told]:
+        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, look=look)
+
+    flow = Flow(told, options.renaming, glanced)
     flow.look()
     if not flow.survey.requests:
         raise _nothing(said, named)

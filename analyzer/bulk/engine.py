@@ -45,6 +45,7 @@ class Settings:
     window_bytes     bytes of capture read at a time
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
+    keep_giants      of those above as well
     keep_records     hand out the bytes of record sets
     frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
                      amount, and real frames stay under Kafka's own limit of 100 MB
@@ -55,6 +56,7 @@ class Settings:
     window_bytes: int = 16 << 20
     ports: tuple[int, ...] = ()
     keep_messages: bool | frozenset[int] = False
+    keep_giants: bool = False
     keep_records: bool = False
     frame_limit: int = FRAME_LIMIT
     keylogs: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ class Engine:
                     max(settings.frame_limit // (2 * shards), settings.frame_limit // LARGEST_SHARE),
                     settings.frame_limit // LARGEST_SHARE,
                     settings.keep_records,
+                    settings.keep_giants,
                 ),
                 self._keys.stage(),
             )

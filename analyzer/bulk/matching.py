@@ -75,7 +75,8 @@ def _room(st: s.State, before: Int) -> Int:
         return s.NEED_OUT
     if v[s.V_PENDING_FREE] < 0 and v[s.V_PENDINGS] >= len(mt.pending):
         return s.NEED_PENDING
-    if v[s.V_KEEP] == s.KEEP_ALL or (v[s.V_KEEP] == s.KEEP_SOME and fr.frame[s.FR_HAVE] <= s.KEEP_SOME_BYTES):
+    keep = v[s.V_KEEP]
+    if keep != s.KEEP_NONE and (keep != s.KEEP_SOME or fr.frame[s.FR_HAVE] <= s.KEEP_SOME_BYTES):
         if v[s.V_MESSAGES] + 1 > len(out.messages):
             return s.NEED_MESSAGES
         if v[s.V_MESSAGE_BYTES] + fr.frame[s.FR_HAVE] > len(out.message_bytes):
@@ -206,10 +207,11 @@ def _keep_message(st: s.State, buffer: Bytes, slot: Int, direction: Int, ordinal
     frame = fr.frame
     if out.v[s.V_KEEP] == s.KEEP_NONE:
         return
-    if out.v[s.V_KEEP] == s.KEEP_SOME:
+    if out.v[s.V_KEEP] != s.KEEP_ALL:
         api_key = mt.row[s.X_API_KEY]
-        wanted = 0 <= api_key < len(out.keep) and out.keep[api_key] != 0
-        if not wanted or frame[s.FR_HAVE] > s.KEEP_SOME_BYTES:
+        if not 0 <= api_key < len(out.keep) or out.keep[api_key] == 0:
+            return
+        if out.v[s.V_KEEP] == s.KEEP_SOME and frame[s.FR_HAVE] > s.KEEP_SOME_BYTES:
             return
     row = out.v[s.V_MESSAGES]
     out.v[s.V_MESSAGES] = row + 1

@@ -104,6 +104,7 @@ class Conversations:
         limit: int = FRAME_LIMIT,
         largest: int = FRAME_LIMIT,
         keep_records: bool = False,
+        keep_giants: bool = False,
     ) -> None:
         self._lay = lay
         self._ports = np.array(sorted(ports), np.int64)
@@ -115,7 +116,7 @@ class Conversations:
         if isinstance(keep_messages, bool):
             v[s.V_KEEP] = s.KEEP_ALL if keep_messages else s.KEEP_NONE
         else:
-            v[s.V_KEEP] = s.KEEP_SOME
+            v[s.V_KEEP] = s.KEEP_SOME_WHOLE if keep_giants else s.KEEP_SOME
             keep[list(keep_messages)] = 1
         v[s.V_FRAME_LIMIT] = largest
         self._state = s.State(

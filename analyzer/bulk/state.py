@@ -233,11 +233,11 @@ FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
 (MSG_SLOT, MSG_CLIENT, MSG_DIRECTION, MSG_ORDINAL, MSG_API_KEY, MSG_API_VERSION, MSG_AT, MSG_LENGTH, MSG_COMPLETE,
  MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER, MSG_COLUMNS) = range(13)  # fmt: skip
 
-KEEP_NONE, KEEP_ALL, KEEP_SOME = range(3)
+KEEP_NONE, KEEP_ALL, KEEP_SOME, KEEP_SOME_WHOLE = range(4)
 KEPT_APIS: Final = 256
 """More APIs than there are."""
 KEEP_SOME_BYTES: Final = 4 << 20
-"""Messages larger than this are not among some that are kept: who wants some of them does without the giant."""
+"""Messages larger than this are not among some that are kept (KEEP_SOME): who wants some does without the giant."""
 
 # --- the frame at hand ------------------------------------------------------------------------------------------------
 (

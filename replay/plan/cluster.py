@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
@@ -20,6 +20,9 @@ from replay.plan import apis, batches
 from replay.plan.config_changes import Said, Settings, changed
 from replay.plan.early_members import Early
 from replay.plan.sessions import Decoded, decoded
+
+if TYPE_CHECKING:
+    from analyzer.meaning.gist import Touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,19 @@ class Learning:
                 self._ids.fetch(one)
         elif key in _SETTING:
             self._settings.append(Said(message.request.sent_ns, key, body, answer))
+
+    def touch(self, some: Touched) -> None:
+        """What many requests of one API say of a topic."""
+        if some.api_key == names.PRODUCE and some.asked >= 0:
+            self.cluster.produced.add(some.topic or some.topic_id)
+        if some.topic and some.served >= 0:
+            self.cluster.note(some.topic, some.served + 1)
+        elif some.topic_id and some.asked >= 0:
+            self._ids.used[some.topic_id] = max(some.asked, self._ids.used.get(some.topic_id, 0))
+
+    def fetched(self, topic_id: str, partition: int, checksum: bytes) -> None:
+        """The first batch of what was read of a topic without a name."""
+        self._ids.fetch((topic_id, partition, checksum))
 
     def finish(self, requests: Callable[[], Iterable[Decoded]] | None, elsewhere: Mapping[str, str]) -> Cluster:
         """All was taken. `requests`: goes through it once more, which only topic ids without a name need; `elsewhere`:

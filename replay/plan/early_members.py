@@ -74,7 +74,7 @@ class EarlyMembers:
             self._see(said)
 
     def fetched(self, client: tuple[Any, Any], topics: Iterable[str]) -> None:
-        """A client fetched these topics (names or ids)."""
+        """A client fetched these topics (`label`)."""
         self._fetched.setdefault(client, set()).update(topics)
 
     def finish(self, topic_names: Mapping[str, str]) -> dict[str, tuple[Early, ...]]:
@@ -125,10 +125,14 @@ def _topics(key: int, body: Body) -> Iterator[str]:
     """The topics of a request, by name, else by id (`_ID`)."""
     for where, topic in topics_of(key, body):
         name = topic.get(where.name) if where.name else None
-        if not name and where.id and topic.get(where.id, ZERO_UUID) != ZERO_UUID:
-            name = _ID + topic[where.id]
+        name = label(name or "", topic.get(where.id, ZERO_UUID) if where.id else ZERO_UUID)
         if name:
             yield name
+
+
+def label(topic: str, topic_id: str) -> str:
+    """What stands for a topic of this name or, where it has none, of this id; empty where it has neither."""
+    return topic or (_ID + topic_id if topic_id not in ("", ZERO_UUID) else "")
 
 
 def _named(topics: Iterable[str], topic_names: Mapping[str, str]) -> list[str]:

@@ -11,12 +11,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from replay.plan import decide, renaming, sessions
 from replay.plan.renaming import Renaming
 from replay.plan.sessions import Decoded, Request, Session, Told
 from replay.plan.survey import Survey
+
+if TYPE_CHECKING:
+    from analyzer.bulk import rows
+    from analyzer.meaning.gist import Asked
+    from analyzer.reading import Look
 
 HELD: Final = 4_096
 HELD_BYTES: Final = 32 << 20
@@ -41,7 +46,7 @@ class Window:
 
 @dataclass(slots=True)
 class _Met:
-    """A session as the survey meets it; `began`: when it sent its first request, 0: none."""
+    """A session as the survey meets it; `began`: when it sent its first request, 0: none; `first`: its ordinal."""
 
     number: int
     broker: tuple[str, int]
@@ -49,14 +54,29 @@ class _Met:
     requests: int = 0
     opened: bool = False
     user: str | None = None
+    first: int = -1
+
+    def take(self, asked: Asked) -> None:
+        """What it sent, some of it."""
+        self.opened |= asked.opened
+        self.requests += asked.requests
+        if asked.requests and (self.first < 0 or asked.first < self.first):
+            self.first, self.began = asked.first, _micro(asked.first_ns)
+
+
+def _micro(nanoseconds: int) -> int:
+    """As the tables have it."""
+    return nanoseconds // 1000 * 1000
 
 
 @dataclass(slots=True)
 class Flow:
-    """`told`: goes through the capture; `names`: how groups and clients are renamed."""
+    """`told`: goes through the capture; `names`: how groups and clients are renamed; `glanced`: goes through it as
+    well, telling Produce and Fetch in columns, where it has any."""
 
     told: Callable[[], Iterable[Told]]
     names: Renaming = field(default_factory=Renaming)
+    glanced: Callable[[Look], Iterable[Told]] | None = None
     sessions: list[Session] = field(default_factory=list)
     survey: Survey = field(default_factory=lambda: Survey(timed=True))
     _numbers: dict[Key, int] = field(default_factory=dict)
@@ -65,8 +85,11 @@ class Flow:
     def look(self) -> None:
         """Go through it for the first time."""
         met: dict[Key, _Met] = {}
-        for number, message in sessions.decoded(self._surveyed(met)):
-            self.survey.take(number, message)
+        if self.glanced is not None:
+            self._glance(self.glanced, met)
+        else:
+            for number, message in sessions.decoded(self._surveyed(met)):
+                self.survey.take(number, message)
         order = sorted(met.items(), key=lambda each: (each[1].began, each[0][1]))
         self._numbers = {key: number for number, (key, _) in enumerate(order)}
         self._left = [one.requests for _, one in order]
@@ -76,7 +99,7 @@ class Flow:
 
     def again(self) -> Iterator[Decoded]:
         """All requests once more."""
-        for _, message, _ in self._ordered(lambda row: 0, lambda one: None):
+        for _, message, _ in self._ordered(self.told, lambda row: 0, lambda one: None):
             yield message
 
     def windows(self) -> Iterator[Window]:
@@ -88,7 +111,7 @@ class Flow:
             window.orphans.append(one.row)
 
         for number, message, bytes_ in self._ordered(
-            lambda row: self._numbers[row["capture"], row["connection"]], orphan
+            self.told, lambda row: self._numbers[row["capture"], row["connection"]], orphan
         ):
             window.requests.append((number, message))
             size += bytes_
@@ -105,6 +128,39 @@ class Flow:
         if window.requests or window.orphans:
             yield window
 
+    def _glance(self, glanced: Callable[[Look], Iterable[Told]], met: dict[Key, _Met]) -> None:
+        """Survey it by its columns, and the bodies of what is not in them."""
+        from analyzer.meaning.gist import Gists
+
+        survey = self.survey
+        gists = Gists(survey.learning.cluster.topic_names)
+
+        def look(window: rows.Window) -> rows.Exchanges:
+            gist = gists.take(window)
+            for asked in gist.asked:
+                session = met.setdefault((window.names.capture, asked.connection), _Met(len(met), asked.broker))
+                session.take(asked)
+                if asked.requests:
+                    survey.sent(session.number, _micro(asked.earliest_ns))
+                    survey.sent(session.number, _micro(asked.last_ns), asked.requests - 1)
+            for touched in gist.touched:
+                address, client = touched.client
+                survey.touch(touched, (address, self.names.transaction(client or "") or client))
+            for fetched in gist.fetched:
+                survey.learning.fetched(*fetched)
+            return gist.rest
+
+        def see(one: Told) -> None:
+            session = met[one.row["capture"], one.row["connection"]]
+            session.user = session.user or one.user
+
+        def number(row: dict[str, Any]) -> int:
+            return met[row["capture"], row["connection"]].number
+
+        rest = self._ordered(lambda: glanced(look), number, lambda one: None, see)
+        for _, message in sessions.decoded((index, message) for index, message, _ in rest):
+            survey.learn(message)
+
     def _surveyed(self, met: dict[Key, _Met]) -> Iterator[tuple[int, Decoded]]:
         def number(row: dict[str, Any]) -> int:
             return met[row["capture"], row["connection"]].number
@@ -119,7 +175,7 @@ class Flow:
             session.user = session.user or one.user
 
         by_number: dict[int, _Met] = {}
-        for index, message, _ in self._ordered(number, lambda one: None, see):
+        for index, message, _ in self._ordered(self.told, number, lambda one: None, see):
             session = by_number.get(index)
             if session is None:
                 row = message.request.row
@@ -129,13 +185,14 @@ class Flow:
             yield index, message
 
     def _ordered(
-        self, number: Callable[[dict[str, Any]], int], orphan: Callable[[Told], None],
+        self, told: Callable[[], Iterable[Told]], number: Callable[[dict[str, Any]], int],
+        orphan: Callable[[Told], None],
         see: Callable[[Told], None] = lambda one: None,
     ) -> Iterator[tuple[int, Decoded, int]]:  # fmt: skip
         """(session, request, bytes) in order of time. `see` gets all that is told, `orphan` what has no request."""
         held: list[tuple[int, int, int, int, Request]] = []
         bytes_ = 0
-        for one in self.told():
+        for one in told():
             see(one)
             if one.row["exchange"] is None:
                 orphan(one)

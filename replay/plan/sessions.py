@@ -23,6 +23,7 @@ from replay.plan.plain import Quick
 if TYPE_CHECKING:
     from analyzer.dataset import StoredDataset
     from analyzer.options import Reading
+    from analyzer.reading import Look
 
 _LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -241,14 +242,20 @@ def told(
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     ordered: bool | None = None,
+    look: Look | None = None,
 ) -> Iterator[Told]:
-    """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. Raises
-    CaptureError and FilterError as `analyzer.exchanges` does."""
+    """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. `look`:
+    as of `analyzer.reading.decoded`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
+    as `analyzer.exchanges` does."""
     from analyzer import reading
+    from analyzer.meaning import gist
     from analyzer.meaning.logins import Login
 
     logins: dict[tuple[str, str], Login] = {}
-    for exchange in reading.decoded(captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress):
+    bodies: bool | frozenset[int] = True if look is None else gist.OTHERS
+    for exchange in reading.decoded(
+        captures, how, filter=filter, bodies=bodies, ordered=ordered, notes=notes, progress=progress, look=look
+    ):
         data = exchange.request_message
         answer = exchange.response_message
         row = exchange.row

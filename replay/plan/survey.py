@@ -1,23 +1,27 @@
 """What a plan needs of the whole capture before its first request is planned. Pure.
 
-In: each request once, in order of captured time. Out: what the capture says of its cluster, who had joined before it
-began, when each session sends its last request, which topics are named and how old records are. What is kept grows with
-what the capture names (sessions, topics, groups, members), not with its requests.
+In: each request once, in order of captured time, or, of Produce and Fetch, what many of them touch (`touch`). Out:
+what the capture says of its cluster, who had joined before it began, when each session sends its last request, which
+topics are named and how old records are. What is kept grows with what the capture names (sessions, topics, groups,
+members), not with its requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from analyzer.protocol import errors, names
 from analyzer.protocol.topics import topics_of
-from replay.plan import apis, convert
+from replay.plan import apis, convert, early_members
 from replay.plan.cluster import Cluster, Learning
 from replay.plan.early_members import EarlyMembers, Said
 from replay.plan.sessions import Decoded
 from replay.plan.times import Times, note
+
+if TYPE_CHECKING:
+    from analyzer.meaning.gist import Touched
 
 _OF_GROUPS: Final = frozenset((
     names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT,
@@ -46,6 +50,10 @@ class Survey:
     def take(self, session: int, message: Decoded) -> None:
         """A request, the next one in time. Its bodies are nobody else's."""
         self.sent(session, message.request.sent_ns)
+        self.learn(message)
+
+    def learn(self, message: Decoded) -> None:
+        """The same of one that has been counted (`sent`)."""
         self.learning.take(message)
         quick = message.quick
         if quick is not None:
@@ -66,9 +74,22 @@ class Survey:
             codes = frozenset(errors.codes(answer)) if key in _OF_GROUPS else frozenset[int]()
             self.early.take(Said(key, body, answer, codes, (row["client_ip"], row["client_id"])))
 
-    def sent(self, session: int, sent_ns: int) -> None:
-        """A session has sent a request then."""
-        self.requests += 1
+    def touch(self, some: Touched, client: tuple[str, str | None]) -> None:
+        """What Produce and Fetch say of a topic; `client`: under the name that it shall have."""
+        named = some.topic or some.topic_id
+        self.learning.touch(some)
+        if some.asked < 0 or not named:
+            return
+        self.named.setdefault(some.api_key, set()).add(named)
+        if some.api_key == names.FETCH:
+            self.early.fetched(client, (early_members.label(some.topic, some.topic_id),))
+        elif self.timed and some.bytes:
+            found = Times(some.records, some.bytes, some.oldest_ms, some.newest_ms)
+            self.times.setdefault(named, Times()).join(found)
+
+    def sent(self, session: int, sent_ns: int, requests: int = 1) -> None:
+        """A session has sent a request then, or the last of some."""
+        self.requests += requests
         self.start_ns = sent_ns if self.start_ns is None else min(self.start_ns, sent_ns)
         self.ends[session] = max(sent_ns, self.ends.get(session, 0))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from analyzer.options import Reading
+from analyzer.reading import Look
 from replay import run
 from replay.plan import decide, flow, renaming, sessions
 from replay.plan.decide import Planner, PlanOptions
@@ -27,7 +28,11 @@ from tests.shared import SAMPLES, capture_files
 def flowing(folder: Path, **options: Any) -> Flow:
     files = [str(path) for path in capture_files(folder)]
     how = Reading(rotated=len(files) > 1)
-    found = Flow(lambda: sessions.told(files, how=how), **options)
+
+    def glanced(look: Look) -> Iterator[Told]:
+        return sessions.told(files, how=how, look=look)
+
+    found = Flow(lambda: sessions.told(files, how=how), glanced=glanced, **options)
     found.look()
     return found
 

@@ -1,0 +1,62 @@
+"""How many records a record set has, and how old they are, by the headers of its batches alone.
+
+In: record sets, where they lie. Out: a column of numbers each. Nothing is opened and no checksum computed: what no
+batch of magic 2 (KIP-98) is, and whatever follows it, has no age here, for only its content would say.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from analyzer.records.batches import ENTRY_HEADER, HEADER_V2, int32_at, int64_at
+from captures.kernels import NULL, Bytes, Int, Table, inline, kernel
+
+(
+    A_RECORDS,
+    A_BYTES,  # of the batches, headers included
+    A_OLDEST,  # ms, NULL: none has a time
+    A_NEWEST,
+    A_CHECKSUM,  # of the first batch, as it stands there; NULL where anything in the set is no batch
+    A_COLUMNS,
+) = range(6)
+
+_SMALLEST: Final = 17
+"""Bytes up to the magic, which says what the others are."""
+
+
+@inline
+def _note(time: Int, out: Table, row: Int) -> None:
+    if time >= 0:
+        if out[A_OLDEST, row] == NULL or time < out[A_OLDEST, row]:
+            out[A_OLDEST, row] = time
+        out[A_NEWEST, row] = max(out[A_NEWEST, row], time)
+
+
+@kernel
+def look(heap: Bytes, at: Table, length: Table, out: Table) -> None:
+    """Fill `out` int64[A_COLUMNS, n] for the sets at heap[at[i] : at[i] + length[i]]; what is cut off at the end of a
+    set is left out."""
+    for row in range(min(len(at), len(length), out.shape[1])):
+        out[A_RECORDS, row] = 0
+        out[A_BYTES, row] = 0
+        out[A_OLDEST, row] = NULL
+        out[A_NEWEST, row] = NULL
+        out[A_CHECKSUM, row] = NULL
+        here = max(at[row], np.int64(0))
+        end = min(at[row] + length[row], np.int64(len(heap)))
+        while end - here >= _SMALLEST:
+            size = ENTRY_HEADER + int32_at(heap, here + 8)
+            if heap[here + 16] != 2 or size < HEADER_V2:
+                out[A_CHECKSUM, row] = NULL
+                break
+            if size > end - here:
+                break
+            if out[A_BYTES, row] == 0:
+                out[A_CHECKSUM, row] = int32_at(heap, here + 17) & np.int64(0xFFFFFFFF)
+            out[A_RECORDS, row] += max(int32_at(heap, here + 57), np.int64(0))
+            out[A_BYTES, row] += size
+            _note(int64_at(heap, here + 27), out, row)
+            _note(int64_at(heap, here + 35), out, row)
+            here += size
