@@ -5,6 +5,7 @@ Proves: replay/plan/flow.py, replay/plan/survey.py, replay/plan/sessions.py
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,32 @@ from analyzer.options import Reading
 from analyzer.reading import Look
 from replay import run
 from replay.plan import decide, flow, renaming, sessions
+from replay.plan.cluster import Cluster
 from replay.plan.decide import Planner, PlanOptions
 from replay.plan.flow import Flow
 from replay.plan.renaming import Renaming
 from replay.plan.sessions import Told
 from replay.plan.steps import Skip, Step
+from replay.plan.times import Times
 from tests.replay.conversation import EVERYTHING
 from tests.replay.plan.test_windows import CAPTURES, SHUT, told
 from tests.shared import SAMPLES, capture_files
 
 
-def flowing(folder: Path, **options: Any) -> Flow:
+def flowing(folder: Path, window_bytes: int | None = None, **options: Any) -> Flow:
     files = [str(path) for path in capture_files(folder)]
-    how = Reading(rotated=len(files) > 1)
+    how = Reading(rotated=len(files) > 1, window_bytes=window_bytes)
 
     def glanced(look: Look) -> Iterator[Told]:
         return sessions.told(files, how=how, look=look)
 
-    found = Flow(lambda: sessions.told(files, how=how), glanced=glanced, **options)
+    found = Flow(lambda: sessions.told(files, how=how), **({"glanced": glanced} | options))
     found.look()
     return found
+
+
+def aged(through: Flow) -> dict[str, Times]:
+    return {topic: times for topic, times in through.survey.times.items() if times.bytes}
 
 
 def planned(through: Flow) -> tuple[list[Step], list[Skip]]:
@@ -70,6 +77,23 @@ def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
     named = through.survey.topics(frozenset(), cluster)
     assert plan.topics <= named
     assert through.survey.requests == sum(len(session.requests) for session in whole)
+
+
+@pytest.mark.parametrize("name", sorted(CAPTURES.keys() - {SHUT}))
+def test_a_survey_of_columns_finds_what_one_of_bodies_does(name: str) -> None:
+    quick = flowing(CAPTURES[name], window_bytes=30_000)  # so that requests and answers are often in different windows
+    slow = flowing(CAPTURES[name], glanced=None)
+
+    assert [(one.connection, one.broker, one.opened, one.user) for one in quick.sessions] == [
+        (one.connection, one.broker, one.opened, one.user) for one in slow.sessions
+    ]
+    for what in ("start_ns", "ends", "requests", "named", "subscribed"):
+        assert getattr(quick.survey, what) == getattr(slow.survey, what), what
+    assert aged(quick) == aged(slow)
+    clusters = [one.survey.finish(one.again, {}) for one in (quick, slow)]
+    for part in dataclasses.fields(Cluster):
+        found, expected = (getattr(cluster, part.name) for cluster in clusters)
+        assert found == expected, part.name
 
 
 def test_sessions_are_met_before_their_first_request_and_over_with_their_last() -> None:

@@ -1,0 +1,67 @@
+"""Records are counted, and their age told, by the headers of batches alone.
+
+Proves: analyzer/records/ages.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analyzer.records import ages
+from captures.kernels import NULL
+from tests.replay.batching import batch
+
+
+def looked(*sets: bytes) -> list[list[int]]:
+    """Each set's columns, at whatever place of the heap it lies."""
+    heap = np.frombuffer(b"\x02" * 7 + b"".join(sets), np.uint8)
+    length = np.array([len(one) for one in sets], np.int64)
+    out = np.zeros((ages.A_COLUMNS, len(sets)), np.int64)
+    ages.look(heap, 7 + np.cumsum(length) - length, length, out)
+    return [column.tolist() for column in out.T]
+
+
+def timed(first_ms: int, last_ms: int) -> bytes:
+    made = bytearray(batch())
+    made[27:43] = first_ms.to_bytes(8, "big", signed=True) + last_ms.to_bytes(8, "big", signed=True)
+    return bytes(made)
+
+
+def test_batches_of_a_set_add_up() -> None:
+    early, late = timed(1_000, 1_500), timed(900, 2_500)
+    (both,), (count,) = looked(early + late), looked(early)
+    assert both == [
+        2 * count[ages.A_RECORDS], len(early) + len(late), 900, 2_500, int.from_bytes(early[17:21], "big"),
+    ]  # fmt: skip
+    assert count[ages.A_RECORDS] == int.from_bytes(early[57:61], "big") > 0
+
+
+def test_a_batch_without_a_time_has_no_age() -> None:
+    ((_, size, oldest, newest, _),) = looked(timed(-1, -1))
+    assert size > 0 and (oldest, newest) == (NULL, NULL)
+
+
+def test_what_is_cut_off_is_left_out() -> None:
+    whole = timed(1, 2)
+    assert looked(whole + whole[:-1]) == looked(whole)
+    assert looked(whole[:-1]) == [[0, 0, NULL, NULL, NULL]]
+
+
+@pytest.mark.parametrize("what", ["old", "small", "short", "empty"])
+def test_what_is_no_batch_ends_the_look(what: str) -> None:
+    whole = timed(1, 2)
+    odd = {
+        "old": whole[:16] + b"\x01" + whole[17:], "small": whole[:8] + (3).to_bytes(4, "big") + whole[12:],
+        "short": whole[:16], "empty": b"",
+    }[what]  # fmt: skip
+    (found,) = looked(whole + odd)
+    (alone,) = looked(whole)
+    assert found[: ages.A_CHECKSUM] == alone[: ages.A_CHECKSUM]
+    assert found[ages.A_CHECKSUM] == (NULL if what in ("old", "small") else alone[ages.A_CHECKSUM])
+
+
+def test_a_size_beyond_all_bounds_reads_nothing_beyond_the_set() -> None:
+    whole = timed(1, 2)
+    huge = whole[:8] + (0x7FFFFFFF).to_bytes(4, "big") + whole[12:]
+    assert looked(huge, whole)[1] == looked(whole)[0]
