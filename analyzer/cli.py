@@ -566,8 +566,8 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
     )
     replay.add_argument(
         "--in-windows",
-        action="store_true",
-        help="read, plan, send and record the capture in windows: a long one, in little memory",
+        action=argparse.BooleanOptionalAction,
+        help="read, plan, send and record a capture in windows, in little memory (default: one of 256 MiB or more)",
     )
     replay.add_argument(
         "--no-survey",

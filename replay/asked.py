@@ -55,7 +55,7 @@ class Asked(TypedDict, total=False):
     seed_topics: bool
     seed_config: str
     seed_fetched: bool
-    in_windows: bool
+    in_windows: bool | None
     survey: bool
     yes: bool
     partial: bool
@@ -173,6 +173,14 @@ def _of_the_whole(asked: Asked, unlooked: bool) -> list[str]:
     return [{"since": "from"}.get(name, name).replace("_", "-") for name in given]
 
 
+def _in_windows(asked: Asked) -> bool | None:
+    """As asked; what needs the whole capture first has it, and the size of the capture decides about the rest."""
+    if not asked.get("survey", True):
+        return True
+    given = asked.get("in_windows")
+    return False if given is None and _of_the_whole(asked, False) else given
+
+
 def _checked(asked: Asked) -> None:
     """Options that do not go together, or are none of the words that they may be."""
     for name, words in _CHOICES.items():
@@ -237,7 +245,7 @@ def wanted(host: str, port: int, **asked: Unpack[Asked]) -> Options:
         times=asked.get("times", 1),
         rate=asked.get("rate"),
         seed_fetched=asked.get("seed_fetched", False),
-        in_windows=asked.get("in_windows", False) or not asked.get("survey", True),
+        in_windows=_in_windows(asked),
         survey=asked.get("survey", True),
     )
 
@@ -250,12 +258,14 @@ def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
     given["audit"] = not options.no_audit  # `--audit RUN` is something else
     alone = options.loop or options.dry_run
     whole = alone or bool(_of_the_whole(cast(Asked, given), True))
-    if options.captures == ["-"] and not options.in_windows and not whole:
+    if options.captures == ["-"] and options.in_windows is None and not whole:
         given["survey"] = False  # it may go on for days, and cannot be read twice
     if (options.in_windows or not options.survey) and alone:
         name = "--loop" if options.loop else "--dry-run"
         option = "--in-windows" if options.in_windows else "--no-survey"
         raise Failure(f"{option} does not go with {name}", "that one needs the whole capture first")
+    if alone:
+        given["in_windows"] = False
     if options.loop and options.same_cluster:
         raise Failure("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")
     given["access"] = access(options)

@@ -22,8 +22,8 @@ class Options:
     `same_cluster`: also to the cluster that was captured; `selection`, `renaming`, `times`: what of the capture is
     sent, under which names, and in how many copies (`run.prepared`); `prefix_topics`: of all topics' names on the
     target; `rate`: requests a second on average, in place of a speed; `seed_fetched`: first write what the capture
-    shows being read and not produced; `in_windows`: the capture is never held whole;
-    not `survey`: nor is it gone through before."""
+    shows being read and not produced; `in_windows`: the capture is never held whole
+    (None: unless it is small); not `survey`: nor is it gone through before."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ class Options:
     times: int = 1
     rate: float | None = None
     seed_fetched: bool = False
-    in_windows: bool = False
+    in_windows: bool | None = None
     survey: bool = True
     lag_limit_us: int = LAG_LIMIT_US
     processes: int = 1

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from analyzer import dataset
 from analyzer.options import Reading
+from analyzer.points import size_of
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
@@ -48,6 +49,9 @@ from replay.send import target as targets
 from replay.send.engine import Engine
 from replay.send.same_cluster import SameCluster, why_same
 from replay.send.target import Target
+
+LARGE: Final = 256 << 20
+"""Bytes of a capture, as it is stored, from which on it is gone through in windows, where nothing needs it whole."""
 
 
 class NothingToReplay(Problem):
@@ -116,11 +120,11 @@ def source(
     report: Callable[[str, int, int], None] | None = None,
 ) -> list[Session] | Flow | Live:
     """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed, or (no `Options.survey`) a live one
-    that has begun. Raises what `read` and `prepared` do,
-    and Problem for what cannot be gone through in windows."""
-    if not options.in_windows:
-        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
+    that has begun. Raises what `read` and `prepared` do, and Problem for what cannot be gone through in windows."""
     named = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
+    in_windows = _large(named, how) if options.in_windows is None else options.in_windows
+    if not in_windows:
+        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
     _check_windows(named, how, twice=options.survey)
     said: list[str] = []
 
@@ -133,6 +137,7 @@ def source(
         if not live.begin():
             raise _nothing(said, named)
         return live
+
     def glanced(look: Look) -> Iterator[sessions.Told]:
         return sessions.told(named, how=how, filter=filter, notes=said, progress=report, look=look)
 
@@ -144,6 +149,14 @@ def source(
     if options.access.principals and options.access.credentials is None:
         principals.check(flow.sessions, options.access.principals)
     return flow
+
+
+def _large(captures: list[str | os.PathLike[str]], how: Reading) -> bool:
+    """Is it one capture point that can be read twice, and too large to be held without a thought?"""
+    if dataset.is_dataset(captures[0]):
+        return False
+    points = capture_points([os.fspath(capture) for capture in captures], how.rotated)
+    return len(points) == 1 and "-" not in points[0].paths and size_of(points[0]) >= LARGE
 
 
 def _check_windows(captures: list[str | os.PathLike[str]], how: Reading, twice: bool) -> None:

@@ -17,6 +17,7 @@ from analyzer import dataset
 from analyzer.options import Reading
 from analyzer.protocol import names
 from replay import flowing, run
+from replay.asked import wanted
 from replay.options import Options
 from replay.outcome import Durations, quantiles
 from replay.plan import flow
@@ -131,6 +132,20 @@ def test_only_one_capture_point_can_be_gone_through_twice() -> None:
         run.source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
     with pytest.raises(Exception, match="one capture point"):
         run.source("-", options(1, in_windows=True), how=Reading(), notes=[])
+
+
+def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(captures: Any, **asked: Any) -> Any:
+        return run.source(captures, wanted("h", 1, **asked), how=Reading(), notes=[])
+
+    assert isinstance(given(CAPTURE), list)
+    monkeypatch.setattr(run, "LARGE", Path(CAPTURE).stat().st_size)
+    assert isinstance(given(CAPTURE), Flow)
+    for whole in ({"in_windows": False}, {"times": 2}, {"rate": 5.0}, {"since": "0s"}, {"seed_fetched": True}):
+        assert isinstance(given(CAPTURE, **whole), list), whole
+    assert isinstance(given([CAPTURE, CAPTURE]), list)
+    monkeypatch.setattr(run, "LARGE", Path(CAPTURE).stat().st_size + 1)
+    assert isinstance(given(CAPTURE), list)
 
 
 def test_many_durations_are_right_to_a_thousandth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, mo
         time.sleep(span + 2.5)
 
     result = at(Shop(), begun(told), tmp_path / "run", settings=Settings(speed=1.0))
-    assert result.seconds > span + 2.5
+    assert result.seconds > span + 2.0  # the source was read a little before the clock began
     assert not result.pace.slower, result.pace.text()
 
 

@@ -39,7 +39,8 @@ def test_batches_of_a_set_add_up() -> None:
 
 def test_a_batch_without_a_time_has_no_age() -> None:
     ((_, size, oldest, newest, _),) = looked(timed(-1, -1))
-    assert size > 0 and (oldest, newest) == (NULL, NULL)
+    assert size > 0
+    assert (oldest, newest) == (NULL, NULL)
 
 
 def test_what_is_cut_off_is_left_out() -> None:

@@ -1,6 +1,6 @@
 """A capture that is gone through twice, in windows, gives the plan of the capture that is read at once.
 
-Proves: replay/plan/flow.py, replay/plan/survey.py, replay/plan/sessions.py
+Proves: replay/plan/flow.py, replay/plan/survey.py, replay/plan/sessions.py, analyzer/meaning/gist.py
 """
 
 from __future__ import annotations
