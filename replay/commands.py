@@ -26,7 +26,7 @@ from analyzer.cli import EXIT_INTERRUPTED
 from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.options import Reading
-from replay import asked, outcome, run
+from replay import asked, outcome, reading, run
 from replay.audit import audit
 from replay.diff import junit, page, pairs, text
 from replay.diff.compare import compare, compare_beyond
@@ -99,7 +99,7 @@ def replay(options: argparse.Namespace) -> int:
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
-        captured = run.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
+        captured = reading.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
     if isinstance(captured, Flow | Live):
         return _round(options, captured, wanted, dial, notes)
     if options.dry_run:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from analyzer.options import Reading
-from replay import asked, run
+from replay import asked, reading, run
 from replay.asked import Asked
 
 
@@ -34,5 +34,5 @@ def replay(
     wanted = asked.wanted(host, number, **options)
     dial = wanted.access.dial(host, number)
     how = Reading(rotated, list(port), keylogs=list(keylog))
-    given = run.source(captures, wanted, how=how, filter=filter, notes=notes)
+    given = reading.source(captures, wanted, how=how, filter=filter, notes=notes)
     return asyncio.run(run.replay(given, wanted, dial, out, notes, wait))

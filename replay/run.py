@@ -19,22 +19,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer import dataset
-from analyzer.options import Reading
-from analyzer.points import size_of
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
-from analyzer.reading import Look
-from captures.files import capture_points
 from captures.kernels import without_collection
-from captures.problems import Problem
 from replay import pace
 from replay.audit import audit
 from replay.flowing import Flowing, beside, topic_id
 from replay.live import Live, Meeting, nodes
 from replay.options import Options
 from replay.outcome import Counts, Recorder, quantiles
-from replay.plan import decide, fetched, renaming, selection, sessions, times
+from replay.plan import decide, fetched, times
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.decide import Planner
 from replay.plan.flow import Flow
@@ -49,13 +44,6 @@ from replay.send import target as targets
 from replay.send.engine import Engine
 from replay.send.same_cluster import SameCluster, why_same
 from replay.send.target import Target
-
-LARGE: Final = 256 << 20
-"""Bytes of a capture, as it is stored, from which on it is gone through in windows, where nothing needs it whole."""
-
-
-class NothingToReplay(Problem):
-    """The captures have no request that could be sent."""
 
 
 @dataclass(slots=True)
@@ -78,105 +66,6 @@ class Result:
     pace: pace.Pace
     audit: audit.Audit | None = None
     not_audited: str = ""
-
-
-def read(
-    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    how: Reading | None = None,
-    filter: Any = None,
-    notes: list[str] | None = None,
-    report: Callable[[str, int, int], None] | None = None,
-) -> list[Session]:
-    """Sessions of captures, or of a dataset. `how` captures are read; `report` is told the capture, bytes read, and
-    its size. Raises NothingToReplay where they have no request."""
-    named = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
-    told: list[str] = []
-    if len(named) == 1 and dataset.is_dataset(named[0]):
-        if how is not None and how.keylogs:
-            raise Problem("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
-        found = selection.matching(sessions.from_dataset(named[0]), filter)
-    else:
-        found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
-    if not any(session.requests for session in found):
-        raise _nothing(told, named)
-    if notes is not None:
-        notes += told
-    return found
-
-
-def _nothing(told: list[str], named: Sequence[str | os.PathLike[str]]) -> NothingToReplay:
-    why = told[0] if told else f"no request in {', '.join(map(str, named))}"
-    return NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")
-
-
-def source(
-    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    options: Options,
-    *,
-    how: Reading,
-    filter: Any = None,
-    notes: list[str],
-    report: Callable[[str, int, int], None] | None = None,
-) -> list[Session] | Flow | Live:
-    """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed, or (no `Options.survey`) a live one
-    that has begun. Raises what `read` and `prepared` do, and Problem for what cannot be gone through in windows."""
-    named = [captures] if isinstance(captures, str | os.PathLike) else list(captures)
-    in_windows = _large(named, how) if options.in_windows is None else options.in_windows
-    if not in_windows:
-        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
-    _check_windows(named, how, twice=options.survey)
-    said: list[str] = []
-
-    def told() -> Iterator[sessions.Told]:
-        ordered = None if options.survey else False
-        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, ordered=ordered)
-
-    if not options.survey:
-        live = Live(told, options.renaming)
-        if not live.begin():
-            raise _nothing(said, named)
-        return live
-
-    def glanced(look: Look) -> Iterator[sessions.Told]:
-        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, look=look)
-
-    flow = Flow(told, options.renaming, glanced)
-    flow.look()
-    if not flow.survey.requests:
-        raise _nothing(said, named)
-    notes += said
-    if options.access.principals and options.access.credentials is None:
-        principals.check(flow.sessions, options.access.principals)
-    return flow
-
-
-def _large(captures: list[str | os.PathLike[str]], how: Reading) -> bool:
-    """Is it one capture point that can be read twice, and too large to be held without a thought?"""
-    if dataset.is_dataset(captures[0]):
-        return False
-    points = capture_points([os.fspath(capture) for capture in captures], how.rotated)
-    return len(points) == 1 and "-" not in points[0].paths and size_of(points[0]) >= LARGE
-
-
-def _check_windows(captures: list[str | os.PathLike[str]], how: Reading, twice: bool) -> None:
-    """Raises Problem for what is not one capture point, or one that cannot be read `twice`."""
-    option = "--in-windows" if twice else "--no-survey"
-    hint = f"without {option} all of it is read first"
-    if dataset.is_dataset(captures[0]):
-        raise Problem(f"{option} goes with a CAPTURE", hint)
-    points = capture_points([os.fspath(capture) for capture in captures], how.rotated)
-    if len(points) != 1 or (twice and "-" in points[0].paths):
-        raise Problem(f"{option} goes with one capture point" + (", which is read twice" if twice else ""), hint)
-
-
-def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
-    """What of the capture is sent, under its new names, in as many copies. Raises NothingChosen, and NobodyFor where a
-    captured user has no login."""
-    chosen = selection.chosen(captured, options.selection, notes)
-    if options.access.principals and options.access.credentials is None:
-        principals.check(chosen, options.access.principals)
-    return renaming.copies(renaming.renamed(chosen, options.renaming), options.times)
 
 
 def planned_for(

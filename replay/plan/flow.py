@@ -9,7 +9,7 @@ read at once, and requests come in the same order, as far as they are out of ord
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,11 +72,12 @@ def _micro(nanoseconds: int) -> int:
 @dataclass(slots=True)
 class Flow:
     """`told`: goes through the capture; `names`: how groups and clients are renamed; `glanced`: goes through it as
-    well, telling Produce and Fetch in columns, where it has any."""
+    well, telling Produce and Fetch in columns, where it has any; `topic_ids`: as of a `Session`."""
 
     told: Callable[[], Iterable[Told]]
     names: Renaming = field(default_factory=Renaming)
     glanced: Callable[[Look], Iterable[Told]] | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     survey: Survey = field(default_factory=lambda: Survey(timed=True))
     _numbers: dict[Key, int] = field(default_factory=dict)
@@ -93,7 +94,8 @@ class Flow:
         order = sorted(met.items(), key=lambda each: (each[1].began, each[0][1]))
         self._numbers = {key: number for number, (key, _) in enumerate(order)}
         self._left = [one.requests for _, one in order]
-        self.sessions = [Session(*key, one.broker, one.opened, (), user=one.user) for key, one in order]
+        ids = self.topic_ids
+        self.sessions = [Session(*key, one.broker, one.opened, (), (), ids, user=one.user) for key, one in order]
         places = {one.number: number for number, (_, one) in enumerate(order)}
         self.survey.ends = {places[number]: end for number, end in self.survey.ends.items()}
 

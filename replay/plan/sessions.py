@@ -1,6 +1,6 @@
 """What was captured, as the replayer wants it: one session per client connection, its requests in order.
 
-In: captures, or a dataset written with `--keep-bytes`. Out: `Session`s of `Request`s, each with its bytes and the
+In: captures, or exchanges told from elsewhere (`stored`). Out: `Session`s of `Request`s, each with its bytes and the
 answer's. Rules: times are int nanoseconds since the epoch (the tables' microseconds); nothing is left out here: a
 response without its request is counted in `Session.orphans`, a request whose bytes are missing has `data` None.
 """
@@ -21,7 +21,6 @@ from analyzer.protocol.tree import Body
 from replay.plan.plain import Quick
 
 if TYPE_CHECKING:
-    from analyzer.dataset import StoredDataset
     from analyzer.options import Reading
     from analyzer.reading import Look
 
@@ -192,20 +191,21 @@ def request_of(row: dict[str, Any], data: bytes | None, answer: bytes | None) ->
     return Request(row, sent, _nanoseconds(row["response_end"]), data, answer)
 
 
-def _sessions(
-    exchanges: Iterable[tuple[dict[str, Any], bytes | None, bytes | None]],
-    opened: set[Any],
-    topic_ids: Mapping[str, str] | None = None,
-    users: Mapping[tuple[str, str], str] | None = None,
-) -> list[Session]:
-    """Rows with their frames, in any order -> sessions in order of their first request."""
+def gathered(some: Iterable[Told], topic_ids: Mapping[str, str] | None = None) -> list[Session]:
+    """Exchanges in any order -> sessions in order of their first request."""
     requests: dict[tuple[str, str], list[Request]] = {}
     orphans: dict[tuple[str, str], list[dict[str, Any]]] = {}
     brokers: dict[tuple[str, str], tuple[str, int]] = {}
-    for row, data, answer in exchanges:
+    opened: set[tuple[str, str]] = set()
+    users: dict[tuple[str, str], str] = {}
+    for row, data, answer, begun, user in some:
         key = row["capture"], row["connection"]
         brokers[key] = row["broker_ip"], row["broker_port"]
         requests.setdefault(key, [])
+        if begun:
+            opened.add(key)
+        if user is not None:
+            users.setdefault(key, user)
         if row["exchange"] is None:
             orphans.setdefault(key, []).append(row)
         else:
@@ -214,8 +214,8 @@ def _sessions(
     for key, asked in requests.items():
         asked.sort(key=lambda request: request.exchange)
         orphaned = tuple(orphans.get(key, ()))
-        user = (users or {}).get(key)
-        sessions.append(Session(*key, brokers[key], key in opened, tuple(asked), orphaned, topic_ids or {}, user=user))
+        named, user = topic_ids or {}, users.get(key)
+        sessions.append(Session(*key, brokers[key], key in opened, tuple(asked), orphaned, named, user=user))
     return sorted(sessions, key=_begun)
 
 
@@ -280,59 +280,4 @@ def from_captures(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Session]:
     """Read captures as `how` says. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
-    exchanges = []
-    opened: set[tuple[str, str]] = set()
-    users: dict[tuple[str, str], str] = {}
-    for one in told(captures, how=how, filter=filter, notes=notes, progress=progress):
-        if one.opened:
-            opened.add((one.row["capture"], one.row["connection"]))
-        if one.user is not None:
-            users.setdefault((one.row["capture"], one.row["connection"]), one.user)
-        exchanges.append(one[:3])
-    return _sessions(exchanges, opened, users=users)
-
-
-def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
-    """Read a dataset that was written with `--keep-bytes`; secrets in it are overwritten, so what holds one cannot be
-    sent. Raises DatasetError."""
-    from analyzer.dataset import open_dataset, readable
-
-    stored = open_dataset(path)
-    with readable(path, "a table"):
-        return _from_tables(path, stored)
-
-
-def _from_tables(path: str | os.PathLike[str], stored: StoredDataset) -> list[Session]:
-    from analyzer.dataset import DatasetError
-
-    asked: dict[tuple[str, str, int], bytes] = {}
-    answered: dict[tuple[str, str, int], bytes] = {}
-    for batch in stored.messages.to_batches():
-        for row in batch.to_pylist():
-            if row["complete"] and row["bytes"] is not None:
-                into, ordinal = (asked, row["exchange"]) if row["direction"] == "request" else (answered, row["reply"])
-                into[row["capture"], row["connection"], ordinal] = row["bytes"][4:]
-    if not asked:
-        raise DatasetError(f"{path}: has no messages to send", "kwire analyze --keep-bytes keeps them")
-    exchanges = []
-    for batch in stored.exchanges.to_batches():
-        for row in batch.to_pylist():
-            key = row["capture"], row["connection"]
-            if row["exchange"] is not None and row["request_time"] is None:
-                raise DatasetError(f"{path}: has an exchange without its time", "analyse the capture again")
-            exchanges.append((row, asked.get((*key, row["exchange"])), answered.get((*key, row["reply"]))))
-    opened = {
-        (row["capture"], row["connection"])
-        for batch in stored.connections.to_batches(columns=["capture", "connection", "opened"])
-        for row in batch.to_pylist()
-        if row["opened"]
-    }
-    names = {row["topic_id"]: row["topic"] for row in stored.topic_ids.to_table().to_pylist()}
-    clients = stored.clients.to_table(columns=["capture", "client_ip", "client_id", "principal"]).to_pylist()
-    known = {(row["capture"], row["client_ip"], row["client_id"]): row["principal"] for row in clients}
-    users: dict[tuple[str, str], str] = {}
-    for row, _, _ in exchanges:
-        user = known.get((row["capture"], row["client_ip"], row["client_id"]))
-        if user is not None:
-            users.setdefault((row["capture"], row["connection"]), user)
-    return _sessions(exchanges, opened, names, users)
+    return gathered(told(captures, how=how, filter=filter, notes=notes, progress=progress))

@@ -22,7 +22,7 @@ from typing import Final
 
 from analyzer import cli
 from captures.problems import Problem
-from replay import run
+from replay import reading, run
 from replay.options import Options
 from replay.plan.sessions import Session
 from replay.remap.retry import Limits
@@ -203,7 +203,7 @@ def planning(number: int, seed: int, folder: Path) -> Outcome:
 @cache
 def _sessions(name: str, deep: bool) -> list[Session]:
     """The first connections of a sample, and the first of what they said: a few of each kind are mostly enough."""
-    whole = run.read([str(path) for path in capture_files(SAMPLES / name)])
+    whole = reading.read([str(path) for path in capture_files(SAMPLES / name)])
     connections, requests = (12, 60) if deep else (4, 8)
     return [dataclasses.replace(session, requests=session.requests[:requests]) for session in whole[:connections]]
 

@@ -17,7 +17,7 @@ import pytest
 import replay
 from analyzer import cli
 from captures.problems import Problem
-from replay import asked, door, run
+from replay import asked, door, reading, run
 from replay.options import Options
 from tests.shared import SAMPLES
 
@@ -71,7 +71,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
     command = asked.options_of(cli._parser().parse_args(arguments), "h", 1)
     ((count, wanted, out, wait),) = seen
     assert (wanted, out, wait) == (command, tmp_path, True)
-    assert count == 2 * len(run.prepared(run.read(CAPTURE), asked.wanted("h", 1, topics="*"), []))
+    assert count == 2 * len(reading.prepared(reading.read(CAPTURE), asked.wanted("h", 1, topics="*"), []))
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import analyzer
 from analyzer import dataset
 from analyzer.options import Reading
 from analyzer.protocol import names
-from replay import flowing, run
+from replay import flowing, reading, run
 from replay.asked import wanted
 from replay.options import Options
 from replay.outcome import Durations, quantiles
@@ -129,23 +131,44 @@ def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...]
 
 def test_only_one_capture_point_can_be_gone_through_twice() -> None:
     with pytest.raises(Exception, match="one capture point"):
-        run.source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
+        reading.source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
     with pytest.raises(Exception, match="one capture point"):
-        run.source("-", options(1, in_windows=True), how=Reading(), notes=[])
+        reading.source("-", options(1, in_windows=True), how=Reading(), notes=[])
 
 
 def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(captures: Any, **asked: Any) -> Any:
-        return run.source(captures, wanted("h", 1, **asked), how=Reading(), notes=[])
+        return reading.source(captures, wanted("h", 1, **asked), how=Reading(), notes=[])
 
     assert isinstance(given(CAPTURE), list)
-    monkeypatch.setattr(run, "LARGE", Path(CAPTURE).stat().st_size)
+    monkeypatch.setattr(reading, "LARGE", Path(CAPTURE).stat().st_size)
     assert isinstance(given(CAPTURE), Flow)
     for whole in ({"in_windows": False}, {"times": 2}, {"rate": 5.0}, {"since": "0s"}, {"seed_fetched": True}):
         assert isinstance(given(CAPTURE, **whole), list), whole
     assert isinstance(given([CAPTURE, CAPTURE]), list)
-    monkeypatch.setattr(run, "LARGE", Path(CAPTURE).stat().st_size + 1)
+    monkeypatch.setattr(reading, "LARGE", Path(CAPTURE).stat().st_size + 1)
     assert isinstance(given(CAPTURE), list)
+
+
+def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, captures in {"one": [CAPTURE], "two": [CAPTURE, CAPTURE]}.items():
+        copies = [shutil.copy(capture, tmp_path / f"{name}-{at}.pcap") for at, capture in enumerate(captures)]
+        analyzer.analyze(copies, out=tmp_path / name, keep_bytes=True)
+
+    def given(name: str, **how: Any) -> Any:
+        return reading.source(tmp_path / name, options(1), how=Reading(), notes=[], **how)
+
+    assert isinstance(given("one"), list)
+    monkeypatch.setattr(reading, "LARGE", 1)
+    assert isinstance(given("one"), Flow)
+    assert isinstance(given("two"), list)
+    assert isinstance(given("one", filter="api == Fetch"), list)
+    with sinking() as port:
+        asyncio.run(run.replay(given("one"), options(port), link.tcp(), tmp_path / "flow", []))
+        whole = reading.source(CAPTURE, options(port, in_windows=False), how=Reading(), notes=[])
+        asyncio.run(run.replay(whole, options(port), link.tcp(), tmp_path / "whole", []))
+    told = ("connection", "exchange", "step", "action", "verdict", "rule")
+    assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
 
 
 def test_many_durations_are_right_to_a_thousandth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from analyzer import dataset
 from analyzer.options import Reading
 from analyzer.protocol import names
 from captures.problems import Problem
-from replay import pace, run
+from replay import pace, reading, run
 from replay.live import Live
 from replay.options import Options
 from replay.plan.sessions import Told
@@ -233,4 +233,4 @@ def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...]
 
 def test_only_one_capture_point_is_sent_as_it_is_read() -> None:
     with pytest.raises(Problem, match="one capture point"):
-        run.source([CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=Reading(), notes=[])
+        reading.source([CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=Reading(), notes=[])

@@ -11,7 +11,7 @@ from typing import Any
 from analyzer.options import Reading
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
-from replay import run
+from replay import reading
 from replay.plan import decide
 from replay.plan.cluster import Cluster
 from replay.plan.config_changes import GROUP_RESOURCE
@@ -104,7 +104,7 @@ def test_a_size_that_was_allowed_stays_allowed() -> None:
 
 def test_a_shared_capture_of_an_administrator() -> None:
     """An administrator of librdkafka, which asks for both kinds of change."""
-    sessions = run.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
+    sessions = reading.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
     _, cluster = decide.make(sessions, EVERYTHING, decide.PlanOptions())
     made_with = {"cleanup.policy": "compact,delete"}
     assert cluster.altered == {"adm": {**made_with, "max.message.bytes": "200000"}, "adm2": {RETENTION: "7200000"}}

@@ -14,7 +14,7 @@ import pytest
 
 from analyzer.options import Reading
 from analyzer.reading import Look
-from replay import run
+from replay import reading
 from replay.plan import decide, flow, renaming, sessions
 from replay.plan.cluster import Cluster
 from replay.plan.decide import Planner, PlanOptions
@@ -63,7 +63,7 @@ def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
     monkeypatch.setattr(flow, "WINDOW", 50)
     through = flowing(CAPTURES[name])
     files = [str(path) for path in capture_files(CAPTURES[name])]
-    whole = run.read(files, how=Reading(rotated=len(files) > 1))
+    whole = reading.read(files, how=Reading(rotated=len(files) > 1))
     plan, cluster = decide.make(whole, EVERYTHING, PlanOptions())
 
     steps, skips = planned(through)
@@ -111,7 +111,7 @@ def test_sessions_are_met_before_their_first_request_and_over_with_their_last() 
 def test_groups_and_clients_are_renamed_on_the_way() -> None:
     names = Renaming(prefix="copy.")
     folder = SAMPLES / "group-kip848-librdkafka-4.3"
-    whole = renaming.renamed(run.read(str(capture_files(folder)[0])), names)
+    whole = renaming.renamed(reading.read(str(capture_files(folder)[0])), names)
     steps, _ = planned(flowing(folder, names=names))
 
     assert [told(step) for step in steps] == [

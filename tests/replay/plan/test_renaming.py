@@ -13,7 +13,7 @@ import pytest
 from analyzer.options import Reading
 from analyzer.protocol import names
 from analyzer.protocol.tree import Body
-from replay import run
+from replay import reading
 from replay.options import Options
 from replay.plan import apis, batches, decide
 from replay.plan.config_changes import GROUP_RESOURCE
@@ -138,7 +138,7 @@ def test_copies_are_played_side_by_side() -> None:
 def test_a_captured_transaction_is_the_same_but_for_its_names() -> None:
     """Every request and answer of a real capture, decoded again after it was renamed."""
     files = [str(path) for path in capture_files(shared_folder("txn-librdkafka-4.3"))]
-    before = run.read(files, how=Reading())
+    before = reading.read(files, how=Reading())
     after = renamed(before, Renaming({}, "t-"))
     back = renamed(after, _Removing())
     both = zip(before, back, strict=True)
@@ -169,7 +169,7 @@ def test_nothing_is_changed_without_being_asked_for() -> None:
     sessions = [Captured().session()]
     assert renamed(sessions, Renaming()) == sessions
     assert copies(sessions, 1) == sessions
-    assert run.prepared(sessions, Options("h", 1), []) == sessions
+    assert reading.prepared(sessions, Options("h", 1), []) == sessions
 
 
 # --- what may be changed ---

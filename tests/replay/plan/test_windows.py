@@ -14,7 +14,7 @@ import pytest
 
 from analyzer.options import Reading
 from analyzer.protocol import names
-from replay import run
+from replay import reading
 from replay.plan import decide
 from replay.plan.decide import Planner, PlanOptions
 from replay.plan.sessions import Decoded, Session
@@ -58,7 +58,7 @@ def in_windows(sessions: Sequence[Session], horizon: int | None) -> tuple[list[S
 @functools.cache
 def captured(folder: Path) -> tuple[list[Session], Plan]:
     files = [str(path) for path in capture_files(folder)]
-    sessions = run.read(files, how=Reading(rotated=len(files) > 1))
+    sessions = reading.read(files, how=Reading(rotated=len(files) > 1))
     return sessions, decide.make(sessions, EVERYTHING, PlanOptions())[0]
 
 

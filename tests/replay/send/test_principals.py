@@ -17,9 +17,9 @@ import analyzer
 from analyzer.protocol import errors, names
 from analyzer.protocol.encoding import encode_response
 from analyzer.protocol.tree import decode_request
-from replay import asked, run
+from replay import asked, reading
 from replay.options import Options
-from replay.plan import sessions
+from replay.plan import stored
 from replay.plan.sessions import Session
 from replay.send import login, principals
 from replay.send.link import Link, LinkError, Receiver
@@ -96,7 +96,7 @@ def test_who_had_logged_in_is_known_from_a_capture_and_from_a_dataset(tmp_path: 
     capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
     analyzer.analyze(capture, tmp_path / "data", keep_bytes=True)
     told = {row["principal"] for row in analyzer.open_dataset(tmp_path / "data").clients.to_table().to_pylist()}
-    for found in (sessions.from_dataset(tmp_path / "data"), run.read(capture)):
+    for found in (stored.from_dataset(tmp_path / "data"), reading.read(capture)):
         users = {session.user for session in found}
         assert "alice" in users
         assert users - {None} <= told
@@ -111,11 +111,11 @@ def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> No
     access = Access(principals={"alice": Credentials("PLAIN", "a", SECRET)})
     some = [user_of("alice"), user_of("bob"), user_of("eve"), user_of(None)]
     with pytest.raises(principals.NobodyFor, match=r"no table for the captured users bob, eve$"):
-        run.prepared(some, Options("h", 1, access=access), [])
-    assert len(run.prepared(some[:1], Options("h", 1, access=access), [])) == 1
+        reading.prepared(some, Options("h", 1, access=access), [])
+    assert len(reading.prepared(some[:1], Options("h", 1, access=access), [])) == 1
     # With --sasl, that one logs in for everybody else.
     both = dataclasses.replace(access, credentials=Credentials("PLAIN", "kwire", SECRET))
-    assert len(run.prepared(some, Options("h", 1, access=both), [])) == 4
+    assert len(reading.prepared(some, Options("h", 1, access=both), [])) == 4
 
 
 def test_each_connection_is_its_users() -> None:

@@ -1,0 +1,145 @@
+"""What is given to a replay, and how it is gone through: all at once, in windows, or as it comes.
+
+In: captures, or a dataset, as they are named, and `Options`. Out: sessions, or a `Flow` that was surveyed, or a `Live`
+one that has begun. Rule: what is large and can be read twice is never held whole, unless something needs it so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from analyzer import dataset
+from analyzer.options import Reading
+from analyzer.points import size_of
+from analyzer.reading import Look
+from captures.files import capture_points
+from captures.problems import Problem
+from replay.live import Live
+from replay.options import Options
+from replay.plan import renaming, selection, sessions, stored
+from replay.plan.flow import Flow
+from replay.plan.sessions import Session
+from replay.send import principals
+
+LARGE: Final = 256 << 20
+"""Bytes of a capture, as it is stored, from which on it is gone through in windows, where nothing needs it whole."""
+
+
+class NothingToReplay(Problem):
+    """The captures have no request that could be sent."""
+
+
+def read(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    how: Reading | None = None,
+    filter: Any = None,
+    notes: list[str] | None = None,
+    report: Callable[[str, int, int], None] | None = None,
+) -> list[Session]:
+    """Sessions of captures, or of a dataset. `how` captures are read; `report` is told the capture, bytes read, and
+    its size. Raises NothingToReplay where they have no request."""
+    named = _named(captures, how)
+    told: list[str] = []
+    if len(named) == 1 and dataset.is_dataset(named[0]):
+        found = selection.matching(stored.from_dataset(named[0]), filter)
+    else:
+        found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
+    if not any(session.requests for session in found):
+        raise _nothing(told, named)
+    if notes is not None:
+        notes += told
+    return found
+
+
+def _named(captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], how: Reading | None) -> list[str]:
+    """As a list, and something that can be read so."""
+    named = [os.fspath(captures)] if isinstance(captures, str | os.PathLike) else [os.fspath(one) for one in captures]
+    if len(named) == 1 and how is not None and how.keylogs and dataset.is_dataset(named[0]):
+        raise Problem("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
+    return named
+
+
+def _nothing(told: list[str], named: Sequence[str]) -> NothingToReplay:
+    why = told[0] if told else f"no request in {', '.join(map(str, named))}"
+    return NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")
+
+
+def source(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    options: Options,
+    *,
+    how: Reading,
+    filter: Any = None,
+    notes: list[str],
+    report: Callable[[str, int, int], None] | None = None,
+) -> list[Session] | Flow | Live:
+    """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed, or (no `Options.survey`) a live one
+    that has begun. Raises what `read` and `prepared` do, and Problem for what cannot be gone through in windows."""
+    named = _named(captures, how)
+    in_windows = _large(named, how, filter) if options.in_windows is None else options.in_windows
+    if not in_windows:
+        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
+    _check_windows(named, how, filter, twice=options.survey)
+    said: list[str] = []
+
+    def told() -> Iterator[sessions.Told]:
+        ordered = None if options.survey else False
+        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, ordered=ordered)
+
+    if not options.survey:
+        live = Live(told, options.renaming)
+        if not live.begin():
+            raise _nothing(said, named)
+        return live
+
+    def glanced(look: Look) -> Iterator[sessions.Told]:
+        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, look=look)
+
+    if dataset.is_dataset(named[0]):
+        flow = Flow(lambda: stored.told(named[0]), options.renaming, topic_ids=stored.topic_ids(named[0]))
+    else:
+        flow = Flow(told, options.renaming, glanced)
+    flow.look()
+    if not flow.survey.requests:
+        raise _nothing(said, named)
+    notes += said
+    if options.access.principals and options.access.credentials is None:
+        principals.check(flow.sessions, options.access.principals)
+    return flow
+
+
+def _large(captures: list[str], how: Reading, filter: Any) -> bool:
+    """Is it one capture point that can be read twice, and too large to be held without a thought?"""
+    if dataset.is_dataset(captures[0]):
+        there = dataset.open_dataset(captures[0])
+        bytes_ = sum(entry["size"] for entry in there.manifest["files"] if entry["table"] == "messages")
+        return len(captures) == len(there.captures) == 1 and filter is None and bytes_ >= LARGE
+    points = capture_points(captures, how.rotated)
+    return len(points) == 1 and "-" not in points[0].paths and size_of(points[0]) >= LARGE
+
+
+def _check_windows(captures: list[str], how: Reading, filter: Any, twice: bool) -> None:
+    """Raises Problem for what is not one capture point, or one that cannot be read `twice`."""
+    option = "--in-windows" if twice else "--no-survey"
+    hint = f"without {option} all of it is read first"
+    if dataset.is_dataset(captures[0]):
+        if not twice or filter is not None:
+            raise Problem(f"{option}{' and --filter' if twice else ''} goes with a CAPTURE", hint)
+        count = len(dataset.open_dataset(captures[0]).captures) + len(captures) - 1
+    else:
+        points = capture_points(captures, how.rotated)
+        count = 2 if twice and "-" in points[0].paths else len(points)
+    if count != 1:
+        raise Problem(f"{option} goes with one capture point" + (", which is read twice" if twice else ""), hint)
+
+
+def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
+    """What of the capture is sent, under its new names, in as many copies. Raises NothingChosen, and NobodyFor where a
+    captured user has no login."""
+    chosen = selection.chosen(captured, options.selection, notes)
+    if options.access.principals and options.access.credentials is None:
+        principals.check(chosen, options.access.principals)
+    return renaming.copies(renaming.renamed(chosen, options.renaming), options.times)
