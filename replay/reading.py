@@ -24,7 +24,7 @@ from replay.plan.sessions import Session
 from replay.send import principals
 
 LARGE: Final = 256 << 20
-"""Bytes of a capture, as it is stored, from which on it is gone through in windows, where nothing needs it whole."""
+"""Bytes of a capture, as it is stored, or captured bytes of a dataset, from which on it is gone through in windows."""
 
 
 class NothingToReplay(Problem):
@@ -115,8 +115,8 @@ def _large(captures: list[str], how: Reading, filter: Any) -> bool:
     """Is it one capture point that can be read twice, and too large to be held without a thought?"""
     if dataset.is_dataset(captures[0]):
         there = dataset.open_dataset(captures[0])
-        bytes_ = sum(entry["size"] for entry in there.manifest["files"] if entry["table"] == "messages")
-        return len(captures) == len(there.captures) == 1 and filter is None and bytes_ >= LARGE
+        large = there.coverage.get("payload_bytes", 0) >= LARGE
+        return len(captures) == len(there.captures) == 1 and filter is None and large
     points = capture_points(captures, how.rotated)
     return len(points) == 1 and "-" not in points[0].paths and size_of(points[0]) >= LARGE
 

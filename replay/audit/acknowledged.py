@@ -15,7 +15,9 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from analyzer.protocol import names
 from replay.diff.correspondence import TopicNames
@@ -25,6 +27,9 @@ from replay.diff.records import FORMS, Form, Reader, Record
 Where = tuple[str, int]
 
 _UNKNOWN: Final = -1
+_TOGETHER: Final = 1_000
+_TOGETHER_BYTES: Final = 8 << 20
+"""Records fields, and bytes of theirs, that are opened together."""
 
 
 @dataclass(slots=True)
@@ -199,17 +204,32 @@ def acknowledged(pairs: Iterable[Pair], ends: Mapping[tuple[str, str], int]) -> 
     for pair in pairs:
         renamed = pair.right.renamed
         found.take(pair)
+    found.settle()
     for partition in found.partitions.values():
         partition.settle()
     there = {old: new for new, old in renamed.items()}
     return {(there.get(topic, topic), index): one for (topic, index), one in found.partitions.items() if one.batches}
 
 
+class _Stored(NamedTuple):
+    """A records field that was acknowledged, before it is opened. `base`: the target's offset; `captured`: that of the
+    capture, and whether it has a log append time; `form`: how it was sent, None: as it was captured."""
+
+    pair: Pair
+    where: Where
+    records: bytes
+    base: int
+    captured: tuple[int, bool]
+    form: Form | None
+
+
 class _Acknowledged:
-    """Partitions in the making, by their captured names."""
+    """Partitions in the making, by their captured names. Records are opened many at a time (`settle`)."""
 
     def __init__(self, writers: _Writers) -> None:
         self.partitions: dict[Where, Partition] = {}
+        self._waiting: list[_Stored] = []
+        self._waiting_bytes = 0
         self._writers = writers
         self._reader = Reader()
         self._left: TopicNames | None = None
@@ -223,32 +243,54 @@ class _Acknowledged:
             return
         if pair.api_key == names.PRODUCE:
             self._produced(pair, asked, said.body, self._left)
+            if len(self._waiting) >= _TOGETHER or self._waiting_bytes >= _TOGETHER_BYTES:
+                self.settle()
         else:
+            self.settle()
             _deleted(pair.api_key, said.body, self._right, self.partitions)
 
     def _produced(self, pair: Pair, asked: dict[str, Any], answer: dict[str, Any], left: TopicNames) -> None:
         bases = _bases(answer, self._right)
         before = pair.left.said(names.PRODUCE)
         captured = _bases(before.body, left) if before is not None and before.body is not None else {}
-        forms = self._forms(pair.right.asked())
+        forms = self._forms(pair)
         for topic in asked["topicData"]:
             for part in topic["partitionData"]:
                 where = left.of(topic), part["index"]
-                records = self._reader.read(part["records"] or b"") if where in bases else []
-                if not records:
-                    continue
-                writer = self._writers.number(where, pair, records[0].producer_id)
-                digests = b"".join(record.digest for record in records)
-                base, timed = captured.get(where, (_UNKNOWN, False))
-                form = forms.get(where, FORMS[records[0].form])._replace(appended=timed)
-                one = Batch(bases[where][0], base, writer, digests, bytearray(len(records)), form)
-                self.partitions.setdefault(where, Partition()).batches.append(one)
+                if where in bases and part["records"]:
+                    there = captured.get(where, (_UNKNOWN, False))
+                    one = _Stored(pair, where, part["records"], bases[where][0], there, forms.get(where))
+                    self._waiting.append(one)
+                    self._waiting_bytes += len(one.records)
 
-    def _forms(self, sent: dict[str, Any] | None) -> dict[Where, Form]:
-        """How batches were sent to the target, which may take older message sets as batches only."""
+    def settle(self) -> None:
+        """Open what waits."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        heap = np.frombuffer(bytearray(b"".join(one.records for one in waiting)), np.uint8)
+        length = np.array([len(one.records) for one in waiting], np.int64)
+        content = self._reader.content(heap, np.cumsum(length) - length, length)
+        ends = np.searchsorted(content.field, np.arange(len(waiting) + 1)).tolist()
+        for one, first, end in zip(waiting, ends, ends[1:], strict=False):
+            if first == end:
+                continue
+            writer = self._writers.number(one.where, one.pair, int(content.producer_id[first]))
+            captured, timed = one.captured
+            form = (one.form or FORMS[content.form[first]])._replace(appended=timed)
+            digests = b"".join(content.digests[first:end])
+            batch = Batch(one.base, captured, writer, digests, bytearray(end - first), form)
+            self.partitions.setdefault(one.where, Partition()).batches.append(batch)
+
+    def _forms(self, pair: Pair) -> dict[Where, Form]:
+        """How batches were sent to the target where that is not as they were captured: it may take older message sets
+        as batches only. What is as long as it was, and of the same version, has its producers and times replaced."""
+        left, right = pair.left, pair.right
+        if left.version == right.version and len(left.request or b"") == len(right.request or b""):
+            return {}
         return {
             (self._right.of(topic), part["index"]): FORMS[records[0].form]
-            for topic in (sent or {}).get("topicData", ())
+            for topic in (right.asked() or {}).get("topicData", ())
             for part in topic["partitionData"]
             if (records := self._reader.read(part["records"] or b""))
         }
