@@ -7,23 +7,24 @@ same, how to read and what is wanted in one object each).
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import datetime
-import heapq
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from analyzer import columns, tables
-from analyzer.arrow import plain
+from analyzer import cells, columns, tables
+from analyzer.arrow import distinct, plain
 from analyzer.bulk.engine import Engine
-from analyzer.bulk.rows import Exchanges, Window
+from analyzer.bulk.named import COLUMNS
+from analyzer.bulk.rows import Exchanges, Message, Window
 from analyzer.dataset import Dataset, Writer, concatenated
 from analyzer.exchange import Exchange
 from analyzer.meaning.connections import EndedConnections, unrecognised_lines
@@ -63,7 +64,7 @@ Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 Look = Callable[[Window], Exchanges]
 
-__all__ = ["Exchange", "analyze", "decode", "decoded", "exchanges", "judged"]
+__all__ = ["Exchange", "Light", "analyze", "decode", "decoded", "exchanges", "judged", "light"]
 
 ROWS_AT_ONCE = 4096
 """Rows made Python objects at a time."""
@@ -254,26 +255,61 @@ def decoded(
     notes: list[str] | None = None,
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
-    look: Look | None = None,
 ) -> Iterator[Exchange]:
-    """`exchanges`, with how to read as an object. `look` gets each window, with its record sets, once a filter has
-    chosen, and says which of its exchanges are to be handed out."""
+    """`exchanges`, with how to read as an object."""
     wanted = parsed(filter)
-    needed = wanted is not None and wanted.needs_bodies
-    only = None if needed or bodies is True else frozenset(bodies or ())
-    settings = how.settings(True if only is None else only or False, keep_records=look is not None)
+    only = None if bodies is True else frozenset(bodies or ())
+    for one_by_one in _points(captures, how, wanted, only, notes, stdin):
+        one_by_one.partitions = partitions
+        yield from one_by_one.exchanges(ordered, progress)
+
+
+class Light(NamedTuple):
+    """An exchange as it was captured: its row of the table `exchanges`, and its messages where they are at hand."""
+
+    row: cells.Row
+    request_message: Message | None
+    response_message: Message | None
+
+    def exchange(self) -> Exchange:
+        """With its bodies."""
+        return Exchange(dict(self.row), self.request_message, self.response_message)
+
+
+def light(
+    captures: Captures,
+    how: Reading,
+    *,
+    filter: Any = None,
+    ordered: bool | None = None,
+    notes: list[str] | None = None,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+    bodies: Collection[int] | None = None,
+    look: Look | None = None,
+) -> Iterator[Light]:
+    """`decoded`, for who looks at a few cells of each row and decodes bodies on its own; `bodies`: of some APIs only.
+    `look` gets each window, with its record sets, once a filter has chosen, and says which of its exchanges are to be
+    handed out."""
+    for one_by_one in _points(captures, how, parsed(filter), bodies, notes, stdin, records=look is not None):
+        one_by_one.look = look
+        yield from one_by_one.light(ordered, progress)
+
+
+def _points(
+    captures: Captures, how: Reading, wanted: Any, only: Collection[int] | None, notes: list[str] | None,
+    stdin: BinaryIO | None, *, records: bool = False,
+) -> Iterator[_OneByOne]:  # fmt: skip
+    """Capture point after capture point; who takes one reads it to its end. `only`: APIs whose messages are kept, None:
+    all; `records`: record sets are."""
+    if wanted is not None and wanted.needs_bodies:
+        only = None
+    settings = how.settings(True if only is None else frozenset(only) or False, keep_records=records)
     settings = dataclasses.replace(settings, keep_giants=True)
     passed: list[tuple[int, int]] = []
     for point in capture_points(_arguments(captures), how.rotated):
-        one_by_one = _OneByOne(Engine(point, settings, stdin), point, wanted, Messages(only), partitions, look)
-        size = size_of(point)
-
-        def report(read: int, name: str = point.name, size: int = size) -> None:
-            if progress is not None:
-                progress(name, read, size)
-
-        in_order = "-" not in point.paths if ordered is None else ordered
-        yield from one_by_one.exchanges(in_order, report)
+        one_by_one = _OneByOne(Engine(point, settings, stdin), point, wanted, Messages(only))
+        yield one_by_one
         passed.append(one_by_one.passed)
         if notes is not None:
             notes += one_by_one.notes()
@@ -281,79 +317,149 @@ def decoded(
         notes += nothing_matches(passed)
 
 
-class _OneByOne:
-    """The exchanges of one capture point; `passed`: how many a filter let through so far, of how many."""
+_Taken = tuple[int, int, Any]
+"""The ordinal of an exchange's first packet, the age of its connection, and the exchange."""
 
-    def __init__(
-        self, engine: Engine, point: CapturePoint, wanted: Any, messages: Messages, partitions: bool, look: Look | None
-    ) -> None:
+
+class _OneByOne:
+    """The exchanges of one capture point; `passed`: how many a filter let through so far, of how many; `partitions`:
+    whether exchanges are to have theirs; `look`: as of `light`."""
+
+    def __init__(self, engine: Engine, point: CapturePoint, wanted: Any, messages: Messages) -> None:
         self._engine = engine
+        self._point = point
         self._wanted = wanted
         self._messages = messages
-        self._partitions = partitions
-        self._look = look
+        self.partitions = False
+        self.look: Look | None = None
         self.passed = (0, 0)
         self._latency = Latency()
         self._topics = TopicIds()
         self._ended = EndedConnections()
         self._ahead = NamesAhead(self._topics, point, engine.settings)
+        self._start: datetime.datetime | None = None
 
     def notes(self) -> list[str]:
         """All has been read: what the user should know."""
         return [*self._engine.reader.notes, *unrecognised_lines(self._engine.merging.names.capture, self._ended)]
 
-    def exchanges(self, ordered: bool, report: Callable[[int], None]) -> Iterator[Exchange]:
-        """In order of their requests, or as they complete."""
-        waiting: list[tuple[int, int, int, Exchange]] = []
-        count = 0
-        start: datetime.datetime | None = None
+    def exchanges(self, ordered: bool | None, progress: Progress | None) -> Iterator[Exchange]:
+        """Exchanges with dicts for rows."""
         groups = Groups()
+
+        def learned(window: Window) -> Iterator[_Taken]:
+            for taken in self._dicts(window):
+                taken[2].learn_group(groups)
+                yield taken
+
+        return self._in_order(learned, ordered, progress)
+
+    def light(self, ordered: bool | None, progress: Progress | None) -> Iterator[Light]:
+        """Exchanges whose rows stay columns."""
+        return self._in_order(self._cells, ordered, progress)
+
+    def _in_order(
+        self, of: Callable[[Window], Iterator[_Taken]], ordered: bool | None, progress: Progress | None
+    ) -> Iterator[Any]:
+        """In order of their requests, or as they complete; `of`: those of one window."""
+        size = size_of(self._point)
+
+        def report(read: int) -> None:
+            if progress is not None:
+                progress(self._point.name, read, size)
+
+        in_order = "-" not in self._point.paths if ordered is None else ordered
+        waiting: list[tuple[int, int, int, Any]] = []
+        count = 0
         for window in self._engine.windows(report):
-            if start is None:
-                files = self._engine.reader.files
-                first_ns = min((info.first_ns for info in files if info.first_ns is not None), default=None)
-                start = moment(first_ns // 1000) if first_ns is not None else None
-            for place, exchange in self._of(window, start):
-                exchange.learn_group(groups)
-                if ordered:
-                    heapq.heappush(waiting, (*place, count, exchange))
+            if in_order:
+                for ordinal, born, one in of(window):
+                    waiting.append((ordinal, born, count, one))
                     count += 1
-                else:
-                    yield exchange
+            else:
+                for _, _, one in of(window):
+                    yield one
             window.names.release()
             # What may still end and began earlier goes before what has ended.
-            while waiting and waiting[0][0] < window.oldest:
-                yield heapq.heappop(waiting)[3]
+            waiting.sort()
+            over = bisect.bisect_left(waiting, (window.oldest,))
+            ended = waiting[over - 1 :: -1] if over else []
+            del waiting[:over]
+            while ended:
+                yield ended.pop()[3]
+        waiting.reverse()
         while waiting:
-            yield heapq.heappop(waiting)[3]
+            yield waiting.pop()[3]
 
-    def _of(self, window: Window, start: datetime.datetime | None) -> Iterator[tuple[tuple[int, int], Exchange]]:
-        """The exchanges of one window, each with its place among all."""
-        names, messages, look_up = window.names, self._messages, self._ahead.look_up
+    def _wanted_of(self, window: Window) -> Exchanges:
+        """The exchanges of one window that are wanted."""
         window = self._latency.take(window)
         self._topics.take(window)
         self._ended.take(window)
-        messages.take(window)
+        self._messages.take(window)
         if self._wanted is not None:
-            window = window.only(chosen(window, messages, self._wanted, None, look_up))
-            messages.forget(window.every, window.exchanges)
+            window = window.only(chosen(window, self._messages, self._wanted, None, self._ahead.look_up))
+            self._messages.forget(window.every, window.exchanges)
         rows = window.exchanges
         self.passed = (self.passed[0] + len(rows), self.passed[1] + len(window.every))
-        if self._look is not None:
-            rows = self._look(window)
-        ordinal, trigger = rows.column("ordinal"), rows.column("trigger")
-        first = np.where(ordinal != NULL, ordinal, trigger).tolist()
-        keys = [rows.connection.tolist(), rows.column("exchange").tolist(), rows.column("reply").tolist()]
+        return rows if self.look is None else self.look(window)
+
+    def _dicts(self, window: Window) -> Iterator[_Taken]:
+        names, look_up = window.names, self._ahead.look_up
+        rows = self._wanted_of(window)
+        start = self._begin()
         table = plain(columns.exchanges(names, [rows]), "exchanges")
-        parts = plain(columns.partitions(names, [rows]), "partitions") if self._partitions else None
-        ends = np.searchsorted(rows.owner, np.arange(len(rows) + 1)).tolist() if self._partitions else []
+        parts = plain(columns.partitions(names, [rows]), "partitions") if self.partitions else None
+        ends = np.searchsorted(rows.owner, np.arange(len(rows) + 1)).tolist() if self.partitions else []
+        keys = _keys(rows)
         at = 0
         for part in table.to_batches(max_chunksize=ROWS_AT_ONCE):
             for row in part.to_pylist():
                 self._ahead.resolve(row)
-                connection, asked, answered = (key[at] for key in keys)
-                exchange = Exchange(row, *messages.pop(connection, asked, answered), start, look_up)
+                first, connection, asked, answered = next(keys)
+                exchange = Exchange(row, *self._messages.pop(connection, asked, answered), start, look_up)
                 if parts is not None and ends[at] < ends[at + 1]:
                     exchange.partitions = parts.slice(ends[at], ends[at + 1] - ends[at]).to_pylist()
-                yield (first[at], names.born[connection]), exchange
+                yield first, names.born[connection], exchange
                 at += 1
+
+    def _cells(self, window: Window) -> Iterator[_Taken]:
+        names, pop = window.names, self._messages.pop
+        rows = self._named(self._wanted_of(window))
+        keys = _keys(rows)
+        for part in cells.parts(columns.exchanges(names, [rows])):
+            for row in part.rows():
+                first, connection, asked, answered = next(keys)
+                yield first, names.born[connection], Light(row, *pop(connection, asked, answered))
+
+    def _named(self, rows: Exchanges) -> Exchanges:
+        """With names for topic ids."""
+        names, topics = rows.names, rows.column("topics")
+        used = distinct(topics[topics != NULL])
+        named = used.copy()
+        for at, number in enumerate(used.tolist()):
+            said = [names.strings[one] for one in names.lists[number]]
+            known = list(dict.fromkeys(map(self._ahead.look_up, said)))
+            if known != said:
+                named[at] = names.list_of(tuple(map(names.string, known)))
+        if (named == used).all():
+            return rows
+        changed = rows.columns.copy()
+        changed[COLUMNS["topics"]] = np.where(topics == NULL, NULL, named[np.searchsorted(used, topics)])
+        return dataclasses.replace(rows, columns=changed)
+
+    def _begin(self) -> datetime.datetime | None:
+        """When the capture begins, as far as its first window tells."""
+        if self._start is None:
+            files = self._engine.reader.files
+            first_ns = min((info.first_ns for info in files if info.first_ns is not None), default=None)
+            self._start = moment(first_ns // 1000) if first_ns is not None else None
+        return self._start
+
+
+def _keys(rows: Exchanges) -> Iterator[tuple[int, int, int, int]]:
+    """Of each exchange: the ordinal of its first packet, its connection, the ordinals of its messages."""
+    ordinal, trigger = rows.column("ordinal"), rows.column("trigger")
+    first = np.where(ordinal != NULL, ordinal, trigger)
+    keys = (first, rows.connection, rows.column("exchange"), rows.column("reply"))
+    return zip(*(column.tolist() for column in keys), strict=True)

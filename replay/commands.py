@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from analyzer import dataset
@@ -245,7 +245,7 @@ def table(planned: steps.Plan) -> list[dict[str, Any]]:
     """A row for each API and captured version: how many are sent, converted (to what), skipped (by which rule)."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def row(captured: dict[str, Any]) -> dict[str, Any]:
+    def row(captured: Mapping[str, Any]) -> dict[str, Any]:
         version = captured["api_version"] if captured["api_version"] is not None else -1
         key = captured["api"] or f"API {captured['api_key']}", version
         return rows.setdefault(

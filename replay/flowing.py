@@ -21,10 +21,11 @@ from typing import Final
 from captures.problems import Problem
 from replay import pace
 from replay.live import Live, Meeting
-from replay.outcome import Outcome, Recorder
+from replay.outcome import Outcome
 from replay.plan.decide import Planner
 from replay.plan.flow import Flow, Window
 from replay.plan.steps import Skip, Step
+from replay.recording import Recorder
 from replay.send.engine import Engine
 from replay.send.link import LinkError
 

@@ -28,7 +28,7 @@ from replay.audit import audit
 from replay.flowing import Flowing, beside, topic_id
 from replay.live import Live, Meeting, nodes
 from replay.options import Options
-from replay.outcome import Counts, Recorder, quantiles
+from replay.outcome import Counts, quantiles
 from replay.plan import decide, fetched, times
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.decide import Planner
@@ -37,6 +37,7 @@ from replay.plan.ours import Ours
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan
 from replay.plan.values import Offers
+from replay.recording import Recorder
 from replay.remap.remap import SHIFT, Remap, RemapOptions
 from replay.remap.topology import Topology
 from replay.send import lifetime, link, principals, progress, seeding, seeding_records, workers

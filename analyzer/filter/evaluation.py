@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -298,14 +298,16 @@ class Filter:
 
     # -- one row ----------------------------------------------------------------------------------------------------
     def matches(
-        self, row: dict[str, Any], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None
+        self, row: Mapping[str, Any], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None
     ) -> bool:
         """Does one exchange match? `row` has the columns of `exchanges` as in `Table.to_pylist()`; the bodies have
         Kafka's JSON names as `analyzer.protocol.tree` makes them, None where not decoded."""
         return _matches(self.root, row, request, response)
 
 
-def _matches(node: Node, row: dict[str, Any], request: dict[str, Any] | None, response: dict[str, Any] | None) -> bool:
+def _matches(
+    node: Node, row: Mapping[str, Any], request: dict[str, Any] | None, response: dict[str, Any] | None
+) -> bool:
     if isinstance(node, And):
         return all(_matches(part, row, request, response) for part in node.parts)
     if isinstance(node, Or):

@@ -8,6 +8,7 @@ same names; a word that names nothing raises WordProblem with what may have been
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -210,7 +211,7 @@ class Named:
     several: bool = False
     apis: frozenset[int] | None = None
 
-    def values(self, row: dict[str, Any], request: Any = None, response: Any = None) -> list[Any]:
+    def values(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> list[Any]:
         """What there is to compare of one exchange, nulls left out: times as microseconds, errors as codes."""
         if isinstance(self.about, Columns):
             return column_values(row, self.about)
@@ -219,7 +220,7 @@ class Named:
         found = body_values(request if self.about.side == "request" else response, self.about.parts)
         return [value for value in found if type(value) in TYPES[self.kind]]
 
-    def shown(self, row: dict[str, Any], request: Any = None, response: Any = None) -> Any:
+    def shown(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> Any:
         """The same to be printed: the column as the table has it, of a path the value or, where there may be several,
         all of them; None where there is none."""
         if isinstance(self.about, Path):
@@ -233,7 +234,7 @@ class Named:
         value = next((row[name] for name in self.about.names if row[name] is not None), None)
         return value if value is None or self.per == 1 else value // self.per
 
-    def parts(self, row: dict[str, Any], request: Any = None, response: Any = None) -> list[Any]:
+    def parts(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> list[Any]:
         """The same one by one: the elements of lists, errors by their names; [None] where there is none."""
         value = self.shown(row, request, response)
         if not isinstance(value, list):
@@ -309,7 +310,7 @@ def printed(word: Word, purpose: str) -> Named:
 # --- values of one exchange -------------------------------------------------------------------------------------------
 
 
-def column_values(row: dict[str, Any], about: Columns) -> list[Any]:
+def column_values(row: Mapping[str, Any], about: Columns) -> list[Any]:
     """The values, nulls left out, of one exchange's columns."""
     if about.form == "api":
         return [row["api_key"]] if row["api"] is not None and row["api_key"] is not None else []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator as operators
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -88,7 +88,7 @@ class Relation:
     right: Named
     source: str = field(compare=False)
 
-    def pairs(self, row: dict[str, Any], request: Any, response: Any) -> Iterator[tuple[Any, Any]]:
+    def pairs(self, row: Mapping[str, Any], request: Any, response: Any) -> Iterator[tuple[Any, Any]]:
         """The values to compare of one exchange."""
         one, other = self.left.about, self.right.about
         if not (isinstance(one, Path) and isinstance(other, Path) and one.side == other.side):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from analyzer.protocol import errors, names, tree
 from analyzer.protocol.schema import REQUEST
@@ -97,7 +97,7 @@ _CUT_DOWN: Final = frozenset((
 """Requests that say something to partitions, and wait for those that are not there."""
 
 
-def _cut_down(sendable: _Sendable, row: Body, key: int, counts: Mapping[str, int]) -> _Sendable | Skip:
+def _cut_down(sendable: _Sendable, row: Mapping[str, Any], key: int, counts: Mapping[str, int]) -> _Sendable | Skip:
     """What is left of a request without partitions that the target does not have."""
     asked = set(named(key, sendable.body)) if counts and key in _CUT_DOWN else set()
     absent = {where for where in asked if where[1] >= counts.get(where[0], where[1] + 1)}

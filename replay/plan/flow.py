@@ -9,6 +9,7 @@ read at once, and requests come in the same order, as far as they are out of ord
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +42,7 @@ class Window:
     requests: list[tuple[int, Decoded]] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
     over: list[int] = field(default_factory=list)
-    orphans: list[dict[str, Any]] = field(default_factory=list)
+    orphans: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -156,7 +157,7 @@ class Flow:
             session = met[one.row["capture"], one.row["connection"]]
             session.user = session.user or one.user
 
-        def number(row: dict[str, Any]) -> int:
+        def number(row: Mapping[str, Any]) -> int:
             return met[row["capture"], row["connection"]].number
 
         rest = self._ordered(lambda: glanced(look), number, lambda one: None, see)
@@ -164,7 +165,7 @@ class Flow:
             survey.learn(message)
 
     def _surveyed(self, met: dict[Key, _Met]) -> Iterator[tuple[int, Decoded]]:
-        def number(row: dict[str, Any]) -> int:
+        def number(row: Mapping[str, Any]) -> int:
             return met[row["capture"], row["connection"]].number
 
         def see(one: Told) -> None:
@@ -187,13 +188,12 @@ class Flow:
             yield index, message
 
     def _ordered(
-        self, told: Callable[[], Iterable[Told]], number: Callable[[dict[str, Any]], int],
+        self, told: Callable[[], Iterable[Told]], number: Callable[[Mapping[str, Any]], int],
         orphan: Callable[[Told], None],
         see: Callable[[Told], None] = lambda one: None,
     ) -> Iterator[tuple[int, Decoded, int]]:  # fmt: skip
         """(session, request, bytes) in order of time. `see` gets all that is told, `orphan` what has no request."""
-        held: list[tuple[int, int, int, int, Request]] = []
-        bytes_ = 0
+        held = _Held()
         for one in told():
             see(one)
             if one.row["exchange"] is None:
@@ -202,13 +202,43 @@ class Flow:
             request = sessions.request_of(*one[:3])
             if self.names:
                 request = renaming.request(request, self.names)
-            size = len(request.data or b"") + len(request.answer or b"")
-            heapq.heappush(held, (request.sent_ns, number(one.row), request.exchange, size, request))
-            bytes_ += size
-            while len(held) > HELD or bytes_ > HELD_BYTES:
-                _, index, _, size, first = heapq.heappop(held)
-                bytes_ -= size
-                yield index, Decoded(first, decide.quick(first)), size
-        while held:
-            _, index, _, size, first = heapq.heappop(held)
-            yield index, Decoded(first, decide.quick(first)), size
+            held.put(request, number(one.row))
+            while len(held) > HELD or held.bytes > HELD_BYTES:
+                yield held.pop()
+        while len(held):
+            yield held.pop()
+
+
+class _Held:
+    """Requests that are held back, `bytes` of them. Nearly all come in order: those wait in a row, and only who is
+    late in a heap."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._count = 0
+        self._row: deque[_Place] = deque()
+        self._late: list[_Place] = []
+
+    def __len__(self) -> int:
+        return len(self._row) + len(self._late)
+
+    def put(self, request: Request, session: int) -> None:
+        size = len(request.data or b"") + len(request.answer or b"")
+        self._count += 1
+        place = request.sent_ns, session, request.exchange, self._count, size, request
+        if not self._row or self._row[-1] < place:
+            self._row.append(place)
+        else:
+            heapq.heappush(self._late, place)
+        self.bytes += size
+
+    def pop(self) -> tuple[int, Decoded, int]:
+        """(session, request, bytes) of the earliest."""
+        late = self._late and (not self._row or self._late[0] < self._row[0])
+        _, session, _, _, size, first = heapq.heappop(self._late) if late else self._row.popleft()
+        self.bytes -= size
+        return session, Decoded(first, decide.quick(first)), size
+
+
+_Place = tuple[int, int, int, int, int, Request]
+"""When a request was sent, its session, its ordinal there, how many came before it, and bytes."""

@@ -34,6 +34,7 @@ _OFFSET_AND_SIZE: Final = 12
 _ACKS: Final = struct.Struct(">hi")  # and the timeout
 _TOPICS: Final = struct.Struct(">ih")  # how many, and the length of the first one's name
 _PARTITIONS: Final = struct.Struct(">iii")  # how many, the number of the first, the size of its records
+_INT: Final = struct.Struct(">i")
 _ANSWERED: Final = struct.Struct(">ihqq")  # partition, error, base offset, log append time
 
 
@@ -207,37 +208,68 @@ def _one(producer: int) -> tuple[int, ...]:
 def success(data: bytes, version: int, partition: int) -> tuple[int, int] | None:
     """(base offset, log append time) of an answer (without its length) that says that all is well; None where it says
     anything else, or anything more."""
+    at = _answered_at(data, version)
+    if at < 0:
+        return None
+    index, error, base, appended = _ANSWERED.unpack_from(data, at)
+    return None if index != partition or error or base < 0 else (base, appended)
+
+
+class Stored(NamedTuple):
+    """What such an answer says: the topic (or its id) and the partition, base offset, log append time, throttle time in
+    milliseconds."""
+
+    topic: str
+    partition: int
+    base: int
+    appended: int
+    throttle_ms: int
+
+
+def stored(data: bytes, version: int) -> Stored | None:
+    """The whole of an answer as `success` takes it."""
+    at = _answered_at(data, version)
+    if at < 0:
+        return None
+    index, error, base, appended = _ANSWERED.unpack_from(data, at)
+    if error or base < 0:
+        return None
+    if version < _FIRST_FLEXIBLE:
+        return Stored(_text(data[10 : at - 4]), index, base, appended, _INT.unpack_from(data, len(data) - 4)[0])
+    topic = _id(data[6 : at - 1]) if version >= PRODUCE_BY_ID else _text(data[7 : at - 1])
+    return Stored(topic, index, base, appended, _INT.unpack_from(data, len(data) - 5)[0])
+
+
+def _answered_at(data: bytes, version: int) -> int:
+    """Where an answer says of its only partition how it went; -1 where it has none or several, or says anything more
+    than that: no errors of records and no message, no tags, the throttle time, and that is all."""
     at = 4
     if version >= _FIRST_FLEXIBLE:
         # No tags; one topic; its name or id; one partition.
         if data[4:6] != b"\0\2" or len(data) < 7:
-            return None
+            return -1
         at = 6 + (16 if version >= PRODUCE_BY_ID else data[6])
         if data[at : at + 1] != b"\2":
-            return None
+            return -1
         at += 1
     else:
         if data[4:8] != b"\0\0\0\1":
-            return None
+            return -1
         at = 10 + int.from_bytes(data[8:10], "big")
         if data[at : at + 4] != b"\0\0\0\1":
-            return None
+            return -1
         at += 4
-    if len(data) < at + 22:
-        return None
-    index, error, base, appended = _ANSWERED.unpack_from(data, at)
-    if index != partition or error or base < 0:
-        return None
-    at += 22 + (8 if version >= 5 else 0)
-    # No errors of records and no message, no tags, the throttle time, and that is all.
+    after = at + 22 + (8 if version >= 5 else 0)
+    if len(data) < after:
+        return -1
     if version >= _FIRST_FLEXIBLE:
         rest = b"\1\0\0\0"
-        end = len(data) == at + 9 and data[at : at + 4] == rest and data[-1] == 0
+        end = len(data) == after + 9 and data[after : after + 4] == rest and data[-1] == 0
     elif version == 8:
-        end = len(data) == at + 10 and data[at : at + 6] == b"\0\0\0\0\xff\xff"
+        end = len(data) == after + 10 and data[after : after + 6] == b"\0\0\0\0\xff\xff"
     else:
-        end = len(data) == at + 4
-    return (base, appended) if end else None
+        end = len(data) == after + 4
+    return at if end else -1
 
 
 def plain(version: int, body: Body, data: bytes, answer: Body | None) -> Quick | None:

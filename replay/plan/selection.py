@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -116,7 +116,7 @@ def _outside(session: Session, first: int, end: int) -> list[Request]:
     return [one for one in session.requests if not first <= one.sent_ns < end]
 
 
-def _who(row: dict[str, Any]) -> tuple[Any, Any]:
+def _who(row: Mapping[str, Any]) -> tuple[Any, Any]:
     """The client of an exchange: its address and its client id."""
     return row["client_ip"], row["client_id"]
 

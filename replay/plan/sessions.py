@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from analyzer.cells import Row
 from analyzer.protocol import names as apis
 from analyzer.protocol import tree
 from analyzer.protocol.decoding import OK
@@ -32,12 +33,12 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 class Request:
     """One captured request with its answer.
 
-    `row` has the columns of the table `exchanges`. `data` and `answer` are whole frames without their four bytes of
-    length, None where not seen or not complete. `sent_ns`: first byte of the request; `answered_ns`: last byte of the
-    response, None where there is none.
+    `row` has the columns of the table `exchanges` (a dict, or one of `analyzer.cells`). `data` and `answer` are whole
+    frames without their four bytes of length, None where not seen or not complete. `sent_ns`: first byte of the
+    request; `answered_ns`: last byte of the response, None where there is none.
     """
 
-    row: dict[str, Any]
+    row: Mapping[str, Any]
     sent_ns: int
     answered_ns: int | None
     data: bytes | None = field(repr=False)
@@ -173,28 +174,32 @@ class Session:
     broker: tuple[str, int]
     opened: bool
     requests: tuple[Request, ...]
-    orphans: tuple[dict[str, Any], ...] = ()
+    orphans: tuple[Mapping[str, Any], ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     beside: tuple[Request, ...] = ()
     copy: int = 0
     user: str | None = None
 
 
-def _nanoseconds(moment: datetime.datetime | None) -> int | None:
+def _nanoseconds(row: Mapping[str, Any], name: str) -> int | None:
+    if type(row) is Row:
+        micros = row.micros(name)
+        return None if micros is None else micros * 1000
+    moment = row[name]
     return None if moment is None else ((moment - _EPOCH) // datetime.timedelta(microseconds=1)) * 1000
 
 
-def request_of(row: dict[str, Any], data: bytes | None, answer: bytes | None) -> Request:
+def request_of(row: Mapping[str, Any], data: bytes | None, answer: bytes | None) -> Request:
     """A row with its frames."""
-    sent = _nanoseconds(row["request_time"])
+    sent = _nanoseconds(row, "request_time")
     assert sent is not None
-    return Request(row, sent, _nanoseconds(row["response_end"]), data, answer)
+    return Request(row, sent, _nanoseconds(row, "response_end"), data, answer)
 
 
 def gathered(some: Iterable[Told], topic_ids: Mapping[str, str] | None = None) -> list[Session]:
     """Exchanges in any order -> sessions in order of their first request."""
     requests: dict[tuple[str, str], list[Request]] = {}
-    orphans: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    orphans: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     brokers: dict[tuple[str, str], tuple[str, int]] = {}
     opened: set[tuple[str, str]] = set()
     users: dict[tuple[str, str], str] = {}
@@ -227,7 +232,7 @@ class Told(NamedTuple):
     """A captured exchange: its row of the table `exchanges`, both frames without their lengths (None: not seen, or not
     whole), whether it is the first of a connection whose start was seen, and who has logged in with it."""
 
-    row: dict[str, Any]
+    row: Mapping[str, Any]
     data: bytes | None
     answer: bytes | None
     opened: bool
@@ -245,23 +250,21 @@ def told(
     look: Look | None = None,
 ) -> Iterator[Told]:
     """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. `look`:
-    as of `analyzer.reading.decoded`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
+    as of `analyzer.reading.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
     as `analyzer.exchanges` does."""
     from analyzer import reading
     from analyzer.meaning import gist
     from analyzer.meaning.logins import Login
 
     logins: dict[tuple[str, str], Login] = {}
-    bodies: bool | frozenset[int] = True if look is None else gist.OTHERS
-    for exchange in reading.decoded(
-        captures, how, filter=filter, bodies=bodies, ordered=ordered, notes=notes, progress=progress, look=look
+    bodies = None if look is None else gist.OTHERS
+    for one in reading.light(
+        captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress, bodies=bodies, look=look
     ):
-        data = exchange.request_message
-        answer = exchange.response_message
-        row = exchange.row
+        row, data, answer = one
         user = None
         if row["api_key"] in _LOGINS:
-            user = logins.setdefault((row["capture"], row["connection"]), Login()).take(exchange)
+            user = logins.setdefault((row["capture"], row["connection"]), Login()).take(one.exchange())
         yield Told(
             row,
             data.data[4:] if data is not None and data.complete else None,

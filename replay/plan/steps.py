@@ -141,7 +141,7 @@ class Step:
 class Skip:
     """A captured exchange that will not be sent. `row`: of the table `exchanges`."""
 
-    row: dict[str, Any]
+    row: Mapping[str, Any]
     rule: str
     reason: str = ""
 

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer import dataset
-from replay.outcome import Counts, Outcome, Recorder
+from replay.outcome import Counts, Outcome
 from replay.plan.cluster import Cluster
 from replay.plan.order import used_by_quick, uses
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan
 from replay.plan.values import Offers
+from replay.recording import Recorder
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send import link, login, principals

@@ -360,7 +360,9 @@ def captured(loading: bool = False) -> list[Captured]:
         answer = shop.answer(key, body)
         who.said(at, key, version, body, answer, client_id=client)
         number = len(who.requests)
-        who.requests[-1].row.update(
+        row = who.requests[-1].row
+        assert isinstance(row, dict)
+        row.update(
             status="answered", latency_us=10_000, correlation_id=number - 1, request_file="shop.pcap",
             request_packet=number, group_id=body.get("groupId"),
             transactional_id=body.get("transactionalId") or body.get("v3AndBelowTransactionalId"),

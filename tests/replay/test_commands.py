@@ -321,7 +321,9 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
     out = str(tmp_path / "run")
     capture = Captured()
     capture.said(0.0, names.PRODUCE, VERSION, produced(batch()), produced_answer(0))
-    capture.requests[0].row["status"] = "answered"
+    row = capture.requests[0].row
+    assert isinstance(row, dict)
+    row["status"] = "answered"
 
     def first_line() -> str:
         assert cli.main(["diff", out]) == 0

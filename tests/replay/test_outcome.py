@@ -1,6 +1,6 @@
 """What is counted and stored of outcomes.
 
-Proves: replay/outcome.py
+Proves: replay/outcome.py, replay/recording.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import pytest
 from analyzer.dataset import Writer, open_dataset
 from analyzer.protocol import names
 from analyzer.protocol.encoding import encode_response
-from replay.outcome import Outcome, Recorder
+from replay.outcome import Outcome
+from replay.recording import Recorder
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import START_NS, Captured
 
@@ -54,6 +55,7 @@ def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level:
         "replicaId": -1, "maxWaitMs": 500, "minBytes": 7, "maxBytes": 1000, "isolationLevel": level, "topics": [],
     }  # fmt: skip
     (request,) = Captured().said(0, names.FETCH, 4, fetch).requests
+    assert isinstance(request.row, dict)
     request.row.update(isolation_level=level, min_bytes=7, max_wait_ms=500)
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
@@ -66,6 +68,7 @@ def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level:
 
 def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) -> None:
     (request,) = Captured().said(0, names.HEARTBEAT, 3, {"groupId": "g", "memberId": "m", "generationId": 1}).requests
+    assert isinstance(request.row, dict)
     request.row.update(group_id="g")
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)

@@ -36,6 +36,7 @@ def one(api_key: int, version: int, body: Body, answer: Body, how: Renaming = P)
     assert said is not None
     assert asked.header is not None
     assert asked.header["clientId"] == request.row["client_id"] == f"{how.prefix}client"
+    assert isinstance(request.row, dict)
     return asked.body, said.body, request.row
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from analyzer.protocol import names
-from replay.outcome import Recorder
 from replay.plan.steps import Plan
+from replay.recording import Recorder
 from replay.send.engine import Engine
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured, Target, replayed

@@ -1,0 +1,76 @@
+"""What many answers say at once is what the body of each says.
+
+Proves: replay/answers.py, replay/plan/plain.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.options import Reading
+from analyzer.protocol import errors, names, tree
+from analyzer.protocol.decoding import OK
+from analyzer.protocol.encoding import encode_response
+from replay import answers
+from replay.answers import Answer, Said
+from replay.plan import plain, sessions
+from tests.replay.batching import produced_answer
+from tests.shared import capture_files, sample_folders
+
+CAPTURES = {folder.name: folder for folder in sample_folders()}
+SHUT = "tls13-aiokafka-4.3"  # needs keys to be read
+
+
+def alone(answer: Answer) -> Said:
+    data, key, version = answer
+    decoded = tree.decode_response(data, key, version, exact=True)
+    if decoded.status != OK or decoded.body is None:
+        return Said(False, decoded.reason)
+    return Said(True, None, decoded.body.get("throttleTimeMs"), tuple(errors.codes(decoded.body)))
+
+
+@pytest.mark.parametrize("name", sorted(CAPTURES.keys() - {SHUT}))
+def test_captured_answers_say_what_their_bodies_say(name: str) -> None:
+    files = [str(path) for path in capture_files(CAPTURES[name])]
+    some: list[Answer] = []
+    for one in sessions.told(files, how=Reading(rotated=len(files) > 1)):
+        if one.answer is not None and one.row["api_key"] is not None:
+            some.append((one.answer, one.row["api_key"], one.row["api_version"]))
+    cut = [(data[:-1], key, version) for data, key, version in some]
+    longer = [(data + b"\0", key, version) for data, key, version in some]
+    asked = [*some, *cut, *longer, (b"\0\0\0\1", 999, 0)]
+
+    assert answers.said(asked) == [alone(one) for one in asked]
+
+
+def test_errors_are_told_in_their_order_and_throttling_beside_them() -> None:
+    body = produced_answer(0)
+    (topic,) = body["responses"]
+    (part,) = topic["partitionResponses"]
+    topic["partitionResponses"] = [{**part, "index": at, "errorCode": code} for at, code in enumerate((6, 0, 3, 6))]
+    body["throttleTimeMs"] = 7
+    failed = encode_response(names.PRODUCE, 7, 1, body)
+    said = answers.said([(failed, names.PRODUCE, 7), (failed[:9], names.PRODUCE, 7)])
+    assert said[0] == Said(True, None, 7, (6, 3, 6))
+    assert not said[1].decoded
+    assert "responses" in (said[1].reason or "")
+    assert answers.said([]) == []
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_what_is_read_of_a_stored_batch_is_what_the_body_says(version: int) -> None:
+    body = produced_answer(40, appended=5)
+    body["throttleTimeMs"] = 9
+    if version < 5:
+        del body["responses"][0]["partitionResponses"][0]["logStartOffset"]
+    data = encode_response(names.PRODUCE, version, 1, body)
+    told = plain.stored(data, version)
+    decoded = tree.decode_response(data, names.PRODUCE, version, exact=True).body
+    assert told is not None
+    assert decoded is not None
+    (topic,) = decoded["responses"]
+    (part,) = topic["partitionResponses"]
+    assert told == (topic["name"], part["index"], part["baseOffset"], part["logAppendTimeMs"], 9)
+    assert plain.stored(data[:-1], version) is None
+    part["errorCode"] = 6
+    assert plain.stored(encode_response(names.PRODUCE, version, 1, decoded), version) is None
