@@ -10,6 +10,7 @@ import asyncio
 from typing import Final
 
 from replay.plan.steps import Step
+from replay.remap import share_sessions
 
 _TRIMMED: Final = 1 << 16
 """Of how many steps that are done, and before which all are, the lists are rid at once."""
@@ -25,9 +26,9 @@ class Waiting:
         self._done = bytearray(steps)
         self._sent = bytearray(steps)
         self._sent_count = 0
-        self._awaiting: dict[int, int] = {}  # answered, and sent again until the group rebalances: their sessions
-        # By a step's number who waits for its answer, by -1 - number who waits for it to be sent: session, waiter.
-        self._waiters: dict[int, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._awaiting: dict[int, Step] = {}  # answered, and sent again until the group rebalances
+        # By a step's number who waits for its answer, by -1 - number who waits for it to be sent.
+        self._waiters: dict[int, list[tuple[Step, asyncio.Future[None]]]] = {}
         self._blocked: dict[int, asyncio.Future[None]] = {}
         self._busy = 0
 
@@ -71,10 +72,10 @@ class Waiting:
 
     def let_others_go_on(self, step: Step) -> None:
         """A member awaits its group's rebalance, which needs the other members' next requests: only its own connection
-        still waits. (A member that joins again makes such a rebalance.)"""
-        self._awaiting[step.number] = step.session
-        for session, waiter in self._waiters.get(step.number, ()):
-            if session != step.session and not waiter.done():
+        still waits, and what it fetches of a share group. (A member that joins again makes such a rebalance.)"""
+        self._awaiting[step.number] = step
+        for waiting, waiter in self._waiters.get(step.number, ()):
+            if not _has_to_wait(waiting, step) and not waiter.done():
                 waiter.set_result(None)
 
     def _wake(self, key: int) -> None:
@@ -109,10 +110,10 @@ class Waiting:
     async def until_ready(self, step: Step) -> bool:
         """Wait until everything is there that the step waits for; False: it goes on without."""
         for key in (*step.waits, *(-1 - number for number in step.after)):
-            if self._is_there(key, step.session):
+            if self._is_there(key, step):
                 continue
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.setdefault(key, []).append((step.session, waiter))
+            self._waiters.setdefault(key, []).append((step, waiter))
             self._blocked[step.number] = waiter
             self.end()
             try:
@@ -124,8 +125,17 @@ class Waiting:
                 return False
         return True
 
-    def _is_there(self, key: int, session: int) -> bool:
-        """Is it there, for a step of this session?"""
+    def _is_there(self, key: int, step: Step) -> bool:
+        """Is it there, for this step?"""
         if key < 0:
             return self.is_sent(-1 - key)
-        return self.is_done(key) or self._awaiting.get(key, session) != session
+        awaiting = self._awaiting.get(key)
+        return self.is_done(key) or (awaiting is not None and not _has_to_wait(step, awaiting))
+
+
+def _has_to_wait(step: Step, awaiting: Step) -> bool:
+    """Does a step need the rebalance that a member awaits? Where the broker assigns partitions to members of a share
+    group it has made their state first; before that it has none to fetch from (KIP-932)."""
+    if step.session == awaiting.session:
+        return True
+    return step.request.api_key in share_sessions.APIS and step.body["memberId"] == awaiting.body.get("memberId")
