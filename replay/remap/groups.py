@@ -82,6 +82,8 @@ class Groups:
         self._lost: Counter[Who] = Counter()  # how often the target lost this one, since it joined as captured
         self._members: dict[Who, Member] = {}
         self._refused: set[str] = set()  # groups of a kind that the target does not serve
+        self._kept_out: set[Who] = set()  # who was not let in, for good, as captured
+        self._left: set[Who] = set()
 
     # --- what is known ---
 
@@ -101,7 +103,8 @@ class Groups:
             if body.get("memberId") and body["generationIdOrMemberEpoch"] >= 0:
                 speaks = [(body["groupId"], body["memberId"])]
         elif key in apis.GROUP_HEARTBEATS:
-            speaks = [(body["groupId"], body["memberId"])] if body["memberEpoch"] > 0 else []
+            who = body["groupId"], body["memberId"]
+            speaks = [who] if body["memberEpoch"] > 0 or (body["memberEpoch"] < 0 and who in self._kept_out) else []
         elif key == names.OFFSET_FETCH:
             speaks = [(asked["groupId"], asked["memberId"]) for asked in body["groups"] if asked.get("memberId")]
         elif key == names.LEAVE_GROUP:
@@ -117,6 +120,16 @@ class Groups:
         """Has the target given it an id, and a generation or an epoch?"""
         state = self._members.get(who)
         return who in self._current or (state is not None and state.epoch > 0)
+
+    def keeps_out(self, group: str) -> bool:
+        """Did the target refuse a member of a group that had been let in when captured? What its joining, leaving or
+        dying did to the others does not happen here."""
+        return any(who[0] == group for who in self._kept_out)
+
+    def others(self, group: str, member: str) -> list[Who]:
+        """The members that the target has in a group beside this one, but those that left."""
+        there = [*self._current, *(who for who, state in self._members.items() if state.epoch > 0)]
+        return [who for who in there if who[0] == group and who[1] != member and who not in self._left]
 
     def generation(self, group: str, member: str, generation: int) -> int:
         """The generation of a classic group, or the epoch that a member has now."""
@@ -284,6 +297,10 @@ class Groups:
             who = _speaker(step, captured)
             state = self._members.setdefault(who, Member(step.request.api_key))
             self._take_heartbeat(who, state, sent, replayed)
+            self._note_entry(who, captured, replayed, leaves=sent["memberEpoch"] < 0)
+        elif step.request.api_key == names.LEAVE_GROUP and not replayed["errorCode"]:
+            leaving = [step.body.get("memberId"), *(one["memberId"] for one in step.body["members"])]
+            self._left.update((step.body["groupId"], one) for one in leaving if one)
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
         if rule == "member_id_given" and replayed is not None:
@@ -384,6 +401,7 @@ class Groups:
     def _learn_join(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         group, asked = step.body["groupId"], step.body["memberId"]
         was = captured["memberId"] if captured is not None else ""
+        self._note_entry((group, was or asked), captured, replayed)
         if replayed["errorCode"] not in (errors.NONE, errors.MEMBER_ID_REQUIRED):
             return  # an id may stand in the answer all the same: the one that was asked with, and is not known
         for old in (asked, was):
@@ -397,6 +415,18 @@ class Groups:
             self._take_generation((group, was, captured["generationId"]), replayed)
             self._settle((group, was), sent, replayed)
             del self._lost[group, was]
+
+    def _note_entry(self, who: Who, captured: Body | None, replayed: Body, leaves: bool = False) -> None:
+        """Is the member let in, which the answers to its join, or to its heartbeat, are about?"""
+        error = replayed["errorCode"]
+        if leaves:
+            self._left.add(who)
+        elif not error:
+            self._kept_out.discard(who)
+            self._left.discard(who)
+        elif captured is not None and captured["errorCode"] in (errors.NONE, errors.MEMBER_ID_REQUIRED):
+            if error != errors.MEMBER_ID_REQUIRED and not self._is_member(who):
+                self._kept_out.add(who)
 
     def _take_heartbeat(self, who: Who, state: Member, sent: Body, replayed: Body) -> None:
         state.take(sent, replayed)

@@ -22,7 +22,7 @@ from analyzer.protocol.decoding import OK
 from analyzer.protocol.encoding import EncodeError, encode_request, encode_response
 from analyzer.protocol.tree import Body
 from replay.outcome import Outcome
-from replay.plan import convert, plain
+from replay.plan import apis, convert, plain
 from replay.plan.cluster import Cluster
 from replay.plan.parts import merged, name_answer, without_names
 from replay.plan.sessions import Session
@@ -665,6 +665,8 @@ class Engine:
             while True:
                 replayed = await self._answer(job)
                 decision = retries.after(job.body, replayed, self._loop.time())
+                if decision.rule == "rebalance_awaited" and self._is_in_vain(step):
+                    decision = retry.Decision(None, also=("rebalance_in_vain",))
                 self._apply(outcome, *decision.also)
                 if decision.rule is None:
                     break
@@ -695,6 +697,20 @@ class Engine:
             outcome.reason = f"{type(failure).__name__}: {failure}"
         finally:
             self._finish(step, outcome)
+
+    def _is_in_vain(self, step: Step) -> bool:
+        """Will no rebalance come that a member awaits? It was somebody's whom the target keeps out, if nobody joins at
+        this moment, and nobody is there who falls silent from now on and will be expired."""
+        groups, group = self.remap.groups, step.group or ""
+        if not groups.keeps_out(group):
+            return False
+        flying = (job.step for state in self._states.values() for job in state.jobs.values())
+        if any(other.group == group and other is not step and _joins(other) for other in flying):
+            return False
+        others = groups.others(group, step.body["memberId"])
+        if step.request.api_key in apis.GROUP_HEARTBEATS:
+            return not others  # what they gave up may be on its way
+        return all(self._keeping.will_speak(who) for who in others)
 
     def _apply(self, outcome: Outcome, *rules: str) -> None:
         outcome.retries += rules
@@ -759,6 +775,12 @@ class Engine:
 
 def _size(step: Step) -> int:
     return len(step.request.data or b"") + len(step.request.answer or b"")
+
+
+def _joins(step: Step) -> bool:
+    """Does its member ask to be let into its group?"""
+    key = step.request.api_key
+    return key == names.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] == 0)
 
 
 def _abort(step: Step, outcome: Outcome) -> None:

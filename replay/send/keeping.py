@@ -80,6 +80,11 @@ class Keeping:
                 turns = self._turns[who] = _Turns(heard=self._loop.time() if self.more else 0.0)
             turns.steps.append(step)
 
+    def will_speak(self, who: Who) -> bool:
+        """Has a member anything left to say?"""
+        turns = self._turns.get(who)
+        return self.more or (turns is not None and not self._waiting.is_done(turns.steps[-1].number))
+
     async def run(self) -> None:
         """Look after them until all have said everything, or this is cancelled."""
         try:

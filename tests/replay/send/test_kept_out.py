@@ -1,0 +1,151 @@
+"""Members that the target does not let into their group, in conversations: what the others of the group had from them
+in the capture never comes here, and nobody waits for it. See `test_engine.py` for how these tests read.
+
+Proves: replay/remap/groups.py, replay/remap/retry.py, replay/send/engine.py, replay/send/keeping.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from analyzer.protocol import errors, names
+from analyzer.protocol.tree import Body
+from replay.remap import retry
+from tests.replay.conversation import Captured, Played, Target, replayed
+
+FULL = errors.GROUP_MAX_SIZE_REACHED
+TOPIC = "zizHtibnSdSFmiPSHtiLWA"
+REFUSED: Body = {"errorCode": FULL, "generationId": -1, "protocolName": "", "leader": "", "memberId": "", "members": []}
+
+
+def captures(count: int) -> list[Captured]:
+    """Connections of so many members."""
+    return [Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in range(1, count + 1)]
+
+
+def test_a_heartbeat_does_not_wait_for_the_rebalance_of_who_is_kept_out() -> None:
+    first, second = captures(2)
+    first.said(0.0, names.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.said(1.0, names.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=0.5)
+    first.said(1.2, names.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.said(1.3, names.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
+    second.said(1.6, names.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
+    first.said(1.7, names.HEARTBEAT, 3, _beat("a", 2), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    target = Target().on(names.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("here", 2))
+    target.on(names.HEARTBEAT, {"errorCode": 0})
+
+    run = replayed([first, second], target)
+
+    # At first the second one was still joining.
+    retries: tuple[list[str], ...] = (["rebalance_awaited", "rebalance_in_vain"], [], ["rebalance_in_vain"])
+    assert tuple(one.retries for one in run.of(names.HEARTBEAT)) == retries
+    assert [one.rule for one in run.of(names.HEARTBEAT)] == [None, "not_joined", None]
+    assert run.seconds < retry.Limits().rebalance
+
+
+def test_while_somebody_is_joining_it_waits() -> None:
+    """The second join is refused at once, the third one waits for the first member, which has to hear of it."""
+    first, second, third = captures(3)
+    first.said(0.0, names.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.said(0.5, names.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=2.0)
+    third.said(1.0, names.JOIN_GROUP, 3, _join(""), _joined("c", 2), took=1.5)
+    first.said(1.2, names.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    rebalances = [{"errorCode": 0}] * 3 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
+    target = Target().on(names.HEARTBEAT, *rebalances)
+    target.on(names.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("there", 2), delay=0.2)
+
+    run = replayed([first, second, third], target)
+
+    assert run.of(names.HEARTBEAT)[0].retries == ["rebalance_awaited"] * 3
+
+
+@pytest.mark.parametrize(("falls_silent", "waits"), [(True, True), (False, False)])
+def test_who_may_be_expired_is_waited_for(falls_silent: bool, waits: bool) -> None:
+    """Three members, of whom the target takes two; then the first one hears of a rebalance."""
+    first, second, third = captures(3)
+    first.said(0.0, names.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.said(0.5, names.JOIN_GROUP, 3, _join(""), _joined("b", 2))
+    third.said(1.0, names.JOIN_GROUP, 3, _join(""), _joined("c", 3))
+    first.said(9.0, names.HEARTBEAT, 3, _beat("a", 3), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    if not falls_silent:
+        second.said(9.5, names.HEARTBEAT, 3, _beat("b", 3), {"errorCode": 0})
+    expired = [{"errorCode": 0}] * 2 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
+    target = Target().on(names.JOIN_GROUP, _joined("here", 1), _joined("there", 2), REFUSED)
+    target.on(names.HEARTBEAT, *expired)
+
+    run = replayed([first, second, third], target)
+
+    assert run.of(names.HEARTBEAT)[0].retries == (["rebalance_awaited"] * 2 if waits else ["rebalance_in_vain"])
+
+
+def test_partitions_of_who_is_kept_out_are_not_waited_for() -> None:
+    """KIP-848: the first member keeps all; in the capture it was told to give up some."""
+    run = _assigned(1)
+
+    assert run.of(names.CONSUMER_GROUP_HEARTBEAT)[2].retries == ["rebalance_in_vain"]
+    assert run.seconds < 1
+
+
+def test_partitions_that_another_member_may_give_up_are_waited_for_less() -> None:
+    """Nobody can tell whether they were about whom the target keeps out."""
+    run = _assigned(2)
+
+    told = run.of(names.CONSUMER_GROUP_HEARTBEAT)[3]
+    assert set(told.retries) == {"rebalance_awaited"}
+    assert retry.Limits().records < run.seconds < retry.Limits().rebalance
+
+
+def test_who_was_not_let_in_does_not_leave() -> None:
+    (capture,) = captures(1)
+    capture.said(0.0, names.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m"), _beats_back("m", 1, [0]))
+    capture.said(1.0, names.CONSUMER_GROUP_HEARTBEAT, 1, {**_entry("m"), "memberEpoch": -1}, _beats_back("m", -1))
+    refused = {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
+    target = Target().on(names.CONSUMER_GROUP_HEARTBEAT, refused)
+
+    run = replayed([capture], target)
+
+    assert [one.body["memberEpoch"] for one in target.heard] == [0]
+    assert [one.rule for one in run.of(names.CONSUMER_GROUP_HEARTBEAT)] == [None, "not_joined"]
+
+
+def _assigned(size: int) -> Played:
+    """Members join one after the other, of whom the target takes so many; the first is then told what it has now."""
+    members = captures(size + 1)
+    for number, capture in enumerate(members):
+        given = _beats_back(f"m{number}", 1, [number])
+        capture.said(number / 10, names.CONSUMER_GROUP_HEARTBEAT, 1, _entry(f"m{number}"), given)
+    beats = {"groupId": "g", "memberId": "m0", "memberEpoch": 1}
+    members[0].said(1.0, names.CONSUMER_GROUP_HEARTBEAT, 1, beats, _beats_back("m0", 2, [0]))
+
+    def answer(asked: Body) -> Body:
+        if int(asked["memberId"][1:]) >= size:
+            return {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
+        return _beats_back(asked["memberId"], 1, [0] if asked["memberEpoch"] == 0 else None)
+
+    return replayed(members, Target().on(names.CONSUMER_GROUP_HEARTBEAT, answer))
+
+
+def _join(member: str) -> Body:
+    return {"groupId": "g", "memberId": member, "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 60_000,
+            "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+
+
+def _joined(member: str, generation: int) -> Body:
+    return {"errorCode": 0, "generationId": generation, "protocolName": "range", "leader": member, "memberId": member,
+            "members": []}  # fmt: skip
+
+
+def _beat(member: str, generation: int) -> Body:
+    return {"groupId": "g", "memberId": member, "generationId": generation}
+
+
+def _entry(member: str) -> Body:
+    return {"groupId": "g", "memberId": member, "memberEpoch": 0, "topicPartitions": [], "rebalanceTimeoutMs": 300_000,
+            "subscribedTopicNames": ["orders"]}  # fmt: skip
+
+
+def _beats_back(member: str, epoch: int, partitions: list[int] | None = None) -> Body:
+    given = None
+    if partitions is not None:
+        given = {"topicPartitions": [{"topicId": TOPIC, "partitions": partitions}]}
+    return {"errorCode": 0, "memberId": member, "memberEpoch": epoch, "assignment": given}
