@@ -47,6 +47,9 @@ _RACES: Final = frozenset((
 _SESSIONS: Final = frozenset((
     errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH, errors.FETCH_SESSION_TOPIC_ID_ERROR,
 ))  # fmt: skip
+_SHARE_SESSIONS: Final = frozenset((
+    errors.SHARE_SESSION_NOT_FOUND, errors.INVALID_SHARE_SESSION_EPOCH, errors.SHARE_SESSION_LIMIT_REACHED,
+))  # fmt: skip
 _RIGHTS: Final = frozenset((
     errors.TOPIC_AUTHORIZATION_FAILED, errors.GROUP_AUTHORIZATION_FAILED, errors.CLUSTER_AUTHORIZATION_FAILED,
     errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors.SASL_AUTHENTICATION_FAILED,
@@ -462,6 +465,9 @@ class _Comparing:
         if errors.MEMBER_ID_REQUIRED in both:
             return "member_id_given"
         if both & _SESSIONS and pair.api_key == names.FETCH:
+            return "session_remade"
+        # What is acknowledged in a lost share session is lost with it; a fetch begins another.
+        if both & _SHARE_SESSIONS and (pair.api_key == names.SHARE_ACKNOWLEDGE or not right):
             return "session_remade"
         if errors.REBALANCE_IN_PROGRESS in both and pair.api_key in _GROUP_APIS:
             return "rebalance"

@@ -70,7 +70,7 @@ RULES: Final[dict[str, str]] = {
     "producer_asked": "a producer id was asked for, because the capture does not show how it came",
     "records_awaited": "fetched again until there are records, as there were in the capture",
     "position_asked": "its reader's place is as far from the log's end as in the capture, which has no other hint",
-    "session_remade": "the fetch session was made again (70, 71)",
+    "session_remade": "the fetch session was made again (70, 71; of a share group 122, 123, 133)",
     "reconnected": "sent again on a new connection",
     "wait_released": "what it waited for did not come; sent without it",
     # not comparable

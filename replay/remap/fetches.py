@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227) and share sessions (KIP-932), and where fetches read. Pure.
 
 Rules: the target's session is told what the captured client's was told, its epochs are counted anew; a session is one
-broker's, so on a target with several brokers fetches name all of their partitions each time (and `share_sessions` has
-those of share groups).
+broker's, so on a target with several brokers fetches name all of their partitions each time (`share_sessions` has those
+of share groups).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from analyzer.protocol.tree import Body
 from replay.plan import batches
 from replay.plan.parts import NAME, Partition, answered, partitions
 from replay.plan.steps import Step
+from replay.remap import share_sessions
 from replay.remap.offsets import AS_IS, Offsets, asked_offsets
 from replay.remap.share_sessions import ShareSessions
 from replay.remap.topics import Topics
@@ -57,13 +58,14 @@ class FetchSession:
 
 
 class Fetches:
-    """Sessions by connection and captured id; `shares`: those of share groups at several brokers."""
+    """Sessions by connection and captured id; `shares`: those of share groups, `_shares_made`: whose the target has
+    made, by group, member and captured connection."""
 
     def __init__(self, topics: Topics, offsets: Offsets) -> None:
         self._topics = topics
         self._offsets = offsets
         self._sessions: dict[tuple[str, int], FetchSession] = {}
-        self._share_epochs: dict[tuple[str, str, str], int] = {}
+        self._shares_made: set[tuple[str, str, str]] = set()
         self.shares = ShareSessions()
 
     def enter(self, step: Step, body: Body, captured: Body | None, several: bool) -> str | None:
@@ -163,30 +165,25 @@ class Fetches:
 
     def lacks_share_session(self, step: Step) -> bool:
         """Does a request go on in a share session that the target has not made?"""
-        if step.request.api_key not in (names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE):
+        if step.request.api_key not in share_sessions.APIS:
             return False
-        return step.body["shareSessionEpoch"] > 0 and _share(step, step.body) not in self._share_epochs
+        return step.body["shareSessionEpoch"] > 0 and _share(step, step.body) not in self._shares_made
 
     # --- as a family ---
 
     def write(self, step: Step, body: Body) -> None:
-        match step.request.api_key:
-            case names.FETCH:
-                self._fetch(step, body)
-            case names.SHARE_FETCH | names.SHARE_ACKNOWLEDGE:
-                if body["shareSessionEpoch"] > 0:
-                    body["shareSessionEpoch"] = self._share_epochs[_share(step, body)]
+        if step.request.api_key == names.FETCH:
+            self._fetch(step, body)
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        match step.request.api_key:
-            case names.FETCH:
-                self._learn_session(step, sent, captured, replayed)
-            case names.SHARE_FETCH | names.SHARE_ACKNOWLEDGE:
-                if not replayed["errorCode"]:
-                    epoch = sent["shareSessionEpoch"]
-                    self._share_epochs[_share(step, sent)] = 1 if epoch == 0 else epoch + 1
+        if step.request.api_key == names.FETCH:
+            self._learn_session(step, sent, captured, replayed)
+        elif step.request.api_key in share_sessions.APIS and not replayed["errorCode"]:
+            self._shares_made.add(_share(step, sent))
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
+        if step.request.api_key == names.SHARE_FETCH and rule == "session_remade":
+            self.shares.begin_anew(body)
         if step.request.api_key != names.FETCH or body["sessionEpoch"] == -1:
             return
         session = self._session(step)

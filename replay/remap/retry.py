@@ -18,6 +18,7 @@ from replay.plan import apis
 from replay.plan.parts import NAME, named, subset, without
 from replay.plan.steps import Step
 from replay.plan.values import NO_COORDINATOR
+from replay.remap import share_sessions
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 
@@ -38,6 +39,8 @@ _BY_CODE: Final = {
     errors.CONCURRENT_TRANSACTIONS: "transaction_ends",
     errors.STALE_MEMBER_EPOCH: "member_epoch_moved",
 }
+_MOST_REMADE: Final = 3
+"""How often a share session is begun anew for one fetch: who is refused again has another one at his heels."""
 _REJOINS: Final = {
     **dict.fromkeys(apis.GROUP_HEARTBEATS, (errors.UNKNOWN_MEMBER_ID, errors.FENCED_MEMBER_EPOCH)),
     **dict.fromkeys(
@@ -81,6 +84,8 @@ def rule_for(
             continue
         if name is not None:
             return name
+        if code in share_sessions.LOST and api_key == names.SHARE_FETCH:
+            return "session_remade"
         if code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER and after_retry:
             return "leader_moved"
         if code == errors.OFFSET_OUT_OF_RANGE and api_key == names.FETCH:
@@ -176,6 +181,7 @@ class Retries:
         self._started = now
         self._pause = limits.first_pause
         self._closed = False
+        self._remade = 0
 
     def after(self, sent: Body, replayed: Body | None, now: float) -> Decision:
         """What follows from the answer to what was sent; None: its connection ended without one."""
@@ -218,6 +224,9 @@ class Retries:
         if rule == "position_asked":
             lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
             return rule if any(lost) else None
+        if rule == "session_remade" and step.request.api_key == names.SHARE_FETCH:
+            self._remade += 1
+            return rule if self._remade <= _MOST_REMADE else None
         if rule == "rejoined" and not self._remap.groups.can_rejoin(step, self.captured, codes(replayed)):
             return None
         return rule

@@ -1,57 +1,114 @@
-"""Share sessions (KIP-932) on a target with several brokers: one a member and broker, where the capture had one. Pure.
+"""Share sessions (KIP-932): one a member and broker, whose partitions that broker leads. Pure.
 
-A member's session at a broker holds the partitions that the broker leads, and each request there counts its epoch. So a
-captured request becomes parts: to the leaders of what it names, each with the epoch of the session there, and to each
-other broker that has a session, for who fetches without naming anything goes on with all that the session holds.
+Each request in a session counts its epoch. So a captured request becomes parts: to the leaders of what it names, each
+with the epoch of the session there, and to each other broker that has a session, for who fetches without naming
+anything goes on with all that the session holds.
+
+A session that a broker lost (it forgets them, and those of a connection that ended) is begun anew there, as a client
+does: by a fetch of epoch 0 that names all of its partitions, and acknowledges nothing, for that was of the lost one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from analyzer.protocol import names
+from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
-from replay.plan.parts import Partition, subset
+from replay.plan.parts import NAME, Partition, subset
 
 APIS: Final = frozenset((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE))
-_CLOSES = -1
+LOST: Final = frozenset((
+    errors.SHARE_SESSION_NOT_FOUND, errors.INVALID_SHARE_SESSION_EPOCH, errors.SHARE_SESSION_LIMIT_REACHED,
+))  # fmt: skip
+"""What a broker answers to who goes on in a session that it does not have."""
+_CLOSES: Final = -1
+
+
+@dataclass(slots=True)
+class _Session:
+    """At one broker. `epoch`: the next one to send, 0 where it is to be begun; `topics`: what it holds, by topic: its
+    struct in requests, and its partitions."""
+
+    epoch: int = 0
+    topics: dict[Any, tuple[Body, dict[int, Body]]] = field(default_factory=dict)
+
+    def take(self, body: Body) -> None:
+        """A fetch names partitions, and lets go of others."""
+        for topic in body["topics"]:
+            _, held = self.topics.setdefault(_topic(topic), (topic, {}))
+            for part in topic["partitions"]:
+                held[part["partitionIndex"]] = {**part, "acknowledgementBatches": []}
+        for topic in body.get("forgottenTopicsData") or ():
+            _, held = self.topics.get(_topic(topic), (topic, {}))
+            for number in topic["partitions"]:
+                held.pop(number, None)
+
+    def everything(self) -> list[Body]:
+        """All that it holds, as a request that begins it names it."""
+        return [{**topic, "partitions": list(held.values())} for topic, held in self.topics.values() if held]
 
 
 class ShareSessions:
-    """By group and member, as the target calls them: the next epoch at each broker that has a session."""
+    """By group and member, as the target calls them, and broker."""
 
     def __init__(self) -> None:
-        self._epochs: dict[tuple[str, str], dict[int, int]] = {}
+        self._sessions: dict[tuple[str, str], dict[int, _Session]] = {}
 
     def parts(
         self, api_key: int, body: Body, by_leader: Mapping[int, set[Partition]], home: int
     ) -> list[tuple[int, Body]]:
         """(node, body) of each part of a request; to the broker `home` where it is for none."""
-        epochs = self._epochs.get(_who(body), {})
-        closes = body["shareSessionEpoch"] == _CLOSES
+        there = self._sessions.get(_who(body), {})
+        fetches, asked = api_key == names.SHARE_FETCH, body["shareSessionEpoch"]
         nodes = set(by_leader)
-        if closes or api_key == names.SHARE_FETCH:
-            nodes |= epochs.keys()
-        return [
-            (
-                node,
-                {
-                    **subset(api_key, body, by_leader.get(node, set())),
-                    "shareSessionEpoch": _CLOSES if closes else epochs.get(node, 0),
-                },
-            )
-            for node in sorted(nodes)
-        ] or [(home, body)]
+        if asked == _CLOSES or (fetches and asked > 0):
+            nodes |= there.keys()
+        found = []
+        for node in sorted(nodes or {home}):
+            session = there.get(node)
+            part = {**subset(api_key, body, by_leader.get(node, set())), "shareSessionEpoch": _CLOSES}
+            if asked != _CLOSES:
+                part["shareSessionEpoch"] = session.epoch if session is not None else 0
+            if fetches and session is not None and part["shareSessionEpoch"] == 0:
+                session.take(part)
+                part |= {"topics": session.everything(), "forgottenTopicsData": []}
+            found.append((node, part))
+        return found
 
-    def sent(self, parts: Sequence[tuple[int, Body]]) -> None:
+    def sent(self, api_key: int, parts: Sequence[tuple[int, Body]]) -> None:
         """These parts of a request are sent now."""
         for node, part in parts:
-            epochs = self._epochs.setdefault(_who(part), {})
-            if part["shareSessionEpoch"] == _CLOSES:
-                epochs.pop(node, None)
-            else:
-                epochs[node] = part["shareSessionEpoch"] + 1
+            sessions = self._sessions.setdefault(_who(part), {})
+            epoch = part["shareSessionEpoch"]
+            if epoch == _CLOSES:
+                sessions.pop(node, None)
+            elif api_key == names.SHARE_FETCH:
+                session = sessions.setdefault(node, _Session())
+                session.epoch = epoch + 1
+                session.take(part)
+            elif epoch > 0:  # acknowledging does not begin one
+                sessions[node].epoch = epoch + 1
+
+    def answered(self, node: int, part: Body, answer: Body | None) -> None:
+        """What a broker answered to a part; None: the connection ended, and the session with it."""
+        session = self._sessions.get(_who(part), {}).get(node)
+        lost = answer is None or answer["errorCode"] in LOST
+        # Somebody may have begun it anew since.
+        if lost and session is not None and session.epoch == part["shareSessionEpoch"] + 1:
+            session.epoch = 0
+
+    def begin_anew(self, body: Body) -> None:
+        """Make a fetch one that begins what was lost, and nothing else: the rest was answered."""
+        lost = [one for one in self._sessions.get(_who(body), {}).values() if one.epoch == 0]
+        body |= {"shareSessionEpoch": 0, "forgottenTopicsData": [], "topics": [
+            topic for session in lost for topic in session.everything()
+        ]}  # fmt: skip
+
+
+def _topic(topic: Body) -> Any:
+    return topic.get(NAME) or topic.get("topicId")
 
 
 def _who(body: Body) -> tuple[str, str]:

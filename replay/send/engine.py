@@ -28,7 +28,7 @@ from replay.plan.parts import merged, name_answer, without_names
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Step
 from replay.plan.values import Offers
-from replay.remap import retry
+from replay.remap import retry, share_sessions
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send import produce_in_place
@@ -599,17 +599,18 @@ class Engine:
     async def _send(self, state: _SessionState, job: Job) -> None:
         """Send all parts now, in one turn of the loop, so that the order on each connection is the session's."""
         reached = await self._router.reach(state.connections, job.step.request.api_key, job.body)
-        for channel, _ in reached:
+        for _, channel, _ in reached:
             if channel.backlog() > self._most_unsent:
                 self.notes["back_pressure"] += 1
                 await channel.taken(self._most_unsent, self.settings.answer_timeout)
         if job.outcome.ready_ns is None:
             job.outcome.ready_ns = self._now_ns()
-        job.waiters, job.channels = [], [channel for channel, _ in reached]
+        job.waiters, job.channels = [], [channel for _, channel, _ in reached]
+        job.parts = [(node, body) for node, _, body in reached]
         step = job.step
         outcome = job.outcome
         answered = not (step.request.api_key == names.PRODUCE and job.body["acks"] == 0)
-        for channel, body in reached:
+        for _, channel, body in reached:
             correlation = channel.correlation()
             frame = self._encoded(step, body, correlation)
             try:
@@ -673,6 +674,9 @@ class Engine:
                 if replayed is not None and decision.rule == "rebalance_awaited":
                     # Its epoch and its partitions are new all the same.
                     self._preparation.learn(job, captured, replayed)
+                elif decision.rule == "session_remade" and step.request.api_key == names.SHARE_FETCH:
+                    # Each broker has a session of its own: what the others gave stays.
+                    kept += [answer for answer in job.answers if not answer["errorCode"]]
                 elif replayed is not None and decision.rule != "records_awaited":
                     job.body, good = retries.parted(job.body, replayed)
                     kept += good
@@ -718,10 +722,14 @@ class Engine:
 
     async def _answer(self, job: Job) -> Body | None:
         """The answer of all parts; None where a connection ended before it came."""
+        replayed, job.answers = None, []
         try:
             replayed = await self._answers(job)
         except ChannelClosed as closed:
             job.outcome.reason = str(closed)
+        if job.step.request.api_key in share_sessions.APIS:
+            self._preparation.hear_shares(job)
+        if replayed is None:
             return None
         job.outcome.reason = None
         self._heard += 1
@@ -739,7 +747,7 @@ class Engine:
             except TimeoutError:
                 channel.close()
                 raise ChannelClosed(f"{channel.address}: no answer after {self.settings.answer_timeout:g} s") from None
-        bodies = []
+        bodies: list[Body] = []
         for frame, channel in zip(frames, job.channels, strict=True):
             decoded = tree.decode_response(frame, step.request.api_key, step.version, exact=True)
             if decoded.status != OK or decoded.body is None:
@@ -747,6 +755,7 @@ class Engine:
                 raise ChannelClosed(f"{channel.address}: the answer cannot be decoded: {decoded.reason}")
             name_answer(step.request.api_key, decoded.body, self.topology.names_by_id())
             bodies.append(decoded.body)
+        job.answers = bodies
         job.outcome.answer = frames[0] if len(frames) == 1 else None
         return bodies[0] if len(bodies) == 1 else merged(step.request.api_key, bodies)
 

@@ -37,13 +37,15 @@ from replay.send.settings import Settings
 
 @dataclass(slots=True)
 class Job:
-    """A step on its way: what was sent, what came."""
+    """A step on its way: what was sent, to which nodes in which parts, and what came."""
 
     step: Step
     outcome: Outcome
     body: Body = field(default_factory=dict)
     waiters: list[asyncio.Future[bytes] | None] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
+    parts: list[tuple[int, Body]] = field(default_factory=list)
+    answers: list[Body] = field(default_factory=list)
 
 
 class Skipped(Exception):
@@ -208,6 +210,16 @@ class Preparation:
         elif key == names.CREATE_TOPICS:
             self.topology.absent -= {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
         self.remap.learn(job.step, job.body, captured, replayed)
+
+    def hear_shares(self, job: Job) -> None:
+        """Which share sessions are lost: what brokers answered to a request's parts says it, or that none came over a
+        connection that has ended."""
+        shares = self.remap.fetches.shares
+        for index, (node, part) in enumerate(job.parts):
+            if job.answers:
+                shares.answered(node, part, job.answers[index])
+            elif not job.channels[index].open:
+                shares.answered(node, part, None)
 
     async def _join_early(self, group: str) -> None:
         """Join the members that had joined before the capture began. Raises Skipped, for each of their steps."""

@@ -69,18 +69,18 @@ class Router:
         self._down: dict[int, float] = {}
         self._loop = asyncio.get_running_loop()
 
-    async def reach(self, connections: Connections, api_key: int, body: Body) -> list[tuple[Channel, Body]]:
-        """Split a request by who serves it now, and open what it needs; a session does one of these at a time. Raises
-        LinkError."""
+    async def reach(self, connections: Connections, api_key: int, body: Body) -> list[tuple[int, Channel, Body]]:
+        """Split a request by who serves it now: the node, and the connection to it, which is opened where it is not. A
+        session does one of these at a time. Raises LinkError."""
         started = self._loop.time()
         while True:
             parts = await self._parts(connections.broker, api_key, body)
-            reached: list[tuple[Channel, Body]] = []
+            reached: list[tuple[int, Channel, Body]] = []
             try:
                 for node, part in parts:
-                    reached.append((await connections.to(node, self._asker), part))
+                    reached.append((node, await connections.to(node, self._asker), part))
                 if api_key in share_sessions.APIS:
-                    self._remap.fetches.shares.sent(parts)
+                    self._remap.fetches.shares.sent(api_key, parts)
                 return reached
             except NotReached:
                 raise
@@ -99,7 +99,7 @@ class Router:
         """(node, body) of each part of a request."""
         route = apis.api(api_key).route
         home = self._home(broker)
-        if len(self._topology.nodes) <= 1 or route is Route.ANY:
+        if api_key not in share_sessions.APIS and (len(self._topology.nodes) <= 1 or route is Route.ANY):
             return [(home, body)]
         if route is Route.BROKER:
             node = named_broker(body)

@@ -206,6 +206,19 @@ def test_a_member_id_that_only_one_side_was_given_first() -> None:
     assert found(join(left, right)) == [("member_id_given", "errorCode", "error vanished")]
 
 
+@pytest.mark.parametrize(
+    ("api", "left", "right", "rule"),
+    [("ShareAcknowledge", 0, 122, "session_remade"), ("ShareFetch", 123, 0, "session_remade"),
+     ("ShareFetch", 0, 122, UNEXPECTED)],
+)  # fmt: skip
+def test_a_share_session_that_one_side_lost(api: str, left: int, right: int, rule: str) -> None:
+    """What was acknowledged in it is lost with it; a fetch begins another, so one that did not is a difference."""
+    request = {"groupId": "g", "memberId": "m", "shareSessionEpoch": 4}
+    assert found(pair(api, 1, request, {"errorCode": left}, {"errorCode": right})) == [
+        (rule, "errorCode", "error appeared" if right else "error vanished"),
+    ]  # fmt: skip
+
+
 def test_an_api_that_the_target_offers_and_does_not_serve() -> None:
     request = {"groupId": "g", "memberId": "m"}
     answers = {"memberId": "m", "memberEpoch": 1}, {"errorCode": 35}

@@ -522,43 +522,6 @@ def test_a_broker_s_configuration_is_asked_of_the_broker_that_stands_for_it() ->
     assert (heard.node, heard.body["resources"][0]["resourceName"]) == (2, "2")
 
 
-TOPIC_ID = "zizHtibnSdSFmiPSHtiLWA"
-
-
-def test_a_share_session_becomes_one_at_each_leader_each_with_its_epoch() -> None:
-    def fetch(epoch: int, *partitions: int) -> Body:
-        listed = [{"partitionIndex": one, "acknowledgementBatches": []} for one in partitions]
-        return {"groupId": "g", "memberId": "m", "shareSessionEpoch": epoch, "maxWaitMs": 1, "minBytes": 1,
-                "maxBytes": 1, "maxRecords": 1, "batchSize": 1, "forgottenTopicsData": [],
-                "topics": [{"topicId": TOPIC_ID, "partitions": listed}] if listed else []}  # fmt: skip
-
-    done: Body = {"errorCode": 0, "errorMessage": None, "responses": [], "nodeEndpoints": []}
-    topics = [{"name": "orders", "topicId": TOPIC_ID, "errorCode": 0, "partitions": []}]
-    capture = Captured().said(0.0, names.METADATA, 12, {"topics": None}, {"brokers": [], "topics": topics})
-    beats = {"groupId": "g", "memberId": "m", "memberEpoch": 0, "subscribedTopicNames": ["orders"]}
-    beaten = {"errorCode": 0, "memberId": "m", "memberEpoch": 1, "heartbeatIntervalMs": 1, "assignment": None}
-    capture.said(0.05, names.SHARE_GROUP_HEARTBEAT, 1, beats, beaten)
-    asked = [fetch(0, 0, 1), fetch(1), fetch(2, 2), fetch(3)]
-    for number, body in enumerate(asked):
-        capture.said(0.1 + number, names.SHARE_FETCH, 1, body, done)
-    over = {"groupId": "g", "memberId": "m", "shareSessionEpoch": -1, "topics": []}
-    capture.said(9.0, names.SHARE_ACKNOWLEDGE, 1, over, done)
-    target = Target(nodes={1: ("one", 1), 2: ("two", 2), 3: ("three", 3)})
-    target.on(names.METADATA, _metadata(brokers=target.nodes)).on(names.SHARE_ACKNOWLEDGE, done)
-    target.on(names.SHARE_FETCH, done).on(names.SHARE_GROUP_HEARTBEAT, beaten)
-    target.on(names.FIND_COORDINATOR, {"errorCode": 0, "nodeId": 1, "host": "one", "port": 1})
-
-    leaders = {("orders", 0): 1, ("orders", 1): 2, ("orders", 2): 3}
-    replayed([capture], target, topics={"orders": 3}, leaders=leaders)
-
-    said = target.said(names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE)
-    epochs = {node: [one.body["shareSessionEpoch"] for one in said if one.node == node] for node in target.nodes}
-    assert epochs == {1: [0, 1, 2, 3, -1], 2: [0, 1, 2, 3, -1], 3: [0, 1, -1]}
-    topics_of = ((one.node, topic) for one in said for topic in one.body["topics"])
-    named = {(node, part["partitionIndex"]) for node, topic in topics_of for part in topic["partitions"]}
-    assert named == {(1, 0), (2, 1), (3, 2)}
-
-
 def test_transactions_are_described_by_their_coordinators() -> None:
     def described(body: Body) -> Body:
         return {"transactionStates": [
