@@ -89,21 +89,56 @@ def produced(records: bytes | None) -> list[Batch]:
         return []
 
 
-def end_offset(records: bytes | bytearray | memoryview) -> int | None:
-    """The offset behind the last whole batch, or the last whole message of an old set (a compressed one stands at the
-    offset of the last message in it); None where there is none. Raises BadRecords."""
-    at, end = 0, None
+def _whole(records: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """(where it is, its bytes, its offset, magic) of each batch and each message of an old set that is whole. Raises
+    BadRecords."""
+    at = 0
     while at + 17 <= len(records):
         offset, length, _, kind = _SIZES.unpack_from(records, at)
         size = 12 + length
         if kind > 2 or size < (HEADER if kind == 2 else _SMALLEST_MESSAGE):
             raise BadRecords(f"magic {kind}, {size} bytes at byte {at}")
         if at + size > len(records):
-            break
+            return
+        yield at, size, offset, kind
+        at += size
+
+
+def end_offset(records: bytes | bytearray | memoryview) -> int | None:
+    """The offset behind the last whole batch, or the last whole message of an old set (a compressed one stands at the
+    offset of the last message in it); None where there is none. Raises BadRecords."""
+    end = None
+    for at, _, offset, kind in _whole(records):
         delta = int.from_bytes(records[at + _DELTA_AT : at + _DELTA_AT + 4], "big", signed=True) if kind == 2 else 0
         end = offset + delta + 1
-        at += size
     return end
+
+
+def fetched(records: bytes | None) -> list[tuple[int, int, Batch | None]]:
+    """(first offset, the one behind the last, the batch) of each batch that a reader got, and of each run of old
+    messages; none of what is no records. Of a compressed message only the last offset is known, which is that of the
+    last message in it: they were produced together."""
+    found: list[tuple[int, int, Batch | None]] = []
+    try:
+        for at, size, offset, kind in _whole(records or b""):
+            if kind == 2:
+                batch = Batch(at, size, offset, kind, *_REST.unpack_from(records or b"", at + 21))
+                found.append((offset, offset + batch.last_offset_delta + 1, batch))
+            elif found and found[-1][2] is None:
+                found[-1] = found[-1][0], offset + 1, None
+            else:
+                found.append((offset, offset + 1, None))
+    except BadRecords:
+        return []
+    return found
+
+
+def messages(records: bytes | None) -> int:
+    """How many messages an old message set has, with those inside of compressed ones; 0 where it is none."""
+    try:
+        return len(_unpacked(records or b"")[1])
+    except BadRecords:
+        return 0
 
 
 def checksum(records: bytes, batch: Batch) -> bytes:
@@ -152,6 +187,17 @@ def from_message_set(data: bytes) -> bytes:
     """One record batch with the messages of a message set of magic 0 or 1, compressed as it was. Raises BadRecords.
 
     Messages of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on."""
+    codec, messages = _unpacked(data)
+    if not messages:
+        raise BadRecords("no messages")
+    first = messages[0].timestamp
+    body = b"".join(_record(one, index, first) for index, one in enumerate(messages))
+    last = max(one.timestamp for one in messages)
+    return sealed(body, codec, len(messages), first, last)
+
+
+def _unpacked(data: bytes) -> tuple[int, list[_Message]]:
+    """(codec of the last compressed one, all messages) of a message set. Raises BadRecords."""
     codec = 0
     messages: list[_Message] = []
     for attributes, message in _messages(data):
@@ -161,12 +207,7 @@ def from_message_set(data: bytes) -> bytes:
             messages += [one for _, one in _messages(inner)]
         else:
             messages.append(message)
-    if not messages:
-        raise BadRecords("no messages")
-    first = messages[0].timestamp
-    body = b"".join(_record(one, index, first) for index, one in enumerate(messages))
-    last = max(one.timestamp for one in messages)
-    return sealed(body, codec, len(messages), first, last)
+    return codec, messages
 
 
 def sealed(body: bytes, codec: int, count: int, first: int, last: int) -> bytes:

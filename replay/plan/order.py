@@ -127,8 +127,8 @@ def _writes(message: Decoded, body: Body | None) -> list[_Write]:
         for part in topic["partitionData"]:
             inside = batches.produced(part["records"])
             producers = {batch.producer_id for batch in inside} - {-1}
-            count = max(sum(batch.last_offset_delta + 1 for batch in inside), 1)
-            found.append(_Write(topic.get(NAME), part["index"], producers, count))
+            count = sum(batch.last_offset_delta + 1 for batch in inside) or batches.messages(part["records"])
+            found.append(_Write(topic.get(NAME), part["index"], producers, max(count, 1)))
     return found
 
 
@@ -375,7 +375,8 @@ class Order:
             for partition in topic["partitions"]:
                 name = topic.get(NAME) or topic.get("topic") or ""
                 low, high = self.produced.get((name, partition["partitionIndex"], copy), _NOTHING).spent
-                if high and any(low <= one.base_offset < high for one in batches.produced(partition.get("records"))):
+                read = batches.fetched(partition.get("records")) if high else ()
+                if any(first < high and low < end for first, end, _ in read):
                     return True
         return False
 
@@ -427,14 +428,13 @@ class Order:
             for partition in topic["partitions"]:
                 name = topic.get(NAME) or topic.get("topic") or ""
                 written = self.produced.get((name, partition["partitionIndex"], copy), _NOTHING)
-                for batch in batches.produced(partition.get("records")):
-                    end = batch.base_offset + batch.last_offset_delta + 1
+                for first, end, batch in batches.fetched(partition.get("records")):
                     at = bisect.bisect_left(written.bases, end)
-                    while at > 0 and written.ends[at - 1] > batch.base_offset:
+                    while at > 0 and written.ends[at - 1] > first:
                         at -= 1
                         step, other = written.steps[at], written.sessions[at]
                         latest["session", other] = max(latest.get(("session", other), (-1, other)), (step, other))
-                    if batch.transactional:
+                    if batch is not None and batch.transactional:
                         for when, step, other in self.ended.get(batch.producer_id, ()):
                             if when < done:
                                 latest["producer", batch.producer_id] = step, other

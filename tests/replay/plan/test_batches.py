@@ -98,6 +98,26 @@ def test_where_what_was_read_ends(records: bytes, end: int | None) -> None:
     assert batches.end_offset(records) == end
 
 
+def test_offsets_of_what_was_read() -> None:
+    def spans(records: bytes | None) -> list[tuple[int, int, bool]]:
+        return [(first, end, batch is not None) for first, end, batch in batches.fetched(records)]
+
+    packed = _at(59, old(1, 2)), _at(62, old(1, 2))
+    assert spans(None) == spans(b"\0" * 40) == []
+    assert spans(_at(7, written()) + _at(10, written())[:-1]) == [(7, 10, True)]
+    assert spans(old(1)) == spans(old(0)) == [(0, 3, False)]
+    assert spans(old(1)[:-1]) == [(0, 2, False)]
+    assert spans(packed[0] + packed[1]) == [(59, 63, False)]
+    assert spans(packed[0] + _at(60, written()) + packed[1]) == [(59, 60, False), (60, 63, True), (62, 63, False)]
+
+
+@pytest.mark.parametrize(("records", "count"), [(old(0), 3), (old(1), 3), (old(1)[:-1], 0), (written(), 0), (None, 0)],
+                         ids=["magic 0", "magic 1", "cut off", "batch", "none"])  # fmt: skip
+def test_messages_of_an_old_set_are_counted(records: bytes | None, count: int) -> None:
+    assert batches.messages(records) == count
+    assert batches.messages(old(1, 2)) == batches.messages(old(0, 1)) == 3  # inside of a compressed one
+
+
 @pytest.mark.parametrize("wrong", [b"\0" * 40, written()[:16] + b"\3" + written()[17:]], ids=["zeros", "magic 3"])
 def test_where_what_are_no_records_ends_is_not_told(wrong: bytes) -> None:
     with pytest.raises(batches.BadRecords):

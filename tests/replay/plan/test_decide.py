@@ -5,6 +5,10 @@ Proves: replay/plan/decide.py, order.py, cluster.py, parts.py, steps.py (all in 
 
 from __future__ import annotations
 
+import struct
+
+import pytest
+
 from analyzer.protocol import names
 from analyzer.protocol.tree import Body
 from replay import run
@@ -171,6 +175,41 @@ def test_a_connection_waits_for_answers_that_its_client_had_and_for_no_others() 
             at, names.FIND_COORDINATOR, 1, {"key": str(at), "keyType": 0}, {"nodeId": 1, "host": "h", "port": 1}
         )
     assert [step.waits for step in planned(capture).steps] == [(), (), (1,)]
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, 0), (0, 1), (1, 0), (1, 2)])
+@pytest.mark.parametrize("writes_batches", [True, False], ids=["batches", "sets"])
+def test_a_reader_of_old_message_sets_waits_for_what_it_reads(magic: int, codec: int, writes_batches: bool) -> None:
+    """A compressed message stands at the offset of the last one inside, which only its writer's request tells."""
+    writers = [Captured(f"10.0.0.1:{number}-10.0.0.9:9092#1") for number in range(3)]
+    for number, writer in enumerate(writers):
+        version, body = (9, produced(batch())) if writes_batches else (2, _old_produce(old(magic, codec)))
+        answer = produced_answer(3 * number)
+        if not writes_batches:
+            del answer["responses"][0]["partitionResponses"][0]["logStartOffset"]
+        writer.said(number / 10, names.PRODUCE, version, body, answer)
+    read = b"".join(
+        struct.pack(">q", offset) + one[8:]
+        for offset, one in ([(5, old(magic, codec))] if codec else zip((3, 4, 5), _messages(old(magic)), strict=True))
+    )
+    place = {"partition": 0, "fetchOffset": 3, "partitionMaxBytes": 1 << 20}
+    asked = {"replicaId": -1, "maxWaitMs": 1, "minBytes": 1, "topics": [{"topic": "orders", "partitions": [place]}]}
+    told = {"responses": [{"topic": "orders", "partitions": [
+        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 9, "records": read}]}]}  # fmt: skip
+    reader = Captured("10.0.0.2:1-10.0.0.9:9092#1").said(1.0, names.FETCH, 2, asked, told)
+
+    last = planned(*writers, reader).steps[-1]
+
+    # The first one wrote what is below the offset that is asked for; the third one nothing that is read.
+    assert (last.request.api_key, last.waits, last.expects) == (names.FETCH, (0, 1), True)
+
+
+def _messages(records: bytes) -> list[bytes]:
+    """The messages of a set, one by one."""
+    if not records:
+        return []
+    (length,) = struct.unpack_from(">i", records, 8)
+    return [records[: 12 + length], *_messages(records[12 + length :])]
 
 
 def test_connections_wait_for_each_other_only_where_they_share_state() -> None:
