@@ -101,6 +101,8 @@ class Flowing:
             engine.add(steps, live=isinstance(self._flow, Live))
             for number in window.over:
                 engine.over(number)
+                if isinstance(self._flow, Live):
+                    self._flow.forget(number)
             if time.monotonic() - self._collected > _COLLECTED:
                 gc.collect()
                 self._collected = time.monotonic()

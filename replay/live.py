@@ -3,7 +3,8 @@
 In: what gives captured exchanges as they end (stdin, or a capture with `--no-survey`). Out: a `Live` flow, whose
 windows are as large as what waits; and `Meeting`, which checks of each topic, when it is first met, what a survey would
 have told before. Rules: an exchange goes on as soon as it has ended, so whatever was answered before it was sent went
-before it; what is sent to the target itself while we send is our own, and never sent again.
+before it; what is sent to the target itself while we send is our own, and never sent again. A capture that never ends
+has no end of connections either: which of them are over is not told, so one that has long said nothing is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from analyzer.protocol import names
 from replay.options import Options
@@ -31,29 +33,47 @@ from replay.send.same_cluster import SameCluster, why_same
 
 WAITING: Final = 4_096
 """Exchanges that wait to be planned; then who reads waits too."""
+IDLE_NS: Final = 15 * 60 * 10**9
+"""For how long a connection is silent until it is taken for over: brokers end them after 10 minutes
+(`connections.max.idle.ms`). One that speaks again after all is met again, as another one."""
+KNOWN: Final = 1 << 16
+"""Connections that are remembered; beyond that who was silent for longest is taken for over."""
 _QUIET: Final = 0.1
 """Seconds after which a window is handed on, though nothing came: outcomes are recorded between two windows."""
 
 
+class _Known(NamedTuple):
+    """A connection: its session's number, -1 where it is our own; when its last request was sent."""
+
+    number: int
+    heard_ns: int
+
+
 @dataclass(slots=True)
 class Live:
-    """`told`: what is captured; `names`: how groups and clients are renamed. `sessions`, `cluster`, `ends`: so far;
-    `elsewhere`: names of topic ids that the capture may lack; `start_ns`: when the first request was sent; `own`:
-    requests that were left out, for they went to the target itself (`leave_out`)."""
+    """`told`: what is captured; `names`: how groups and clients are renamed. `cluster`: so far; `sessions`: by number,
+    of connections that are not over; `ends`: when each sent its last request, so far, also of the last that are over;
+    `met`: how many there were; `elsewhere`: names of topic ids that the capture may lack; `start_ns`: when the first
+    request was sent; `own`: requests that were left out, for they went to the target itself (`leave_out`); `unasked`:
+    answers without their requests that came before the first request, and are not kept."""
 
     told: Callable[[], Iterable[Told]]
     names: Renaming = field(default_factory=Renaming)
-    sessions: list[Session] = field(default_factory=list)
+    sessions: dict[int, Session] = field(default_factory=dict)
+    met: int = 0
+    unasked: int = 0
     ends: dict[int, int] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     start_ns: int = 0
     own: int = 0
     _learning: Learning = field(default_factory=Learning)
-    _numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    _known: dict[tuple[str, str], _Known] = field(default_factory=dict)  # who was heard last comes last
+    _over: deque[int] = field(default_factory=deque)
+    _now_ns: int = 0
     _target: frozenset[tuple[str, int]] = frozenset()
     _asked_ns: int = 0
     _queue: queue.Queue[Told | BaseException | None] = field(default_factory=lambda: queue.Queue(WAITING))
-    _first: list[Told] = field(default_factory=list)
+    _first: deque[Told] = field(default_factory=deque)
 
     @property
     def cluster(self) -> Cluster:
@@ -70,6 +90,9 @@ class Live:
             if isinstance(one, BaseException):
                 raise one
             self._first.append(one)
+            if len(self._first) > WAITING:
+                self._first.popleft()
+                self.unasked += 1
             if one.row["exchange"] is not None:
                 self.start_ns = sessions.request_of(*one[:3]).sent_ns
                 return True
@@ -82,6 +105,8 @@ class Live:
         ]
         if self.own:
             notes.append(f"{self.own:,} captured requests to the target itself were left out: what is sent is captured")
+        if self.unasked:
+            notes.append(f"{self.unasked:,} answers came before the first request, and are not in the RUN")
         return notes
 
     def leave_out(self, addresses: Iterable[tuple[str, int]], asked_ns: int) -> None:
@@ -102,6 +127,7 @@ class Live:
                 else:
                     break
             self._learn(window)
+            self._age(window)
             yield window
             if not more:
                 return
@@ -109,7 +135,7 @@ class Live:
     def _next(self, wait: bool) -> Told | queue.Empty | None:
         """The next exchange; Empty: there is none at this moment, None: there will be none."""
         if self._first:
-            return self._first.pop(0)
+            return self._first.popleft()
         try:
             one = self._queue.get(timeout=_QUIET) if wait else self._queue.get_nowait()
         except queue.Empty as empty:
@@ -126,14 +152,18 @@ class Live:
             return 0
         request = sessions.request_of(*one[:3])
         key = row["capture"], row["connection"]
-        number = self._numbers.get(key)
-        if number is None:
+        known = self._known.pop(key, None)
+        if known is None:
             broker = row["broker_ip"], row["broker_port"]
             ours = (same_host(broker[0]), broker[1]) in self._target and request.sent_ns >= self._asked_ns
-            number = self._numbers[key] = -1 if ours else len(self.sessions)
+            known = _Known(-1 if ours else self.met, request.sent_ns)
             if not ours:
-                self.sessions.append(Session(*key, broker, one.opened, ()))
-                window.met.append(number)
+                self.sessions[known.number] = Session(*key, broker, one.opened, ())
+                window.met.append(known.number)
+                self.met += 1
+        number = known.number
+        self._known[key] = known._replace(heard_ns=max(request.sent_ns, known.heard_ns))
+        self._now_ns = max(request.sent_ns, self._now_ns)
         if number < 0:
             self.own += 1
             return 0
@@ -142,6 +172,25 @@ class Live:
         self.ends[number] = max(request.sent_ns, self.ends.get(number, 0))
         window.requests.append((number, Decoded(request, decide.quick(request))))
         return len(request.data or b"") + len(request.answer or b"")
+
+    def _age(self, window: Window) -> None:
+        """Forget connections that have been silent for too long, and the most silent ones where there are too many."""
+        while self._known:
+            key = next(iter(self._known))
+            number, heard_ns = self._known[key]
+            if self._now_ns - heard_ns < IDLE_NS and len(self._known) <= KNOWN:
+                break
+            del self._known[key]
+            if number >= 0:
+                window.over.append(number)
+                self._over.append(number)
+        # Whoever connects again waits for what was sent before: of who is long gone nothing is on its way.
+        while len(self._over) > KNOWN:
+            del self.ends[self._over.popleft()]
+
+    def forget(self, number: int) -> None:
+        """A session is over, and was handed on as that."""
+        del self.sessions[number]
 
     def _learn(self, window: Window) -> None:
         # The planner changes what it decodes.
@@ -181,10 +230,10 @@ class Meeting:
         """After each window, before it is sent. `named`: topics that requests named so far. Raises SameCluster,
         NotEmpty, TooFewPartitions and LinkError."""
         cluster = self.live.cluster
-        known = len(cluster.ids) + len(cluster.brokers) + len(self.live.sessions)
+        known = len(cluster.ids) + len(cluster.brokers) + self.live.met
         if known != self._ids:
             self._ids = known
-            same = "" if self.options.same_cluster else why_same(cluster, self.live.sessions, self.topology)
+            same = "" if self.options.same_cluster else why_same(cluster, self.live.sessions.values(), self.topology)
             if same:
                 raise SameCluster(same)
             self.remap.topics.nodes.update(nodes(cluster, self.topology))

@@ -64,7 +64,9 @@ def _named(captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
 
 def _nothing(told: list[str], named: Sequence[str]) -> NothingToReplay:
     why = told[0] if told else f"no request in {', '.join(map(str, named))}"
-    return NothingToReplay(f"nothing to replay: {why}", f"kwire summary {named[0]} says what is in it")
+    # What came on stdin is gone.
+    file, keep = ("FILE", "keep it (tee FILE): ") if named[0] == "-" else (named[0], "")
+    return NothingToReplay(f"nothing to replay: {why}", f"{keep}kwire summary {file} says what is in it")
 
 
 def source(

@@ -125,7 +125,7 @@ async def replay(
     target: Target | None = None
     flow = asked if isinstance(asked, Flow) else None
     live = asked if isinstance(asked, Live) else None
-    captured = asked.sessions if isinstance(asked, Flow | Live) else asked
+    captured = asked.sessions if isinstance(asked, Flow) else () if isinstance(asked, Live) else asked
     asked_ns = time.time_ns()
     try:
         target = await targets.ask(options.host, options.port, dial, options.settings.answer_timeout)

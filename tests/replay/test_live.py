@@ -20,6 +20,7 @@ from analyzer import dataset
 from analyzer.options import Reading
 from analyzer.protocol import names
 from captures.problems import Problem
+from replay import live as live_module
 from replay import pace, reading, run
 from replay.live import Live
 from replay.options import Options
@@ -182,6 +183,57 @@ def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     said = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
     assert said.returncode == 2
     assert said.stderr.decode().startswith("kwire: nothing to replay: no request in -")
+    assert "kwire summary FILE" in said.stderr.decode(), "what came on stdin is gone"
+
+
+def spoken(*when: tuple[str, float]) -> list[Told]:
+    """Requests of connections, at times (s)."""
+    made = {name: Captured(f"10.0.0.1:{name}-10.0.0.9:9092#1") for name, _ in when}
+    for name, at_s in when:
+        made[name].said(at_s, names.LIST_GROUPS, 0, {}, {"errorCode": 0, "groups": []})
+    return in_order_of_answers(list(made.values()))
+
+
+def windows_of(live: Live) -> tuple[list[int], list[int], list[int]]:
+    """Whose requests come, which sessions are met, and which are over."""
+    windows = list(live.windows())
+    for window in windows:
+        for number in window.over:
+            live.forget(number)
+    return (
+        [number for window in windows for number, _ in window.requests],
+        [number for window in windows for number in window.met],
+        [number for window in windows for number in window.over],
+    )
+
+
+def test_a_connection_that_is_silent_for_long_is_over_and_met_again_as_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live_module, "WINDOW", 1)
+    live = begun(spoken(("a", 0.0), ("b", 1.0), ("a", 600.0), ("a", 950.0), ("b", 960.0)))
+    # b is over after 15 minutes, a is not: it spoke meanwhile.
+    assert windows_of(live) == ([0, 1, 0, 0, 2], [0, 1, 2], [1])
+    assert (set(live.sessions), set(live.ends)) == ({0, 2}, {0, 1, 2})
+
+
+def test_no_more_connections_are_remembered_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "WINDOW", 1)
+    monkeypatch.setattr(live_module, "KNOWN", 3)
+    live = begun(spoken(*[(f"{number}", float(number)) for number in range(20)]))
+    assert windows_of(live) == (list(range(20)), list(range(20)), list(range(17)))
+    assert (set(live.sessions), set(live.ends)) == ({17, 18, 19}, set(range(14, 20)))
+
+
+def test_answers_without_requests_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "WAITING", 5)
+    (one,) = spoken(("a", 0.0))
+    orphan = one._replace(row={**one.row, "exchange": None}, data=None)
+    live = begun([*[orphan] * 50, one])
+    (window, *_) = live.windows()
+    assert len(window.orphans) == 4
+    assert live.unasked == 46
+    assert "46 answers came before the first request" in live.told_after()[-1]
 
 
 def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
