@@ -568,7 +568,7 @@ class _Comparing:
         speeds = {run.speed for run in self.runs} | ({1.0} if len(self.runs) == 1 else set())
         self.result.judged = len(speeds) <= 1 and self.judged
         if self.result.judged:
-            yield from self.result.measured.judged(self.noise)
+            yield from self.result.measured.judged(self.noise, busy=speeds == {None})
 
     def _group(self, group: Group) -> Iterator[Difference]:
         """Which partitions were assigned to the members together."""

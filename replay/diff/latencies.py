@@ -71,8 +71,9 @@ class Latencies:
                 left.frombytes(before[some].tobytes())
                 right.frombytes(after[some].tobytes())
 
-    def judged(self, noise: Noise | None) -> Iterator[Difference]:
-        """What is slower, with the exchange that took longest."""
+    def judged(self, noise: Noise | None, busy: bool = False) -> Iterator[Difference]:
+        """What is slower, with the exchange that took longest. `busy`: both sides were sent as fast as answers
+        allowed."""
         if len({name.partition(_AT)[2] for name in self.by_broker}) < 2:
             self.by_broker.clear()
         every = {**self.by_api, **self.by_broker}
@@ -80,15 +81,17 @@ class Latencies:
             self.shifts = noise.shifts(every)
         for name, both in sorted(every.items()):  # an API comes before its brokers
             api, _, broker = name.partition(_AT)
-            told = None if broker and api in self.slower else self._told(name, both, noise)
+            others = (each for other, each in self.by_api.items() if other != api)
+            load = slower.load(others) if busy else 1.0
+            told = None if broker and api in self.slower else self._told(name, both, noise, load)
             if told is not None:
                 row = {**self._slowest[name][1], "api_version": None}
                 yield Difference(row, "(latency)", SLOWER, *told, (broker,) if broker else ())
 
-    def _told(self, name: str, both: Both, noise: Noise | None) -> tuple[str, str] | None:
+    def _told(self, name: str, both: Both, noise: Noise | None, load: float) -> tuple[str, str] | None:
         """What there is to say of latencies that are slower: there, and here."""
         if noise is None:
-            found, what = slower.shift(*both), "median"
+            found, what = slower.shift(*both, load), "median"
         else:
             one = next((each for each in self.shifts.get(name, ()) if each.slower), None)
             found = (one.before, one.before + one.shift, one.low) if one is not None else None

@@ -3,29 +3,45 @@
 In: latencies of both sides. Out: by how much the median has shifted at least, with 95 % confidence, where that is more
 than `SHARE` and `MICROSECONDS`. Pure. The interval of a difference of two medians is Price and Bonett's (2002), from
 order statistics, which no outlier moves.
+
+At `--speed max` a side is as busy as its machine lets it be, and whatever else that machine does makes all APIs slower
+together. So what all APIs have in common is load there (`load`), and an API is slower by what goes beyond that; where
+it is more than `MOST_LOAD` it is no other load, but the target.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 ENOUGH: Final = 30
 """Answers on each side below which nothing is said."""
 SHARE: Final = 0.2
 MICROSECONDS: Final = 5_000
+MOST_LOAD: Final = 2.0
+"""So many times longer is what a busy machine explains at most."""
 _CONFIDENCE: Final = 1.96
 
 
-def shift(left: Sequence[int], right: Sequence[int]) -> tuple[float, float, float] | None:
+def shift(left: Sequence[int], right: Sequence[int], load: float = 1.0) -> tuple[float, float, float] | None:
     """(median there, median here, the least by which it is more with 95 % confidence), us; None where the right is not
-    slower beyond noise."""
+    slower beyond noise. `load`: how many times longer all answers take on the right."""
     if min(len(left), len(right)) < ENOUGH:
         return None
     (before, error_before), (after, error_after) = _median(left), _median(right)
-    least = after - before - _CONFIDENCE * math.hypot(error_before, error_after)
-    return (before, after, least) if least > MICROSECONDS and least > SHARE * before else None
+    expected = load * before
+    least = after - expected - _CONFIDENCE * math.hypot(load * error_before, error_after)
+    return (before, after, least) if least > MICROSECONDS and least > SHARE * expected else None
+
+
+def load(others: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float:
+    """How many times longer the right took for load alone, by the latencies of all APIs but one: as the one of them
+    that is slower by most. Where no other has enough answers, as much as load ever explains."""
+    ratios = [
+        _median(right)[0] / max(_median(left)[0], 1.0) for left, right in others if min(len(left), len(right)) >= ENOUGH
+    ]
+    return max(min(max(ratios, default=MOST_LOAD), MOST_LOAD), 1.0)
 
 
 def _median(values: Sequence[int]) -> tuple[float, float]:

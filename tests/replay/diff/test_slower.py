@@ -14,7 +14,7 @@ import pytest
 from replay.diff.compare import compare
 from replay.diff.differences import grouped
 from replay.diff.pairs import Pair, Pairs, RunFacts
-from replay.diff.slower import ENOUGH, shift
+from replay.diff.slower import ENOUGH, MOST_LOAD, load, shift
 from replay.diff.text import as_text
 from tests.replay.forging import pair
 
@@ -57,8 +57,46 @@ def test_one_broker_against_itself_is_never_slower() -> None:
         assert shift(left, latencies(20, count, seed + 10_000, spread)) is None
 
 
+def test_what_makes_all_apis_slower_together_is_load() -> None:
+    """At --speed max: a machine that does something else meanwhile, at one of two runs, for all of it."""
+    commits, others = latencies(12, 100, 1), [(latencies(10, 500, seed), latencies(17, 500, -seed)) for seed in (2, 3)]
+    again = latencies(21, 100, 4)
+    assert shift(commits, again) is not None
+    assert load([]) == MOST_LOAD
+    assert 1.5 < load(others) < MOST_LOAD
+    assert shift(commits, again, load(others)) is None
+    # The others as before: then it is the API.
+    assert load([(left, left) for left, _ in others]) == load([(right, left) for left, right in others]) == 1.0
+
+
+def test_a_target_that_is_slower_with_all_apis_is_slower_all_the_same() -> None:
+    """A proxy that delays everything by 300 ms: no load does that."""
+    every = [(left, [one + 300_000 for one in left]) for left in (latencies(10, 100, seed) for seed in range(3))]
+    assert load(every) == MOST_LOAD
+    assert [shift(*one, load(every)) is not None for one in every] == [True] * 3
+
+
+def test_few_answers_say_nothing_about_load() -> None:
+    assert load([(latencies(10, 29, 1), latencies(300, 29, 2)), (latencies(10, 30, 3), latencies(10, 30, 3))]) == 1.0
+
+
+@pytest.mark.parametrize(("speed", "slower"), [(None, set()), (20.0, {"Metadata", "ListGroups"})])
+def test_load_is_told_apart_where_both_were_sent_as_fast_as_answers_allowed(
+    speed: float | None, slower: set[str]
+) -> None:
+    """On a schedule a target has time for each request."""
+    some = [metadata(10_000, 18_000) for _ in range(ENOUGH)]
+    some += [_timed(pair("ListGroups", 0, {}, {"groups": []}, {"groups": []}), 20_000, 37_000) for _ in range(ENOUGH)]
+    pairs = Pairs(len(some), some.__getitem__)
+    pairs.runs = (RunFacts([], {}, speed, {}), RunFacts([], {}, speed, {}))
+    assert set(compare(pairs).slower) == slower
+
+
 def metadata(left_us: int, right_us: int, **row: Any) -> Pair:
-    one = pair("Metadata", 1, {"topics": None}, {"topics": []}, {"topics": []}, **row)
+    return _timed(pair("Metadata", 1, {"topics": None}, {"topics": []}, {"topics": []}, **row), left_us, right_us)
+
+
+def _timed(one: Pair, left_us: int, right_us: int) -> Pair:
     left, right = (
         dataclasses.replace(side, latency_us=us) for side, us in ((one.left, left_us), (one.right, right_us))
     )
