@@ -89,12 +89,17 @@ def needed(query: str) -> frozenset[str] | None:
     return frozenset(names)
 
 
+def after_from(query: str) -> frozenset[str]:
+    """Names after FROM and JOIN in a query."""
+    return frozenset(_FROM.findall(query.lower()))
+
+
 def read_from(query: str) -> frozenset[str]:
     """Names after FROM and JOIN in a query, and in the views that are among them."""
-    names = set(_FROM.findall(query.lower()))
+    names = set(after_from(query))
     for one in reversed(views()):
         if one.name in names:
-            names.update(_FROM.findall(one.sql.lower()))
+            names.update(after_from(one.sql))
     return frozenset(names)
 
 

@@ -105,7 +105,8 @@ power of two, which puts quantiles at most 0.8 % off: of ten million latencies m
 one by one is what Spark would do most of the time."""
 
 KEPT: dict[str, tuple[str, ...]] = {
-    "failed_exchanges": (), "connection_apis": (), "error_runs": ("failures", "things"), "broker_addresses": (),
+    "failed_exchanges": (), "connection_apis": (), "error_runs": ("failures", "things", "successes"),
+    "broker_addresses": (),
 }  # fmt: skip
 """Views that several questions of a report read, whose few rows cost a walk over all exchanges: made once. Each with
 those of its common tables that are small, which nobody knows before they are there: the embedded engine makes them
@@ -161,8 +162,8 @@ def register(
     spark: Any, paths: Sequence[str | os.PathLike[str]], only: Container[str] | None = None,
     made_by: Callable[[str, str], None] | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
-    """See `reports.register`. `only`: of the tables and views those of these names; None: all. `made_by`: makes a view
-    of its name and its query, in another way than this does."""
+    """See `reports.register`. `only`: of the tables and views those of these names; None: all. `made_by`: takes a
+    view's name and its query, and makes it, in another way than this does, now or when it is needed."""
     opened = [datasets.open_dataset(path) for path in paths]
     _reading.setdefault(spark, []).extend(opened)
     made = _tables(spark, opened, only)

@@ -52,11 +52,13 @@ _HUGE = pa.decimal128(38, 0)
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one of many engines has, each on one core. `rows`: of the files of exchanges the first, and the one behind
-    the last; `memory`: bytes; `given`: tables besides, by name."""
+    the last; `memory`: bytes; `given`: tables besides, by name. `clients`: instead of rows the exchanges of some
+    clients, the first number of which the second says how many there are."""
 
     rows: Mapping[str, tuple[int, int]]
     memory: int
     given: Mapping[str, pa.Table]
+    clients: tuple[int, int] | None = None
 
 
 class Embedded:
@@ -193,6 +195,10 @@ class Embedded:
 
     def _part(self, name: str, files: Sequence[str], renamed: dict[str, str]) -> str:
         """A table of a dataset: its columns by name, null where the files, older than this kwire, lack one."""
+        if name == "exchanges" and self._share is not None and self._share.clients is not None:
+            part, parts_of = self._share.clients
+            of_all = self._read(name, files, renamed)
+            return f"SELECT * FROM ({of_all}) WHERE hash(client_id, client_ip) % {parts_of} = {part}"
         if name == "exchanges" and self._share is not None:
             parts = [self._read(name, [file], renamed, rows) for file in files if (rows := self._share.rows.get(file))]
             return " UNION ALL ".join(parts) if parts else f"{self._read(name, files, renamed)} WHERE false"
@@ -224,9 +230,9 @@ class Embedded:
         schema = relations.BESIDES[name]
         columns = zip(*self._rows[name]) if self._rows[name] else [()] * len(schema)
         arrays = [_array(list(values), column.type) for values, column in zip(columns, schema, strict=True)]
-        self._connection.register("kwire_rows", pa.table(arrays, schema=schema))
-        self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM kwire_rows")
-        self._connection.unregister("kwire_rows")
+        self._connection.register("kwire_known", pa.table(arrays, schema=schema))
+        self._connection.execute(f"CREATE TABLE {name} AS SELECT * FROM kwire_known")
+        self._connection.unregister("kwire_known")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from analyzer.dataset import open_dataset
-from reports import relations
+from reports import catalog, relations
 from reports.spark.slices import Sliced
 from reports.wrong import WrongQuery, column_hint, unknown_relation
 
@@ -39,11 +39,13 @@ class Spark:
             self._spark.conf.set(name, value)
         self._sliced = Sliced(self._spark, [open_dataset(path) for path in paths]) if sliced else None
         with self._told():
-            relations.register(self._spark, paths, only, self._sliced.register if self._sliced else None)
+            relations.register(self._spark, paths, only, self._sliced.later if self._sliced else None)
 
     def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
         with self._told():
+            if self._sliced:
+                self._sliced.need(catalog.needed(query))
             frame = self._spark.sql(self._sliced.rewritten(query) if self._sliced and ours else query)
             if rows is None:
                 return frame.toArrow(), False

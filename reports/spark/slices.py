@@ -10,6 +10,7 @@ Taken are common tables, and views, that read one relation of which each row bel
 
 - count: keys, and `count`, `count_if`, `sum`, `min`, `max` over them, which add up (`GROUP BY ALL`, or no keys); with
   what counts them up to quantiles, in the shape that `reports/embedded/quantiles.py` tells of;
+  Quantiles by client are found where nothing need be added up: each task has all exchanges of some clients;
 - rank: `ORDER BY ... LIMIT`, of which each slice has as many;
 - are called `few`, or are among `FEW`: conditions that few exchanges meet.
 
@@ -21,12 +22,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from reports import relations
+from reports import catalog, relations
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,11 +51,20 @@ MEMORY = 512 << 20
 GIVEN_ROWS = 1_000_000
 """Rows at most that every task is given of what a walk looks up."""
 
+MOST_CLIENTS = 8
+"""Tasks at most of which each has all exchanges of some clients: each reads all exchanges for it."""
+
+_CLIENT = {"client_id", "client_ip"}
+"""What is counted by clients and buckets is hardly fewer than what it counts: to send that on, and to add it up, takes
+three times as long as to find the exchanges of some clients in all."""
+
 _PARTS = 4
 """Parts of a slice's rows for each task that adds up."""
 
 _ROWS = "kwire_rows"
 """What the tasks that add up call all slices' rows."""
+
+_NOTHING: Mapping[str, pa.Table] = {}
 
 _ADDED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
 _CALL = re.compile(r"(count|count_if|sum|min|max)\((?!DISTINCT\b)")
@@ -103,12 +113,18 @@ def slices(opened: Sequence[StoredDataset], cores: int) -> list[Slice]:
 class Walk:
     """A query over exchanges. `text` is asked of each slice. `added`: what is asked of all slices' rows, by tasks, each
     of which has all rows of some `keys`, or, without keys, of one; empty: nothing need be added up, and `ranked` says
-    what is Spark's then."""
+    what is Spark's then. `at_once`: what says both of exchanges of which none is another task's."""
 
     text: str
     added: str = ""
     keys: tuple[str, ...] = ()
     ranked: str = ""
+    at_once: str = ""
+
+    @property
+    def looks_up(self) -> frozenset[str]:
+        """Common tables that it reads besides exchanges: those must be given."""
+        return frozenset({"things"} if re.search(r"\bJOIN things\b", self.text) else ())
 
 
 def walk(text: str, few: bool = False) -> Walk | None:
@@ -244,9 +260,41 @@ def _quantiles(own: Walk, counted: _Piece, pieces: Sequence[_Piece]) -> tuple[Wa
             grouped = tuple((found["keys"] or "").split(", ")) if found["keys"] else ()
             if set(grouped) != set(keys) or re.search(r"\b(?:JOIN|UNION|WHERE|HAVING)\b", _flat(final.text)):
                 continue
-            added = f"WITH {counted.name} AS ({own.added}), {placed.name} AS ({placed.text}) {found['asked']}"
-            return Walk(own.text, added, keys), final, found["order"] or ""
+            rest = f"{placed.name} AS ({placed.text}) {found['asked']}"
+            added, at_once = (f"WITH {counted.name} AS ({text}), {rest}" for text in (own.added, own.text))
+            return Walk(own.text, added, keys, at_once=at_once), final, found["order"] or ""
     return None
+
+
+def _alone(query: str, given: Mapping[str, object]) -> Walk | None:
+    """The walk of a query with what the query makes of it, where that needs but what is given and what is known
+    anywhere: what Spark writes and compiles for twenty joins of a few rows takes longer than to ask one task for all
+    of them. None: it needs more."""
+    if not given:
+        return None
+    pieces = _pieces(query)
+    for piece in pieces[:-1]:
+        own = walk(piece.text)
+        if own is not None and own.added and own.looks_up <= given.keys():
+            added = f"{query[: piece.begin]}{own.added}{query[piece.end :]}"
+            if _read(added) <= {_ROWS, *given, *relations.BESIDES}:
+                return Walk(own.text, added)
+    return None
+
+
+def _read(query: str) -> set[str]:
+    """The relations, no common tables of its own, that a query's rows are of."""
+    pieces = {one.name: one for one in _pieces(query)}
+    read, looked, names = set[str](), {""}, [""]
+    while names:
+        name = names.pop()
+        found = catalog.after_from(_uncommented(pieces[name].text))
+        # One that reads what has its own name is one that is given.
+        read |= {one for one in found if one not in pieces or one == name}
+        new = found & pieces.keys() - looked
+        looked |= new
+        names += new
+    return read
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------------
@@ -260,84 +308,111 @@ def worth(master: str | None, exchanges: int) -> bool:
     return here and has and exchanges >= LEAST_EXCHANGES
 
 
+@dataclass(slots=True)
+class _Later:
+    """A view that is made when it is needed."""
+
+    text: str
+    made: bool = False
+    making: threading.Lock = field(default_factory=threading.Lock)
+
+
 class Sliced:
-    """What a session asks slice by slice. Each relation is made once."""
+    """What a session asks slice by slice. Each relation is made once, when it is needed first. For several threads."""
 
     def __init__(self, spark: Any, opened: Sequence[StoredDataset]) -> None:
         self._spark = spark
         self._paths = [str(one.path.resolve()) for one in opened]
         self._cores = spark.sparkContext.defaultParallelism
         self._slices = slices(opened, self._cores)
-        self._given: dict[str, pa.Table] = {}
+        self._later: dict[str, _Later] = {}
         self._made: dict[str, str] = {}
         self._making = threading.Lock()
 
-    def register(self, view: str, text: str) -> None:
+    def later(self, view: str, text: str) -> None:
+        """A view of the session, after those that it reads: it is made when it is needed."""
+        self._later[view] = _Later(text)
+
+    def need(self, wanted: Container[str] | None) -> None:
+        """Make the views of these names, None: all, where they are not made yet. While a thread makes one that takes
+        long, others make others."""
+        for view, one in self._later.items():
+            if wanted is None or view in wanted:
+                with one.making:
+                    if not one.made:
+                        self._register(view, one.text)
+                        one.made = True
+
+    def _register(self, view: str, text: str) -> None:
         """Make a view of the session."""
-        kept = view in relations.KEPT
-        made = relations.KEPT.get(view, ())
-        for name in made:
-            text = self._give(text, name)
-        few = all(name in self._given for name in made)
-        rows = self._spark.sql(self.rewritten(text, view) if few else text)
-        if kept and _pieces(text)[1:]:
+        given: dict[str, pa.Table] = {}
+        for name in relations.KEPT.get(view, ()):
+            text = self._give(text, name, given)
+        alone = _alone(text, given)
+        if alone is not None:
+            text = f"SELECT * FROM {self._relation(alone, given)}"
+        rows = self._spark.sql(self.rewritten(text, view, given))
+        if view in relations.KEPT and _pieces(text)[1:]:
             # Spark knows a kept query again by its tree, but not one with common tables inside another query.
             rows = rows.localCheckpoint()
-        elif kept:
+        elif view in relations.KEPT:
             rows.persist()
         rows.createOrReplaceTempView(view)
-        for name in self._given:
+        for name in given:
             self._spark.catalog.dropTempView(name)
-        self._given.clear()
 
-    def _give(self, text: str, name: str) -> str:
+    def _give(self, text: str, name: str, given: dict[str, pa.Table]) -> str:
         """The query of a view with one of its common tables made: else Spark makes it again wherever it is read, and
         tasks could not look into it. As it is, where the table is too large."""
         piece = next(one for one in _pieces(text) if one.name == name)
         table = self._spark.sql(f"{text[: piece.end]}) SELECT * FROM {name} LIMIT {GIVEN_ROWS + 1}").toArrow()
         if len(table) > GIVEN_ROWS:
             return text
-        self._given[name] = table
+        given[name] = table
         self._spark.createDataFrame(table).createOrReplaceTempView(name)
         return f"{text[: piece.begin]}SELECT * FROM {name}{text[piece.end :]}"
 
-    def rewritten(self, text: str, name: str = "") -> str:
-        """The query, with what is asked slice by slice as relations. `name`: of the view that it is."""
+    def rewritten(self, text: str, name: str = "", given: Mapping[str, pa.Table] = _NOTHING) -> str:
+        """The query, with what is asked slice by slice as relations. `name`: of the view that it is; `given`: its
+        common tables that are made."""
         whole = walk(text, name in FEW)
         if whole is not None:
-            return f"SELECT * FROM {self._relation(whole)}"
+            return f"SELECT * FROM {self._relation(whole, given)}"
         pieces = _pieces(text)
         put: dict[_Piece, str] = {}
         for piece in pieces[:-1]:
             own = walk(piece.text, piece.name == "few")
-            if own is None:
+            if own is None or not own.looks_up <= given.keys():
                 continue
             found = _quantiles(own, piece, pieces) if own.keys else None
             if found is None:
-                put[piece] = f"SELECT * FROM {self._relation(own)}"
+                put[piece] = f"SELECT * FROM {self._relation(own, given)}"
             else:
                 own, final, order = found
-                put[final] = f" SELECT * FROM {self._relation(own)} {order}"
+                put[final] = f" SELECT * FROM {self._relation(own, given)} {order}"
         for piece, made in sorted(put.items(), key=lambda one: -one[0].begin):
             text = f"{text[: piece.begin]}{made}{text[piece.end :]}"
         return text
 
-    def _relation(self, own: Walk) -> str:
+    def _relation(self, own: Walk, given: Mapping[str, pa.Table]) -> str:
         """The relation of all slices' rows, added up."""
         with self._making:
             key = f"{own.text}{own.added}"
             if key not in self._made:
                 name = f"kwire_walk_{len(self._made)}"
-                self._frame(own).createOrReplaceTempView(name)
+                self._frame(own, given).createOrReplaceTempView(name)
                 self._made[key] = name
             return self._made[key]
 
-    def _frame(self, own: Walk) -> Any:
+    def _frame(self, own: Walk, given: Mapping[str, pa.Table]) -> Any:
         asked = self._spark.sql(own.text)
         count = len(self._slices)
         numbers = self._spark.range(0, count, 1, count)
-        given = {name: table for name, table in self._given.items() if re.search(rf"\b{name}\b", own.text)}
-        task = _Slice(own.text, own.keys, self._cores, self._paths, self._slices, given)
+        looked = {name: given[name] for name in own.looks_up}
+        task = _Slice(own.text, own.keys, self._cores, self._paths, self._slices, looked)
+        if own.at_once and {*own.keys} >= _CLIENT and count <= MOST_CLIENTS:
+            task = replace(task, text=own.at_once, by_client=True)
+            return numbers.mapInArrow(task.rows, self._spark.sql(own.at_once).schema)
         if not own.added:
             numbers.mapInArrow(task.rows, asked.schema).createOrReplaceTempView(_ROWS)
             return self._spark.sql(f"SELECT * FROM {_ROWS} {own.ranked}")
@@ -345,12 +420,13 @@ class Sliced:
         schema = self._spark.sql(own.added).schema
         parts = numbers.mapInArrow(task.parts, "part INT, rows BINARY")
         spread = parts.repartition(self._cores, "part") if own.keys else parts.repartition(1)
-        return spread.mapInArrow(_Added(own.added), schema)
+        read = _read(own.added) & given.keys()
+        return spread.mapInArrow(_Added(own.added, {name: given[name] for name in read}), schema)
 
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """Asks slices. In: their numbers."""
+    """Asks slices. In: their numbers. `by_client`: instead of a slice the exchanges of as great a part of clients."""
 
     text: str
     keys: Sequence[str]
@@ -358,6 +434,7 @@ class _Slice:
     paths: Sequence[str]
     slices: Sequence[Slice]
     given: Mapping[str, pa.Table]
+    by_client: bool = False
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Out: their rows."""
@@ -368,15 +445,15 @@ class _Slice:
         """Out: their rows in parts by their keys: `part`, and `rows`, an Arrow IPC stream."""
         import duckdb
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         for table in self._asked(batches):
             # As many of each slice, whatever it holds: a key's part is the same in all of them.
             count = self.cores * _PARTS if self.keys else 1
-            keys = ", ".join(f'"{key}"' for key in self.keys)
+            keys = ", ".join(f'"{key}"' for key in self.keys) or "0"
+            parts = duckdb.from_arrow(table).project(f"hash({keys}) % {count}").to_arrow_table().column(0)
             for part in range(count):
-                held = table
-                if self.keys:
-                    held = duckdb.from_arrow(table).filter(f"hash({keys}) % {count} = {part}").to_arrow_table()
+                held = table.filter(pc.equal(parts, part))
                 sink = pa.BufferOutputStream()
                 with pa.ipc.new_stream(sink, held.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
                     stream.write_table(held)
@@ -388,7 +465,9 @@ class _Slice:
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                with engine.opened(self.paths, engine.Share(self.slices[number].rows, MEMORY, self.given)) as opened:
+                clients = (number, len(self.slices)) if self.by_client else None
+                share = engine.Share(self.slices[number].rows, MEMORY, self.given, clients)
+                with engine.opened(self.paths, share) as opened:
                     yield opened.ask(self.text, ours=True)[0]
 
 
@@ -397,6 +476,7 @@ class _Added:
     """Adds slices' rows up. In: parts. Out: what `text` asks of them."""
 
     text: str
+    given: Mapping[str, pa.Table]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -405,5 +485,5 @@ class _Added:
 
         held = [pa.ipc.open_stream(rows.as_buffer()).read_all() for batch in batches for rows in batch.column(1)]
         if held:
-            with engine.opened([], engine.Share({}, MEMORY, {_ROWS: pa.concat_tables(held)})) as opened:
+            with engine.opened([], engine.Share({}, MEMORY, {**self.given, _ROWS: pa.concat_tables(held)})) as opened:
                 yield from opened.ask(self.text, ours=True)[0].to_batches(64 << 10)

@@ -49,16 +49,25 @@ WITH broken AS (
     GROUP BY capture, client_id, client_ip, api, group_id, transactional_id, topic, partition
   )
 ), successes AS (
-  -- Only of the same things: there are few of them.
-  SELECT x.capture, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id, t.topic, t.partition,
-    x.response_time AS time
-  FROM partitions AS p LEFT JOIN named_topics AS n ON n.topic_id = p.topic_id
-    JOIN (SELECT DISTINCT capture, topic, partition FROM things WHERE partition IS NOT NULL) AS t
-      ON t.capture = p.capture AND t.partition = p.partition AND t.topic = coalesce(p.topic, n.topic, p.topic_id)
-    JOIN exchanges AS x ON x.capture = p.capture AND x.connection = p.connection AND x.exchange = p.exchange
-  WHERE p.error_code = 0
+  -- Only of the same things, for there are few of them: of each the last, and those between its failures. What went well
+  -- before the first failure says nothing of it.
+  SELECT t.thing, if(t.several AND s.time <= t.last_failure, s.time, NULL) AS amid, max(s.time) AS time
+  FROM (
+    SELECT x.capture, x.client_id, x.client_ip, x.api, x.group_id, x.transactional_id, t.topic, t.partition,
+      x.response_time AS time
+    FROM partitions AS p LEFT JOIN named_topics AS n ON n.topic_id = p.topic_id
+      JOIN (SELECT DISTINCT capture, topic, partition FROM things WHERE partition IS NOT NULL) AS t
+        ON t.capture = p.capture AND t.partition = p.partition AND t.topic = coalesce(p.topic, n.topic, p.topic_id)
+      JOIN exchanges AS x ON x.capture = p.capture AND x.connection = p.connection AND x.exchange = p.exchange
+    WHERE p.error_code = 0
+  ) AS s JOIN things AS t
+    ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
+      AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
+      AND t.partition <=> s.partition
+  WHERE s.time >= t.first_failure
+  GROUP BY ALL
 ), heard AS (
-  -- Where nothing says it by partition: of each thing the last, and those between its failures.
+  -- The same where nothing says it by partition.
   SELECT t.thing, if(t.several AND x.response_time <= t.last_failure, x.response_time, NULL) AS amid,
     max(x.response_time) AS time
   FROM exchanges AS x JOIN things AS t
@@ -68,13 +77,7 @@ WITH broken AS (
   WHERE t.partition IS NULL AND x.error_code = 0 AND x.response_time >= t.first_failure
   GROUP BY ALL
 ), passed AS (
-  -- What went well before the first failure says nothing of it.
-  SELECT t.thing, if(t.several AND s.time <= t.last_failure, s.time, NULL) AS amid, s.time
-  FROM successes AS s JOIN things AS t
-    ON t.capture = s.capture AND t.client_id <=> s.client_id AND t.client_ip = s.client_ip AND t.api = s.api
-      AND t.group_id <=> s.group_id AND t.transactional_id <=> s.transactional_id AND t.topic <=> s.topic
-      AND t.partition <=> s.partition
-  WHERE s.time >= t.first_failure
+  SELECT thing, amid, time FROM successes
   UNION ALL
   SELECT thing, amid, time FROM heard
 ), failed AS (

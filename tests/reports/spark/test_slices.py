@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,81 @@ def test_capture_points_of_one_name_stay_apart(halves: list[str], spark: Any) ->
             expected = one_walk.ask(query)[0]
             assert len(expected)
             assert difference(asked.ask(query, ours=True)[0], expected, ordered) is None, name
+
+
+def test_what_is_counted_by_clients_is_asked_at_once_or_in_parts(
+    halves: list[str], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of few tasks has all exchanges of some clients; many would read all exchanges too often."""
+    views = ("producers", "latency_by_client", "fetch_efficiency")
+    for view in views:
+        pieces = slices._pieces(catalog.view(view).sql)
+        walks = [(piece, slices.walk(piece.text)) for piece in pieces[:-1]]
+        found = [slices._quantiles(own, piece, pieces) for piece, own in walks if own is not None]
+        assert [one[0].at_once for one in found if one is not None and {*one[0].keys} >= slices._CLIENT], view
+    made = []
+    for most in (0, slices.MOST_CLIENTS):
+        monkeypatch.setattr(slices, "MOST_CLIENTS", most)
+        asked = Spark(spark, halves, sliced=True)
+        made.append([asked.ask(f"SELECT * FROM {view}", ours=True)[0] for view in views])
+    with engine.opened(halves) as one_walk:
+        for number, view in enumerate(views):
+            expected = one_walk.ask(f"SELECT * FROM {view}")[0]
+            assert len(expected)
+            for found in made:
+                assert difference(found[number], expected, ordered=True) is None, view
+
+
+def test_shares_of_clients_are_all_exchanges_once(forged: Forged) -> None:
+    for number in range(40):
+        forged.exchange("Produce", second=number, topics=["t"], client_id=None if number % 9 == 0 else f"c{number % 5}")
+    path = [str(forged.write())]
+    query = "SELECT client_id, client_ip, exchange, connection FROM exchanges"
+    seen: list[tuple[Any, ...]] = []
+    for part in range(3):
+        with engine.opened(path, engine.Share({}, slices.MEMORY, {}, (part, 3))) as opened:
+            rows = [tuple(row.values()) for row in opened.ask(query)[0].to_pylist()]
+        assert not {row[:2] for row in rows} & {row[:2] for row in seen}
+        seen += rows
+    assert len(seen) == len(set(seen)) == 40
+
+
+def test_few_rows_of_few_tables_are_one_tasks(halves: list[str], spark: Any) -> None:
+    """Of `error_runs` what is left when its failures are known is asked in the task that adds up."""
+    text = catalog.view("error_runs").sql
+    assert slices._alone(text, {}) is None
+    given = dict.fromkeys(("failures", "things"), None)
+    assert slices._alone(text, given) is None  # what went well is looked for among all exchanges
+    asked = Spark(spark, halves, sliced=True)
+    assert len(asked.ask("SELECT * FROM error_runs", ours=True)[0]) > 2
+    assert asked._sliced is not None
+    (key,) = (key for key in asked._sliced._made if "JOIN things" in key)
+    assert "judged AS" in key
+    assert {"failures", "things", "successes"}.isdisjoint(asked.own())
+
+
+def test_views_are_made_when_they_are_needed_and_once(
+    halves: list[str], spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Spark(spark, halves, sliced=True)
+    sliced = asked._sliced
+    assert sliced is not None
+    made: list[str] = []
+    register = sliced._register
+
+    def noted(view: str, text: str) -> None:
+        made.append(view)
+        register(view, text)
+
+    monkeypatch.setattr(sliced, "_register", noted)
+    with ThreadPoolExecutor(4) as pool:
+        rows = pool.map(lambda _: asked.ask("SELECT * FROM errors_by_api", ours=True)[0].num_rows, range(4))
+        assert set(rows) == {2}  # Produce and Fetch
+    assert len(made) == len(set(made))
+    assert {"failed_exchanges", "errors_by_api"} <= set(made)
+    assert not {"error_runs", "producers"} & set(made)
+    assert len(asked.ask("SHOW VIEWS")[0]) > len(made)  # who asks what there is gets all
+    assert {*made} == {view.name for view in catalog.views()}
 
 
 def test_what_is_too_much_to_give_to_each_task_is_joined_by_spark(
