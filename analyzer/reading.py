@@ -66,6 +66,9 @@ Look = Callable[[Window], Exchanges]
 
 __all__ = ["Exchange", "Light", "analyze", "decode", "decoded", "exchanges", "judged", "light"]
 
+HELD = 1 << 16
+HELD_BYTES = 128 << 20
+"""Exchanges, and bytes of their messages, that wait for one that began before them (`light`)."""
 ROWS_AT_ONCE = 4096
 """Rows made Python objects at a time."""
 
@@ -290,7 +293,8 @@ def light(
 ) -> Iterator[Light]:
     """`decoded`, for who looks at a few cells of each row and decodes bodies on its own; `bodies`: of some APIs only.
     `look` gets each window, with its record sets, once a filter has chosen, and says which of its exchanges are to be
-    handed out."""
+    handed out. While something that began earlier may still end, at most `HELD` exchanges and `HELD_BYTES` wait for it:
+    a request that is never answered would have all that follow wait. What ends later than that comes when it ends."""
     for one_by_one in _points(captures, how, parsed(filter), bodies, notes, stdin, records=look is not None):
         one_by_one.look = look
         yield from one_by_one.light(ordered, progress)
@@ -356,12 +360,14 @@ class _OneByOne:
 
     def light(self, ordered: bool | None, progress: Progress | None) -> Iterator[Light]:
         """Exchanges whose rows stay columns."""
-        return self._in_order(self._cells, ordered, progress)
+        return self._in_order(self._cells, ordered, progress, bounded=True)
 
     def _in_order(
-        self, of: Callable[[Window], Iterator[_Taken]], ordered: bool | None, progress: Progress | None
-    ) -> Iterator[Any]:
-        """In order of their requests, or as they complete; `of`: those of one window."""
+        self, of: Callable[[Window], Iterator[_Taken]], ordered: bool | None, progress: Progress | None,
+        bounded: bool = False,
+    ) -> Iterator[Any]:  # fmt: skip
+        """In order of their requests, or as they complete; `of`: those of one window; `bounded`: as far as `HELD` and
+        `HELD_BYTES` allow."""
         size = size_of(self._point)
 
         def report(read: int) -> None:
@@ -383,6 +389,8 @@ class _OneByOne:
             # What may still end and began earlier goes before what has ended.
             waiting.sort()
             over = bisect.bisect_left(waiting, (window.oldest,))
+            if bounded:
+                over = max(over, _beyond(waiting))
             ended = waiting[over - 1 :: -1] if over else []
             del waiting[:over]
             while ended:
@@ -455,6 +463,18 @@ class _OneByOne:
             first_ns = min((info.first_ns for info in files if info.first_ns is not None), default=None)
             self._start = moment(first_ns // 1000) if first_ns is not None else None
         return self._start
+
+
+def _beyond(waiting: Sequence[tuple[int, int, int, Light]]) -> int:
+    """How many of those that wait, the first ones, are more than may."""
+    most = max(len(waiting) - HELD, 0)
+    bytes_ = 0
+    for place in range(len(waiting) - 1, most - 1, -1):
+        _, request, response = waiting[place][3]
+        bytes_ += len(request.data if request else b"") + len(response.data if response else b"")
+        if bytes_ > HELD_BYTES:
+            return place + 1
+    return most
 
 
 def _keys(rows: Exchanges) -> Iterator[tuple[int, int, int, int]]:

@@ -88,3 +88,20 @@ def test_equal_strings_are_one_object() -> None:
     some = rows()
     some = [row for row in some if row.part is some[0].part]
     assert len({id(row["connection"]) for row in some}) == len({row["connection"] for row in some}) < len(some)
+
+
+@pytest.mark.parametrize("bound", ["HELD", "HELD_BYTES"])
+def test_what_waits_for_an_exchange_that_began_before_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [str(path) for path in capture_files(SAMPLES / "group-kip848-librdkafka-4.3")]
+    how = Reading(window_bytes=10_000)
+
+    def given() -> list[tuple[Any, Any]]:
+        return [(one.row["connection"], one.row["exchange"] or one.row["reply"]) for one in reading.light(files, how)]
+
+    in_order = given()
+    monkeypatch.setattr(reading, bound, 0)
+    at_once = given()
+    assert sorted(at_once, key=str) == sorted(in_order, key=str)
+    assert at_once != in_order  # fetches that were held came when they ended
+    monkeypatch.setattr(reading, bound, 1 << 30)
+    assert given() == in_order
