@@ -130,20 +130,23 @@ class Recorder:
     def _make_captured(self) -> None:
         asked, rows = self._asked, self._captured
         self._asked, self._captured, self._asked_bytes = [], [], 0
+        made = cells.table(rows, "exchanges")
+        self._put("exchanges", made)
+        if len(asked) < len(rows):
+            made = cells.table([one.row for one in asked], "exchanges", (*_KEYS, "api_key", "api_version"))
+        apis = (made.column(name).to_pylist() for name in ("api_key", "api_version"))
         frames: list[_Frame] = []
-        for at, request in enumerate(asked):
-            row, data, answer = request.row, request.data, request.answer
-            if (data is None and answer is None) or row["api_key"] is None:
+        for at, (request, key, version) in enumerate(zip(asked, *apis, strict=True)):
+            data, answer = request.data, request.answer
+            if key is None:
                 continue
-            key, version = row["api_key"], row["api_version"]
             if data is not None:
                 frames.append((at, True, _stored(_whole(data), key, version, True), request.sent_ns, None))
             if answer is not None:
                 when = request.answered_ns
                 frames.append((at, False, _stored(_whole(answer), key, version, False), when, when))
-        self._put("exchanges", cells.table(rows, "exchanges"))
         if frames:
-            self._put("messages", _messages(frames, cells.table([one.row for one in asked], "exchanges", _KEYS)))
+            self._put("messages", _messages(frames, made.select(_KEYS)))
 
     # -- what became of it --------------------------------------------------------------------------------------------
 
@@ -155,8 +158,7 @@ class Recorder:
         sent = [at for at, one in enumerate(some) if one.sent_ns is not None]
         said = self._said(some, captured.column("api_key").to_pylist(), captured.column("api_version").to_pylist())
         firsts = [errors.name(one.codes[0]) if one is not None and one.codes else None for one in said]
-        for one in some:
-            self._count(one)
+        self._count(some)
         durations = self._durations(some, captured)
         if sent:
             self._replayed([some[at] for at in sent], captured.take(sent), [said[at] for at in sent])
@@ -172,21 +174,22 @@ class Recorder:
         }
         self._put("outcomes", _table("outcomes", made, len(some)))
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, some: Sequence[Outcome]) -> None:
         counts = self.counts
-        counts.actions[outcome.action] += 1
-        counts.verdicts[outcome.verdict] += 1
-        if outcome.action == "skipped":
-            counts.skipped[outcome.rule or ""] += 1
-        elif outcome.action == "not_sent":
-            counts.not_sent[outcome.rule or ""] += 1
-        elif outcome.verdict == "unanswered":
-            counts.unanswered = counts.unanswered or outcome.reason or ""
-        if outcome.retries:
-            counts.retries.update(outcome.retries)
-            if "rejoins_spent" in outcome.retries:
-                counts.apart[outcome.row["group_id"] or ""] += 1
-        counts.tool_errors += outcome.rule == "tool_error"
+        counts.actions.update(one.action for one in some)
+        counts.verdicts.update(one.verdict for one in some)
+        for one in some:
+            if one.action == "skipped":
+                counts.skipped[one.rule or ""] += 1
+            elif one.action == "not_sent":
+                counts.not_sent[one.rule or ""] += 1
+            elif one.verdict == "unanswered":
+                counts.unanswered = counts.unanswered or one.reason or ""
+            if one.retries:
+                counts.retries.update(one.retries)
+                if "rejoins_spent" in one.retries:
+                    counts.apart[one.row["group_id"] or ""] += 1
+            counts.tool_errors += one.rule == "tool_error"
 
     def _durations(self, some: Sequence[Outcome], captured: pa.Table) -> dict[str, list[int | None]]:
         """Columns of the table `outcomes`; counted, too."""

@@ -162,13 +162,12 @@ def no_exchanges(names: Names) -> Exchanges:
     return Exchanges(np.zeros((s.X_COLUMNS, 0), np.int64), np.zeros(0, np.int64), no_parts, names, no_parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One frame: its bytes, the length field included; `complete`: none is missing. `connection`: its number in
     `Names`; `ordinal`: which of its side of the connection; `trigger`: ordinal of the packet that completed it.
     `last_ns` is None where not all of it came."""
 
-    data: bytes = field(repr=False)
+    data: bytes
     complete: bool
     connection: int = -1
     request: bool = True
