@@ -11,9 +11,6 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
-from analyzer.cells import Row, parts
 from replay.plan.sessions import Session, Told, gathered
 
 if TYPE_CHECKING:
@@ -37,7 +34,7 @@ def told(path: str | os.PathLike[str]) -> Iterator[Told]:
     with readable(path, "a table"):
         messages = _Messages(stored.messages)
         opened, users = _opened(stored), _users(stored)
-        for row in _cells(stored.exchanges):
+        for row in _rows(stored.exchanges, _ROWS):
             if row["exchange"] is not None and row["request_time"] is None:
                 raise DatasetError(f"{path}: has an exchange without its time", "analyse the capture again")
             connection = row["capture"], row["connection"]
@@ -102,27 +99,14 @@ class _Messages:
         self._last[key] = max(ordinal, self._last.get(key, -1))
 
 
-def _rows(table: pyarrow.dataset.Dataset, often: int, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for batch in _batches(table, often, columns):
-        yield from batch.to_pylist()
-
-
-def _batches(
-    table: pyarrow.dataset.Dataset, often: int, columns: Iterable[str] | None = None
-) -> Iterator[pa.RecordBatch]:
+def _rows(table: pyarrow.dataset.Dataset, often: int, columns: Iterable[str] | None = None) -> Iterator[dict[str, Any]]:
     """A table's rows in order, few at a time: one of messages may be as large as the capture."""
     scanner = table.scanner(
         columns=list(columns) if columns is not None else None, batch_size=often, batch_readahead=1,
         fragment_readahead=1, use_threads=False,
     )  # fmt: skip
-    yield from scanner.to_batches()
-
-
-def _cells(table: pyarrow.dataset.Dataset) -> Iterator[Row]:
-    """Rows of which few cells are asked for."""
-    for batch in _batches(table, _ROWS):
-        for part in parts(pa.Table.from_batches([batch])):
-            yield from part.rows()
+    for batch in scanner.to_batches():
+        yield from batch.to_pylist()
 
 
 def _opened(stored: StoredDataset) -> set[tuple[str, str]]:
