@@ -6,6 +6,7 @@ one that has begun. Rule: what is large and can be read twice is never held whol
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -25,6 +26,12 @@ from replay.send import principals
 
 LARGE: Final = 256 << 20
 """Bytes of a capture, as it is stored, or captured bytes of a dataset, from which on it is gone through in windows."""
+
+
+HELD: Final = 500_000
+"""Requests that are held whole at most, where they are to be sent in a hurry."""
+BUSY: Final = 8_000
+"""Requests a second that are a hurry: some 10,000 are read, planned and recorded beside the sending."""
 
 
 class NothingToReplay(Problem):
@@ -107,6 +114,8 @@ def source(
     flow.look()
     if not flow.survey.requests:
         raise _nothing(said, named)
+    if options.in_windows is None and _hurried(flow, options):
+        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
     notes += said
     if options.access.principals and options.access.credentials is None:
         principals.check(flow.sessions, options.access.principals)
@@ -121,6 +130,15 @@ def _large(captures: list[str], how: Reading, filter: Any) -> bool:
         return len(captures) == len(there.captures) == 1 and filter is None and large
     points = capture_points(captures, how.rotated)
     return len(points) == 1 and "-" not in points[0].paths and size_of(points[0]) >= LARGE
+
+
+def _hurried(flow: Flow, options: Options) -> bool:
+    """Is more to be sent a second than is read and planned beside it, and can all of it be held?"""
+    speeds = [speed for _, speed in options.settings.schedule.pieces] if options.settings.schedule else []
+    asked = max((speed or math.inf for speed in speeds), default=options.settings.speed or math.inf)
+    survey = flow.survey
+    seconds = (max(survey.ends.values()) - (survey.start_ns or 0)) / 1e9
+    return survey.requests <= HELD and survey.requests * asked > BUSY * seconds
 
 
 def _check_windows(captures: list[str], how: Reading, filter: Any, twice: bool) -> None:

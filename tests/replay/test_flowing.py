@@ -146,6 +146,11 @@ def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeyp
     for whole in ({"in_windows": False}, {"times": 2}, {"rate": 5.0}, {"since": "0s"}, {"seed_fetched": True}):
         assert isinstance(given(CAPTURE, **whole), list), whole
     assert isinstance(given([CAPTURE, CAPTURE]), list)
+    for hurried in ({"speed": None}, {"speed": 50_000}, {"speed": "0s:1,1s:max"}):
+        assert isinstance(given(CAPTURE, **hurried), list), hurried
+        assert isinstance(given(CAPTURE, in_windows=True, **hurried), Flow), hurried
+    monkeypatch.setattr(reading, "HELD", 10)
+    assert isinstance(given(CAPTURE, speed=None), Flow)
     monkeypatch.setattr(reading, "LARGE", Path(CAPTURE).stat().st_size + 1)
     assert isinstance(given(CAPTURE), list)
 
@@ -160,6 +165,7 @@ def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest
 
     assert isinstance(given("one"), list)
     monkeypatch.setattr(reading, "LARGE", 1)
+    monkeypatch.setattr(reading, "HELD", 0)
     assert isinstance(given("one"), Flow)
     assert isinstance(given("two"), list)
     assert isinstance(given("one", filter="api == Fetch"), list)
