@@ -34,7 +34,7 @@ def told(path: str | os.PathLike[str]) -> Iterator[Told]:
     with readable(path, "a table"):
         messages = _Messages(stored.messages)
         opened, users = _opened(stored), _users(stored)
-        for row in _rows(stored.exchanges, _ROWS):
+        for row in _rows(stored.exchanges, _ROWS):  # as dicts: a damaged string is met here, not by who looks at it
             if row["exchange"] is not None and row["request_time"] is None:
                 raise DatasetError(f"{path}: has an exchange without its time", "analyse the capture again")
             connection = row["capture"], row["connection"]
