@@ -260,11 +260,11 @@ def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
     whole = alone or bool(_of_the_whole(cast(Asked, given), True))
     if options.captures == ["-"] and options.in_windows is None and not whole:
         given["survey"] = False  # it may go on for days, and cannot be read twice
-    if (options.in_windows or not options.survey) and alone:
+    if (options.in_windows and options.loop) or (not options.survey and alone):
         name = "--loop" if options.loop else "--dry-run"
         option = "--in-windows" if options.in_windows else "--no-survey"
         raise Failure(f"{option} does not go with {name}", "that one needs the whole capture first")
-    if alone:
+    if options.loop:
         given["in_windows"] = False
     if options.loop and options.same_cluster:
         raise Failure("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")

@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from analyzer import dataset
@@ -37,6 +37,7 @@ from replay.plan import renaming, steps
 from replay.plan.cluster import Cluster
 from replay.plan.flow import Flow
 from replay.plan.sessions import Session
+from replay.plan.values import Offers
 from replay.remap.topology import Topology
 from replay.send import link
 from replay.send import target as targets
@@ -100,10 +101,11 @@ def replay(options: argparse.Namespace) -> int:
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
         captured = reading.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
+    if options.dry_run:
+        assert not isinstance(captured, Live)
+        return _dry_run(options, captured, wanted, dial)
     if isinstance(captured, Flow | Live):
         return _round(options, captured, wanted, dial, notes)
-    if options.dry_run:
-        return _dry_run(options, captured, wanted, dial)
     code, number = _round(options, captured, wanted, dial, notes), 1
     while options.loop and not code:
         number += 1
@@ -205,25 +207,34 @@ def _audit(options: argparse.Namespace) -> int:
     return 0 if found.clean else EXIT_DIFFERS
 
 
-def _dry_run(options: argparse.Namespace, captured: Any, wanted: Options, dial: link.Dial) -> int:
-    async def answered() -> tuple[Options, steps.Plan, Cluster, Topology, list[str]]:
+def _dry_run(
+    options: argparse.Namespace, captured: Sequence[Session] | Flow, wanted: Options, dial: link.Dial
+) -> int:  # fmt: skip
+    def planned_for(offers: Offers, topology: Topology) -> tuple[Options, steps.Plan, Cluster, _Planned]:
+        if isinstance(captured, Flow):
+            return run.rehearsed(wanted, captured, offers, topology)
+        chosen, planned, cluster = run.planned_for(wanted, captured, offers, topology)
+        return chosen, planned, cluster, [(planned.steps, planned.skips)]
+
+    async def answered() -> tuple[Options, steps.Plan, Cluster, _Planned, Topology, list[str]]:
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         try:
-            chosen, planned, cluster = run.planned_for(wanted, captured, target.offers, target.topology)
-            warnings = await run.warned(chosen, captured, planned, target)
-            same = "" if wanted.same_cluster else why_same(cluster, captured, target.topology)
+            chosen, planned, cluster, parts = planned_for(target.offers, target.topology)
+            warnings = await run.warned(chosen, captured, planned, cluster, target)
+            sessions = captured.sessions if isinstance(captured, Flow) else captured
+            same = "" if wanted.same_cluster else why_same(cluster, sessions, target.topology)
             told = [f"not without --same-cluster: the target is the captured cluster: {same}"] if same else []
-            return chosen, planned, cluster, target.topology, [*told, *warnings]
+            return chosen, planned, cluster, parts, target.topology, [*told, *warnings]
         finally:
             target.close()
 
     assumed = options.assumed is not None
     topology, warnings = Topology(), list[str]()
     if assumed:
-        wanted, planned, cluster = run.planned_for(wanted, captured, options.assumed, topology)
+        wanted, planned, cluster, parts = planned_for(options.assumed, topology)
     else:
-        wanted, planned, cluster, topology, warnings = asyncio.run(answered())
-    rows = table(planned)
+        wanted, planned, cluster, parts, topology, warnings = asyncio.run(answered())
+    rows = table(parts)
     # What an assumed target lacks nobody knows.
     lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)
     allowed = wanted.access.reach(wanted.host, wanted.port)
@@ -241,7 +252,11 @@ def _dry_run(options: argparse.Namespace, captured: Any, wanted: Options, dial: 
     return 0
 
 
-def table(planned: steps.Plan) -> list[dict[str, Any]]:
+_Planned = Iterable[tuple[Iterable[steps.Step], Iterable[steps.Skip]]]
+"""A plan, a part after the other."""
+
+
+def table(planned: _Planned) -> list[dict[str, Any]]:
     """A row for each API and captured version: how many are sent, converted (to what), skipped (by which rule)."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
 
@@ -252,17 +267,18 @@ def table(planned: steps.Plan) -> list[dict[str, Any]]:
             key, {"api": key[0], "version": key[1], "sent": 0, "converted": 0, "to": {}, "rules": {}, "skipped": {}}
         )
 
-    for step in planned.steps:
-        counts = row(step.request.row)
-        counts["converted" if step.rules else "sent"] += 1
-        for rule in step.rules:
-            counts["rules"][rule] = counts["rules"].get(rule, 0) + 1
-        if step.version != step.request.version:
-            counts["to"][str(step.version)] = counts["to"].get(str(step.version), 0) + 1
-    for skip in planned.skips:
-        counts = row(skip.row)
-        text = skip.rule + (f": {skip.reason}" if skip.reason else "")
-        counts["skipped"][text] = counts["skipped"].get(text, 0) + 1
+    for planned_steps, skips in planned:
+        for step in planned_steps:
+            counts = row(step.request.row)
+            counts["converted" if step.rules else "sent"] += 1
+            for rule in step.rules:
+                counts["rules"][rule] = counts["rules"].get(rule, 0) + 1
+            if step.version != step.request.version:
+                counts["to"][str(step.version)] = counts["to"].get(str(step.version), 0) + 1
+        for skip in skips:
+            counts = row(skip.row)
+            text = skip.rule + (f": {skip.reason}" if skip.reason else "")
+            counts["skipped"][text] = counts["skipped"].get(text, 0) + 1
     return [rows[key] for key in sorted(rows)]
 
 

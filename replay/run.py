@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ from replay.plan.decide import Planner
 from replay.plan.flow import Flow
 from replay.plan.ours import Ours
 from replay.plan.sessions import Session
-from replay.plan.steps import Plan
+from replay.plan.steps import Plan, Skip, Step
 from replay.plan.values import Offers
 from replay.recording import Recorder
 from replay.remap.remap import SHIFT, Remap, RemapOptions
@@ -100,6 +100,30 @@ def _surveyed(options: Options, flow: Flow, topology: Topology) -> tuple[Options
     if options.prefix_topics:
         options = dataclasses.replace(options, map_topic=_prefixed(options, cluster, planned))
     return options, planned, cluster
+
+
+def rehearsed(
+    options: Options, flow: Flow, offers: Offers, topology: Topology
+) -> tuple[Options, Plan, Cluster, Iterator[tuple[list[Step], list[Skip]]]]:
+    """What `planned_for` gives, of a flow: the plan is without steps, these come window by window."""
+    options, planned, cluster = _surveyed(options, flow, topology)
+    planner = _planner(options, flow.sessions, cluster, offers, topology, flow.survey.start_ns or 0, flow.survey.ends)
+
+    def windows() -> Iterator[tuple[list[Step], list[Skip]]]:
+        for window in flow.windows():
+            steps, skips = planner.take(window.requests)
+            yield steps, [*(Skip(row, "no_request") for row in window.orphans), *skips]
+
+    return options, planned, cluster, windows()
+
+
+def _planner(
+    options: Options, captured: Sequence[Session], cluster: Cluster, offers: Offers, topology: Topology, start_ns: int,
+    ends: Mapping[int, int],
+) -> Planner:  # fmt: skip
+    """For a flow of any length."""
+    how = plan_options(options, topic_names(options, captured, topology), topology)
+    return Planner(cluster, offers, how, start_ns, ends, horizon=options.settings.horizon)
 
 
 def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, str]:
@@ -189,10 +213,7 @@ async def replay(
         sending, cpu = time.monotonic(), time.process_time()
         if flows is not None:
             ends = flow.survey.ends if flow is not None else live.ends if live is not None else {}
-            planner = Planner(
-                cluster, target.offers, plan_options(options, topic_names(options, captured, target.topology),
-                target.topology), start_ns or 0, ends, horizon=options.settings.horizon,
-            )  # fmt: skip
+            planner = _planner(options, captured, cluster, target.offers, target.topology, start_ns or 0, ends)
             remap.offsets.joined = True
             meeting = None
             if live is not None:
@@ -458,9 +479,15 @@ def more_partitions(options: Options, cluster: Cluster, topology: Topology, plan
     ]
 
 
-async def warned(options: Options, captured: Sequence[Session], planned: Plan, target: Target) -> list[str]:
+async def warned(
+    options: Options, captured: Sequence[Session] | Flow, planned: Plan, cluster: Cluster, target: Target
+) -> list[str]:
     """What the target's topics will do to the records, for their times. Raises LinkError."""
-    found = times.record_times(planned, _remap_options(options, captured).time_delta_ms)
+    if isinstance(captured, Flow):
+        delta_ms = _remap_options(options, (), captured.survey.start_ns).time_delta_ms
+        found = {name: one.shifted(delta_ms) for name, one in captured.survey.record_times(cluster).items()}
+    else:
+        found = times.record_times(planned, _remap_options(options, captured).time_delta_ms)
     return await lifetime.told(target, found, options.map_topic, time.time_ns() // 1_000_000)
 
 

@@ -32,7 +32,7 @@ import pytest
 import analyzer
 from analyzer import cli
 from analyzer.protocol import names
-from replay import asked, commands, run
+from replay import asked, commands, reading, run
 from replay.diff import pairs
 from replay.diff.compare import compare
 from replay.options import Options
@@ -579,12 +579,12 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
 ) -> None:
     """The patience of minutes is one of a second here."""
     monkeypatch.setattr(asked, "Settings", partial(Settings, answer_timeout=0.4, silence=1.0))
-    monkeypatch.setattr(run, "read", lambda *_, **__: sessions(4, 25, None))
+    monkeypatch.setattr(reading, "read", lambda *_, **__: sessions(4, 25, None))
     monkeypatch.setattr(_Fading, "asked", 0)
     with serving(_Fading) as port:
         Sink.port = port
         code = cli.main(["replay", "bench", "--to", f"127.0.0.1:{port}", "-o", str(tmp_path / "run"), "--speed", "max",
-                         "--workers", processes])  # fmt: skip
+                         "--no-in-windows", "--workers", processes])  # fmt: skip
     assert code == 3
     line, hint = capsys.readouterr().err.splitlines()[-2:]
     told = analyzer.open_dataset(tmp_path / "run").manifest["replay"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_the_command_sends_a_capture_in_windows(tmp_path: Path) -> None:
     assert flown.returncode == once.returncode, flown.stderr
     told = ("connection", "exchange", "step", "action", "verdict", "rule")
     assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
+
+
+def test_a_dry_run_in_windows_says_what_one_of_the_whole_does() -> None:
+    asked = ("replay", CAPTURE, "--dry-run", "--assume", "3.9", "--json")
+    whole, flown = (json.loads(kwire(*asked, *how).stdout) for how in ((), ("--in-windows",)))
+    assert flown == whole
+    assert sum(row["sent"] + row["converted"] for row in flown["apis"]) > 40
+    with sinking() as port:
+        there = ("replay", CAPTURE, "--dry-run", "--to", f"127.0.0.1:{port}")
+        once, again = kwire(*there), kwire(*there, "--in-windows")
+    assert (once.returncode, once.stdout, once.stderr) == (again.returncode, again.stdout, again.stderr)
 
 
 @pytest.mark.parametrize(
