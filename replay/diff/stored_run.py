@@ -41,7 +41,8 @@ _KEY: Final = ("capture", "connection", "exchange", "api_key")
 _OUTCOME: Final = ("verdict", "rule", "sent_version", "latency_us", "retries")
 _MESSAGE: Final = ("capture", "connection", "exchange", "reply", "direction", "complete", "bytes")
 _ROWS: Final = 8192
-"""Rows that are unpacked at a time."""
+_ROWS_BYTES: Final = 4 << 20
+"""Rows that are unpacked at a time, and about how many bytes: of large messages some gigabytes else."""
 _NONE: Final = -1
 _ORDINALS: Final = 40
 """Bits of a key that hold the exchange's number in its connection; the others hold the connection's."""
@@ -86,18 +87,30 @@ class _Index:
         return np.where(present, self._at[places], _NONE)
 
 
+def _at_once(stored: StoredDataset, table: str) -> int:
+    """Rows of a table that are unpacked at a time, by their size as they are stored."""
+    files = [entry for entry in stored.manifest["files"] if entry["table"] == table]
+    rows, size = (sum(int(entry[name]) for entry in files) for name in ("rows", "size"))
+    return max(min(_ROWS, _ROWS_BYTES * rows // max(size, 1)), 16)
+
+
 class _Unpacked:
     """Some columns of a table in a mapped temporary file without a name, which ends with this."""
 
     def __init__(self, stored: StoredDataset, table: str, columns: tuple[str, ...]) -> None:
+        import pyarrow.dataset  # it loads pandas, which who asks for help need not wait for
+
+        # Buffered ahead, a file of messages would be in memory as a whole.
+        little = pyarrow.dataset.ParquetFragmentScanOptions(pre_buffer=False)
         source = getattr(stored, table)
         schema = pa.schema([source.schema.field(name) for name in columns])
         descriptor, path = tempfile.mkstemp(prefix="kwire-diff-")
         try:
             with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, schema) as writer:
                 for batch in source.to_batches(
-                    columns=list(columns), batch_size=_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-                ):
+                    columns=list(columns), batch_size=_at_once(stored, table), batch_readahead=1, fragment_readahead=1,
+                    use_threads=False, fragment_scan_options=little,
+                ):  # fmt: skip
                     if len(batch):
                         writer.write_batch(batch)
             # Never written to; private, because kernels are compiled for arrays that may be.
