@@ -130,6 +130,14 @@ def machine() -> dict[str, Any]:
     return {"cpus": os.cpu_count(), "cpu": model, "system": platform.system(), "load": os.getloadavg()[0]}
 
 
+def save(result: dict[str, Any], what: str = "") -> None:
+    """Write what was measured; `what`: the beginning of the file's name."""
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{what}{result['time'].replace(':', '')[:15]}.json"
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    say(f"== written to {os.path.relpath(file)}")
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -243,10 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     print(report(result))
     if chosen.save:
-        RESULTS.mkdir(exist_ok=True)
-        file = RESULTS / f"{result['time'].replace(':', '')[:15]}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n")
-        say(f"== written to {os.path.relpath(file)}")
+        save(result)
     return 0
 
 

@@ -24,7 +24,7 @@ from analyzer.meaning.connections import Coverage
 from analyzer.protocol import names
 from analyzer.protocol.encoding import encode_request, encode_response
 from analyzer.tables import REPLAYED
-from tests.bench.__main__ import RESULTS, machine, measured, say, versions
+from tests.bench.__main__ import machine, measured, save, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 from tests.shared import KWIRE, ROOT
 
@@ -175,9 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
             {"exchanges": exchanges, "run_bytes": size, "seconds": one.seconds, "rss_anon_mb": one.peak_anonymous_mb}
         )
     if chosen.save:
-        RESULTS.mkdir(exist_ok=True)
-        file = RESULTS / f"diff-{result['time'].replace(':', '')[:15]}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n")
+        save(result, "diff-")
     else:
         print(json.dumps(result["runs"]))
     return 0

@@ -11,8 +11,6 @@ one exchange in about a thousand through, its rows made into tables.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import generate
-from tests.bench.__main__ import RESULTS, into_page_cache, kwire, machine, measured, rows_of, say, versions
+from tests.bench.__main__ import into_page_cache, kwire, machine, measured, rows_of, save, say, versions
 from tests.shared import ROOT
 
 
@@ -109,10 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     result["filter"] = filter_cost(chosen.folder, 250_000_000, chosen.runs)
     print(report(result))
     if chosen.save:
-        RESULTS.mkdir(exist_ok=True)
-        file = RESULTS / f"growth-{result['time'].replace(':', '')[:15]}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n")
-        say(f"== written to {os.path.relpath(file)}")
+        save(result, "growth-")
     return 0
 
 

@@ -34,7 +34,7 @@ from replay.plan.sessions import Request, Session
 from replay.send import link
 from replay.send.engine import Engine
 from replay.send.settings import Settings
-from tests.bench.__main__ import RESULTS, machine, say, versions
+from tests.bench.__main__ import machine, save, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 
 VERSION = 7
@@ -224,10 +224,7 @@ def main() -> int:
         lag = result["scheduled"]["lag_us"]["p99"] / 1000
         say(f"== {options.rate:,.0f} requests a second by schedule: send lag p99 {lag:.2f} ms (bar 5 ms)")
     if options.save:
-        RESULTS.mkdir(exist_ok=True)
-        file = RESULTS / f"replay-{result['time'].replace(':', '')[:15]}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n")
-        say(f"== written to {os.path.relpath(file)}")
+        save(result, "replay-")
     else:
         print(json.dumps(result, indent=1))
     return 0

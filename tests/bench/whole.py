@@ -10,8 +10,6 @@ jars come as for the tests (`tests/brokers`).
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -25,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import analyzer
 from analyzer import dataset
 from tests.bench import generate
-from tests.bench.__main__ import RESULTS, machine, measured, say, versions
+from tests.bench.__main__ import machine, measured, save, say, versions
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.shared import KWIRE
@@ -109,10 +107,7 @@ def main() -> int:
     time = datetime.now(UTC).isoformat(timespec="seconds")
     result = {"what": "whole", "time": time, "versions": versions(), "machine": machine(), "cases": found}
     if asked.save:
-        RESULTS.mkdir(exist_ok=True)
-        file = RESULTS / f"whole-{time.replace(':', '')[:15]}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n")
-        say(f"== written to {os.path.relpath(file)}")
+        save(result, "whole-")
     return 0
 
 
