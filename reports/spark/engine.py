@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analyzer.dataset import open_dataset
 from reports import catalog, relations
@@ -43,6 +43,9 @@ class Spark:
 
     def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
+        counted = self._sliced.here(query) if self._sliced and ours else None
+        if counted is not None:
+            return (counted, False) if rows is None else (counted.slice(0, rows), len(counted) > rows)
         with self._told():
             if self._sliced:
                 self._sliced.need(catalog.needed(query))
@@ -64,7 +67,7 @@ class Spark:
         except PySparkException as failure:
             raise self.wrong(str(failure)) from None
         except Py4JJavaError as failure:
-            raise self.wrong(str(failure.java_exception)) from None
+            raise self.wrong(_cause(failure.java_exception)) from None
 
     def own(self) -> list[str]:
         """Views that queries made."""
@@ -85,9 +88,21 @@ class Spark:
         first = re.split(r"\s*SQLSTATE: \w+", text.splitlines()[0] if text else "the query failed", maxsplit=1)[0]
         where = re.search(r"line (\d+),? pos(ition)? (\d+)", message)  # `pos` counts from 0, `position` from 1
         place = (int(where[1]), int(where[3]) + (not where[2])) if where else None
+        if re.search(r"OutOfMemory|Not enough memory|Java heap space|GC overhead", message):
+            return WrongQuery.at(first, place, _MORE_MEMORY)
         unknown = re.search(r"\[TABLE_OR_VIEW_NOT_FOUND\].*?`([^`]+)`(?: cannot|\.)", first)
         if unknown:
             # Of ours only those are there that the query names.
             return unknown_relation(first, place, unknown[1], {*relations.names(), *self.own()})
         column = re.search(r"\[UNRESOLVED_COLUMN\S*\].*? with name (\S+) cannot", first)
         return WrongQuery.at(first, place, *([column_hint(column[1])] if column else []))
+
+
+_MORE_MEMORY = "SPARK_DRIVER_MEMORY=12g (or what the machine has) gives Java more; --engine embedded needs less of it"
+
+
+def _cause(exception: Any) -> str:
+    """What Java says of an exception: where all that it says is that something else failed, what that says."""
+    while (cause := exception.getCause()) is not None and re.search(r"Exception thrown in \w+: *$", str(exception)):
+        exception = cause
+    return str(exception)

@@ -56,10 +56,13 @@ ARCHIVE_SECONDS = 90
 END_SECONDS = 10
 """How long it may take otherwise, before it is killed."""
 
-_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:MaxNewSize=256m", "-XX:GCTimeRatio=9")
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC", "-XX:MaxNewSize=256m")
 """Java compiles quickly rather than well: sessions of minutes live too short for the other. As much room for what is
-compiled as Java has by default: with the first option alone it keeps a fifth of that, and a report fills it. Little
-room for what is new and dies soon, and a tenth of the time to find what is dead, else Java takes gigabytes first."""
+compiled as Java has by default: with the first option alone it keeps a fifth of that, and a report fills it. What is
+dead is found by one thread, for the tasks need the others, and with little room for what is new and dies soon."""
+
+_LONG = ("-XX:+UseParallelGC",)
+"""How Java works for other sessions."""
 
 _FOLDER = "kwire-spark-"
 """How a session's folder in that for temporary files begins: Java's log, and what Spark puts away."""
@@ -244,7 +247,7 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
     class_path = os.pathsep.join([*settings, *jars])
     flags = [
         f"-Xmx{memory}",
-        "-XX:+UseParallelGC",
+        *(_QUICK if quick else _LONG),
         "-XX:-UsePerfData",
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
@@ -265,7 +268,7 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
     if conf["spark.master"].startswith("local"):
         conf = {"spark.local.dir": str(folder), **conf}  # so that it goes with the folder, also where Java is killed
     command = [
-        str(java.executable), *archive.flags, *flags, *(_QUICK if quick else ()), "-cp", class_path,
+        str(java.executable), *archive.flags, *flags, "-cp", class_path,
         "org.apache.spark.deploy.SparkSubmit",
         *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")), "pyspark-shell",
     ]  # fmt: skip

@@ -194,6 +194,24 @@ def test_a_reports_span_is_that_of_all_slices(halves: list[str], spark: Any) -> 
         assert report._span(Spark(spark, halves, {"exchanges"}, sliced=True)) == report._span(one_walk)
 
 
+def test_one_row_over_all_exchanges_is_counted_by_the_driver(halves: list[str], spark: Any) -> None:
+    """And nothing else is: what has keys, or reads other relations too, is for tasks and Spark."""
+    asked = slices.Sliced(spark, [datasets.open_dataset(path) for path in halves])
+    counted = "WITH counted AS (SELECT count(*) AS n FROM exchanges) SELECT n + 1 AS n FROM counted"
+    with engine.opened(halves) as one_walk:
+        [[expected]] = one_walk.ask(counted)[0].columns
+    assert (found := asked.here(counted)) is not None
+    assert found.column(0).to_pylist() == [expected.as_py()]
+    for other in (
+        "SELECT count(*) AS n FROM exchanges",  # a walk itself: its slices add up
+        "WITH counted AS (SELECT api, count(*) AS n FROM exchanges GROUP BY ALL) SELECT * FROM counted",
+        "WITH counted AS (SELECT count(*) AS n FROM exchanges) SELECT * FROM counted, connections",
+        "WITH counted AS (SELECT count(*) AS n FROM connections) SELECT * FROM counted",
+        "WITH counted AS (SELECT api FROM exchanges ORDER BY latency_us LIMIT 3) SELECT * FROM counted",
+    ):
+        assert asked.here(other) is None, other
+
+
 def test_slices_are_all_rows_once(halves: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = [datasets.open_dataset(path) for path in halves]
     for cores, largest in ((1, 100), (2, 100), (3, 100), (7, 100), (2, 5), (50, 100)):
