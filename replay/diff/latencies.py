@@ -82,7 +82,7 @@ class Latencies:
         for name, both in sorted(every.items()):  # an API comes before its brokers
             api, _, broker = name.partition(_AT)
             others = (each for other, each in self.by_api.items() if other != api)
-            load = slower.load(others) if busy else 1.0
+            load = slower.load(others, slower.MOST_LOAD if busy else 1.0)
             told = None if broker and api in self.slower else self._told(name, both, noise, load)
             if told is not None:
                 row = {**self._slowest[name][1], "api_version": None}

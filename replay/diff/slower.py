@@ -4,9 +4,9 @@ In: latencies of both sides. Out: by how much the median has shifted at least, w
 than `SHARE` and `MICROSECONDS`. Pure. The interval of a difference of two medians is Price and Bonett's (2002), from
 order statistics, which no outlier moves.
 
-At `--speed max` a side is as busy as its machine lets it be, and whatever else that machine does makes all APIs slower
-together. So what all APIs have in common is load there (`load`), and an API is slower by what goes beyond that; where
-it is more than `MOST_LOAD` it is no other load, but the target.
+Whatever else a machine does makes all APIs slower together. So what all have in common is load (`load`), and an API is
+slower by what goes beyond that; where it is more than `MOST_LOAD` it is no other load, but the target. At `--speed max`
+a side is as busy as its machine lets it be, so load is presumed where there is no other API to tell it by.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def shift(left: Sequence[int], right: Sequence[int], load: float = 1.0) -> tuple
     return (before, after, least) if least > MICROSECONDS and least > SHARE * expected else None
 
 
-def load(others: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float:
+def load(others: Iterable[tuple[Sequence[int], Sequence[int]]], presumed: float = 1.0) -> float:
     """How many times longer the right took for load alone, by the latencies of all APIs but one: as the one of them
-    that is slower by most. Where no other has enough answers, as much as load ever explains."""
+    that is slower by most. `presumed`: where no other has enough answers."""
     ratios = [
         _median(right)[0] / max(_median(left)[0], 1.0) for left, right in others if min(len(left), len(right)) >= ENOUGH
     ]
-    return max(min(max(ratios, default=MOST_LOAD), MOST_LOAD), 1.0)
+    return max(min(max(ratios, default=presumed), MOST_LOAD), 1.0)
 
 
 def _median(values: Sequence[int]) -> tuple[float, float]:
