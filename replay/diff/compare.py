@@ -433,7 +433,8 @@ class _Comparing:
         if left < 0 or right < 0:
             # Committed by others, before: on the target, or in the capture.
             where = str(pair.row.get("group_id")), place.key[-2], int(place.key[-1])
-            return "before_capture" if left < 0 or where not in self.correspondence.committed else None
+            known = self.correspondence.committed.get(where)
+            return None if left >= 0 and known is not None and known.before(self.place, left) else "before_capture"
         return self.correspondence.position(place.key[-2], int(place.key[-1]), left, right)
 
     def _listed(self, pair: Pair, place: Place, left: int, right: int) -> str | None:

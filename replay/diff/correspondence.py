@@ -229,9 +229,22 @@ class Acquired:
 
 
 @dataclass(slots=True)
+class Committed:
+    """What a captured group committed of a partition: `place` of the first commit, and the range of the offsets."""
+
+    place: int
+    least: int
+    most: int
+
+    def before(self, place: int, offset: int) -> bool:
+        """Can a commit be where this offset comes from, which was asked for at this place?"""
+        return self.place < place and self.least <= offset <= self.most
+
+
+@dataclass(slots=True)
 class Correspondence:
-    """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: (group, topic,
-    partition) of captured commits; `acquired`: by the same; `counts`: the most partitions that each side says a
+    """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: of captured
+    commits by (group, topic, partition); `acquired`: by the same; `counts`: the most partitions that each side says a
     topic has."""
 
     left: TopicNames = field(default_factory=TopicNames)
@@ -240,7 +253,7 @@ class Correspondence:
     partitions: dict[tuple[str, int], Partition] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     named_topics: set[str] = field(default_factory=set)
-    committed: set[tuple[str, str, int]] = field(default_factory=set)
+    committed: dict[tuple[str, str, int], Committed] = field(default_factory=dict)
     acquired: dict[tuple[str, str, int], Acquired] = field(default_factory=dict)
     counts: dict[str, list[int]] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader, repr=False)
@@ -472,7 +485,13 @@ def _learn_commit(correspondence: Correspondence, pair: Pair, place: int) -> Non
     asked = pair.left.asked() or {}
     for topic in asked.get("topics", ()):
         for partition in topic["partitions"]:
-            correspondence.committed.add((asked["groupId"], correspondence.left.of(topic), partition["partitionIndex"]))
+            key = asked["groupId"], correspondence.left.of(topic), partition["partitionIndex"]
+            offset = partition["committedOffset"]
+            known = correspondence.committed.get(key)
+            if known is None:
+                correspondence.committed[key] = Committed(place, offset, offset)
+            else:
+                known.least, known.most = min(known.least, offset), max(known.most, offset)
 
 
 def _learn_sync(correspondence: Correspondence, pair: Pair, place: int) -> None:

@@ -720,6 +720,9 @@ def test_committed_offsets_stand_between_the_same_records(left: int, right: int,
 def test_an_offset_that_was_committed_before_the_capture() -> None:
     path = "groups.topics.partitions.committedOffset"
     assert found(commit_and_read(2, -1)) == [("before_capture", path, "changed")]
+    # What the group commits later, or where no commit was, is not what it had then.
+    assert found(commit_and_read(2, -1), commit(2)) == [("before_capture", path, "changed")]
+    assert found(commit(5), commit_and_read(2, -1)) == [("before_capture", path, "changed")]
 
 
 def test_offsets_in_zookeeper_had_no_metadata() -> None:
