@@ -26,17 +26,20 @@ NO_TOPIC: Final = (errors.UNKNOWN_TOPIC_OR_PARTITION, errors.UNKNOWN_TOPIC_ID)
 _LEADER_MOVED: Final = (
     errors.LEADER_NOT_AVAILABLE, errors.NOT_LEADER_OR_FOLLOWER, errors.REQUEST_TIMED_OUT, errors.REPLICA_NOT_AVAILABLE,
     errors.NETWORK_EXCEPTION, errors.NOT_ENOUGH_REPLICAS, errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    errors.KAFKA_STORAGE_ERROR, errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH,
+    errors.KAFKA_STORAGE_ERROR, errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH, errors.OFFSET_NOT_AVAILABLE,
 )  # fmt: skip
-"""What clients ask for the leader after: it moves, times out, lacks replicas or its disk, is of another epoch."""
+"""What clients ask for the leader after: it moves, times out, lacks replicas or its disk, is of another epoch or does
+not know yet how far its log is replicated."""
 _SESSION_LOST: Final = (errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH)
+_TRANSACTION_ENDS: Final = (errors.CONCURRENT_TRANSACTIONS, errors.UNSTABLE_OFFSET_COMMIT)
+"""Its markers are not written yet: of whoever begins the next one, and of who asks for the offsets that it commits."""
 
 _BY_CODE: Final = {
     **dict.fromkeys(NO_TOPIC, "topic_appears"),
     **dict.fromkeys(NO_COORDINATOR, "coordinator_loads"),
     **dict.fromkeys(_LEADER_MOVED, "leader_moved"),
     **dict.fromkeys(_SESSION_LOST, "session_remade"),
-    errors.CONCURRENT_TRANSACTIONS: "transaction_ends",
+    **dict.fromkeys(_TRANSACTION_ENDS, "transaction_ends"),
     errors.STALE_MEMBER_EPOCH: "member_epoch_moved",
 }
 _MOST_REMADE: Final = 3

@@ -48,6 +48,17 @@ def test_an_error_that_the_capture_has_too_is_the_answer() -> None:
     assert retries(step).after(body, {"errorCode": errors.COORDINATOR_NOT_AVAILABLE}, 0.0).rule == "coordinator_loads"
 
 
+@pytest.mark.parametrize(
+    ("code", "rule"),
+    [(errors.UNSTABLE_OFFSET_COMMIT, "transaction_ends"), (errors.COORDINATOR_LOAD_IN_PROGRESS, "coordinator_loads")],
+)
+def test_offsets_that_a_transaction_commits_are_asked_for_until_it_has_ended(code: int, rule: str) -> None:
+    """As a client does that reads after its own EndTxn: the markers are written a moment later."""
+    body: Body = {"groupId": "g", "topics": None, "requireStable": True}
+    (step,) = planned((names.OFFSET_FETCH, 7, body, {"topics": [], "errorCode": 0}))
+    assert retries(step).after(body, {"topics": [], "errorCode": code}, 0.0).rule == rule
+
+
 def test_a_lost_connection_is_made_again_once_where_the_capture_has_an_answer() -> None:
     answered, unanswered = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)), (names.PRODUCE, 9, PRODUCE, None))
     policy = retries(answered)
