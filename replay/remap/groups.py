@@ -77,6 +77,8 @@ class Groups:
         self._leads: dict[tuple[str, str, int], bool] = {}
         self._joins: dict[Who, Body] = {}  # of classic groups: the last JoinGroup that was sent ...
         self._current: dict[Who, int] = {}  # ... and the generation that it brought
+        self._reached: dict[Who, int] = {}  # the captured generation that a member has come to
+        self._arriving: dict[int, tuple[Who, int]] = {}  # who is joining which captured generation, by step
         self._rejoins: dict[str, int] = {}  # how often members of a group had to join again ...
         self._settled: dict[Who, int] = {}  # ... and how often when this one joined last
         self._lost: Counter[Who] = Counter()  # how often the target lost this one, since it joined as captured
@@ -172,7 +174,18 @@ class Groups:
             return True
         if who not in self._joins:
             return False
-        return self._behind(who) or bool(codes & _LOST)
+        return self._behind(who) or bool(codes & _LOST) or self._left_somebody(who)
+
+    def is_late(self, step: Step) -> bool:
+        """Is a JoinGroup on its way to a generation that others have come to without it? They joined it together when
+        captured. The target waits for them now, and they have to join again."""
+        who, generation = self._arriving.get(step.number, (("", ""), 0))
+        return any(other[0] == who[0] and reached >= generation for other, reached in self._reached.items())
+
+    def _left_somebody(self, who: Who) -> bool:
+        """Is another member only now joining the captured generation that this one has come to?"""
+        reached = self._reached.get(who, -1)
+        return any(other[0] == who[0] and generation <= reached for other, generation in self._arriving.values())
 
     def moved_on(self, step: Step, sent: Body) -> bool:
         """Is a member of a classic group in another generation by now than a request of it that was sent? Then the
@@ -276,6 +289,7 @@ class Groups:
             case names.JOIN_GROUP:
                 # By an id that it never gave the target does not know it.
                 body["memberId"] = self._ids.get((body["groupId"], body["memberId"]), "")
+                self._arrives(step)
             case names.SYNC_GROUP:
                 self._sync(body)
             case names.HEARTBEAT:
@@ -290,8 +304,16 @@ class Groups:
                 if body["memberEpoch"] > 0:
                     body["memberEpoch"] = state.epoch
 
+    def _arrives(self, step: Step) -> None:
+        """A member asks to be let into the generation that the captured answer to its JoinGroup says."""
+        answer = step.request.decoded_answer()
+        said = answer.body if answer is not None else None
+        if said is not None and not said["errorCode"]:
+            self._arriving[step.number] = (step.body["groupId"], said["memberId"]), said["generationId"]
+
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         if step.request.api_key == names.JOIN_GROUP:
+            self._arriving.pop(step.number, None)
             self._learn_join(step, sent, captured, replayed)
         elif step.request.api_key in apis.GROUP_HEARTBEATS:
             who = _speaker(step, captured)
@@ -413,6 +435,7 @@ class Groups:
             self._settle((group, asked), sent, replayed)
         elif not captured["errorCode"]:
             self._take_generation((group, was, captured["generationId"]), replayed)
+            self._reached[group, was] = captured["generationId"]
             self._settle((group, was), sent, replayed)
             del self._lost[group, was]
 

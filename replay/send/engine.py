@@ -46,6 +46,9 @@ from replay.send.settings import Settings
 _LEAST_BACKLOG: Final = 64 << 10
 _TELLING: Final = 1.0
 """Seconds between two words about how far a run is."""
+_SPLIT: Final = 1.0
+"""Seconds between the answers to JoinGroups of one generation, which brokers give all at once: who has none by then has
+come too late for it."""
 _LATER: Final = 0.5
 """Seconds until a session that is over is looked at again, whose connections have not taken everything."""
 
@@ -662,6 +665,8 @@ class Engine:
             step, captured, state.history, self.remap, self.topology, self.settings.limits, self._loop.time()
         )
         kept: list[Body] = []
+        if step.request.api_key == names.JOIN_GROUP:
+            self._loop.call_later(_SPLIT, self._let_go_on_without, step)
         try:
             while True:
                 replayed = await self._answer(job)
@@ -701,6 +706,15 @@ class Engine:
             outcome.reason = f"{type(failure).__name__}: {failure}"
         finally:
             self._finish(step, outcome)
+
+    def _let_go_on_without(self, step: Step) -> None:
+        """A member that joins too late for its generation waits for the others to join again, and they for its answer,
+        which they had when captured."""
+        if self._waiting.is_done(step.number):
+            return
+        if self.remap.groups.is_late(step):
+            self._waiting.let_others_go_on(step)
+        self._loop.call_later(_SPLIT, self._let_go_on_without, step)
 
     def _is_in_vain(self, step: Step) -> bool:
         """Will no rebalance come that a member awaits? It was somebody's whom the target keeps out, if nobody joins at

@@ -133,12 +133,14 @@ class Heard:
 @dataclass
 class Target:
     """A cluster that answers from a script. `answers`: by API, bodies in order (the last one again and again) or
-    functions of the request's body; None: the connection is closed. `delay`: seconds until an answer comes. `deaf`:
+    functions of the request's body; None: the connection is closed. `delay`: seconds until an answer comes, and `held`
+    how many more, by what was asked. `deaf`:
     after the greeting nothing is taken; `most_unsent`: the most bytes that waited on one connection."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=lambda: {1: ("target", 9092)})
     answers: dict[int, list[Body | Answer | None]] = field(default_factory=dict)
     delay: dict[int, float] = field(default_factory=dict)
+    held: dict[int, Callable[[Body], float]] = field(default_factory=dict)
     heard: list[Heard] = field(default_factory=list)
     down: set[int] = field(default_factory=set)
     links: int = 0
@@ -205,7 +207,8 @@ class _FakeLink:
         if answer is None:
             self._loop.call_soon(self._close, "closed by the target")
             return
-        self._later(self.target.delay.get(key, 0.001), encode_response(key, version, correlation, answer))
+        held = self.target.held[key](decoded.body) if key in self.target.held else 0.0
+        self._later(self.target.delay.get(key, 0.001) + held, encode_response(key, version, correlation, answer))
 
     def _later(self, delay: float, frame: bytes) -> None:
         # One request of a connection at a time: what is behind a slow one waits (Kafka mutes the channel).

@@ -186,6 +186,27 @@ def test_the_others_join_again_too() -> None:
     assert run.engine.notes["rejoined"] == 2
 
 
+def test_members_of_one_generation_of_which_the_target_makes_two_join_again() -> None:
+    """One joins too late there. It waits for the others, and they had its answer when they went on in the capture."""
+    late = Captured("10.0.0.2:5000-10.0.0.9:9092#1")
+    capture = [Captured(), late]
+    capture[0].said(0.0, names.JOIN_GROUP, 3, _joins(""), _joined("a", 6))
+    late.said(0.0, names.JOIN_GROUP, 3, _joins(""), _joined("b", 6))
+    for who, member in zip(capture, "ab", strict=True):
+        who.said(0.1, names.SYNC_GROUP, 3, {**_beats(member, 6), "assignments": []}, _synced())
+        who.said(0.2, names.HEARTBEAT, 3, _beats(member, 6), _fine())
+    target = _coordinator().on(names.JOIN_GROUP, _joined("a", 1), _joined("b", 2), _joined("a", 2))
+    target.held[names.JOIN_GROUP] = lambda _: 3.0 if len(target.said(names.JOIN_GROUP)) == 2 else 0.0
+    target.on(names.SYNC_GROUP, _failed_sync(REBALANCE), _synced())
+
+    run = replayed(capture, target)
+
+    assert [one.verdict for one in run.outcomes] == ["answered"] * 6
+    assert run.of(names.SYNC_GROUP)[0].retries == ["rejoined"]
+    assert set(_who(target.said(names.HEARTBEAT))) == {("a", 2), ("b", 2)}
+    assert run.seconds < 4
+
+
 def test_a_rebalance_that_nobody_s_rejoining_made_is_the_answer() -> None:
     """The capture's own join follows."""
     capture = _member("m").said(0.2, names.HEARTBEAT, 3, _beats("m", 6), _fine())
@@ -288,6 +309,10 @@ def _fine() -> Body:
 
 def _failed(error: int) -> Body:
     return {"errorCode": error}
+
+
+def _failed_sync(error: int) -> Body:
+    return {"errorCode": error, "assignment": b""}
 
 
 def _synced() -> Body:
