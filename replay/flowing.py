@@ -2,14 +2,16 @@
 
 In: a `Flow` that was surveyed, or a `Live` one, a `Planner` and an engine. Out: outcomes in the recorder. What reads,
 plans and writes is one thread beside the event loop, so neither needs a lock. Rules: the plan is so far ahead as the
-engine has room for (`Settings.ahead`); each captured exchange gets its row, also of a run that ends early, up to
-`READ_ON` requests more.
+engine has room for (`Settings.ahead`), and bytes of outcomes that have no row yet count as well; with more than
+`UNRECORDED` of those nothing is sent until they are rows. Each captured exchange gets its row, also of a run that ends
+early, up to `READ_ON` requests more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import sys
 import time
@@ -17,6 +19,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
+
+import pyarrow as pa
 
 from captures.problems import Problem
 from replay import pace
@@ -31,9 +35,12 @@ from replay.send.link import LinkError
 
 READ_ON: Final = 500_000
 """Requests that a run which ended early still reads, to record that they were not sent."""
+UNRECORDED: Final = 64 << 20
+"""Bytes of outcomes without a row: a target may answer more than was captured, and faster than rows are made."""
 _PAUSE: Final = 0.01
 _RECORDED: Final = 1_000
-"""Outcomes that become rows at once, while there is no room to plan more."""
+_RECORDED_BYTES: Final = 8 << 20
+"""Outcomes, or bytes of theirs, that become rows at once, while nothing is planned."""
 _SWITCH: Final = 0.001
 """Seconds after which the event loop gets its turn from the thread that reads."""
 _COLLECTED: Final = 60.0
@@ -46,9 +53,7 @@ class Flowing:
     many requests were skipped by topic id that nothing names. `meeting`: what looks at each window of a live flow
     before it is sent; `seconds`: from the first step until the last outcome, for a live source may be silent after."""
 
-    def __init__(
-        self, flow: Flow | Live, planner: Planner, recorder: Recorder, meeting: Meeting | None = None
-    ) -> None:
+    def __init__(self, flow: Flow | Live, planner: Planner, recorder: Recorder, meeting: Meeting | None = None) -> None:
         self.end_ns = 0
         self.unread = 0
         self.seconds = 0.0
@@ -59,6 +64,9 @@ class Flowing:
         self._meeting = meeting
         self._windows = flow.windows()
         self._ready: deque[Outcome] = deque()
+        self._taken_bytes = self._given_bytes = 0  # of outcomes: those of the engine's thread, and of the other one
+        self._planned: list[Step] = []  # planned, and not the engine's yet
+        self._engine: Engine | None = None
         self._pool = ThreadPoolExecutor(1, "kwire-flow")
         self._read = 0
         self._collected = self._began = time.monotonic()
@@ -66,21 +74,30 @@ class Flowing:
     def record(self, outcome: Outcome) -> None:
         """An exchange's end; its row is made by the thread."""
         self._ready.append(outcome)
+        self._taken_bytes += _size(outcome)
+        if self._engine is not None and self._unrecorded > UNRECORDED:
+            self._engine.hold_back()
         self.seconds = time.monotonic() - self._began
 
+    @property
+    def _unrecorded(self) -> int:
+        """Bytes of outcomes that have no row."""
+        return self._taken_bytes - self._given_bytes
+
     async def feed(self, engine: Engine) -> None:
-        """Read and plan, as long as there is something and the engine has room."""
+        """Read and plan, as long as there is something and the engine has room; then make rows until it is done."""
+        self._engine = engine
         loop = asyncio.get_running_loop()
         engine.total = self._flow.survey.requests if isinstance(self._flow, Flow) else None
         begun = False
         while True:
-            while not engine.has_room():
-                if len(self._ready) >= _RECORDED:
-                    await loop.run_in_executor(self._pool, self._rows)
-                await asyncio.sleep(_PAUSE)
+            while not engine.has_room(self._unrecorded):
+                await self._record_some(engine)
             found = await loop.run_in_executor(self._pool, self._next)
+            if self._unrecorded <= UNRECORDED // 2:
+                engine.go_on()
             if found is None:
-                return
+                break
             window, steps = found
             if self._meeting is not None and window.requests:
                 try:
@@ -89,8 +106,7 @@ class Flowing:
                     if not begun:
                         raise
                     engine.failure = engine.failure or LinkError(str(problem), problem.hint)
-                    self._give_up(steps)
-                    return
+                    break  # these steps are given up with what is not read
             for number in window.met:
                 session = self._flow.sessions[number]
                 engine.meet(number, session.broker, session.user)
@@ -98,14 +114,27 @@ class Flowing:
                 engine.begin_now()
                 self._began = time.monotonic()
                 begun = True
+            self._planned = []
             engine.add(steps, live=isinstance(self._flow, Live))
             for number in window.over:
                 engine.over(number)
                 if isinstance(self._flow, Live):
                     self._flow.forget(number)
             if time.monotonic() - self._collected > _COLLECTED:
-                gc.collect()
+                give_back()
                 self._collected = time.monotonic()
+        engine.no_more()
+        while True:
+            await self._record_some(engine)
+
+    async def _record_some(self, engine: Engine) -> None:
+        """Make rows of what has come, or wait a moment where that is little."""
+        if len(self._ready) >= _RECORDED or self._unrecorded >= _RECORDED_BYTES:
+            await asyncio.get_running_loop().run_in_executor(self._pool, self._rows)
+            if self._unrecorded <= UNRECORDED // 2:
+                engine.go_on()
+        else:
+            await asyncio.sleep(_PAUSE)
 
     async def finish(self) -> None:
         """The engine is done: record what it gave, and what was not read yet as not sent."""
@@ -115,7 +144,9 @@ class Flowing:
 
     def _rows(self) -> None:
         while self._ready:
-            self._recorder.add(self._ready.popleft())
+            outcome = self._ready.popleft()
+            self._recorder.add(outcome)
+            self._given_bytes += _size(outcome)
 
     def _next(self) -> tuple[Window, list[Step]] | None:
         """The next window, planned, its captured side written."""
@@ -135,10 +166,12 @@ class Flowing:
             if skip.rule == "unknown_topic_id":
                 self.unnamed[topic_id(skip)] += 1
         self.end_ns = max(self.end_ns, pace.end_ns(steps))
+        self._planned = steps
         return window, steps
 
     def _rest(self) -> None:
         self._rows()
+        self._give_up(self._planned)
         begun = self._read
         while isinstance(self._flow, Flow) and self._read - begun < READ_ON:
             found = self._next()
@@ -151,6 +184,20 @@ class Flowing:
     def _give_up(self, steps: Iterable[Step]) -> None:
         for step in steps:
             self._recorder.add(Outcome(step.request.row, step.number, "not_sent", "not_sent", "aborted"))
+
+
+def give_back() -> None:
+    """Look for garbage, and give the system what is free of the memory that this process has: of many frames large and
+    small, each allocator keeps some hundred megabytes."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # where there is no glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _size(outcome: Outcome) -> int:
+    """Bytes that it keeps, of what was sent and answered, and of the captured answer."""
+    return sum(len(frame) for frame in (outcome.request, outcome.answer, outcome.captured_answer) if frame)
 
 
 def topic_id(skip: Skip) -> str:

@@ -39,7 +39,7 @@ _AT_ONCE: Final = 1_024
 _AT_ONCE_BYTES: Final = 8 << 20
 """Exchanges, and bytes of their messages, of which rows are made together."""
 _ROWS: Final = 20_000
-_ROWS_BYTES: Final = 64 << 20
+_ROWS_BYTES: Final = 16 << 20
 """Rows, and bytes of messages, that are kept in memory before they are written as a row group."""
 
 _KEYS: Final = ("capture", "connection", "exchange", "reply")

@@ -25,7 +25,7 @@ from analyzer.protocol.tree import Body
 from captures.kernels import without_collection
 from replay import pace
 from replay.audit import audit
-from replay.flowing import Flowing, beside, topic_id
+from replay.flowing import Flowing, beside, give_back, topic_id
 from replay.live import Live, Meeting, nodes
 from replay.options import Options
 from replay.outcome import Counts, quantiles
@@ -266,6 +266,7 @@ async def replay(
             [{"name": name, "files": []} for name in capture_names],
             {**_about(options, target, result), "warnings": warnings, "seeded_topics": seeded.changed},
         )
+        give_back()
         tell("reading what was acknowledged")
         await _audit(out, options, dial, result)
         return result

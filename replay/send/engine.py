@@ -144,8 +144,8 @@ class Engine:
         self._no_more = False
         self._running = 0
         self._ended: asyncio.Future[None] | None = None
-        part = max(settings.unsent_bytes // max(len(sessions), 1), _LEAST_BACKLOG)
-        self._most_unsent = min(settings.backlog_bytes, part)
+        self._open = asyncio.Event()  # else no further step is sent
+        self._open.set()
         self._started = 0.0
         self._epoch_ns = 0
         # The time is asked for three times a request: of the loop it would cost four times as much.
@@ -304,15 +304,49 @@ class Engine:
         if steps:
             self._last_ns = max(self._last_ns, steps[-1].at_ns)
 
-    def has_room(self) -> bool:
-        """Is the plan so little ahead of what is done that more should be planned? By requests, by their bytes, and
-        where there is a schedule by time."""
+    def has_room(self, unrecorded_bytes: int = 0) -> bool:
+        """Is the plan so little ahead of what is done that more should be planned? By requests, by their bytes and
+        those of outcomes that are not recorded yet, and where there is a schedule by time."""
         settings = self.settings
-        if len(self._undone) >= settings.ahead_requests or self._undone_bytes >= settings.ahead_bytes:
+        ahead_bytes = self._undone_bytes + unrecorded_bytes
+        if len(self._undone) >= settings.ahead_requests or ahead_bytes >= settings.ahead_bytes:
             return False
         if settings.speed_at(self._last_ns) is None:
             return self._count - self._waiting.low < settings.horizon // 2
         return self._started + settings.due(self._last_ns) - self._loop.time() < settings.ahead
+
+    def hold_back(self) -> None:
+        """Send no further step until `go_on`: who records what came is behind."""
+        self._open.clear()
+
+    def go_on(self) -> None:
+        """Send again. What became due meanwhile is late by the replayer's own fault."""
+        if self._open.is_set():
+            return
+        self._open.set()
+        for state in self._states.values():
+            for step in state.steps:
+                if not self._note_late(step):
+                    break
+
+    async def _held_back(self, step: Step) -> None:
+        """Wait until steps are sent again."""
+        self.notes["recording_behind"] += 1
+        await self._open.wait()
+        self._note_late(step)
+
+    def _note_late(self, step: Step) -> bool:
+        """Note that a step could not be sent before now; False where it is not due."""
+        if self.settings.speed_at(step.at_ns) is None or self._due(step) >= self._loop.time():
+            return False
+        self._late.setdefault(step.number, self._now_ns())
+        return True
+
+    @property
+    def _most_unsent(self) -> int:
+        """Bytes that a connection may not have taken, before its session waits."""
+        part = max(self.settings.unsent_bytes // max(len(self._states), 1), _LEAST_BACKLOG)
+        return min(self.settings.backlog_bytes, part)
 
     def _runner_done(self, index: int, state: _SessionState, task: asyncio.Task[None]) -> None:
         self._running -= 1
@@ -369,6 +403,8 @@ class Engine:
                 if state.in_flight >= self.settings.in_flight:
                     self.notes["back_pressure"] += 1
                     await state.landing()
+                if not self._open.is_set():
+                    await self._held_back(step)
                 if not (step.quick is not None and self._is_ready(step) and self._send_quick(state, step, None)):
                     await self._run_step(state, step)
             while state.owed or state.quick:

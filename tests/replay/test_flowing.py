@@ -9,6 +9,8 @@ import asyncio
 import dataclasses
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from analyzer.protocol import names
 from replay import flowing, reading, run
 from replay.asked import wanted
 from replay.options import Options
-from replay.outcome import Durations, quantiles
+from replay.outcome import Durations, Outcome, quantiles
 from replay.plan import flow
 from replay.plan.flow import Flow
 from replay.plan.sessions import Told
+from replay.recording import Recorder
 from replay.remap.offsets import OffsetMap
 from replay.send import link
 from replay.send.settings import Settings
@@ -109,6 +112,70 @@ def test_a_run_that_ends_early_has_a_row_for_what_was_not_read(tmp_path: Path, m
         result = asyncio.run(interrupted(port, tmp_path / "less", notes))
     assert 0 < result.counts.total < 2 * COUNT
     assert f"{2 * COUNT - result.counts.total:,} captured requests were not read any more, and have no row" in notes
+
+
+def test_a_run_that_ends_while_it_plans_has_a_row_for_what_it_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "WINDOW", 20)
+    through = Flow(telling(produced_by(2)))
+    through.look()
+    planned = threading.Event()
+    made = flowing.Flowing._next
+
+    def slow(self: flowing.Flowing) -> Any:
+        found = made(self)
+        planned.set()
+        time.sleep(0.2)  # it is cancelled meanwhile
+        return found
+
+    monkeypatch.setattr(flowing.Flowing, "_next", slow)
+
+    async def interrupted(port: int) -> run.Result:
+        sending = asyncio.create_task(run.replay(through, options(port), link.tcp(), tmp_path / "run", []))
+        while not planned.is_set():
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(flowing.Flowing, "_next", made)
+        sending.cancel()
+        return await sending
+
+    with sinking() as port:
+        result = asyncio.run(interrupted(port))
+    assert result.interrupted
+    assert result.counts.total == 2 * COUNT
+
+
+@pytest.mark.parametrize("ahead", [50, 20_000], ids=["while_it_plans", "when_all_is_planned"])
+def test_what_has_no_row_yet_is_bounded_however_slowly_rows_are_made(
+    ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "WINDOW", 20)
+    monkeypatch.setattr(flowing, "UNRECORDED", 3_000)
+    monkeypatch.setattr(flowing, "_RECORDED_BYTES", 500)
+    largest = one = 0
+    take, row = flowing.Flowing.record, Recorder.add
+
+    def record(self: flowing.Flowing, outcome: Outcome) -> None:
+        nonlocal largest, one
+        take(self, outcome)
+        largest = max(largest, self._unrecorded)
+        one = max(one, flowing._size(outcome))
+
+    def slow(self: Recorder, outcome: Outcome) -> None:
+        time.sleep(0.001)
+        row(self, outcome)
+
+    monkeypatch.setattr(flowing.Flowing, "record", record)
+    monkeypatch.setattr(Recorder, "add", slow)
+    through = Flow(telling(produced_by(3)))
+    through.look()
+    with sinking() as port:
+        how = dataclasses.replace(options(port), settings=Settings(speed=None, ahead_requests=ahead))
+        result = asyncio.run(run.replay(through, how, link.tcp(), tmp_path / "run", []))
+    assert result.counts.verdicts == {"answered": 3 * COUNT}
+    # Each session has one on its way, and one that had only that to wait for.
+    assert 3_000 < largest <= 3_000 + 3 * 2 * one
+    assert result.engine_notes["recording_behind"] > 3
 
 
 def test_the_command_sends_a_capture_in_windows(tmp_path: Path) -> None:

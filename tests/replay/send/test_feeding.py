@@ -6,10 +6,11 @@ Proves: replay/send/engine.py, replay/send/dependencies.py, replay/send/keeping.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from pathlib import Path
 
 import pytest
 
+from analyzer.dataset import Writer
 from analyzer.protocol import names
 from replay.plan.steps import Plan
 from replay.recording import Recorder
@@ -86,9 +87,7 @@ def test_a_plan_is_never_further_ahead_than_there_is_room_and_forgets_what_is_do
     assert len(run.outcomes) == 3 * COUNT
 
 
-def test_a_request_that_was_planned_too_late_is_the_replayers_own_lag(tmp_path: Any) -> None:
-    from analyzer.dataset import Writer
-
+def test_a_request_that_was_planned_too_late_is_the_replayers_own_lag(tmp_path: Path) -> None:
     async def slow(engine: Engine, planned: Plan) -> None:
         engine.begin_now()
         engine.add(planned.steps[:60])
@@ -104,6 +103,56 @@ def test_a_request_that_was_planned_too_late_is_the_replayers_own_lag(tmp_path: 
 
     assert max(recorder.counts.lags_us) == pytest.approx(1_000_000, rel=0.05)
     assert max(recorder.counts.queues_us) < 300_000
+
+
+def test_bytes_that_wait_to_be_recorded_take_room_of_what_is_planned() -> None:
+    async def full(engine: Engine, planned: Plan) -> None:
+        assert engine.has_room(engine.settings.ahead_bytes - 1)
+        assert not engine.has_room(engine.settings.ahead_bytes)
+        engine.add(planned.steps[:60])
+        assert not engine.has_room(engine.settings.ahead_bytes - 1)
+        engine.add(planned.steps[60:])
+
+    assert len(replayed(sessions(), target(), topics={"orders": 1}, feeding=full).outcomes) == 3 * COUNT
+
+
+def test_nothing_more_is_sent_while_who_records_is_behind_and_that_is_the_replayers_own_lag(tmp_path: Path) -> None:
+    async def behind(engine: Engine, planned: Plan) -> None:
+        engine.begin_now()
+        engine.add(planned.steps)
+        await asyncio.sleep(0.105)
+        engine.hold_back()
+        await asyncio.sleep(0.1)
+        sent = engine._waiting.sent_count()
+        await asyncio.sleep(0.9)
+        assert engine._waiting.sent_count() == sent < 3 * COUNT
+        engine.go_on()
+
+    run = replayed(sessions(), target(), topics={"orders": 1}, speed=1.0, feeding=behind)
+    with Writer(tmp_path / "run") as writer:
+        recorder = Recorder(writer)
+        for one in run.outcomes:
+            recorder.add(one)
+        recorder.settle()
+
+    assert recorder.counts.verdicts == {"answered": 3 * COUNT}
+    assert run.engine.notes["recording_behind"] == 3
+    assert max(recorder.counts.lags_us) == pytest.approx(900_000, rel=0.1)
+    assert max(recorder.counts.queues_us) < 100_000
+
+
+def test_each_connection_has_its_part_of_what_all_may_have_unsent() -> None:
+    parts = []
+
+    async def meeting(engine: Engine, planned: Plan) -> None:
+        parts.append(engine._most_unsent)
+        for index in range(3, 300):
+            engine.meet(index, ("10.0.0.9", 9092), None)
+        parts.append(engine._most_unsent)
+        engine.add(planned.steps)
+
+    replayed(sessions(), target(), topics={"orders": 1}, feeding=meeting)
+    assert parts == [4 << 20, (256 << 20) // 300]
 
 
 def test_what_fails_while_planning_ends_the_run() -> None:
