@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from captures.files import CaptureError, CapturePoint, FileInfo, layouts
+from captures.files.growing import Left, Portion
 from captures.files.layouts import (
     BAD,
     BLOCK,
@@ -278,6 +279,8 @@ class Reader:
         self._fragments = Fragments(fragmented_packets, fragment_linger_ns)
         self._dropped: int | None = None
         self._read_before = 0
+        self._left: Left | None = None
+        self._until: int | None = None
         self._source: Source | None = None
         self._pool = Pool(max(window_bytes, layouts.PCAP_HEADER_BYTES), SPARE_BYTES)
         self._batches = self._read()
@@ -301,9 +304,10 @@ class Reader:
         self._batches.close()
         self._pool.clear()
 
-    def go_on(self, point: CapturePoint) -> None:
-        """Further files of the capture point, behind those that were read to their end."""
-        self.point = point
+    def go_on(self, point: CapturePoint, until: int | None = None) -> None:
+        """Further files of the capture point, behind those that were read. `until`: the last one still grows; it is
+        read up to there, but for a record that is not whole, and is the first of the files that come next."""
+        self.point, self._until = point, until
         self._batches = self._read()
 
     @property
@@ -319,11 +323,19 @@ class Reader:
         return self._read_before + (self._source.bytes_read if self._source is not None else 0)
 
     def _read(self) -> Generator[Packets, None, None]:
-        for path in self.point.paths:
-            with Source(path, self._stdin, self.point.folder) as source:
-                self._source = source
-                yield from self._read_file(source)
-            self._read_before += source.bytes_read
+        for after, path in enumerate(self.point.paths, 1 - len(self.point.paths)):
+            until = None if after else self._until
+            if self._left is None and until is None:
+                with Source(path, self._stdin, self.point.folder) as source:
+                    self._source = source
+                    yield from self._read_file(source)
+                self._read_before += source.bytes_read
+            else:
+                portion = Portion(path, self.point.folder, self._left, until)
+                with portion:
+                    self._source = portion
+                    yield from self._read_portion(portion)
+                self._read_before += portion.bytes_read if self._left is None else 0
             self._source = None
 
     def _read_file(self, source: Source) -> Generator[Packets, None, None]:
@@ -344,6 +356,34 @@ class Reader:
             self._describe(index, source, layout)
             self._rows += rows
             yield batch(window, rows)
+
+    def _read_portion(self, source: Portion) -> Generator[Packets, None, None]:
+        """A file that was left before its end, or is left there now."""
+        from crc32c import crc32c  # see `Stored`
+
+        left, self._left = self._left, None
+        index = len(self.files) - (left is not None)
+        info = FileInfo(source.name, source.path, source.size, source.mtime_ns, compressed=source.compressed)
+        self.files[index:] = [info]
+        left = left or Left(0, 0, layouts.Layout(self._largest_record_bytes), False)
+        layout, crc, begun, stopped = left.layout, left.crc32c, left.at > 0, left.stopped
+        windows = Windows(source, self._pool, left.at)
+        while not (stopped or windows.ended):
+            before = windows.base
+            window, rows, _, stopped = self._next(windows, index, layout, source, begun)
+            begun = True
+            crc = crc32c(window.buffer.data[window.at : window.at + windows.base - before], crc)
+            self._rows += rows
+            yield batch(window, rows)
+        if source.until is not None:
+            self._left = Left(windows.base, crc, layout, stopped)
+            self._describe(index, source, layout)
+            self.files[index] = replace(self.files[index], size=windows.base, crc32c=crc)
+            return
+        if not stopped and (windows.left or source.problem):
+            self._note_cut(source, layout, windows.base, windows.left)
+        self._finish(source, layout)
+        self._describe(index, source, layout)
 
     def _next(
         self, windows: Windows, index: int, layout: layouts.Layout, source: Source, begun: bool

@@ -134,15 +134,15 @@ class Pool:
 
 
 class Windows:
-    """The windows of one file.
+    """The windows of one file, from its byte `base` on, where the source begins.
 
     base    file offset of the byte at which the next window begins
     ended   the last window was the file's last
     """
 
-    def __init__(self, source: Source, pool: Pool) -> None:
+    def __init__(self, source: Source, pool: Pool, base: int = 0) -> None:
         self._source, self._pool = source, pool
-        self.base = 0
+        self.base = base
         self.ended = False
         self._needed = 0
         # Bytes of an incomplete record, still in the window before. That window may have been released since, but

@@ -213,9 +213,10 @@ class Engine:
         """To be called between two windows: hand out what is done, and read no more; another engine may go on."""
         self._leaving = True
 
-    def go_on(self, point: CapturePoint) -> None:
-        """All files so far have been read, and the capture was not over (`windows`): these follow."""
-        self.reader.go_on(point)
+    def go_on(self, point: CapturePoint, until: int | None = None) -> None:
+        """All files so far have been read, and the capture was not over (`windows`): these follow. `until`: as
+        `Reader.go_on` takes it."""
+        self.reader.go_on(point, until)
 
     def take_up(self, secrets: Sequence[bytes] = ()) -> None:
         """What it knows was stored by another engine, but for the keys of TLS; `secrets`: those of earlier files, as

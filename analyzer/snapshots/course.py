@@ -4,6 +4,7 @@ In: the files of a capture point as they become whole; a snapshot. Out: (name of
 a snapshot, and in the end what one pass over all files would have given besides. Rules
 
 - Whatever stands where a file ends goes on in the next: connections, unfinished messages, requests without an answer.
+- A file that still grows may be left between two of its records, and is gone on with there.
 - All rows that are known are handed out before a snapshot is taken, so rows are in it never twice.
 - A snapshot is read with the options that it was made with, or not at all.
 - Names for topic ids are known as far as messages have said them: what comes later is not read ahead (`--filter` with
@@ -56,9 +57,10 @@ class Course:
         """TLS secrets that the files so far brought along."""
         return self._engine.reader.secrets
 
-    def read(self, files: CapturePoint) -> Rows:
-        """Further files of the capture point, whole: the rows that are known with them."""
-        self._engine.go_on(files)
+    def read(self, files: CapturePoint, until: int | None = None) -> Rows:
+        """Further files of the capture point, whole: the rows that are known with them. `until`: the last one still
+        grows, and has so many bytes; it is the first of the files that are read next."""
+        self._engine.go_on(files, until)
         yield from self._windows(over=False)
         yield from self._made.flush()
         yield from self._made.opened()

@@ -2,7 +2,8 @@
 
     stage       what it keeps between windows, and what bounds it
 
-    reader      files and notes so far, counts of packets, IP fragments in progress: of 128 packets
+    reader      files and notes so far, counts of packets, IP fragments in progress: of 128 packets; of a file that
+                grows how far it was read, and how to read on
     flows       four-tuples, connections by slot, those that linger, past ones: what is open, an hour, `REMEMBERED`
     streams     of each connection and direction: next byte, the last 16 packets; bytes out of order: `waiting_bytes`
     tls         sessions and their directions: hellos, epoch, number of the next record, ciphertext of an unfinished
@@ -40,6 +41,8 @@ from analyzer.snapshots.codec import Kind, kind_of
 
 _PLAIN: Final = (
     "captures.files.sources.FileInfo",
+    "captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
+    "captures.files.growing.Left",
     "captures.flow_tables.FlowTables",
     "captures.fragments.FragmentTables",
     "captures.stream_tables.StreamTables",
@@ -49,7 +52,7 @@ _PLAIN: Final = (
     "captures.tls.session.Session-_keys -_openers -_nameless",
     "captures.tls.stage.Stage:_since _state _sessions _openings _doubted _plainly",
     "captures.tls.overheard.Overheard:_sessions _openings _settled",
-    "captures.packets.Reader:files notes _rows _counts _fragments _dropped _read_before",
+    "captures.packets.Reader:files notes _rows _counts _fragments _dropped _read_before _left",
     "captures.fragments.Fragments:tables",
     "captures.flows.Flows:tables",
     "captures.streams.Streams:shard shards waiting_bytes _tables",
@@ -129,8 +132,9 @@ _WATCH: Final = (
 """The same, of a watch besides: others do not load them."""
 
 _COLUMNS: Final = (
-    "captures.flow_tables", "captures.flows", "captures.fragments", "captures.stream_tables", "captures.tls.direction",
-    "analyzer.bulk.state", "analyzer.bulk.symbols", "analyzer.bulk.holding", "analyzer.bulk.fields",
+    "captures.files.layouts", "captures.flow_tables", "captures.flows", "captures.fragments", "captures.stream_tables",
+    "captures.tls.direction", "analyzer.bulk.state", "analyzer.bulk.symbols", "analyzer.bulk.holding",
+    "analyzer.bulk.fields",
 )  # fmt: skip
 """Modules whose integer constants say what is in a table's columns."""
 
@@ -146,6 +150,7 @@ def _made_otherwise() -> dict[str, Callable[[], Any]]:
     """Objects that need something that is not stored."""
     from analyzer.bulk.zookeeper import wanted
     from analyzer.protocol.jute import Conversation
+    from captures.files.layouts import Layout
     from captures.tls.direction import Direction
     from captures.tls.keylog import KeyLog
     from captures.tls.session import Session
@@ -153,6 +158,7 @@ def _made_otherwise() -> dict[str, Callable[[], Any]]:
 
     return {
         "analyzer.protocol.jute.Conversation": lambda: Conversation(wanted),
+        "captures.files.layouts.Layout": Layout,
         "captures.tls.direction.Direction": Direction,
         "captures.tls.session.Session": lambda: Session(KeyLog()),
         "captures.tls.stage.Stage": lambda: Stage(None),

@@ -191,8 +191,7 @@ class ChunkReader(Reader):
         layout = Layout(self._largest_record_bytes) if known.layout is None else copy.deepcopy(known.layout)
         self.files.append(FileInfo(source.name, source.path, source.size, source.mtime_ns, 0, source.compressed))
         begun = known.layout is not None
-        windows = Windows(source, self._pool)
-        windows.base = known.at
+        windows = Windows(source, self._pool, known.at)
         ended = stopped = done = False
         rows = 0
         while not done:

@@ -83,9 +83,10 @@ class Stream(Protocol):
 
 
 class Stored:
-    """The bytes of a file as stored: counts them, checksums them, and lets the first ones be looked at."""
+    """The bytes of a file as stored: counts them, checksums them, and lets the first ones be looked at. `before`: bytes
+    that were read already, with that checksum."""
 
-    def __init__(self, handle: BinaryIO) -> None:
+    def __init__(self, handle: BinaryIO, before: int = 0, crc32c_before: int = 0) -> None:
         from crc32c import crc32c  # whoever only names files does not wait for it
 
         self._sum = crc32c
@@ -93,8 +94,8 @@ class Stored:
         self._head = b""
         # A pipe gives what it has; a full read would wait for bytes that live traffic may take minutes to bring.
         self._read_some = getattr(handle, "readinto1", None) or handle.readinto  # type: ignore[attr-defined]
-        self.bytes_read = 0
-        self.crc32c = 0
+        self.bytes_read = before
+        self.crc32c = crc32c_before
         self.problem = ""
 
     def _from_handle(self, into: memoryview) -> int:

@@ -2,12 +2,14 @@
 `spark.readStream.format("kafka-capture").option("state", "/shared/state").load("/captures")`.
 
 In: folders, or URLs of folders, and the options of `source.py`; besides `state`, a folder of this stream's own that
-every executor reaches; `maxFilesPerTrigger`; `idleSeconds`; `finish`. Out: rows of one table, each exactly once for a
-sink that writes a batch once (files, Delta, `foreachBatch` by its number). Rules
+every executor reaches; `maxFilesPerTrigger`; `idleSeconds`; `followNewest`; `finish`. Out: rows of one table, each
+exactly once for a sink that writes a batch once (files, Delta, `foreachBatch` by its number). Rules
 
 - A folder is a capture point, and a task. An offset counts its files, in the order in which they were met: that order
   is in the state folder, so a batch is read from the same files however often it is tried.
-- A file is whole when a later one holds a packet (or was not changed for `idleSeconds`): the newest waits.
+- A file is whole when a later one holds a packet (or was not changed for `idleSeconds`): the newest waits, unless
+  `followNewest` takes it as it grows. An offset then has the bytes that it had, too; a record that was not whole there
+  is the next batch's. A compressed one waits, for a part of it may not be unpacked.
 - What goes on from one file to the next (connections, requests without an answer) is a snapshot in the state folder,
   made by the batch that ends there. One that is missing is made again of an earlier one and the files since.
 - Rows are those of one read over all files. Those that are known only when the capture is over (requests without an
@@ -20,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,7 +41,7 @@ from analyzer.points import Choice
 from analyzer.snapshots.course import Course
 from analyzer.snapshots.sealing import key_of_user
 from captures.files import CapturePoint, urls
-from captures.files.sources import place_of
+from captures.files.sources import Source, place_of
 from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
 from captures.problems import CaptureError, Problem
 
@@ -52,6 +55,7 @@ LOCK_SECONDS: Final = 10.0
 """How long a query that has just ended may take to leave its state folder."""
 
 _LIST: Final = "files.json"
+_SNAPSHOT: Final = re.compile(r"([0-9]+)(?:\+([0-9]+))?\.snapshot", re.ASCII)
 
 
 class StreamError(Problem):
@@ -65,9 +69,16 @@ class _Listed(NamedTuple):
     file: Known
 
 
+class _Place(NamedTuple):
+    """How far a folder was read: `files` are whole, and of the one after them the first so many `bytes` were there."""
+
+    files: int
+    bytes: int = 0
+
+
 class _Order:
     """Which files of a folder are part of the stream, in order; kept in the state folder. What was read and is gone is
-    forgotten."""
+    forgotten. `count`: how many are whole; one that is followed has the number after them."""
 
     def __init__(self, folder: str, state: Path) -> None:
         self.folder = folder
@@ -88,21 +99,36 @@ class _Order:
         except (ValueError, TypeError, KeyError, RecursionError):
             raise StreamError(f"{self._path}: not a stream's list of files", _anew()) from None
 
-    def grow(self, newest: bool, idle_seconds: float | None) -> None:
-        """Take in the files that have become whole; `newest`: the last one too."""
+    def grow(self, newest: bool, idle_seconds: float | None, follow: bool) -> _Place:
+        """Take in the files that have become whole; `newest`: the last one too; `follow`: what there is of it."""
         there = self._there()
+        growing = [one for one in self.listed if one.number == self.count]
         fresh = unread(there, (one.file for one in self.listed))
-        if fresh and not newest and not (idle_seconds is not None and self._idle(fresh[-1]) >= idle_seconds):
-            fresh = fresh[:-1]
-        if not fresh:
-            return
-        self.listed += [_Listed(self.count + place, known_by(one)) for place, one in enumerate(fresh)]
-        self.count += len(fresh)
-        self._store()
+        known = [*(one.file for one in growing), *map(known_by, fresh)]
+        if not known:
+            return _Place(self.count)
+        [last] = as_now(there, known[-1:])
+        over = newest or (idle_seconds is not None and last is not None and self._idle(last.name) >= idle_seconds)
+        taken = known if over else known[:-1]
+        size = self._size(last.name) if follow and not over and last is not None else 0
+        listed = known if size else [*known[: len(growing)], *taken[len(growing) :]]
+        self.listed += [_Listed(self.count + at, one) for at, one in enumerate(listed)][len(growing) :]
+        self.count += len(taken)
+        if taken or len(listed) > len(growing):
+            self._store()
+        return _Place(self.count, size)
 
-    def _idle(self, one: Found) -> float:
+    def _size(self, name: str) -> int:
+        """Bytes of a file that can be followed; 0 of one that waits."""
+        try:
+            with Source(path_in(self.folder, name)) as source:
+                return 0 if source.compressed else source.size
+        except CaptureError:
+            return 0  # it has just been renamed
+
+    def _idle(self, name: str) -> float:
         """Seconds since a file was changed; 0 where nobody says when that was."""
-        path = path_in(self.folder, one.name)
+        path = path_in(self.folder, name)
         try:
             at = place_of(path).mtime_ns() if urls.is_url(path) else os.stat(path).st_mtime_ns
         except OSError:
@@ -125,24 +151,24 @@ class _Order:
         files = [[one.number, *one.file] for one in self.listed]
         _replace(self._path, json.dumps({"count": self.count, "files": files}).encode())
 
-    def between(self, begin: int, end: int) -> tuple[_Listed, ...]:
-        """The files of a batch, and those before it that a snapshot may have to be made of."""
-        if end > self.count or begin > end:
+    def until(self, end: _Place) -> tuple[_Listed, ...]:
+        """The files of a batch that ends there, and those before it that a snapshot may have to be made of."""
+        if end.files > self.count:
             raise StreamError(f"{self._path}: the checkpoint knows of files that the state folder does not", _anew())
-        return tuple(one for one in self.listed if one.number < end)
+        return tuple(one for one in self.listed if one.number < end.files + bool(end.bytes))
 
 
 @dataclass
 class _Part(InputPartition):
-    """What a task reads: the files from `begin` on, and with `over` the rest of what is known. `listed` goes back
-    further, as far as files are still there."""
+    """What a task reads: from `begin` on, and with `over` the rest of what is known. `listed` goes back further, as far
+    as files are still there."""
 
     name: str
     folder: str
     state: str
     listed: tuple[_Listed, ...]
-    begin: int
-    end: int
+    begin: _Place
+    end: _Place
     over: bool
     key: bytes
 
@@ -155,13 +181,13 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self, folders: list[str], state: str, table: str, columns: list[str], settings: Settings, choice: Choice,
-        files: int | None, idle_seconds: float | None, finish: bool,
+        files: int | None, idle_seconds: float | None, follow: bool, finish: bool,
     ) -> None:  # fmt: skip
         self._folders = _named(folders)
         self._state = Path(os.path.abspath(urls.local_path(state))) / table
         self._table, self._columns = table, columns
         self._settings, self._choice = settings, choice
-        self._files, self._idle, self._finish = files, idle_seconds, finish
+        self._files, self._idle, self._follow, self._finish = files, idle_seconds, follow, finish
         self._target: dict[str, Any] | None = None
         self._lock: Writing | None = None
 
@@ -184,40 +210,50 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         latest = self._target or self._now()
-        begin = {name: int(start["files"].get(name, 0)) for name in self._folders}
-        there = {name: max(int(latest["files"][name]), begin[name]) for name in self._folders}
+        begin = self._places(start)
+        there = {name: max(place, begin[name]) for name, place in self._places(latest).items()}
+        for name, place in self._places(latest).items():
+            if place.files == begin[name].files and 0 < place.bytes < begin[name].bytes:
+                there_now = f"its newest file has {place.bytes:,} bytes, and had {begin[name].bytes:,} before"
+                raise StreamError(f"{name}: {there_now}", _anew())
         if start["over"]:
             if there != begin:
                 raise StreamError(f"{self._state}: more files have come after the stream was finished", _anew())
             return start
         end = dict(begin)
-        left = limit.max_files if isinstance(limit, ReadMaxFiles) else sum(there.values())
+        left = limit.max_files if isinstance(limit, ReadMaxFiles) else sum(place.files + 1 for place in there.values())
         while left > 0 and end != there:
             for name in self._folders:  # in turn, so that none has to wait for another
-                if left > 0 and end[name] < there[name]:
-                    end[name] += 1
+                if left > 0 and end[name] != there[name]:
+                    behind = end[name].files < there[name].files
+                    end[name] = _Place(end[name].files + 1) if behind else there[name]
                     left -= 1
-        return {"files": end, "over": bool(latest["over"]) and end == there}
+        return _offset(end, bool(latest["over"]) and end == there)
+
+    def _places(self, offset: dict[str, Any]) -> dict[str, _Place]:
+        files, of_next = offset["files"], offset.get("bytes", {})
+        return {name: _Place(int(files.get(name, 0)), int(of_next.get(name, 0))) for name in self._folders}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         key = key_of_user()
         parts: list[InputPartition] = []
+        begins, ends = self._places(start), self._places(end)
         for name, folder in self._folders.items():
-            begin, stop = int(start["files"].get(name, 0)), int(end["files"][name])
             over = bool(end["over"]) and not start["over"]
-            if begin < stop or over:
+            if begins[name] < ends[name] or over:
                 state = self._state_of(name)
-                listed = _Order(folder, state).between(begin, stop)
-                parts.append(_Part(name, folder, str(state), listed, begin, stop, over, key))
+                listed = _Order(folder, state).until(ends[name])
+                parts.append(_Part(name, folder, str(state), listed, begins[name], ends[name], over, key))
         return parts
 
     def commit(self, end: dict[str, Any]) -> None:
-        for name, folder in self._folders.items():
-            state, done = self._state_of(name), int(end["files"].get(name, 0))
-            _Order(folder, state).forget(done)
-            for number in _snapshots(state):
-                if number < done and done in _snapshots(state):
-                    _path_of(state, number).unlink(missing_ok=True)
+        for name, done in self._places(end).items():
+            state = self._state_of(name)
+            _Order(self._folders[name], state).forget(done.files)
+            known = _snapshots(state)
+            for place in known:
+                if place < done and done in known:
+                    _path_of(state, place).unlink(missing_ok=True)
 
     def stop(self) -> None:
         if self._lock is not None:
@@ -227,13 +263,11 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _now(self) -> dict[str, Any]:
         """All that there is: what has become whole is taken in."""
         self._alone()
-        counts = {}
-        for name, folder in self._folders.items():
-            state = self._state_of(name)
-            order = _Order(folder, state)
-            order.grow(self._finish, self._idle)
-            counts[name] = order.count
-        return {"files": counts, "over": self._finish}
+        places = {
+            name: _Order(folder, self._state_of(name)).grow(self._finish, self._idle, self._follow)
+            for name, folder in self._folders.items()
+        }
+        return _offset(places, self._finish)
 
     def _alone(self) -> None:
         """Two queries with one state folder would take each other's snapshots away."""
@@ -255,29 +289,26 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task -----------------------------------------------------------------------------------------------------
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         part: _Part = partition
-        course, number = self._taken_up(part)
-        state = Path(part.state)
-        if number < part.end:
-            paths = _paths(part, number)
-            before = part.begin - number
-            for _ in course.read(CapturePoint(part.name, tuple(paths[:before]))) if before else ():
-                pass  # rows of an earlier batch
-            if before < len(paths):
-                yield from self._chosen(course.read(CapturePoint(part.name, tuple(paths[before:]))))
-                _replace(_path_of(state, part.end), course.snapshot())
+        course, place = self._taken_up(part)
+        for _ in _read(course, part, place, part.begin):
+            pass  # rows of an earlier batch
+        if part.begin < part.end:
+            yield from self._chosen(_read(course, part, part.begin, part.end))
+            _replace(_path_of(Path(part.state), part.end), course.snapshot())
         if part.over:
             yield from self._chosen(course.finish())
 
-    def _taken_up(self, part: _Part) -> tuple[Course, int]:
-        """What is known before the batch, or a while before it, and the number of the file that comes next."""
-        number = max((one for one in _snapshots(Path(part.state)) if one <= part.begin), default=0)
+    def _taken_up(self, part: _Part) -> tuple[Course, _Place]:
+        """What is known before the batch, or a while before it, and where that was."""
+        state = Path(part.state)
+        place = max((one for one in _snapshots(state) if one <= part.begin), default=_Place(0))
         snapshot = None
-        if number:
+        if place > _Place(0):
             try:
-                snapshot = _path_of(Path(part.state), number).read_bytes()
+                snapshot = _path_of(state, place).read_bytes()
             except OSError as failure:
-                raise StreamError(f"{_path_of(Path(part.state), number)}: {failure.strerror}", _anew()) from None
-        return Course(part.name, self._settings, self._choice, snapshot, key=part.key), number
+                raise StreamError(f"{_path_of(state, place)}: {failure.strerror}", _anew()) from None
+        return Course(part.name, self._settings, self._choice, snapshot, key=part.key), place
 
     def _chosen(self, rows: Iterator[tuple[str, pa.Table]]) -> Iterator[pa.RecordBatch]:
         for name, table in rows:
@@ -302,9 +333,12 @@ def stream(
     files, idle = options.get("maxFilesPerTrigger"), options.get("idleSeconds")
     if files is not None and int(files) < 1:
         raise ValueError("maxFilesPerTrigger is at least 1")
+    follow = options.get("followNewest", "false").lower() == "true"
+    if follow and (behind := [folder for folder in folders if urls.is_url(urls.local_path(folder))]):
+        raise ValueError(f"{urls.shown(behind[0])}: followNewest follows files of a file system, not behind a URL")
     return CaptureStream(
         folders, options["state"], table, columns, settings, choice, None if files is None else int(files),
-        None if idle is None else float(idle), options.get("finish", "false").lower() == "true",
+        None if idle is None else float(idle), follow, options.get("finish", "false").lower() == "true",
     )  # fmt: skip
 
 
@@ -324,12 +358,27 @@ def _named(folders: list[str]) -> dict[str, str]:
     return named
 
 
-def _paths(part: _Part, begin: int) -> list[str]:
-    """Where the files from `begin` on are now: they may have been renamed or packed since they were met."""
-    wanted = [one for one in part.listed if one.number >= begin]
+def _offset(places: Mapping[str, _Place], over: bool) -> dict[str, Any]:
+    """As Spark keeps it; `bytes` only where a file is followed."""
+    files = {name: place.files for name, place in places.items()}
+    of_next = {name: place.bytes for name, place in places.items() if place.bytes}
+    return {"files": files, **({"bytes": of_next} if of_next else {}), "over": over}
+
+
+def _read(course: Course, part: _Part, begin: _Place, end: _Place) -> Iterator[tuple[str, pa.Table]]:
+    """The rows between two places."""
+    if begin < end:
+        files = CapturePoint(part.name, tuple(_paths(part, begin, end)))
+        yield from course.read(files, end.bytes or None)
+
+
+def _paths(part: _Part, begin: _Place, end: _Place) -> list[str]:
+    """Where the files between two places are now: they may have been renamed or packed since they were met."""
+    numbers = range(begin.files, end.files + bool(end.bytes))
+    wanted = [one for one in part.listed if one.number in numbers]
     now = as_now(found_in(part.folder, (one.file for one in part.listed)), (one.file for one in wanted))
     gone = [one.file.name for one, new in zip(wanted, now, strict=True) if new is None]
-    if gone or len(wanted) < part.end - begin:
+    if gone or len(wanted) < len(numbers):
         raise StreamError(
             f"{urls.shown(part.folder)}: {gone[0] if gone else 'a file'} is gone before it was read",
             "let the ring keep files for longer than the stream may be behind, and begin anew (state and checkpoint)",
@@ -341,13 +390,14 @@ def _anew() -> str:
     return "begin anew: another state folder, and another checkpoint"
 
 
-def _path_of(state: Path, number: int) -> Path:
-    return state / f"{number:012d}.snapshot"
+def _path_of(state: Path, place: _Place) -> Path:
+    return state / (f"{place.files:012d}" + (f"+{place.bytes}" if place.bytes else "") + ".snapshot")
 
 
-def _snapshots(state: Path) -> list[int]:
-    """The numbers of the files before which something is known."""
-    return [int(path.stem) for path in state.glob("[0-9]*.snapshot") if path.stem.isdecimal()]
+def _snapshots(state: Path) -> list[_Place]:
+    """The places at which something is known."""
+    names = (_SNAPSHOT.fullmatch(path.name) for path in state.glob("[0-9]*.snapshot"))
+    return [_Place(int(name[1]), int(name[2] or 0)) for name in names if name is not None]
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -84,16 +84,18 @@ def cut(capture: Path, places: Sequence[int], folder: Path) -> list[str]:
     return paths
 
 
-def resumed(paths: Sequence[str], how: Reading, choice: Choice, name: str) -> tuple[Dataset, list[int]]:
+def resumed(
+    paths: Sequence[str], how: Reading, choice: Choice, name: str, until: Sequence[int | None] = ()
+) -> tuple[Dataset, list[int]]:
     """The files read one by one, each by a `Course` that knows of those before what their snapshot says; and how large
-    the snapshots were."""
+    the snapshots were. `until`: how many bytes there are of each, where it still grows and comes again."""
     kept: dict[str, list[pa.Table]] = {table: [] for table in _kept(choice)}
     settings = how.settings(choice.keep)
     snapshot: bytes | None = None
     sizes = []
-    for path in paths:
+    for path, there in itertools.zip_longest(paths, until):
         course = Course(name, settings, choice, snapshot)
-        for table, rows in course.read(CapturePoint(name, (path,))):
+        for table, rows in course.read(CapturePoint(name, (path,)), there):
             kept[table].append(rows)
         snapshot = course.snapshot()
         sizes.append(len(snapshot))

@@ -51,6 +51,20 @@ def test_cut_anywhere_it_goes_on(sample: str, places: list[int], threads: int, m
     assert cutting.differences(found, expected) == []
 
 
+@settings(max_examples=3, deadline=None)
+@given(st.sampled_from(SMALL), st.lists(st.integers(24, 1 << 20), min_size=1, max_size=3), st.integers(1, 2))
+def test_left_anywhere_in_a_file_that_grows_it_goes_on(sample: str, places: list[int], threads: int) -> None:
+    data = cutting.content(_capture(sample))
+    how, choice = Reading(threads=threads), _one_choice(meta=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "growing.pcap"
+        path.write_bytes(data)
+        expected, name = cutting.at_once([str(path)], how, choice)
+        there = sorted(24 + place % (len(data) - 24) for place in places)
+        found, _ = cutting.resumed([str(path)] * (len(there) + 1), how, choice, name, [*there, None])
+    assert cutting.differences(found, expected) == []
+
+
 def test_a_tls_connection_goes_on_with_its_key_log_and_no_secret_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

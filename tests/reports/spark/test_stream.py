@@ -24,6 +24,7 @@ import analyzer
 import reports
 from analyzer import tables
 from analyzer.snapshots.codec import SnapshotError
+from captures import forge
 from captures.problems import Problem
 from reports.spark import stream
 from reports.spark.source import CaptureSource
@@ -218,6 +219,138 @@ def test_a_snapshot_that_another_wrote_is_refused(ring: Path, parts: list[Path])
         query.batch()
 
 
+# --- the newest file, as it grows ------------------------------------------------------------------------------------
+
+
+def _pcapng(part: Path) -> bytes:
+    link, records = forge.loaded(part)
+    return forge.pcapng(records, (link,))
+
+
+@pytest.mark.parametrize("pcapng", [False, True], ids=["pcap", "pcapng"])
+@pytest.mark.parametrize("table", ["exchanges", "partitions", "connections", "messages", "groups"])
+def test_the_newest_file_is_followed_as_it_grows(ring: Path, parts: list[Path], table: str, pcapng: bool) -> None:
+    """Each trigger sees it in the middle of some record."""
+    chance = random.Random(3)
+    query = Query(ring, table, limit=2, followNewest="true")
+    there = 0
+    for number, part in enumerate(parts):
+        data = _pcapng(part) if pcapng else part.read_bytes()
+        for size in sorted(chance.sample(range(200, len(data)), 3)):
+            (ring / part.name).write_bytes(data[:size])
+            assert query.batch()
+            assert query.planned[-1] == {"files": {"ring": number}, "bytes": {"ring": size}, "over": False}
+            there, before = query.all().num_rows, there
+            assert there >= before
+        assert not query.batch(), "nothing came"
+        (ring / part.name).write_bytes(data)
+    assert query.batch(finish="true")
+    assert query.planned[-1] == {"files": {"ring": 5}, "over": True}
+    expected = getattr(analyzer.analyze(ring, keep_bytes=table == "messages"), table)
+    assert same_rows(query.all(), expected)
+    assert there or table in ("connections", "groups")
+    assert len(list((ring.parent / "state").rglob("*.snapshot"))) == 1
+
+
+def test_tasks_that_are_killed_while_a_file_grows_lose_and_double_nothing(ring: Path, parts: list[Path]) -> None:
+    chance = random.Random(11)
+    query = Query(ring, followNewest="true")
+    rows = analyzer.analyze(CAPTURE).exchanges.num_rows
+    killed = 0
+    for part in parts:
+        data = part.read_bytes()
+        for size in [*sorted(chance.sample(range(60, len(data)), 4)), len(data)]:
+            (ring / part.name).write_bytes(data[:size])
+            while killed < 30 and chance.random() < 0.6 and query.batch(break_after=chance.randrange(rows // 8)):
+                killed += 1
+                for snapshot in (ring.parent / "state").rglob("*.snapshot"):
+                    if chance.random() < 0.1:
+                        snapshot.unlink()  # it is made again of the files
+            if chance.random() < 0.7:
+                query.batch()
+    while query.batch(finish="true"):
+        pass
+    assert killed > 10
+    assert same_rows(query.all(), analyzer.analyze(ring).exchanges)
+
+
+def test_a_file_that_is_renamed_or_packed_when_it_is_whole_is_gone_on_with(ring: Path, parts: list[Path]) -> None:
+    query = Query(ring, followNewest="true")
+    renamed = ring / "whole-1.pcap"
+    for number, part in enumerate(parts[:2]):
+        data, growing = part.read_bytes(), ring / "growing.pcap"
+        growing.write_bytes(data[: len(data) // 2])
+        assert query.batch()
+        growing.write_bytes(data)
+        if number:
+            assert query.batch(break_after=0), "it is tried again when the file was packed"
+            packed = ring / "whole-2.pcap.gz"
+            (ring / "whole-2.pcap").write_bytes(data)
+            packed.write_bytes(gzip.compress(data))
+            growing.rename(ring / "whole-2.pcap")
+            query.batch()
+            (ring / "whole-2.pcap").unlink()
+            assert not query.batch(), "a packed one waits until another comes"
+        else:
+            growing.rename(renamed)
+    for part in parts[2:]:
+        shutil.move(part, ring)
+    while query.batch(finish="true"):
+        pass
+    assert query.planned[-1]["files"] == {"ring": 5}
+    named = ["capture", *(f"{one}_{what}" for one in ("request", "response") for what in ("file", "offset", "packet"))]
+    found, expected = query.all(), analyzer.analyze(CAPTURE).exchanges
+    assert same_rows(found.drop_columns(named), expected.drop_columns(named))
+
+
+def test_whether_the_newest_file_is_followed_may_change(ring: Path, parts: list[Path]) -> None:
+    query = Query(ring)
+    for number, part in enumerate(parts):
+        data = part.read_bytes()
+        (ring / part.name).write_bytes(data[: len(data) // 3])
+        query.batch()
+        assert query.planned[-1:] == ([{"files": {"ring": number}, "over": False}] if number else [])
+        assert query.batch(followNewest="true")
+        (ring / part.name).write_bytes(data[: len(data) // 2])
+        assert not query.batch(), "what follows waits again"
+        (ring / part.name).write_bytes(data)
+    assert query.batch(finish="true")
+    assert same_rows(query.all(), analyzer.analyze(ring).exchanges)
+
+
+def test_a_packed_newest_file_waits(ring: Path, parts: list[Path]) -> None:
+    (ring / "a.pcap.gz").write_bytes(gzip.compress(parts[0].read_bytes()))
+    query = Query(ring, followNewest="true")
+    assert not query.batch()
+    shutil.move(parts[1], ring)
+    assert query.batch()
+    assert query.planned[-1]["files"] == {"ring": 1}
+
+
+@pytest.mark.parametrize("where", ["before it is planned", "before it is read"])
+def test_a_file_that_became_shorter_is_told(ring: Path, parts: list[Path], where: str) -> None:
+    growing, data = ring / "a.pcap", parts[0].read_bytes()
+    growing.write_bytes(data[:5000])
+    query = Query(ring, followNewest="true")
+    assert query.batch()
+    if where == "before it is read":
+        growing.write_bytes(data[:6000])
+        assert query.batch(break_after=0)
+    growing.write_bytes(data[:4000])
+    with pytest.raises(Problem, match="4,000 bytes, and had"):
+        query.batch()
+
+
+def test_a_file_that_is_used_again_before_its_rest_was_read_is_told(ring: Path, parts: list[Path]) -> None:
+    growing = ring / "a.pcap"
+    growing.write_bytes(parts[0].read_bytes()[:5000])
+    query = Query(ring, followNewest="true")
+    assert query.batch()
+    growing.write_bytes(parts[1].read_bytes())
+    with pytest.raises(Problem, match=r"a\.pcap is gone before it was read"):
+        query.batch()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -225,6 +358,7 @@ def test_a_snapshot_that_another_wrote_is_refused(ring: Path, parts: list[Path])
         ({"table": "findings"}, "judged over all traffic"),
         ({"maxFilesPerTrigger": "0"}, "at least 1"),
         ({"path": "/nowhere"}, "no such folder"),
+        ({"path": "s3://bucket/day1", "followNewest": "true"}, "not behind a URL"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(ring: Path, options: dict[str, str], message: str) -> None:
@@ -266,11 +400,17 @@ def test_spark_goes_on_from_its_checkpoint(spark: Any, ring: Path, parts: list[P
     for part in parts[:2]:
         shutil.move(part, ring)
     run()
+    growing = parts[2].read_bytes()
+    (ring / parts[2].name).write_bytes(growing[:5000])
+    run(maxFilesPerTrigger="9", followNewest="true")
     for part in parts[2:]:
-        shutil.move(part, ring)
+        shutil.copy(part, ring)
     run(maxFilesPerTrigger="9", finish="true")
     offsets = [path for path in sorted((tmp_path / "checkpoint" / "offsets").iterdir()) if path.name.isdecimal()]
     taken = [json.loads(path.read_text().splitlines()[-1]) for path in offsets]
-    assert taken == [{"files": {"ring": 1}, "over": False}, {"files": {"ring": 5}, "over": True}]
+    assert taken == [
+        {"files": {"ring": 1}, "over": False}, {"files": {"ring": 2}, "bytes": {"ring": 5000}, "over": False},
+        {"files": {"ring": 5}, "over": True},
+    ]  # fmt: skip
     found = own.read.parquet(str(tmp_path / "rows")).toArrow().cast(tables.schema("exchanges"))
     assert same_rows(found, analyzer.analyze(ring).exchanges)
