@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from py4j.protocol import Py4JJavaError
 
 import analyzer
 from captures.problems import Problem
@@ -141,6 +142,24 @@ def test_spark_itself_tells_a_wrong_query_in_one_line_with_its_place(
     assert "(line 1, column" in str(raised.value)
     assert hint in raised.value.hint
     assert "at org.apache" not in capfd.readouterr().err
+
+
+def test_a_query_that_java_has_no_room_for_is_told_by_its_cause(
+    spark: Any, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = Spark(spark, [dataset], only=frozenset(["exchanges"]))
+    java = spark._jvm
+    full = java.java.lang.OutOfMemoryError("Not enough memory to build and broadcast the table")
+    waited = java.org.apache.spark.SparkException("Exception thrown in awaitResult: ", full)
+    thrown = java.java.util.concurrent.ExecutionException("Exception thrown in awaitResult: ", waited)
+
+    def failing(query: str) -> Any:
+        raise Py4JJavaError("An error occurred", thrown)
+
+    monkeypatch.setattr(asking._spark, "sql", failing)
+    with pytest.raises(WrongQuery, match="^Not enough memory") as raised:
+        asking.ask("SELECT 1")
+    assert "SPARK_DRIVER_MEMORY" in raised.value.hint
 
 
 @pytest.mark.usefixtures("no_engine")
