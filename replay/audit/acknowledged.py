@@ -13,123 +13,133 @@ import bisect
 import datetime
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from analyzer.protocol import names
 from replay.diff.correspondence import TopicNames
-from replay.diff.pairs import Pair
-from replay.diff.records import FORMS, Form, Reader, Record
+from replay.diff.pairs import Pair, decode
+from replay.diff.records import DIGEST, FORMS, Form, Numbers, Reader, Record
 
 Where = tuple[str, int]
 
 _UNKNOWN: Final = -1
 _TOGETHER: Final = 1_000
 _TOGETHER_BYTES: Final = 8 << 20
-"""Records fields, and bytes of theirs, that are opened together."""
+"""Requests, and bytes of theirs, that are decoded together; records fields, and bytes of theirs, that are opened so."""
 
 
-@dataclass(slots=True)
-class Batch:
-    """Records that were acknowledged together. `base`: the target's offset of the first; `captured`: the captured one,
-    -1 where nothing says it; `writer`: a number for whose order it is; `digests`: of its records, one behind the other;
-    `found`: for each record whether it was read; `form`: how it should be stored (of `records.FORMS`)."""
-
-    base: int
-    captured: int
-    writer: int
-    digests: bytes = field(repr=False)
-    found: bytearray = field(repr=False)
-    form: Form = FORMS[0]
-
-    @property
-    def end(self) -> int:
-        return self.base + len(self.found)
-
-    def has(self, inside: int, digest: bytes) -> bool:
-        """Is this its record at that place?"""
-        size = len(digest)
-        return inside < len(self.found) and self.digests[inside * size : (inside + 1) * size] == digest
-
-
-@dataclass(slots=True)
 class Partition:
-    """`batches` in the order in which they were captured; `again`: records of batches that were taken for others;
-    `otherwise`: how many records are stored with another codec or timestamp type, by how (a place in `FORMS`)."""
+    """What a partition has to have, by columns: of a busy day that is millions of batches. A row a batch, in the order
+    in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it), a
+    number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record its
+    digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how."""
 
-    batches: list[Batch] = field(default_factory=list)
-    again: list[Batch] = field(default_factory=list)
-    read: bool = False
-    otherwise: Counter[int] = field(default_factory=Counter)
-    _bases: array[int] = field(default_factory=lambda: array("q"))
-    _sorted: list[Batch] = field(default_factory=list)
-    _beside: dict[int, list[Batch]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.read = False
+        self.otherwise: Counter[int] = Counter()
+        self._columns = tuple(array("q") for _ in range(4))
+        self._forms = bytearray()
+        self._digests = bytearray()
+
+    def add(self, base: int, captured: int, writer: int, digests: bytes, form: Form = FORMS[0]) -> None:
+        """Records that were acknowledged together. `digests`: of each, one behind the other."""
+        for column, value in zip(self._columns, (base, captured, writer, len(digests) // DIGEST), strict=True):
+            column.append(value)
+        self._forms.append(_FORM_AT[form])
+        self._digests += digests
+
+    def __len__(self) -> int:
+        """How many batches there are."""
+        return len(self._forms)
+
+    def drop_below(self, offset: int) -> None:
+        """What begins before this offset is deleted."""
+        base, _, _, count = (np.array(column) for column in self._columns)
+        stays = base >= offset
+        digests = np.frombuffer(bytes(self._digests), np.uint8).reshape(-1, DIGEST)[np.repeat(stays, count)]
+        self._columns = tuple(array("q", np.array(column)[stays].tobytes()) for column in self._columns)
+        self._forms = bytearray(np.array(self._forms, np.uint8)[stays].tobytes())
+        self._digests = bytearray(digests.tobytes())
 
     def settle(self) -> None:
-        """To be called when all batches are there: of those with the same base offset only one was stored. One that the
-        captured broker took for the same too is no other one."""
-        first: dict[int, Batch] = {}
-        kept = []
-        for batch in self.batches:
-            before = first.setdefault(batch.base, batch)
-            if before is batch:
-                kept.append(batch)
-            elif before.digests != batch.digests or before.captured != batch.captured:
-                self.again.append(batch)
-        self.batches = kept
-        for batch in self.again:
-            self._beside.setdefault(batch.base, []).append(batch)
-        self._sorted = sorted(kept, key=lambda batch: batch.base)
-        self._bases = array("q", (batch.base for batch in self._sorted))
+        """To be called when all batches are there: of those with the same base offset only one was stored, the others
+        count all the same. One that the captured broker took for the same too is no other one."""
+        self._base, self._captured, self._writer, self._count = (np.array(column) for column in self._columns)
+        self._columns = ()
+        self._start = np.concatenate([[0], np.cumsum(self._count)])
+        self._found = np.zeros(int(self._start[-1]), np.uint8)
+        order = np.argsort(self._base, kind="stable")
+        bases = self._base[order]
+        self._kept = np.ones(len(order), bool)
+        self._beside: dict[int, list[int]] = {}  # by base offset, of batches that were taken for others
+        for at in (np.flatnonzero(bases[1:] == bases[:-1]) + 1).tolist():
+            first, other = int(order[np.searchsorted(bases, bases[at])]), int(order[at])
+            self._kept[other] = False
+            if self._digests_of(first) != self._digests_of(other) or self._captured[first] != self._captured[other]:
+                self._beside.setdefault(int(bases[at]), []).append(other)
+        self._sorted = order[self._kept[order]]
+        self._bases = self._base[self._sorted]
+
+    def _digests_of(self, batch: int) -> bytearray:
+        return self._digests[int(self._start[batch]) * DIGEST : int(self._start[batch + 1]) * DIGEST]
 
     @property
     def first(self) -> int:
         """The first offset that is awaited."""
-        return self._bases[0]
+        return int(self._bases[0])
 
     @property
     def end(self) -> int:
         """Behind the last."""
-        return max(batch.end for batch in self._sorted)
+        return int((self._bases + self._count[self._sorted]).max())
 
     def see(self, records: Iterable[Record]) -> None:
         """Take note of records that the target has."""
-        for record in records:
-            at = bisect.bisect_right(self._bases, record.offset) - 1
-            if at < 0 or record.control is not None:
+        data = [record for record in records if record.control is None]
+        places = np.searchsorted(self._bases, np.array([record.offset for record in data], np.int64), "right") - 1
+        for record, place in zip(data, places.tolist(), strict=True):
+            if place < 0:
                 continue
-            batch = self._sorted[at]
-            inside = record.offset - batch.base
+            batch = int(self._sorted[place])
+            base = int(self._base[batch])
             # Of two that were acknowledged at one offset either may be what is stored there.
-            some = (one for one in (batch, *self._beside.get(batch.base, ())) if one.has(inside, record.digest))
-            stored = next(some, None)
-            if stored is None:
-                continue
-            batch = stored
-            self.otherwise[record.form] += not batch.found[inside] and _otherwise(batch.form, FORMS[record.form])
-            batch.found[inside] = 1
+            for one in (batch, *self._beside.get(base, ())) if self._beside else (batch,):
+                at = int(self._start[one]) + record.offset - base
+                if at < self._start[one + 1] and self._digests[at * DIGEST : (at + 1) * DIGEST] == record.digest:
+                    otherwise = _otherwise(FORMS[self._forms[one]], FORMS[record.form])
+                    self.otherwise[record.form] += not self._found[at] and otherwise
+                    self._found[at] = 1
+                    break
 
     def row(self, where: Where) -> dict[str, Any]:
         """Of the table `audit`."""
-        lost = [batch for batch in (*self._sorted, *self.again) if not all(batch.found)]
-        first = min((batch.base + batch.found.index(0) for batch in lost), default=None)
-        total = sum(len(batch.found) for batch in (*self.batches, *self.again))
-        missing = sum(batch.found.count(0) for batch in lost)
+        awaited = self._kept.copy()
+        awaited[[one for some in self._beside.values() for one in some]] = True
+        total = int(self._count[awaited].sum())
+        lost = np.flatnonzero(self._found == 0)
+        batch = np.searchsorted(self._start, lost, "right") - 1
+        lost, batch = lost[awaited[batch]], batch[awaited[batch]]
+        offsets = self._base[batch] + lost - self._start[batch]
+        first = int(offsets.min()) if len(lost) else None
         most = max(self.otherwise.items(), key=lambda each: each[1], default=(0, 0))
+        kept = self._kept
         return {
             "topic": where[0],
             "partition": where[1],
             "acknowledged": total,
-            "readable": total - missing if self.read else None,
-            "missing": missing if self.read else None,
-            "out_of_order": out_of_order(self.batches),
+            "readable": total - len(lost) if self.read else None,
+            "missing": len(lost) if self.read else None,
+            "out_of_order": out_of_order(self._writer[kept], self._captured[kept], self._base[kept], self._count[kept]),
             "first_missing_offset": first if self.read else None,
             "stored_otherwise": self.otherwise.total() if self.read else None,
             "stored_as": FORMS[most[0]].text() if most[1] and self.read else None,
         }
+
+
+_FORM_AT: Final = {form: place for place, form in enumerate(FORMS)}
 
 
 def _otherwise(sent: Form, stored: Form) -> bool:
@@ -138,17 +148,19 @@ def _otherwise(sent: Form, stored: Form) -> bool:
     return sent.codec != stored.codec or (timed and sent.appended != stored.appended)
 
 
-def out_of_order(batches: Sequence[Batch]) -> int:
-    """How many records would have to move for each writer's batches to lie as they did when captured."""
-    writers: dict[int, list[Batch]] = {}
-    for batch in batches:
-        writers.setdefault(batch.writer, []).append(batch)
+def out_of_order(writer: Numbers, captured: Numbers, base: Numbers, count: Numbers) -> int:
+    """How many records would have to move for each writer's batches to lie as they did when captured. A row a batch, in
+    the order in which they were captured."""
+    writers, which = np.unique(writer, return_inverse=True)
+    known = np.bincount(which[captured < 0], minlength=len(writers)) == 0
+    order = np.lexsort((np.where(known[which], captured, np.arange(len(writer))), which))
+    first = np.searchsorted(which[order], np.arange(len(writers) + 1))
+    falls = np.flatnonzero((np.diff(base[order]) < 0) & (np.diff(which[order]) == 0))
     moved = 0
-    for mine in writers.values():
-        if all(batch.captured >= 0 for batch in mine):
-            mine.sort(key=lambda batch: batch.captured)
-        kept = _longest_rising([batch.base for batch in mine])
-        moved += sum(len(batch.found) for at, batch in enumerate(mine) if at not in kept)
+    for number in np.unique(which[order][falls]).tolist():
+        mine = order[first[number] : first[number + 1]]
+        kept = _longest_rising(base[mine].tolist())
+        moved += int(count[mine].sum()) - int(count[mine[sorted(kept)]].sum())
     return moved
 
 
@@ -201,14 +213,29 @@ def acknowledged(pairs: Iterable[Pair], ends: Mapping[tuple[str, str], int]) -> 
     `ends`: when each captured connection (capture, connection) sent its last request, us."""
     found = _Acknowledged(_Writers(ends))
     renamed: Mapping[str, str] = {}
-    for pair in pairs:
+    for pair in _decoded(pairs):
         renamed = pair.right.renamed
         found.take(pair)
     found.settle()
     for partition in found.partitions.values():
         partition.settle()
     there = {old: new for new, old in renamed.items()}
-    return {(there.get(topic, topic), index): one for (topic, index), one in found.partitions.items() if one.batches}
+    return {(there.get(topic, topic), index): one for (topic, index), one in found.partitions.items() if len(one)}
+
+
+def _decoded(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """The same, some of them decoded at once."""
+    window: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        window.append(pair)
+        size += sum(map(len, filter(None, (pair.left.request, pair.left.answer, pair.right.answer))))
+        if len(window) >= _TOGETHER or size >= _TOGETHER_BYTES:
+            decode(window)
+            yield from window
+            window, size = [], 0
+    decode(window)
+    yield from window
 
 
 class _Stored(NamedTuple):
@@ -279,8 +306,10 @@ class _Acknowledged:
             captured, timed = one.captured
             form = (one.form or FORMS[content.form[first]])._replace(appended=timed)
             digests = b"".join(content.digests[first:end])
-            batch = Batch(one.base, captured, writer, digests, bytearray(end - first), form)
-            self.partitions.setdefault(one.where, Partition()).batches.append(batch)
+            partition = self.partitions.get(one.where)
+            if partition is None:
+                partition = self.partitions[one.where] = Partition()
+            partition.add(one.base, captured, writer, digests, form)
 
     def _forms(self, pair: Pair) -> dict[Where, Form]:
         """How batches were sent to the target where that is not as they were captured: it may take older message sets
@@ -318,7 +347,7 @@ def _deleted(api_key: int, answer: dict[str, Any], called: TopicNames, found: di
         for part in topic["partitions"]:
             partition = found.get((called.of(topic), part["partitionIndex"]))
             if partition is not None and not part["errorCode"]:
-                partition.batches = [batch for batch in partition.batches if batch.base >= part["lowWatermark"]]
+                partition.drop_below(part["lowWatermark"])
 
 
 def _sent_us(pair: Pair) -> int:

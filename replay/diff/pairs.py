@@ -16,7 +16,8 @@ from typing import Any, Final, overload
 import numpy as np
 
 from analyzer.dataset import DatasetError
-from analyzer.protocol import names, tree
+from analyzer.protocol import names, schema, tree
+from analyzer.protocol.decoding import OK
 from replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
 
 
@@ -87,6 +88,26 @@ class Pair:
     @property
     def api_key(self) -> int:
         return int(self.row["api_key"])
+
+
+def decode(some: Sequence[Pair]) -> None:
+    """Decode the captured requests and both answers of some pairs at once; what is not whole `Side.asked` and
+    `Side.said` decode on their own, when they are asked."""
+    wanted: list[tuple[Side, str, tree.Frame]] = []
+    for pair in some:
+        for side, name, data in (
+            (pair.left, "request", pair.left.request), (pair.left, "answer", pair.left.answer),
+            (pair.right, "answer", pair.right.answer),
+        ):  # fmt: skip
+            if data is not None and side.version is not None and name not in side._decoded:
+                direction = schema.REQUEST if name == "request" else schema.RESPONSE
+                wanted.append((side, name, (data, pair.api_key, side.version, direction)))
+    bodies = tree.decode_frames([frame for _, _, frame in wanted])
+    for (side, name, frame), body in zip(wanted, bodies, strict=True):
+        if body is not None:
+            data, key, version, direction = frame
+            whole = tree.Decoded(key, version, direction, None, body, (), len(data), 0, OK, None)
+            side._decoded[name] = side._called(whole)
 
 
 COMPARABLE: Final = frozenset(("answered", "unanswered", "not_sent", "skipped"))

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
+import random
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analyzer.records.batches import LOG_APPEND_TIME
-from replay.audit.acknowledged import Partition, acknowledged
-from replay.diff.pairs import Pair
-from replay.diff.records import FORMS, Reader
+from replay.audit.acknowledged import Partition, acknowledged, out_of_order
+from replay.diff.pairs import Pair, decode
+from replay.diff.records import DIGEST, FORMS, Reader
 from tests.replay.forging import Body, batch, pair
 
 WHERE = "orders", 0
@@ -153,3 +157,58 @@ def test_what_could_not_be_read_is_not_said_to_be_missing() -> None:
     assert (told["acknowledged"], told["readable"], told["missing"], told["first_missing_offset"]) == (
         1, None, None, None,
     )  # fmt: skip
+
+
+def test_a_batch_of_one_record_takes_little_memory() -> None:
+    """Of a day that is millions of them; the bound leaves room for what sorts them."""
+    count = 20_000
+    tracemalloc.start()
+    try:
+        partition = Partition()
+        for at in range(count):
+            partition.add(2 * at, at, at % 7, at.to_bytes(DIGEST, "big"))
+        partition.settle()
+        kept, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert partition.row(WHERE)["acknowledged"] == count
+    assert (kept / count, most / count) < (120, 200)
+
+
+def test_records_out_of_order_are_those_that_a_plain_count_finds() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        count = rng.randint(0, 12)
+        base = rng.sample(range(30), count)
+        rows = [
+            (rng.randrange(3), rng.choice((-1, at, count - at)), base[at], rng.randint(1, 4)) for at in range(count)
+        ]
+        moved = 0
+        for writer in range(3):
+            mine = [row for row in rows if row[0] == writer]
+            if all(captured >= 0 for _, captured, _, _ in mine):
+                mine.sort(key=lambda row: row[1])
+            rising = [
+                some for size in range(len(mine), -1, -1) for some in itertools.combinations(mine, size)
+                if all(one[2] < other[2] for one, other in itertools.pairwise(some))
+            ]  # fmt: skip
+            longest = max(map(len, rising))
+            lost = {sum(row[3] for row in mine if row not in some) for some in rising if len(some) == longest}
+            moved += min(lost)
+            if len(lost) > 1:
+                break  # several parts are as long, and any of them will do
+        else:
+            columns = np.array(rows, np.int64).reshape(-1, 4).T
+            assert out_of_order(*columns) == moved
+
+
+def test_bodies_that_are_decoded_together_are_those_that_are_decoded_alone() -> None:
+    alone, together = (produce("ab", 0, 5) for _ in range(2))
+    decode([together])
+    assert together.left._decoded.keys() == {"request", "answer"}
+    assert together.left.asked() == alone.left.asked()
+    for one, other in ((together.left, alone.left), (together.right, alone.right)):
+        said, expected = one.said(0), other.said(0)
+        assert said is not None
+        assert expected is not None
+        assert (said.body, said.status, said.reason) == (expected.body, expected.status, expected.reason)

@@ -10,7 +10,7 @@ from typing import Any
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
 from replay.audit import reading
-from replay.audit.acknowledged import Batch, Partition
+from replay.audit.acknowledged import Partition
 from replay.diff.records import Reader
 from replay.remap.topology import Topology
 from replay.send.channel import connect
@@ -23,7 +23,8 @@ WHERE = "orders", 0
 
 def wanted(values: str, base: int) -> Partition:
     digests = b"".join(record.digest for record in Reader().read(batch(*values)))
-    partition = Partition([Batch(base, base, 0, digests, bytearray(len(values)))])
+    partition = Partition()
+    partition.add(base, base, 0, digests)
     partition.settle()
     return partition
 
