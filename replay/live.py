@@ -158,7 +158,7 @@ class Live:
             ours = (same_host(broker[0]), broker[1]) in self._target and request.sent_ns >= self._asked_ns
             known = _Known(-1 if ours else self.met, request.sent_ns)
             if not ours:
-                self.sessions[known.number] = Session(*key, broker, one.opened, ())
+                self.sessions[known.number] = Session(*key, broker, ())
                 window.met.append(known.number)
                 self.met += 1
         number = known.number

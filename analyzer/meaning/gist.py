@@ -28,8 +28,7 @@ _DECODED: Final = 0
 
 class Asked(NamedTuple):
     """What a connection sent that has ended now: how many requests, the lowest ordinal and when that was sent, the
-    earliest and the latest time (ns; nothing but 0 where there are no requests); `opened`: its very first request was
-    seen."""
+    earliest and the latest time (ns; nothing but 0 where there are no requests)."""
 
     connection: str
     broker: tuple[str, int]
@@ -38,7 +37,6 @@ class Asked(NamedTuple):
     first_ns: int
     earliest_ns: int
     last_ns: int
-    opened: bool
 
 
 class Touched(NamedTuple):
@@ -193,13 +191,11 @@ def _asked(rows: Exchanges, requests: np.ndarray) -> list[Asked]:
     at_first = requests & (ordinal == lowest[place])
     first_ns = np.full(count, NULL, np.int64)
     first_ns[place[at_first]] = sent[at_first]
-    opened = np.zeros(count, bool)
-    opened[place[at_first & (ordinal == 0) & (rows.column("request_state") != NULL)]] = True
     found = []
-    columns = (used, often, lowest, first_ns, earliest, last, opened)
+    columns = (used, often, lowest, first_ns, earliest, last)
     for number, requested, *others in zip(*(column.tolist() for column in columns), strict=True):
         _, _, broker, port = names_.ends[number]
-        times = others if requested else [0, 0, 0, 0, False]
+        times = others if requested else [0, 0, 0, 0]
         found.append(Asked(names_.connections[number], (names_.strings[broker], port), requested, *times))
     return found
 

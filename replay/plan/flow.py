@@ -53,13 +53,11 @@ class _Met:
     broker: tuple[str, int]
     began: int = 0
     requests: int = 0
-    opened: bool = False
     user: str | None = None
     first: int = -1
 
     def take(self, asked: Asked) -> None:
         """What it sent, some of it."""
-        self.opened |= asked.opened
         self.requests += asked.requests
         if asked.requests and (self.first < 0 or asked.first < self.first):
             self.first, self.began = asked.first, _micro(asked.first_ns)
@@ -96,7 +94,7 @@ class Flow:
         self._numbers = {key: number for number, (key, _) in enumerate(order)}
         self._left = [one.requests for _, one in order]
         ids = self.topic_ids
-        self.sessions = [Session(*key, one.broker, one.opened, (), (), ids, user=one.user) for key, one in order]
+        self.sessions = [Session(*key, one.broker, (), (), ids, user=one.user) for key, one in order]
         places = {one.number: number for number, (_, one) in enumerate(order)}
         self.survey.ends = {places[number]: end for number, end in self.survey.ends.items()}
 
@@ -174,7 +172,6 @@ class Flow:
             session = met.get(key)
             if session is None:
                 session = met[key] = _Met(len(met), (row["broker_ip"], row["broker_port"]))
-            session.opened |= one.opened
             session.user = session.user or one.user
 
         by_number: dict[int, _Met] = {}

@@ -89,8 +89,7 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
         inside = tuple(one for one in session.requests if wanted and first <= one.sent_ns < end)
         beside += session.requests if not inside else _outside(session, first, end)
         if inside:
-            opened = session.opened and inside[0] is session.requests[0]
-            kept.append(replace(session, requests=inside, orphans=(), opened=opened))
+            kept.append(replace(session, requests=inside, orphans=()))
     if not kept:
         raise NothingChosen("no request of the capture is chosen", "kwire show lists clients, topics and times")
     count = sum(len(session.requests) for session in kept)

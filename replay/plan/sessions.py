@@ -164,15 +164,13 @@ def _decode(window: Sequence[Decoded]) -> None:
 @dataclass(frozen=True, slots=True)
 class Session:
     """One captured client connection. `requests` are in the order in which they were sent; `orphans` are the rows of
-    responses whose request was not seen. `opened`: its start was seen, so no state is missing. `topic_ids`: names by
-    topic id, which a dataset has also of messages that it has not kept. `beside`: requests that are not sent, and tell
-    of the captured cluster; `copy`: which copy of the capture it belongs to, 0 for the capture itself; `user`: who
-    logged in, where the capture shows that (SASL)."""
+    responses whose request was not seen. `topic_ids`: names by topic id, which a dataset has also of messages that it
+    has not kept. `beside`: requests that are not sent, and tell of the captured cluster; `copy`: which copy of the
+    capture it belongs to, 0 for the capture itself; `user`: who logged in, where the capture shows that (SASL)."""
 
     capture: str
     connection: str
     broker: tuple[str, int]
-    opened: bool
     requests: tuple[Request, ...]
     orphans: tuple[Mapping[str, Any], ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -201,14 +199,11 @@ def gathered(some: Iterable[Told], topic_ids: Mapping[str, str] | None = None) -
     requests: dict[tuple[str, str], list[Request]] = {}
     orphans: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     brokers: dict[tuple[str, str], tuple[str, int]] = {}
-    opened: set[tuple[str, str]] = set()
     users: dict[tuple[str, str], str] = {}
-    for row, data, answer, begun, user in some:
+    for row, data, answer, user in some:
         key = row["capture"], row["connection"]
         brokers[key] = row["broker_ip"], row["broker_port"]
         requests.setdefault(key, [])
-        if begun:
-            opened.add(key)
         if user is not None:
             users.setdefault(key, user)
         if row["exchange"] is None:
@@ -220,7 +215,7 @@ def gathered(some: Iterable[Told], topic_ids: Mapping[str, str] | None = None) -
         asked.sort(key=lambda request: request.exchange)
         orphaned = tuple(orphans.get(key, ()))
         named, user = topic_ids or {}, users.get(key)
-        sessions.append(Session(*key, brokers[key], key in opened, tuple(asked), orphaned, named, user=user))
+        sessions.append(Session(*key, brokers[key], tuple(asked), orphaned, named, user=user))
     return sorted(sessions, key=_begun)
 
 
@@ -230,12 +225,11 @@ def _begun(session: Session) -> tuple[int, str]:
 
 class Told(NamedTuple):
     """A captured exchange: its row of the table `exchanges`, both frames without their lengths (None: not seen, or not
-    whole), whether it is the first of a connection whose start was seen, and who has logged in with it."""
+    whole), and who has logged in with it."""
 
     row: Mapping[str, Any]
     data: bytes | None
     answer: bytes | None
-    opened: bool
     user: str | None
 
 
@@ -269,7 +263,6 @@ def told(
             row,
             data.data[4:] if data is not None and data.complete else None,
             answer.data[4:] if answer is not None and answer.complete else None,
-            row["exchange"] == 0 and row["request_state"] is not None,
             user,
         )
 

@@ -33,7 +33,7 @@ def told(path: str | os.PathLike[str]) -> Iterator[Told]:
     stored = open_dataset(path)
     with readable(path, "a table"):
         messages = _Messages(stored.messages)
-        opened, users = _opened(stored), _users(stored)
+        users = _users(stored)
         for row in _rows(stored.exchanges, _ROWS):  # as dicts: a damaged string is met here, not by who looks at it
             if row["exchange"] is not None and row["request_time"] is None:
                 raise DatasetError(f"{path}: has an exchange without its time", "analyse the capture again")
@@ -42,7 +42,6 @@ def told(path: str | os.PathLike[str]) -> Iterator[Told]:
                 row,
                 messages.take((*connection, "request", row["exchange"])),
                 messages.take((*connection, "response", row["reply"])),
-                connection in opened,
                 users.get((row["capture"], row["client_ip"], row["client_id"])),
             )
         if not messages.whole:
@@ -107,12 +106,6 @@ def _rows(table: pyarrow.dataset.Dataset, often: int, columns: Iterable[str] | N
     )  # fmt: skip
     for batch in scanner.to_batches():
         yield from batch.to_pylist()
-
-
-def _opened(stored: StoredDataset) -> set[tuple[str, str]]:
-    """Connections whose start was seen."""
-    rows = _rows(stored.connections, _ROWS, ("capture", "connection", "opened"))
-    return {(row["capture"], row["connection"]) for row in rows if row["opened"]}
 
 
 def _users(stored: StoredDataset) -> dict[tuple[str, str, str], str]:

@@ -56,13 +56,14 @@ ARCHIVE_SECONDS = 90
 END_SECONDS = 10
 """How long it may take otherwise, before it is killed."""
 
-_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC", "-XX:MaxNewSize=256m")
+_QUICK = (
+    "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:ParallelGCThreads=1", "-XX:MaxNewSize=256m",
+    "-XX:GCTimeRatio=4",
+)  # fmt: skip
 """Java compiles quickly rather than well: sessions of minutes live too short for the other. As much room for what is
-compiled as Java has by default: with the first option alone it keeps a fifth of that, and a report fills it. What is
-dead is found by one thread, for the tasks need the others, and with little room for what is new and dies soon."""
-
-_LONG = ("-XX:+UseParallelGC",)
-"""How Java works for other sessions."""
+compiled as Java has by default: with the first option alone it keeps a fifth of that, and a report fills it. One thread
+finds what is dead, for the tasks need the others, and has a fifth of the time for it, with little room for what is new
+and dies soon: else Java takes gigabytes first."""
 
 _FOLDER = "kwire-spark-"
 """How a session's folder in that for temporary files begins: Java's log, and what Spark puts away."""
@@ -247,7 +248,8 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
     class_path = os.pathsep.join([*settings, *jars])
     flags = [
         f"-Xmx{memory}",
-        *(_QUICK if quick else _LONG),
+        "-XX:+UseParallelGC",
+        *(_QUICK if quick else ()),
         "-XX:-UsePerfData",
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),

@@ -142,7 +142,7 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
             some.append(
                 request(ordinal + 1, names.PRODUCE, VERSION, body, produced_answer(ordinal * 3), sent, gap * IN_FLIGHT)
             )
-        found.append(Session("bench", name, ("10.0.0.9", 9092), True, tuple(some)))
+        found.append(Session("bench", name, ("10.0.0.9", 9092), tuple(some)))
     return found
 
 

@@ -105,7 +105,7 @@ class Captured:
         return self
 
     def session(self) -> Session:
-        return Session("shop.pcap", self.connection, self.broker, True, tuple(self.requests))
+        return Session("shop.pcap", self.connection, self.broker, tuple(self.requests))
 
 
 def _moment(at: float) -> datetime.datetime:

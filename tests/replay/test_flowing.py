@@ -57,7 +57,7 @@ def telling(captured: list[Captured]) -> Callable[[], Iterator[Told]]:
         for one in every:
             row = {**one.row, "broker_ip": "10.0.0.9", "broker_port": 9092}
             row["response_end"] = row["request_time"]
-            yield Told(row, one.data, one.answer, one.exchange == 0, None)
+            yield Told(row, one.data, one.answer, None)
 
     return told
 

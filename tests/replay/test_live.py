@@ -43,7 +43,7 @@ def in_order_of_answers(some: list[Captured], broker: str = "10.0.0.9") -> list[
     every.sort(key=lambda one: (one.answered_ns or one.sent_ns, one.sent_ns))
     return [
         Told({**one.row, "broker_ip": broker, "broker_port": 9092, "response_end": one.row["request_time"]},
-             one.data, one.answer, one.exchange == 0, None)
+             one.data, one.answer, None)
         for one in every
     ]  # fmt: skip
 

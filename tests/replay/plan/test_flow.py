@@ -70,7 +70,7 @@ def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
 
     assert [told(step) for step in steps] == [told(step) for step in plan.steps]
     assert sorted(map(repr, skips)) == sorted(map(repr, plan.skips))
-    alike = ("connection", "broker", "opened", "user")
+    alike = ("connection", "broker", "user")
     assert [[getattr(one, what) for what in alike] for one in through.sessions] == [
         [getattr(one, what) for what in alike] for one in whole
     ]
@@ -86,8 +86,8 @@ def test_a_survey_of_columns_finds_what_one_of_bodies_does(name: str) -> None:
     quick = flowing(CAPTURES[name], window_bytes=small)
     slow = flowing(CAPTURES[name], glanced=None)
 
-    assert [(one.connection, one.broker, one.opened, one.user) for one in quick.sessions] == [
-        (one.connection, one.broker, one.opened, one.user) for one in slow.sessions
+    assert [(one.connection, one.broker, one.user) for one in quick.sessions] == [
+        (one.connection, one.broker, one.user) for one in slow.sessions
     ]
     for what in ("start_ns", "ends", "requests", "named", "subscribed"):
         assert getattr(quick.survey, what) == getattr(slow.survey, what), what

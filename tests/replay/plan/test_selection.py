@@ -69,8 +69,6 @@ def test_a_span_of_time_has_what_was_sent_in_it() -> None:
     assert list(zip(ports(found), times, strict=True)) == [
         (1, [START_NS + 10**9]), (3, [START_NS + 15 * 10**8]),
     ]  # fmt: skip
-    assert [one.opened for one in found] == [False, False]
-    assert [one.opened for one in select(until=moment("2s"))] == [True, True, True]
 
 
 def test_what_was_left_out_still_tells_of_the_captured_cluster() -> None:
