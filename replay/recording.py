@@ -8,6 +8,7 @@ are overwritten; files are there for their owner only; an interrupted run is wri
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -346,15 +347,16 @@ class Recorder:
                 self._writer.write(name, pa.concat_tables(made))
                 self._made[name] = []
 
-    def finish(self, remaps: list[dict[str, Any]], captures: list[dict[str, Any]], about: dict[str, Any]) -> None:
+    def finish(self, remaps: Iterable[dict[str, Any]], captures: list[dict[str, Any]], about: dict[str, Any]) -> None:
         """Write what is left and the manifest. `about`: what `_kwire.json` has under `replay`."""
         import analyzer
 
         self._make_captured()
         self.settle()
         self._flush(0)
-        if remaps:
-            self._writer.write("remaps", pa.Table.from_pylist(remaps, schema=tables.schema("remaps")))
+        rows = iter(remaps)
+        while some := list(itertools.islice(rows, _ROWS)):
+            self._writer.write("remaps", pa.Table.from_pylist(some, schema=tables.schema("remaps")))
         self._writer.commit(
             {
                 "format_version": tables.FORMAT_VERSION,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import os
 import tempfile
 import time
@@ -210,6 +211,7 @@ async def replay(
             for skip in planned.skips:
                 recorder.skip(skip)
         end_ns: Plan | int = planned
+        spoken: float | None = None
         sending, cpu = time.monotonic(), time.process_time()
         if flows is not None:
             ends = flow.survey.ends if flow is not None else live.ends if live is not None else {}
@@ -223,13 +225,14 @@ async def replay(
                 done = await _one_process(
                     captured, planned, cluster, target, remap, options, recorder, tell, announce, flowing
                 )
-            end_ns = flowing.end_ns
+            end_ns, spoken = flowing.end_ns, flowing.seconds
             notes += unnamed_counts(flowing.unnamed)
             if live is not None:
                 notes += live.told_after()
                 options = dataclasses.replace(options, map_topic=dict(remap.topics.renamed))
             if flowing.unread:
                 notes.append(f"{flowing.unread:,} captured requests were not read any more, and have no row")
+            del flowing, planner, meeting
         elif options.processes == 1:
             done = await _one_process(captured, planned, cluster, target, remap, options, recorder, tell, announce)
         else:
@@ -243,7 +246,7 @@ async def replay(
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
         busy = cpu / max(sending, 1e-9) if options.processes == 1 else 0.0
         settings = options.settings
-        lasted = sending if live is None else flowing.seconds  # its source may have been silent in the end
+        lasted = sending if live is None or spoken is None else spoken  # its source may have been silent in the end
         kept = pace.pace(recorder.counts, end_ns, settings.speed, lasted, busy, settings.schedule)
         result = Result(
             recorder.counts,
@@ -260,12 +263,13 @@ async def replay(
             kept,
         )
         capture_names = list(dict.fromkeys(session.capture for session in captured))
-        remaps = [row for name in capture_names for row in remap.rows(name)] + _topic_id_rows(captured, cluster, remap)
         recorder.finish(
-            remaps,
+            itertools.chain(*map(remap.rows, capture_names), _topic_id_rows(captured, cluster, remap)),
             [{"name": name, "files": []} for name in capture_names],
             {**_about(options, target, result), "warnings": warnings, "seeded_topics": seeded.changed},
         )
+        # What the run has learned is in the RUN now, and the audit needs the memory.
+        del recorder, remap
         give_back()
         tell("reading what was acknowledged")
         await _audit(out, options, dial, result)

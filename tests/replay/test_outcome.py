@@ -5,13 +5,16 @@ Proves: replay/outcome.py, replay/recording.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from analyzer.dataset import Writer, open_dataset
 from analyzer.protocol import names
 from analyzer.protocol.encoding import encode_response
+from replay import recording
 from replay.outcome import Outcome
 from replay.recording import Recorder
 from tests.replay.batching import batch, produced, produced_answer
@@ -76,3 +79,31 @@ def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) 
             recorder.add(Outcome(request.row, number, "sent", "unanswered", retries=retries))
         recorder.finish([], [], {})
     assert recorder.counts.as_dict()["groups_apart"] == {"g": 1}
+
+
+def test_what_a_run_learned_is_written_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long run that are a million rows."""
+    monkeypatch.setattr(recording, "_ROWS", 10)
+    told = 0
+    written: list[int] = []
+
+    def learned() -> Iterator[dict[str, Any]]:
+        nonlocal told
+        for number in range(25):
+            told += 1
+            yield {"capture": "shop.pcap", "kind": "offset", "scope": "orders-0", "captured": str(number),
+                   "replayed": str(number + 7), "records": 1}  # fmt: skip
+
+    with Writer(tmp_path / "run") as writer:
+        write = writer.write
+
+        def noted(name: str, rows: Any) -> None:
+            if name == "remaps":
+                written.append(told)
+            write(name, rows)
+
+        monkeypatch.setattr(writer, "write", noted)
+        Recorder(writer).finish(learned(), [], {})
+    assert written == [10, 20, 25]
+    stored = open_dataset(tmp_path / "run").remaps.to_table()
+    assert stored.column("captured").to_pylist() == [str(number) for number in range(25)]
