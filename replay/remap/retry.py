@@ -80,8 +80,8 @@ def rule_for(
     """The rule by which a request with this answer is sent again; None: it is the answer. `after_retry`: an earlier
     request of the connection was sent again, so that this one came before it. `given_up`: errors that are waited for no
     more."""
-    expected = codes(captured).union(given_up)
-    for code in sorted(codes(replayed) - expected):
+    expected, said = codes(captured).union(given_up), codes(replayed)
+    for code in sorted(said - expected):
         name = _BY_CODE.get(code)
         if code in NO_TOPIC and api_key in _NOT_FOR:
             continue
@@ -99,12 +99,12 @@ def rule_for(
             return "member_id_given"
     if captured is None:
         return None
-    if api_key == names.FETCH and has_records(captured) and not has_records(replayed) and not codes(replayed):
+    if api_key == names.FETCH and has_records(captured) and not has_records(replayed) and not said:
         return "records_awaited"
     if api_key == names.HEARTBEAT and not replayed["errorCode"]:
         if captured["errorCode"] == errors.REBALANCE_IN_PROGRESS:
             return "rebalance_awaited"
-    if api_key in apis.GROUP_HEARTBEATS and not codes(replayed):
+    if api_key in apis.GROUP_HEARTBEATS and not said:
         if _assigned(captured) and not _assigned(replayed):
             return "rebalance_awaited"
     return None
@@ -237,7 +237,8 @@ class Retries:
     def _is_lost(self, replayed: Body) -> bool:
         """Would the member have to join again, after it did so too often?"""
         key = self._step.request.api_key
-        again = (codes(replayed) - codes(self.captured)) & set(_REJOINS.get(key, ()))
+        wanted = set(_REJOINS.get(key, ()))
+        again = wanted & (codes(replayed) - codes(self.captured)) if wanted else wanted
         return bool(again) and key != names.JOIN_GROUP and self._remap.groups.is_lost(self._step, self.captured)
 
     def _bound(self, rule: str) -> float:

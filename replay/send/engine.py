@@ -696,7 +696,7 @@ class Engine:
     async def _await_answer(self, state: _SessionState, job: Job) -> None:
         """Wait for the answers of a sent step; send again by rule; learn; record."""
         step, outcome = job.step, job.outcome
-        captured = self._preparation.captured(step)
+        captured = self._preparation.captured(job)
         retries = retry.Retries(
             step, captured, state.history, self.remap, self.topology, self.settings.limits, self._loop.time()
         )
@@ -819,7 +819,8 @@ class Engine:
                 outcome.verdict = "unanswered"
             return
         self._preparation.learn(job, captured, replayed)
-        self._errors += bool(retry.codes(replayed) - retry.codes(captured))
+        others = retry.codes(replayed) - retry.codes(captured)
+        self._errors += bool(others)
         if kept:
             replayed = merged(key, [*kept, replayed])
             outcome.answer = None
@@ -827,7 +828,7 @@ class Engine:
             outcome.answer = encode_response(key, step.version, 0, without_names(replayed))
         if captured is None:
             outcome.verdict, outcome.rule = "not_comparable", "not_captured"
-        elif errors.UNSUPPORTED_VERSION in retry.codes(replayed) - retry.codes(captured):
+        elif errors.UNSUPPORTED_VERSION in others:
             self._preparation.refuse(key)
             outcome.reason = f"the target offers {names.name(key)} and answers UNSUPPORTED_VERSION (35)"
 

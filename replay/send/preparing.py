@@ -37,7 +37,8 @@ from replay.send.settings import Settings
 
 @dataclass(slots=True)
 class Job:
-    """A step on its way: what was sent, to which nodes in which parts, and what came."""
+    """A step on its way: what was sent, to which nodes in which parts, and what came. `captured`: the captured answer,
+    once it was asked for (`Preparation.captured`)."""
 
     step: Step
     outcome: Outcome
@@ -46,6 +47,7 @@ class Job:
     channels: list[Channel] = field(default_factory=list)
     parts: list[tuple[int, Body]] = field(default_factory=list)
     answers: list[Body] = field(default_factory=list)
+    captured: Body | None = None
 
 
 class Skipped(Exception):
@@ -139,7 +141,7 @@ class Preparation:
 
     def _fetch_session(self, step: Step, job: Job) -> None:
         several = len(self.topology.nodes) > 1
-        captured = self.captured(step)
+        captured = self.captured(job)
         rule = self.remap.fetches.enter(step, job.body, captured, several)
         self.remap.topics.address(names.FETCH, job.body)
         if rule == "no_session":
@@ -191,13 +193,15 @@ class Preparation:
         else:
             job.body = self.remap.again(job.step, job.body, rule, captured, replayed)
 
-    def captured(self, step: Step) -> Body | None:
-        """The captured answer, its topics named."""
-        decoded = step.request.decoded_answer()
-        if decoded is None or decoded.status != OK or decoded.body is None:
-            return None
-        name_answer(step.request.api_key, decoded.body, self.cluster.topic_names)
-        return decoded.body
+    def captured(self, job: Job) -> Body | None:
+        """The captured answer, its topics named; nobody changes it."""
+        if job.captured is None:
+            request = job.step.request
+            decoded = request.decoded_answer()
+            if decoded is not None and decoded.status == OK and decoded.body is not None:
+                name_answer(request.api_key, decoded.body, self.cluster.topic_names)
+                job.captured = decoded.body
+        return job.captured
 
     def learn(self, job: Job, captured: Body | None, replayed: Body) -> None:
         """Take from a pair of answers what the target assigned, and where it stands."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from analyzer.protocol import names
 from analyzer.protocol.tree import Body
 from replay.plan import batches
+from replay.plan.sessions import Request
 from replay.remap import offsets, remap, retry
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.conversation import Captured, Target, replayed
@@ -926,3 +928,21 @@ def _ends(producer: tuple[int, int]) -> Body:
 
 def _partitions(body: Body) -> list[int]:
     return [one["index"] for one in body["topicData"][0]["partitionData"]]
+
+
+def test_a_captured_answer_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what is sent, whether it is sent again and what is learned all depend on it."""
+    asked: Counter[int] = Counter()
+    decoded = Request.decoded_answer
+
+    def counted(request: Request) -> Any:
+        asked[request.exchange] += 1
+        return decoded(request)
+
+    monkeypatch.setattr(Request, "decoded_answer", counted)
+    capture = Captured()
+    for number in range(3):
+        capture.said(number / 10, names.FETCH, 4, _fetch(0), _fetched(b""))
+    run = replayed([capture], Target().on(names.FETCH, _fetched(b"")), topics={"orders": 1})
+    assert [one.verdict for one in run.outcomes] == ["answered"] * 3
+    assert asked == {0: 1, 1: 1, 2: 1}
