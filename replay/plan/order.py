@@ -132,12 +132,8 @@ def _writes(message: Decoded, body: Body | None) -> list[_Write]:
     return found
 
 
-def _stored(message: Decoded, body: Body | None) -> Iterator[tuple[str | None, int, int]]:
+def _stored(message: Decoded) -> Iterator[tuple[str | None, int, int]]:
     """(topic, partition, base offset) of what the answer to a Produce request says is stored."""
-    if body is None:
-        assert message.quick is not None
-        yield message.quick.topic, message.quick.partition, message.quick.base
-        return
     for topic in (message.answer or {}).get("responses", ()):
         for part in topic["partitionResponses"]:
             if not part["errorCode"] and part["baseOffset"] >= 0:
@@ -190,7 +186,11 @@ class _Users:
             steps = self.by_session[session] = []
         elif len(steps) > _MANY:
             _last_until(steps, moment)
-        _add(steps, answered, step)
+        one = answered, step
+        if steps and steps[-1] > one:
+            bisect.insort(steps, one)
+        else:
+            steps.append(one)
 
 
 @dataclass(slots=True)
@@ -206,6 +206,12 @@ class _Produced:
 
     def add(self, base: int, end: int, step: int, session: int) -> None:
         at = len(self.bases)
+        if not at or (self.bases[-1], self.ends[-1]) <= (base, end):  # by far the most: behind all others
+            self.bases.append(base)
+            self.ends.append(end)
+            self.steps.append(step)
+            self.sessions.append(session)
+            return
         while at and (self.bases[at - 1], self.ends[at - 1]) > (base, end):
             at = at - 1 if self.bases[at - 1] == base else bisect.bisect_right(self.bases, base, 0, at)
         for column, value in zip(
@@ -308,7 +314,7 @@ class Order:
                 users.add(session, sent, done, number)
         if key == names.PRODUCE:
             writes = _writes(message, body)
-            waits.update(self._written_before(number, session, message, writes))
+            self._wait_for_writers(waits, number, session, message, writes)
             self._note_stored(number, session, message, body, writes)
         elif key == names.FETCH:
             assert body is not None
@@ -380,28 +386,34 @@ class Order:
                     return True
         return False
 
-    def _written_before(self, number: int, session: int, message: Decoded, writes: list[_Write]) -> Iterator[int]:
-        """The last step with which the same producer id (without one: the same client) wrote to these partitions
+    def _wait_for_writers(
+        self, waits: set[int], number: int, session: int, message: Decoded, writes: list[_Write]
+    ) -> None:
+        """For the last step with which the same producer id (without one: the same client) wrote to these partitions
         on each connection that had ended before. (What is open at the same time has no order among it.)"""
         row, sent = message.request.row, message.request.sent_ns
         for write in writes:
             writers: Collection[Any] = write.producers or ((row["client_ip"], row["client_id"]),)
             for who in writers:
-                last = self.wrote.setdefault((who, write.topic or "", write.partition), {})
-                yield from self._ended(last, number, session, sent)
+                key = who, write.topic or "", write.partition
+                last = self.wrote.get(key)
+                if last is None:
+                    self.wrote[key] = {session: _Wrote(number, _NOBODY)}
+                elif len(last) == 1 and session in last and not last[session].waited:
+                    last[session] = _Wrote(number, _NOBODY)
+                else:
+                    waits.update(self._ended(last, number, session, sent))
 
-    def _ended(self, last: dict[int, _Wrote], number: int, session: int, sent: int) -> Iterator[int]:
+    def _ended(self, last: dict[int, _Wrote], number: int, session: int, sent: int) -> list[int]:
         """Those of the last steps of sessions which had ended; the session's own one becomes this step."""
-        if len(last) == 1 and session in last and not last[session].waited:
-            last[session] = _Wrote(number, _NOBODY)
-            return
         ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
-        yield from [last[other].number for other in ended]
+        found = [last[other].number for other in ended]
         # Whom one that has ended had waited for, nobody has to wait for any more.
         for other in [old for one in ended for old in last[one].waited if old != session]:
             last.pop(other, None)
-        before = last[session].waited if session in last else frozenset[int]()
+        before = last[session].waited if session in last else _NOBODY
         last[session] = _Wrote(number, frozenset(one for one in (*before, *ended) if one in last))
+        return found
 
     def _below(self, body: Body, number: str, offset: str, session: int) -> Iterator[int]:
         """The steps that wrote what is below the offsets that a request names, the last of each session: before them
@@ -444,13 +456,19 @@ class Order:
         self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
     ) -> None:
         copy = self.copies.get(session, 0)
-        counts = {(write.topic, write.partition): write.records for write in writes}
-        for topic, partition, base in _stored(message, body):
+        if body is None:
+            quick, (write,) = message.quick, writes
+            assert quick is not None
+            stored = [(quick.topic, quick.partition, quick.base, write.records)]
+        else:
+            counts = {(write.topic, write.partition): write.records for write in writes}
+            stored = [(*one, counts.get(one[:2], 1)) for one in _stored(message)]
+        for topic, partition, base, count in stored:
             where = topic, partition, copy
             written = self.produced.get(where)
             if written is None:
                 written = self.produced[where] = _Produced()
-            written.add(base, min(base + counts.get((topic, partition), 1), _LAST_OFFSET), number, session)
+            written.add(base, min(base + count, _LAST_OFFSET), number, session)
 
 
 _NOTHING: Final = _Produced()
