@@ -456,6 +456,7 @@ class Order:
         self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
     ) -> None:
         copy = self.copies.get(session, 0)
+        stored: list[tuple[str | None, int, int, int]]
         if body is None:
             quick, (write,) = message.quick, writes
             assert quick is not None
