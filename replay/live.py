@@ -55,7 +55,7 @@ class Live:
     of connections that are not over; `ends`: when each sent its last request, so far, also of the last that are over;
     `met`: how many there were; `elsewhere`: names of topic ids that the capture may lack; `start_ns`: when the first
     request was sent; `own`: requests that were left out, for they went to the target itself (`leave_out`); `unasked`:
-    answers without their requests that came before the first request, and are not kept."""
+    answers without their requests that came before the first request, and are not kept; `capture`: its name."""
 
     told: Callable[[], Iterable[Told]]
     names: Renaming = field(default_factory=Renaming)
@@ -66,6 +66,7 @@ class Live:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     start_ns: int = 0
     own: int = 0
+    capture: str = ""
     _learning: Learning = field(default_factory=Learning)
     _known: dict[tuple[str, str], _Known] = field(default_factory=dict)  # who was heard last comes last
     _over: deque[int] = field(default_factory=deque)
@@ -94,7 +95,8 @@ class Live:
                 self._first.popleft()
                 self.unasked += 1
             if one.row["exchange"] is not None:
-                self.start_ns = sessions.request_of(*one[:3]).sent_ns
+                request = sessions.request_of(*one[:3])
+                self.start_ns, self.capture = request.sent_ns, request.capture
                 return True
 
     def told_after(self) -> list[str]:

@@ -262,9 +262,9 @@ async def replay(
             cpu,
             kept,
         )
-        capture_names = list(dict.fromkeys(session.capture for session in captured))
+        capture_names = list(dict.fromkeys(session.capture for session in captured)) if live is None else [live.capture]
         recorder.finish(
-            itertools.chain(*map(remap.rows, capture_names), _topic_id_rows(captured, cluster, remap)),
+            itertools.chain(*map(remap.rows, capture_names), _topic_id_rows(capture_names, cluster, remap)),
             [{"name": name, "files": []} for name in capture_names],
             {**_about(options, target, result), "warnings": warnings, "seeded_topics": seeded.changed},
         )
@@ -443,8 +443,8 @@ def topic_names(options: Options, captured: Sequence[Session], topology: Topolog
     return by_id | options.map_topic
 
 
-def _topic_id_rows(captured: Sequence[Session], cluster: Cluster, remap: Remap) -> list[Body]:
-    name = captured[0].capture if captured else ""
+def _topic_id_rows(captures: Sequence[str], cluster: Cluster, remap: Remap) -> list[Body]:
+    name = captures[0] if captures else ""
     return [
         {"capture": name, "kind": "topic_id", "scope": topic, "captured": topic_id,
          "replayed": remap.topics.id(topic) or ZERO_UUID, "records": None}

@@ -23,6 +23,7 @@ from analyzer.options import Reading
 from analyzer.protocol import names
 from replay import flowing, reading, run
 from replay.asked import wanted
+from replay.live import Live
 from replay.options import Options
 from replay.outcome import Durations, Outcome, quantiles
 from replay.plan import flow
@@ -87,6 +88,21 @@ def test_a_flow_and_sessions_come_to_the_same_run(tmp_path: Path, monkeypatch: p
     assert len(rows(tmp_path / "flow", "outcomes", *told)) == 3 * COUNT
     kept = ("capture", "connection", "exchange", "reply", "direction")
     assert rows(tmp_path / "flow", "messages", *kept) == rows(tmp_path / "whole", "messages", *kept)
+
+
+def test_a_live_run_names_its_capture_and_tells_what_it_learned(tmp_path: Path) -> None:
+    live = Live(telling(produced_by(2)))
+    assert live.begin()
+    with sinking() as port:
+        asyncio.run(run.replay(live, options(port), link.tcp(), tmp_path / "live", []))
+        through = Flow(telling(produced_by(2)))
+        through.look()
+        asyncio.run(run.replay(through, options(port), link.tcp(), tmp_path / "flow", []))
+    for told in (tmp_path / "live", tmp_path / "flow"):
+        assert dataset.open_dataset(told).manifest["captures"] == [{"name": "shop.pcap", "files": []}]
+        kinds = rows(told, "remaps", "capture", "kind")
+        assert ("shop.pcap", "offset") in kinds
+        assert {capture for capture, _ in kinds} == {"shop.pcap"}
 
 
 def test_a_run_that_ends_early_has_a_row_for_what_was_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
