@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,19 @@ __all__ = [
     "check_names", "chosen", "joined", "manifest", "nothing_matches", "parsed", "point_tables", "read_point",
     "read_point_later", "size_of",
 ]  # fmt: skip
+
+MOST_HELD_BYTES: Final = 128 << 20
+"""What a listener keeps until the capture ends (`Listener.held_bytes`), beside what it knew when it told last: beyond
+it what has ended becomes rows at once. That is 800,000 commits, or 130,000 events of groups or of transactions."""
+
+PARTITIONS_A_ROW: Final = 8
+"""Topic-partitions that weigh as much as an exchange where rows wait: few exchanges have more, some have a thousand."""
+
+MOST_READERS: Final = 200_000
+"""The same of readers that are over, half a kilobyte each."""
+
+ANSWERED_NS: Final = 60 * 10**9
+"""After this time no answer is expected any more to a request about transactions that something else is to wait for."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the capture point's name, the bytes read so far, and their number where it is known (else 0)."""
@@ -255,6 +268,7 @@ def _point_rows(
     for window in engine.windows(report):
         point_rows.take(window)
         yield from point_rows.tables()
+        yield from point_rows.aged()
         if point_rows.rows >= ROW_GROUP_ROWS:
             yield from point_rows.later()
     yield from point_rows.later()
@@ -308,7 +322,8 @@ class Known:
 
 class PointTables:
     """The windows of one capture point as tables: `take` one, then `tables` has what it alone gives, and `flush` the
-    rows of all that wait. `waiting`: those that are in no table yet, `rows` of them. `look_up` gives the name for a
+    rows of all that wait. `waiting`: those that are in no table yet, `rows` of them (of partitions some make one, as
+    memory goes). `look_up` gives the name for a
     topic's id; without it, names are known as far as messages have said them. `before`: this one goes on there."""
 
     def __init__(
@@ -334,6 +349,9 @@ class PointTables:
         self.listeners: tuple[Listener, ...] = ()
         if choice.means:
             self.listeners = _listeners() if before is None else before.listeners
+        self._known_before = [0 for _ in self.listeners]
+        self._windows: list[tuple[int, int]] = []
+        self._told = 0
         self._taken: Exchanges | None = None
         self._ended = EndedConnections()
         brokers = Brokers() if before is None else before.brokers.onward(names.capture)
@@ -375,6 +393,7 @@ class PointTables:
             heard = self._hearing.take(window)
             for listener in self.listeners:
                 listener.take(window, heard)
+            self._note_time(window)
         if not choice.everything:
             window = window.only(chosen(window, self._messages, choice.filter, choice.connection, self._look_up))
             if choice.keep is True:
@@ -386,7 +405,7 @@ class PointTables:
         self._matched += len(window.exchanges)
         if len(window.exchanges):
             self.waiting.append(window.exchanges)
-            self.rows += len(window.exchanges)
+            self.rows += max(len(window.exchanges), window.exchanges.partitions.shape[1] // PARTITIONS_A_ROW)
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         """Rows of record batches, and the raw messages of the last window where they are asked for."""
@@ -408,6 +427,35 @@ class PointTables:
         for watcher in self._small:
             yield from watcher.tables()
         self.names.release()
+
+    def _note_time(self, window: Window) -> None:
+        """Which packet was the last at which time, as far back as that may be asked."""
+        if len(window.every):
+            asked, trigger = (int(window.every.column(name).max()) for name in ("request_time", "trigger"))
+            self._windows.append((max(asked, self._windows[-1][0] if self._windows else asked), trigger))
+            while len(self._windows) > 1 and self._windows[1][0] <= self._windows[-1][0] - ANSWERED_NS:
+                self._windows.pop(0)
+            if len(self._windows) > 2 * MOST_WINDOWS:
+                self._windows[1:-1] = self._windows[1:-1:2]
+
+    def aged(self) -> Iterator[tuple[str, pa.Table]]:
+        """Rows of what the traffic meant, where more has happened than is kept to the end: of what has ended."""
+        latest = self._windows[-1][0] if self._windows else 0
+        answered = [packet for time, packet in self._windows if time <= latest - ANSWERED_NS]
+        border = hearing.Border(self.topics.name, max(answered, default=0))
+        for place, listener in enumerate(self.listeners):
+            if listener.held_bytes - self._known_before[place] > MOST_HELD_BYTES:
+                after = listener.onward(border)
+                yield from listener.tables(self.names.capture, self.topics.name)
+                self.listeners = (*self.listeners[:place], after, *self.listeners[place + 1 :])
+                self._known_before[place] = after.held_bytes
+                self._told += 1
+        sessions = self.latency.sessions
+        if self._choice.means and len(sessions.over) > MOST_READERS:
+            [clients] = (one for one in self.listeners if isinstance(one, Clients))
+            yield "readers", readers_table(self.names.capture, sessions.over, clients.groups())
+            sessions.told()
+            self._told += 1
 
     def opened(self) -> Iterator[tuple[str, pa.Table]]:
         """Rows of record batches that wait for more to make a row group."""
@@ -472,9 +520,17 @@ class PointTables:
             entry["decrypted"] = True
         if asked := self._zookeeper.as_dict():
             entry["zookeeper"] = asked
-        return PointRead(entry, list(told.notes), self.summary, *ends, passed)
+        notes = [*told.notes, *([_AGED.format(self._told)] if self._told else [])]
+        return PointRead(entry, notes, self.summary, *ends, passed)
 
 
+MOST_WINDOWS: Final = 1000
+"""Windows of a minute whose times are remembered, at least; of more some."""
+
+_AGED: Final = (
+    "more happened in groups, transactions and reads than is kept to the end: what was over became rows {} times on "
+    "the way, and only the latest of it is remembered (analyzer/README.md, What is kept)"
+)
 MOST_ATTEMPTS = 1000
 """Pairs of client and server of which `_kwire.json` says that they did not meet."""
 USUAL_PORT = 9092

@@ -261,6 +261,11 @@ class Clients:
         if len(self._clients) > 2 * MAX_CLIENTS:
             self._cut()
 
+    @property
+    def held_bytes(self) -> int:
+        """None that would go: a client is one row, whenever it speaks."""
+        return 0
+
     def onward(self, border: Border) -> Clients:
         """Connections that are open: who speaks on them."""
         del border
@@ -272,6 +277,10 @@ class Clients:
                 if groups or key in self.groups_before:
                     after.groups_before[key] = groups | self.groups_before.get(key, set())
         return after
+
+    def groups(self) -> dict[Key, list[str]]:
+        """The groups that each client took part in so far."""
+        return {key: _listed(client.groups) for key, client in self._clients.items()}
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         for one in self._open.values():

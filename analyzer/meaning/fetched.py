@@ -47,6 +47,11 @@ class Fetched:
     _waiting: int = 0
     _bin_ns: int = BIN_NS
 
+    @property
+    def keys(self) -> int:
+        """Of how many clients and partitions anything is known."""
+        return len(self._numbers)
+
     def take(self, window: Window) -> None:
         """Fetches of a window that brought records."""
         every = window.every

@@ -69,6 +69,11 @@ class Listener(Protocol):
         """Take in what another share's learned."""
         ...
 
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory is held by what happened so far, and goes where it is told (`onward`)."""
+        ...
+
     def onward(self, border: Border) -> Self:
         """Another stretch goes on where this one ends: who learns from that. It knows what began here and has not
         ended, and tells it when it ends; this one tells the rest, and takes no more exchanges."""

@@ -59,6 +59,11 @@ class Noted:
         """How many events there are."""
         return sum(part.shape[1] for part in self._parts)
 
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory they take, with their texts."""
+        return 8 * len(self.columns) * self.count + 100 * len(self.strings)
+
     def divided(self, column: str, limit: int) -> tuple[Noted, Noted]:
         """Events whose number in a column is below a limit, and the others."""
         events = self.inside()

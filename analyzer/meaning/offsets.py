@@ -97,6 +97,12 @@ class Offsets:
         self._elsewhere += other._elsewhere
         self._replicated.join(other._replicated)
 
+    @property
+    def held_bytes(self) -> int:
+        """Of commits and moves, and of who is member of what."""
+        noted = (self._commits, self._moves, self._replicated)
+        return sum(one.held_bytes for one in noted) + 200 * len(self._members) + 500 * len(self._elsewhere)
+
     def onward(self, border: Border) -> Offsets:
         """Where readers are, and what commits and moves were the last."""
         after = Offsets(_members=self._members.copy(), _replicated=self._replicated.onward())

@@ -110,6 +110,11 @@ class Replicated:
         columns |= dict(zip(("at", "group", "topic", "partition", "offset", "epoch"), said, strict=True))
         self._noted.put(columns, list(texts), names.connections)
 
+    @property
+    def held_bytes(self) -> int:
+        """Of what was noted."""
+        return self._noted.held_bytes
+
     def join(self, other: Replicated) -> None:
         """Take in what another share's learned."""
         self._noted.join(other._noted)

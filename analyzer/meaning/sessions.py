@@ -113,6 +113,10 @@ class Sessions:
         entries[:, h.S_FIRST] = entries[:, h.S_LAST]
         entries[:, h.S_RECORDS] = entries[:, h.S_BYTES] = 0
         entries[:, h.S_BEGUN] = _WENT_ON
+        self.told()
+
+    def told(self) -> None:
+        """The readers that are over have become rows."""
         self.over.clear()
 
     def _hold(

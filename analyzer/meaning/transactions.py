@@ -113,6 +113,12 @@ class Transactions:
         self._markers += other._markers
         self._wrote.join(other._wrote)
 
+    @property
+    def held_bytes(self) -> int:
+        """As measured: a kilobyte for each thing said, two for a producer."""
+        said = len(self._said) + len(self._markers) + 2 * len(self._producers)
+        return 1000 * said + self._wrote.held_bytes
+
     def onward(self, border: Border) -> Transactions:
         """Producers, and what is open."""
         after = self._later(border.ordinal)

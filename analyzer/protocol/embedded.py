@@ -325,9 +325,13 @@ def shifted(nodes: tuple[Node, ...], by: int) -> tuple[Node, ...]:
     )
 
 
+MOST_GROUPS: Final = 100_000
+"""Groups whose protocol is remembered, a third of a kilobyte each."""
+
+
 class Groups:
     """What the messages read so far say of classic groups: protocol type and, once the group has chosen it, assignor.
-    SyncGroup says neither before its version 5."""
+    SyncGroup says neither before its version 5. Of too many groups those are forgotten that were quiet for longest."""
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, str]] = {}
@@ -339,7 +343,10 @@ class Groups:
         said = self._said.get(request["groupId"], {})
         for body in (request, response or {}):
             said = said | {name: body[name] for name in _GROUP_FIELDS if body.get(name)}
+        self._said.pop(request["groupId"], None)
         self._said[request["groupId"]] = said
+        if len(self._said) > MOST_GROUPS:
+            del self._said[next(iter(self._said))]
         return said
 
 

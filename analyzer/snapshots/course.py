@@ -70,6 +70,7 @@ class Course:
         for window in self._engine.windows(over=over):
             made.take(window)
             yield from made.tables()
+            yield from made.aged()
             if made.rows >= ROW_GROUP_ROWS:
                 yield from made.flush()
 

@@ -13,7 +13,8 @@
     zookeeper   the same for connections to ZooKeeper: a frame each
     merging     numbers of names, of open connections
     meaning     `Latency` (throttles, leaders of groups, fetch sessions), `Hearing` (messages of groups and transactions
-                that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to the end
+                that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to the end, or
+                tell them where they are too many (`points.MOST_HELD_BYTES`)
     watch       seconds that are not over, groups in rebalance, the rows of a lap: bounds of `counts` and `laps`
     summary     counts; coverage of connections that ended: APIs, topics, clients
     records     batches of record sets whose exchange has not ended: `HELD_BYTES`
@@ -116,7 +117,8 @@ _PLAIN: Final = (
     "analyzer.meaning.zookeeper.Committed",
     "analyzer.meaning.zookeeper.Requests",
     "analyzer.points.PointTables:"
-    "names topics summary _seen _matched _messages _hearing latency listeners _ended _zookeeper _learners _opened",
+    "names topics summary _seen _matched _messages _hearing latency listeners _ended _zookeeper _learners _opened "
+    "_known_before _windows _told",
 )
 """MODULE.CLASS, whose fields or slots are stored; `-NAME`: not that one; or `:NAME ...`: these attributes."""
 

@@ -1,11 +1,12 @@
 """How kwire's time and memory grow with the capture, and what a filter costs.
 
-    python -m tests.bench.growth                    # sizes 0.25 to 2 GB, connections 10 to 100,000, a filter
-    python -m tests.bench.growth --sizes 250M 500M --connections 10 1000
+    python -m tests.bench.growth             # sizes 0.25 to 2 GB, connections 10 to 100,000, things seen, a filter
+    python -m tests.bench.growth --sizes 250M 500M --connections 10 1000 --seen clients
 
 Sizes and connections: whole processes on *small* captures, `--records none`, two threads, the best of three. Filter: in
 one process, on one thread, in turns: framing and matching alone (`Columns.take`), and the same with a filter that lets
-one exchange in about a thousand through, its rows made into tables.
+one exchange in about a thousand through, its rows made into tables. What was seen: captures of `seen` in which few
+things are open and ever more were, once and four times as many: memory that grows is memory of what is over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.bench import generate
+from tests.bench import generate, seen
 from tests.bench.__main__ import into_page_cache, kwire, machine, measured, rows_of, save, say, versions
 from tests.shared import ROOT
 
@@ -45,6 +46,25 @@ def timed(folder: Path, size: int, connections: int, runs: int) -> dict[str, Any
         "processor_seconds": best.user_seconds + best.system_seconds,
         "rss_anon_mb": best.peak_anonymous_mb,
     }
+
+
+SEEN: dict[str, tuple[int, int]] = {
+    "clients": (250_000, 25_000), "groups": (50_000, 5000), "offsets": (10_000, 1000), "transactions": (50_000, 5000),
+    "producers": (50_000, 5000), "topics": (50_000, 5000),
+}  # fmt: skip
+"""Of each kind of `seen` how many, over how many connections; of `offsets` each is a hundred commits."""
+
+
+def memory_of(folder: Path, kind: str, times: int) -> dict[str, Any]:
+    """Memory for a capture in which so many times as much of a kind was seen."""
+    count, connections = (number * times for number in SEEN[kind])
+    path = folder / "seen.pcap"
+    seen.capture(path, kind, count, connections)
+    run = measured("kwire", kwire(str(path), "none", 2, folder / "dataset"))
+    exchanges = rows_of(folder / "dataset")
+    path.unlink()
+    say(f"   {count:,} {kind}, {exchanges:,} exchanges: {run.peak_anonymous_mb:.0f} MB RssAnon, {run.seconds:.1f} s")
+    return {"kind": kind, "count": count, "exchanges": exchanges, "rss_anon_mb": run.peak_anonymous_mb}
 
 
 def filter_cost(folder: Path, size: int, runs: int) -> dict[str, float]:
@@ -88,6 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     sizes = [250_000_000, 500_000_000, 10**9, 2 * 10**9]
     parser.add_argument("--sizes", nargs="*", type=generate.size_of, default=sizes)
     parser.add_argument("--connections", nargs="*", type=int, default=[10, 1000, 10_000, 100_000])
+    parser.add_argument("--seen", nargs="*", choices=list(SEEN), default=list(SEEN))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench")
     parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
@@ -103,6 +124,8 @@ def main(arguments: list[str] | None = None) -> int:
     result["sizes"] = [timed(chosen.folder, size, 50, chosen.runs) for size in chosen.sizes]
     say("== connections")
     result["connections"] = [timed(chosen.folder, 250_000_000, count, chosen.runs) for count in chosen.connections]
+    say("== what was seen")
+    result["seen"] = [memory_of(chosen.folder, kind, times) for kind in chosen.seen for times in (1, 4)]
     say("== a filter")
     result["filter"] = filter_cost(chosen.folder, 250_000_000, chosen.runs)
     print(report(result))
@@ -120,6 +143,9 @@ def report(result: dict[str, Any]) -> str:
             f"| {size:.0f} | {run['connections']:,} | {run['seconds']:.2f} | {1000 * run['seconds'] / size:.2f} "
             f"| {run['rss_anon_mb']:.0f} |"
         )
+    lines += ["", "| seen | how many | exchanges | RssAnon MB |", "|---|---|---|---|"]
+    for one in result["seen"]:
+        lines.append(f"| {one['kind']} | {one['count']:,} | {one['exchanges']:,} | {one['rss_anon_mb']:.0f} |")
     cost = result["filter"]
     share = cost["filtered_seconds"] / cost["alone_seconds"] - 1
     lines += ["", f"A filter that lets 1 in 1,000 through costs {share:+.1%} over framing and matching (bar +10 %)."]

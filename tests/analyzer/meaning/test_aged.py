@@ -1,0 +1,135 @@
+"""What the traffic meant, told before the capture ends where it is more than is kept: the same rows, each once.
+
+(proves: `PointTables.aged` of analyzer/points.py; `held_bytes` of analyzer/meaning)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from analyzer import points
+from analyzer.bulk.engine import Engine
+from analyzer.dataset import Dataset
+from analyzer.options import Reading
+from analyzer.points import Choice, PointTables
+from analyzer.protocol import embedded
+from analyzer.reading import decode
+from captures.files import capture_points
+from tests.analyzer.snapshots import cutting
+from tests.bench import seen
+from tests.shared import SAMPLES, capture_files
+
+MEANT = ("groups", "rebalances", "offsets", "transactions", "readers", "clients")
+
+
+def read(path: Path, window_bytes: int = 10_000) -> Dataset:
+    [point] = capture_points([str(path)], False)
+    return decode(point, None, Reading(threads=2, window_bytes=window_bytes), Choice.of())
+
+
+def counted(name: str, table: pa.Table) -> Counter[str]:
+    """Rows without order; which group a reader is of may be learned after it is over."""
+    return Counter(map(repr, (table.drop_columns("group_id") if name == "readers" else table).to_pylist()))
+
+
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that has ended is told after each window, but for what may still wait for an answer."""
+    monkeypatch.setattr(points, "MOST_HELD_BYTES", 0)
+    monkeypatch.setattr(points, "MOST_READERS", 0)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        "txn-librdkafka-4.3",
+        "group-kip848-librdkafka-4.3",
+        "client-kafkajs-3.9",
+        "old-java-0.8.2",
+        "zookeeper-java-0.8.2",
+    ],
+)
+def test_rows_are_those_of_one_that_keeps_all(sample: str, nothing_kept: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    [path] = capture_files(SAMPLES / sample)
+    aged = read(path)
+    assert any("more happened" in note for note in aged.notes)
+    monkeypatch.setattr(points, "MOST_HELD_BYTES", 1 << 40)
+    monkeypatch.setattr(points, "MOST_READERS", 1 << 40)
+    whole = read(path)
+    assert not whole.notes
+    assert sum(whole.tables[name].num_rows for name in MEANT) > 5
+    for name in MEANT:
+        assert counted(name, aged.tables[name]) == counted(name, whole.tables[name]), name
+
+
+def test_what_was_told_is_not_told_again_after_a_snapshot(nothing_kept: None, tmp_path: Path) -> None:
+    [path] = capture_files(SAMPLES / "txn-librdkafka-4.3")
+    count = len(cutting.packets(cutting.content(path))[1])
+    paths = cutting.cut(path, range(count // 6, count, count // 6), tmp_path)
+    how, choice = Reading(threads=2), Choice.of()
+    expected, name = cutting.at_once(paths, how, choice)
+    found, _ = cutting.resumed(paths, how, choice, name)
+    for table in MEANT:
+        assert counted(table, found.tables[table]) == counted(table, expected.tables[table]), table
+    assert any("more happened" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "rows"),
+    [
+        ("groups", 120, {"groups": 120, "rebalances": 120, "offsets": 120}), ("offsets", 10, {"offsets": 1000}),
+        ("transactions", 120, {"transactions": 120}), ("topics", 120, {"readers": 120}),
+    ],
+)  # fmt: skip
+def test_what_is_kept_is_bounded(
+    kind: str, count: int, rows: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times as much happens, as much is kept."""
+    monkeypatch.setattr(points, "MOST_HELD_BYTES", 20_000)
+    monkeypatch.setattr(points, "MOST_READERS", 20)
+    monkeypatch.setattr(points, "ANSWERED_NS", 10**8)
+    for module, name, most in (
+        ("offsets", "MOST_KEPT", 20), ("groups", "MOST_OF_ALL", 20), ("groups", "MOST_CONTACTS", 20),
+        ("transactions", "MOST_PRODUCERS", 10), ("transactions", "MOST_WAITING", 20),
+    ):  # fmt: skip
+        monkeypatch.setattr(f"analyzer.meaning.{module}.{name}", most)
+    found: dict[str, int] = {}
+    held = [most_held(tmp_path / "a.pcap", kind, count * times, found if times == 1 else {}) for times in (1, 3, 9)]
+    assert {name: found[name] for name in rows} == rows
+    assert 0 < held[2] < held[1] * 1.3 + points.MOST_HELD_BYTES
+
+
+def most_held(path: Path, kind: str, count: int, found: dict[str, int]) -> int:
+    """Bytes held of a capture with so many of a kind, at most; `found` gets how many rows came."""
+    seen.capture(path, kind, count, 10)
+    [point] = capture_points([str(path)], False)
+    choice = Choice.of(records="none")
+    engine = Engine(point, Reading(threads=1, window_bytes=10_000).settings(choice.keep))
+    made = PointTables(engine.merging.names, choice)
+    most = 0
+    for window in engine.windows():
+        made.take(window)
+        _add(found, [*made.tables(), *made.aged()])
+        most = max(most, sum(one.held_bytes for one in made.listeners) + 500 * len(made.latency.sessions.over))
+        _add(found, made.flush())
+    _add(found, made.meant())
+    return most
+
+
+def _add(found: dict[str, int], rows: Any) -> None:
+    for name, table in rows:
+        found[name] = found.get(name, 0) + table.num_rows
+
+
+def test_of_too_many_groups_the_one_that_was_quiet_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "MOST_GROUPS", 2)
+    groups = embedded.Groups()
+    for name in ("a", "b", "a", "c"):
+        groups.learn({"groupId": name, "protocolType": "consumer"}, None)
+    known = {name: groups.learn({"groupId": name}, None) for name in ("a", "c", "b")}
+    assert known == {"a": {"protocolType": "consumer"}, "c": {"protocolType": "consumer"}, "b": {}}
