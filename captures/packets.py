@@ -323,8 +323,9 @@ class Reader:
         return self._read_before + (self._source.bytes_read if self._source is not None else 0)
 
     def _read(self) -> Generator[Packets, None, None]:
-        for after, path in enumerate(self.point.paths, 1 - len(self.point.paths)):
-            until = None if after else self._until
+        for number, path in enumerate(self.point.paths, 1):
+            # Paths that come one by one while a folder is watched have no number.
+            until = self._until if self._until is not None and number == len(self.point.paths) else None
             if self._left is None and until is None:
                 with Source(path, self._stdin, self.point.folder) as source:
                     self._source = source
