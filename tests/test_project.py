@@ -207,6 +207,16 @@ def test_the_lock_pins_every_dependency_exactly() -> None:
         assert name in pinned, f"{name} is in pyproject.toml and not in requirements.lock: run `make lock`"
 
 
+def test_wheels_are_made_for_the_pythons_that_are_declared() -> None:
+    """`make wheels` looks for those that pyproject.toml names, and no others."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = re.findall(r"Python :: 3\.(\d+)", "\n".join(project["classifiers"]))
+    [looked] = re.findall(r"^PYTHONS \?=.*for minor in ([\d ]+);", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert looked.split() == said
+    assert project["requires-python"] == f">=3.{said[0]}"
+    assert f"{sys.version_info.minor}" in said
+
+
 def test_packaged_files_are_listed() -> None:
     """The wheel holds the packages, `kwire.py`, and what they read at run time; nothing is found by luck."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]

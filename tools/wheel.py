@@ -6,9 +6,9 @@ In: the sources as git tracks them (all of the folder where there is no git). Ou
 `kwire-VERSION-cp311-none-manylinux_2_17_x86_64.whl`: what `pip wheel` makes of them, and in `captures/object_code/` a
 file of object code for each kernel, each kind of arguments that kwire's own commands call it with, and each target
 (`captures/shipped.py` chooses; `tools/object_code.py` compiles). It depends on the very Numba and llvmlite that
-compiled. Rules: nothing is compiled from the checkout, but from what the wheel holds; a path of this machine, or an
-instruction that a target has not, ends the build. `native`: for this processor alone, and what this user's cache has
-already is not compiled again (for tests).
+compiled, and on the minor version of Python that runs this: `make wheels` runs it with each. Rules: nothing is compiled
+from the checkout, but from what the wheel holds; a path of this machine, or an instruction that a target has not, ends
+the build. `native`: for this processor alone, and what this user's cache has already is not compiled again (for tests).
 
 Where there is no Linux on x86-64 there are no targets, because object code for others could not be tried: install from
 source there, and kernels are compiled on first use.
