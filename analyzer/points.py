@@ -451,11 +451,11 @@ class PointTables:
                 self._known_before[place] = after.held_bytes
                 self._told += 1
         sessions = self.latency.sessions
-        if self._choice.means and len(sessions.over) > MOST_READERS:
-            [clients] = (one for one in self.listeners if isinstance(one, Clients))
-            yield "readers", readers_table(self.names.capture, sessions.over, clients.groups())
-            sessions.told()
-            self._told += 1
+        if len(sessions.over) > MOST_READERS:
+            for clients in (one for one in self.listeners if isinstance(one, Clients)):
+                yield "readers", readers_table(self.names.capture, sessions.over, clients.groups())
+                self._told += 1
+            sessions.told()  # where there are no listeners (a filter), they never become rows
 
     def opened(self) -> Iterator[tuple[str, pa.Table]]:
         """Rows of record batches that wait for more to make a row group."""

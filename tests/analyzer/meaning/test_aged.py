@@ -104,11 +104,18 @@ def test_what_is_kept_is_bounded(
     assert 0 < held[2] < held[1] * 1.3 + points.MOST_HELD_BYTES
 
 
-def most_held(path: Path, kind: str, count: int, found: dict[str, int]) -> int:
+def test_readers_of_whom_no_table_tells_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "MOST_READERS", 20)
+    found: dict[str, int] = {}
+    assert most_held(tmp_path / "a.pcap", "topics", 500, found, "api == Metadata") <= 20 * 500
+    assert (found["exchanges"], found["readers"]) == (500, 0)
+
+
+def most_held(path: Path, kind: str, count: int, found: dict[str, int], filter: str | None = None) -> int:
     """Bytes held of a capture with so many of a kind, at most; `found` gets how many rows came."""
     seen.capture(path, kind, count, 10)
     [point] = capture_points([str(path)], False)
-    choice = Choice.of(records="none")
+    choice = Choice.of(filter, records="none")
     engine = Engine(point, Reading(threads=1, window_bytes=10_000).settings(choice.keep))
     made = PointTables(engine.merging.names, choice)
     most = 0
