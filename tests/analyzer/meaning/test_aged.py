@@ -67,7 +67,11 @@ def test_rows_are_those_of_one_that_keeps_all(sample: str, nothing_kept: None, m
         assert counted(name, aged.tables[name]) == counted(name, whole.tables[name]), name
 
 
-def test_what_was_told_is_not_told_again_after_a_snapshot(nothing_kept: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits_ns", [0, points.ANSWERED_NS], ids=["none waits", "all waits"])
+def test_what_was_told_is_not_told_again_after_a_snapshot(
+    waits_ns: int, nothing_kept: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(points, "ANSWERED_NS", waits_ns)
     [path] = capture_files(SAMPLES / "txn-librdkafka-4.3")
     count = len(cutting.packets(cutting.content(path))[1])
     paths = cutting.cut(path, range(count // 6, count, count // 6), tmp_path)
