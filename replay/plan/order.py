@@ -6,7 +6,8 @@ have been sent. A request waits for
 - whatever shares its state on other connections and was answered before it was sent: its group, its transactional or
   producer id, its topics' creation, the records that it fetched, those below the offsets that it commits;
 - where it produces to a partition that its producer id (without one: its client) wrote to on connections that had ended
-  by then: the last such request of each, for a client that connects again does not overtake itself.
+  by then: the last such request of each, for a client that connects again does not overtake itself. The same for all
+  who had ended before its connection wrote there first: producers that ran one after the other stay so.
 Rule: what shares no state is not ordered across connections.
 """
 
@@ -245,6 +246,10 @@ class _State:
 _NOBODY: Final = frozenset[int]()
 
 
+_ANYBODY: Final = "anybody"
+"""Of all who write to a partition, whoever they are."""
+
+
 class _Wrote(NamedTuple):
     """The last step with which a session wrote to a partition, and the sessions that it had waited for there."""
 
@@ -390,9 +395,17 @@ class Order:
         self, waits: set[int], number: int, session: int, message: Decoded, writes: list[_Write]
     ) -> None:
         """For the last step with which the same producer id (without one: the same client) wrote to these partitions
-        on each connection that had ended before. (What is open at the same time has no order among it.)"""
+        on each connection that had ended before, and where this is the connection's first, with which anybody did.
+        (What is open at the same time has no order among it.)"""
         row, sent = message.request.row, message.request.sent_ns
+        everybody = _ANYBODY, self.copies.get(session, 0)
         for write in writes:
+            others = self.wrote.setdefault((everybody, write.topic or "", write.partition), {})
+            mine = others.get(session)
+            if mine is None:
+                waits.update(self._ended(others, number, session, sent))
+            else:
+                others[session] = _Wrote(number, mine.waited)
             writers: Collection[Any] = write.producers or ((row["client_ip"], row["client_id"]),)
             for who in writers:
                 key = who, write.topic or "", write.partition

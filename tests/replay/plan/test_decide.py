@@ -219,8 +219,20 @@ def test_connections_wait_for_each_other_only_where_they_share_state() -> None:
     two = Captured("10.0.0.1:2-10.0.0.9:9092#1")
     two.said(0.1, names.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=0)), produced_answer(0))
     other = Captured("10.0.0.1:3-10.0.0.9:9092#1")
-    other.said(0.2, names.PRODUCE, 9, produced(batch(producer=(8, 0), sequence=0)), produced_answer(3))
+    other.said(0.2, names.PRODUCE, 9, produced({1: batch(producer=(8, 0), sequence=0)}), produced_answer({1: 3}))
     assert [step.waits for step in planned(one, two, other).steps] == [(), (0,), ()]
+
+
+def test_producers_that_ran_one_after_the_other_write_to_a_partition_in_that_order() -> None:
+    """Whoever they are: what is read of it, and how much at a time, depends on how it is laid out."""
+    sides = [Captured(f"10.0.0.1:{number}-10.0.0.9:9092#1") for number in range(4)]
+    for number, (start, producer) in enumerate([(0.0, 7), (0.2, 8), (0.3, 9), (0.5, 7)]):
+        for again in range(2):
+            records = produced(batch(producer=(producer, 0), sequence=2 * number + again))
+            sides[number].said(start + 0.15 * again, names.PRODUCE, 9, records, produced_answer(4 * number + again))
+    # 7 at 0.0 and 0.15; 8 at 0.2 and 0.35, 9 at 0.3 and 0.45 at the same time; 7 again, at 0.5 and 0.65.
+    waits = {step.at_ns: step.waits for step in planned(*sides).steps}
+    assert [waits[at] for at in sorted(waits)] == [(), (0,), (1,), (1,), (2,), (3,), (1, 4, 5), (6,)]
 
 
 def test_who_joins_is_sent_after_who_made_it_join() -> None:
