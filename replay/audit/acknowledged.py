@@ -114,6 +114,18 @@ class Partition:
                     self._found[at] = 1
                     break
 
+    def _begins_anew(self) -> bool:
+        """Do captured offsets begin anew, of a topic that was deleted and made again? Then they are no order. (A batch
+        that is there twice, the captured broker took for one.)"""
+        known = np.flatnonzero(self._kept & (self._captured >= 0))
+        order = known[np.argsort(self._captured[known], kind="stable")]
+        first, second = order[:-1], order[1:]
+        over = np.flatnonzero(self._captured[first] + self._count[first] > self._captured[second])
+        return any(
+            self._digests_of(one) != self._digests_of(other)
+            for one, other in zip(first[over].tolist(), second[over].tolist(), strict=True)
+        )
+
     def row(self, where: Where) -> dict[str, Any]:
         """Of the table `audit`."""
         awaited = self._kept.copy()
@@ -126,13 +138,14 @@ class Partition:
         first = int(offsets.min()) if len(lost) else None
         most = max(self.otherwise.items(), key=lambda each: each[1], default=(0, 0))
         kept = self._kept
+        captured = np.where(self._begins_anew(), -1, self._captured)
         return {
             "topic": where[0],
             "partition": where[1],
             "acknowledged": total,
             "readable": total - len(lost) if self.read else None,
             "missing": len(lost) if self.read else None,
-            "out_of_order": out_of_order(self._writer[kept], self._captured[kept], self._base[kept], self._count[kept]),
+            "out_of_order": out_of_order(self._writer[kept], captured[kept], self._base[kept], self._count[kept]),
             "first_missing_offset": first if self.read else None,
             "stored_otherwise": self.otherwise.total() if self.read else None,
             "stored_as": FORMS[most[0]].text() if most[1] and self.read else None,

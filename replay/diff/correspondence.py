@@ -245,7 +245,7 @@ class Committed:
 class Correspondence:
     """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: of captured
     commits by (group, topic, partition); `acquired`: by the same; `counts`: the most partitions that each side says a
-    topic has."""
+    topic has; `deleted`: topics that were deleted on the left, and not on the right."""
 
     left: TopicNames = field(default_factory=TopicNames)
     right: TopicNames = field(default_factory=TopicNames)
@@ -256,6 +256,7 @@ class Correspondence:
     committed: dict[tuple[str, str, int], Committed] = field(default_factory=dict)
     acquired: dict[tuple[str, str, int], Acquired] = field(default_factory=dict)
     counts: dict[str, list[int]] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
     reader: Reader = field(default_factory=Reader, repr=False)
     _producers: dict[Any, int] = field(default_factory=dict)
 
@@ -328,6 +329,15 @@ def _learn_growth(correspondence: Correspondence, pair: Pair, place: int) -> Non
         if not said.get(topic["name"], -1):
             counts = correspondence.counts.setdefault(topic["name"], [0, 0])
             counts[0] = max(counts[0], topic["count"])
+
+
+def _learn_deleted(correspondence: Correspondence, pair: Pair, place: int) -> None:
+    """Topics that only the left has deleted: their offsets begin anew there."""
+    left, right = (
+        {topics.of(topic) for topic in (_body(side, pair.api_key) or {}).get("responses", ()) if not topic["errorCode"]}
+        for side, topics in ((pair.left, correspondence.left), (pair.right, correspondence.right))
+    )
+    correspondence.deleted |= left - right
 
 
 # --- what is stored ---
@@ -543,6 +553,7 @@ STEPS: Final = {
     names.METADATA: _learn_counts,
     names.CREATE_PARTITIONS: _learn_growth,
     names.CREATE_TOPICS: _nothing,
+    names.DELETE_TOPICS: _learn_deleted,
     names.OFFSET_COMMIT: _learn_commit,
     names.TXN_OFFSET_COMMIT: _learn_commit,
     names.JOIN_GROUP: _learn_join,

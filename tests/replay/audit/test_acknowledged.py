@@ -97,6 +97,14 @@ def test_two_producers_have_no_order_to_each_other() -> None:
     assert audited(*some, log="ba") == row(2)
 
 
+def test_a_topic_that_was_made_again_while_captured_has_the_order_of_its_requests() -> None:
+    """Captured offsets begin anew there, and the replay, which deletes nothing, has all in one log."""
+    some = [produce(value, left, right, producer=7) for value, left, right in zip("abcd", (0, 1, 0, 1), range(4))]
+    assert audited(*some, log="abcd") == row(4)
+    late = [produce(value, left, right, producer=7) for value, left, right in zip("abcd", (0, 1, 0, 1), (0, 1, 3, 2))]
+    assert audited(*late, log="abdc") == row(4, moved=1)
+
+
 def test_a_client_keeps_its_order_on_connections_that_follow_each_other() -> None:
     """Without a producer id. While both are open there is no order."""
     some = produce("a", 0, 1), produce("b", 1, 0, second=5, connection=SECOND)

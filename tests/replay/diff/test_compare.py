@@ -485,6 +485,19 @@ def test_the_order_of_one_producer_is_kept() -> None:
     assert found(*some) == [(UNEXPECTED, "(records)", "batch out of its producer's order")]
 
 
+def test_a_topic_that_was_made_again_while_captured_is_one_log_where_it_is_not_deleted() -> None:
+    first, second = produce(batch("a", producer=7), 0, 11), produce(batch("b", producer=7), 1, 10)
+    request = {"topicNames": ["orders"], "timeoutMs": 1000}
+
+    def delete(error: int) -> Pair:
+        answer = {"responses": [{"name": "orders", "errorCode": error}]}
+        return pair("DeleteTopics", 4, request, answer, "skipped:mutating")
+
+    told = "(records)", "batch out of its producer's order"
+    assert found(first, delete(0), second)[1:] == [("seeded", *told)]
+    assert found(first, delete(41), second)[1:] == [(UNEXPECTED, *told)]
+
+
 def test_the_order_of_two_producers_to_each_other_is_not() -> None:
     some = (
         produce(batch("a"), 0, 11, connection="10.0.0.1:50000-10.0.0.2:9092#1"),
