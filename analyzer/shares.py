@@ -28,6 +28,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,7 +39,7 @@ import pyarrow.compute
 
 from analyzer import arrow, tables
 from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPairs
-from analyzer.bulk.facts import Facts, Naming, facts_of
+from analyzer.bulk.facts import Facts, Naming, facts_of, put_together
 from analyzer.bulk.rows import Merging
 from analyzer.columns import CAUSES
 from analyzer.dataset import Parts
@@ -56,6 +57,9 @@ __all__ = ["Piece", "Share", "ShareOfPairs", "Shared", "by_range", "merge", "nam
 
 _TRIGGER, _BORN, _ACROSS = "_trigger", "_born", "_across"
 _DECIDED = ("hold_us", "broker_us", "cause")
+
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
+"""A ninth of the bytes, written in less time and read in a little more: most columns are numbers that hardly differ."""
 
 _LAST = 1 << 62
 """The place of rows that belong to no exchange: after all others."""
@@ -107,7 +111,7 @@ class _Pieces:
             self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
         at = self._file.tell()
         if isinstance(content, pa.Table):
-            with pa.ipc.new_stream(self._file, content.schema) as out:
+            with pa.ipc.new_stream(self._file, content.schema, options=_PACKED) as out:
                 out.write_table(content)
         else:
             pickle.dump(content, self._file, pickle.HIGHEST_PROTOCOL)
@@ -356,9 +360,9 @@ def take_facts(
         found: list[np.ndarray] = []
         told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
         for window in zip(*told, strict=True):
-            for facts in window:
-                connections.known.update(facts.named)
-            merged = merging.take([facts.ended for facts in window], 0)
+            for one in window:
+                connections.known.update(one.named)
+            merged = merging.take([one.ended for one in window], 0, gather=partial(put_together, window))
             if choice.meaning:
                 merged = made.latency.decide(merged)
                 across = is_across(merged.every.columns)

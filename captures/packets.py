@@ -99,6 +99,11 @@ class Packets:
     def __len__(self) -> int:
         return len(self.columns.number)
 
+    @property
+    def spare(self) -> int:
+        """Where in the buffer the file's bytes begin; before it are reassembled packets."""
+        return self._window.spare
+
     def release(self) -> None:
         """Give buffer and columns back for the reader's next windows; they must not be used any more.
 

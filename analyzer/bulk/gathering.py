@@ -144,7 +144,7 @@ class Gathering:
     def all(self) -> Gathered:
         pieces, part_pieces = list(_pieces(self._rows)), list(_pieces(self._parts))
         orders = self._orders(pieces)
-        place = _places(self._begins, orders)
+        place = places(self._begins, orders)
         owner, forgotten = self._owners(part_pieces, place)
         count = len(place)
         part_places, next_of = [], np.empty(count, np.int64)
@@ -254,7 +254,7 @@ def _pieces(tables: Sequence[np.ndarray]) -> Iterator[_Piece]:
             at += end - begin
 
 
-def _places(begins: np.ndarray, orders: m.Orders) -> np.ndarray:
+def places(begins: np.ndarray, orders: m.Orders) -> np.ndarray:
     """Where each row stands when all are ordered; `begins`: of lists that are mostly in order."""
     place = np.empty(len(orders.trigger), np.int64)
     if not m.merge(begins, np.zeros(len(begins) - 1, np.int64), orders.trigger, orders.age, place):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ import numpy as np
 from analyzer.arrow import distinct, text
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
-from analyzer.bulk.gathering import Each, gathered, one_after_another
+from analyzer.bulk.gathering import Each, Gathered, Naming, gathered, one_after_another
 from analyzer.bulk.merging import Numbers
 from analyzer.bulk.named import COLUMNS
 from analyzer.bulk.zookeeper import ZooKeeper
@@ -332,12 +332,15 @@ class Merging:
         self._shards = [_Symbols() for _ in range(shards)]
         self._slots = np.full(256, -1, np.int64)  # number of the connection in each slot
 
-    def take(self, shards: Sequence[Ended], done_packets: int, each: Each = one_after_another) -> Window:
+    def take(
+        self, shards: Sequence[Ended], done_packets: int, each: Each = one_after_another,
+        gather: Callable[[Naming], Gathered] | None = None,
+    ) -> Window:  # fmt: skip
         """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
-        work with pieces of rows done."""
+        work with pieces of rows done; `gather`: puts exchanges together that do not stand in these."""
         for symbols, ended in zip(self._shards, shards, strict=True):
             symbols.learn(ended, self.names)
-        found = gathered(shards, self, each)
+        found = gathered(shards, self, each) if gather is None else gather(self)
         exchanges = Exchanges(found.exchanges, found.connection, found.parts, self.names, found.forgotten)
         facts = self._facts(shards)
         kind = facts[:, s.FACT_KIND]
@@ -407,7 +410,7 @@ class Merging:
             for columns, wanted in ((s.FACT_A, s.FACT_B), s.FACT_TOPIC_ID), ((s.FACT_B, s.FACT_D), s.FACT_BROKER):
                 for column in columns:
                     here = kind == wanted
-                    rows[here, column] = _through(strings, rows[here, column])
+                    rows[here, column] = through(strings, rows[here, column])
             taken.append(rows)
             born.append(self._flows.born(rows[:, s.FACT_SLOT]))
             order.append(np.arange(len(rows)))
@@ -419,8 +422,8 @@ class Merging:
         for known, ended in zip(self._shards, shards, strict=True):
             rows = ended.leaders.copy()
             for column in (s.L_TOPIC, s.L_TOPIC_ID):
-                rows[:, column] = _through(known.by_symbol, rows[:, column])
-            rows[:, s.L_ISR] = _through(known.other_lists(rows[:, s.L_ISR], self.names), rows[:, s.L_ISR])
+                rows[:, column] = through(known.by_symbol, rows[:, column])
+            rows[:, s.L_ISR] = through(known.other_lists(rows[:, s.L_ISR], self.names), rows[:, s.L_ISR])
             taken.append(rows)
             born.append(self._flows.born(rows[:, s.L_SLOT]))
         rows = np.concatenate(taken)
@@ -466,10 +469,10 @@ class Merging:
             if not len(those):
                 continue
             numbers = self.connections(those.number, those["client_side"])
-            strings = {name: _through(known.by_symbol, those[name]) for name in SYMBOLS}
+            strings = {name: through(known.by_symbol, those[name]) for name in SYMBOLS}
             if ended.texts:
                 texts = np.array([self.names.string(text) for text in ended.texts], np.int64)
-                strings |= {name: _through(texts, those[name]) for name in TEXTS}
+                strings |= {name: through(texts, those[name]) for name in TEXTS}
             parts.append(Connections(numbers, those.trigger, {**those.columns, **strings}))
             self._slots[those.number] = -1
             self.names.over(numbers.tolist())
@@ -495,7 +498,7 @@ def _without_repeats(facts: np.ndarray) -> np.ndarray:
     return kept
 
 
-def _through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:
+def through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:
     """numbers[symbols], NULL staying NULL."""
     if not len(numbers):
         return symbols

@@ -162,8 +162,9 @@ def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> Known | None:
 class ChunkReader(Reader):
     """A chunk's packets, as `Reader` gives a point's; `said` is there when all were read. `known`: what is known where
     it begins, None: that is to be guessed, from `look_bytes`
-    before and four times as many behind its border. Numbers of packets count from there where it was guessed. Raises
-    CaptureError."""
+    before and four times as many behind its border. Numbers of packets count from there where it was guessed.
+    `buffer_at`: how far behind the places of the last batch's buffer the same bytes stand in the file, for those at or
+    behind `Packets.spare`; None where the file is to be had as a stream only. Raises CaptureError."""
 
     def __init__(
         self, chunk: Chunk, known: Known | None = None, window_bytes: int = WINDOW_BYTES,
@@ -174,6 +175,7 @@ class ChunkReader(Reader):
         self._guessed = known is None
         self._known = known if known is not None else guessed(chunk, look_bytes, 4 * look_bytes)
         self.said: Said | None = None
+        self.buffer_at: int | None = None
 
     def _read(self) -> Generator[Packets, None, None]:
         chunk, known = self.chunk, self._known
@@ -195,8 +197,10 @@ class ChunkReader(Reader):
         ended = stopped = done = False
         rows = 0
         while not done:
+            base = windows.base
             window, count, needed, stopped = self._next(windows, 0, layout, source, begun)
             begun = True
+            self.buffer_at = base - window.spare if isinstance(source, _Range) else None
             ended = stopped or (windows.ended and not self._goes_on(source, windows, needed))
             done = ended or self._passed(source, windows)
             if ended and not stopped and (windows.left or source.problem):

@@ -5,8 +5,9 @@ gives all: the same batches, the same rows, with what tells connections apart in
 the share's own packets.
 
 Rules: a share has both directions of its four-tuples (`shares_of`). Columns are stored as what they exceed their least
-value by, in as few bytes as that takes. Files are written by tasks of one user into a folder that is theirs alone, and
-are read as they are.
+value by, in as few bytes as that takes. Bytes are copied into the file, or stay where they are and are read from the
+capture, as stretches of it, where that takes less (`_stretches`). Files are written by tasks of one user into a folder
+that is theirs alone, and are read as they are.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.chunks.reading import ChunkReader, Heard, Said
-from captures.files import CapturePoint
+from captures.chunks.reading import ChunkReader, Heard, Said, changed
+from captures.files import CaptureError, CapturePoint, FileInfo
 from captures.kernels import Array, Bytes, Table, copy_bytes, kernel
 from captures.packets import Packets, Reader
 from captures.windows import Window, room_for
@@ -34,6 +35,17 @@ _ALL: Final = (
 
 _OWN: Final = ("number", "record_at", "payload_captured")
 """The other ones, of a share's own; the rest follows from where the bytes are put."""
+
+_GAP_BYTES: Final = 1 << 12
+"""What stands between two packets of a share and is read with them: a page."""
+
+_COPIED: Final = 3
+"""How often a byte is touched that is copied: gathered, written and read."""
+
+_STRETCH_BYTES: Final = 1 << 13
+"""Shorter stretches cost more in calls than their bytes do as a copy."""
+
+_NO_STRETCHES: Final = np.zeros((2, 0), np.int64)
 
 _HASHES: Final = tuple(np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x94D049BB133111EB))
 
@@ -79,7 +91,7 @@ def store(reader: ChunkReader, shares: int, path: Path) -> tuple[Said, Stored]:
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         for packets in reader:
             if len(packets):
-                index.append(_store_batch(file, packets, shares))
+                index.append(_store_batch(file, packets, shares, reader.buffer_at))
             packets.release()
         places = np.array(index, np.int64).reshape(-1, 2 * shares + 3)
         file.write(places.tobytes())
@@ -89,9 +101,9 @@ def store(reader: ChunkReader, shares: int, path: Path) -> tuple[Said, Stored]:
     return reader.said, Stored(str(path), size, reader.chunk.file)
 
 
-def _store_batch(file: io.BufferedWriter, packets: Packets, shares: int) -> list[int]:
+def _store_batch(file: io.BufferedWriter, packets: Packets, shares: int, buffer_at: int | None) -> list[int]:
     """Write a batch's parts; returns how many packets it has, where the columns of all begin, of each share the bytes
-    and the columns, and where the last ones end."""
+    and the columns, and where the last ones end. `buffer_at`: see `ChunkReader`."""
     columns = packets.columns
     places = [len(packets), file.tell()]
     for name in _ALL:
@@ -101,20 +113,50 @@ def _store_batch(file: io.BufferedWriter, packets: Packets, shares: int) -> list
     )
     order = np.argsort(whose, kind="stable")
     ends = np.searchsorted(whose[order], np.arange(shares + 1))
-    headers = np.where(columns.payload_captured > 0, columns.payload_at - columns.tcp_at, 0)
+    full = columns.payload_captured > 0
+    headers = np.where(full, columns.payload_at - columns.tcp_at, 0)
     sizes = headers + columns.payload_captured
     for share in range(shares):
         mine = order[ends[share] : ends[share + 1]]
-        size = sizes[mine]
-        content = np.empty(int(size.sum()), np.uint8)
-        gather(packets.buffer, columns.tcp_at[mine], size, content)
+        size, from_ = sizes[mine], columns.tcp_at[mine]
+        stretches = None if buffer_at is None else _stretches(from_[full[mine]], size[full[mine]], packets.spare)
         places.append(file.tell())
-        file.write(content.data)
+        if stretches is None:
+            content = np.empty(int(size.sum()), np.uint8)
+            gather(packets.buffer, from_, size, content)
+            file.write(content.data)
+            at, stretches = np.cumsum(size) - size, _NO_STRETCHES
+        else:
+            at = np.where(full[mine], _within(stretches, from_), 0)
+            stretches = stretches + np.array([[buffer_at], [0]])
         places.append(file.tell())
-        for column in (mine, headers[mine], *(getattr(columns, name)[mine] for name in _OWN)):
+        for column in (mine, headers[mine], at, *(getattr(columns, name)[mine] for name in _OWN), *stretches):
             _put(file, column)
     places.append(file.tell())
     return places
+
+
+def _stretches(at: np.ndarray, size: np.ndarray, spare: int) -> np.ndarray | None:
+    """int64[2, n]: the stretches of the buffer, place and length, that these packets are read with where they lie; None
+    where it is less work to copy them."""
+    ends = at + size
+    if not len(at) or int(at.min()) < spare or (at[1:] < ends[:-1]).any():
+        return None
+    apart = at[1:] - ends[:-1] > _GAP_BYTES
+    begins = at[np.append(True, apart)]
+    lengths = ends[np.append(apart, True)] - begins
+    total = int(lengths.sum())
+    if total > _COPIED * int(size.sum()) or total < _STRETCH_BYTES * len(begins):
+        return None
+    return np.stack([begins, lengths])
+
+
+def _within(stretches: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """int64 like `places`: where each place of the buffer is among the stretches, one behind the other."""
+    begins, lengths = stretches
+    which = np.searchsorted(begins, places, side="right") - 1
+    found: np.ndarray = (np.cumsum(lengths) - lengths)[which] + places - begins[which]
+    return found
 
 
 def _put(file: io.BufferedWriter, values: np.ndarray) -> None:
@@ -161,16 +203,17 @@ class Routed(Reader):
 
     def _read(self) -> Generator[Packets, None, None]:
         for one in self._parts:
-            with open(one.path, "rb", buffering=0) as file:
+            capture = _InPlace(self.point, one.file, self.files[one.file])
+            with open(one.path, "rb", buffering=0) as file, capture:
                 file.seek(one.size - 16)
                 batches, shares = np.frombuffer(file.read(16), np.int64).tolist()
                 row = 2 * shares + 3
                 file.seek(one.size - 16 - 8 * batches * row)
                 places = np.frombuffer(_whole(file, 8 * batches * row), np.int64).reshape(batches, row)
                 for place in places.tolist():
-                    yield self._batch(file, one, place)
+                    yield self._batch(file, capture, one, place)
 
-    def _batch(self, file: io.FileIO, one: Stored, place: list[int]) -> Packets:
+    def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, place: list[int]) -> Packets:
         count, begin, end = place[:3]
         bytes_at, own_at, own_end = place[2 + 2 * self._share : 5 + 2 * self._share]
         file.seek(begin)
@@ -179,18 +222,59 @@ class Routed(Reader):
         for name in _ALL:
             getattr(columns, name)[:] = parts.column().astype(getattr(columns, name).dtype, copy=False)
         file.seek(bytes_at)
-        buffer = _whole(file, max(own_at - bytes_at, 16))  # columns follow, so there are as many
-        file.seek(own_at)
-        parts = _Parts(_whole(file, own_end - own_at))
-        mine, headers = parts.column().astype(np.int64), parts.column().astype(np.int64)
+        content = _whole(file, own_end - bytes_at)
+        parts = _Parts(content[own_at - bytes_at :])
+        mine, headers, at = (parts.column().astype(np.int64) for _ in range(3))
         for name in _OWN:
             getattr(columns, name)[mine] = parts.column().astype(np.int64)
+        stretches = [parts.column().astype(np.int64).tolist() for _ in range(2)]
+        buffer = capture.read(*stretches) if stretches[0] else content
         columns.number[mine] += one.number
         columns.file[:] = one.file
-        ends = np.cumsum(headers + columns.payload_captured[mine])
-        columns.payload_at[mine] = ends - columns.payload_captured[mine]
-        columns.tcp_at[mine] = columns.payload_at[mine] - headers
+        columns.payload_at[mine] = at + headers
+        columns.tcp_at[mine] = at
         return Packets(buffer, columns, _NOT_LENT)
+
+
+class _InPlace:
+    """Reads stretches of a capture's file, which is opened where there are any. It is the one that chunks were read of,
+    or CaptureError is raised. Use as a context manager."""
+
+    def __init__(self, point: CapturePoint, file: int, info: FileInfo) -> None:
+        self._path, self._beside, self._info = point.paths[file], point.folder, info
+        self._file: io.FileIO | None = None
+
+    def __enter__(self) -> _InPlace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, places: list[int], lengths: list[int]) -> np.ndarray:
+        """uint8: one behind the other."""
+        if self._file is None:
+            self._file = self._opened()
+        data = np.empty(sum(lengths), np.uint8)
+        view, at = memoryview(data.data), 0
+        for place, length in zip(places, lengths, strict=True):
+            self._file.seek(place)
+            _fill(self._file, view[at : at + length])
+            at += length
+        return data
+
+    def _opened(self) -> io.FileIO:
+        path = self._path
+        try:
+            file = open(os.path.join(self._beside, path), "rb", buffering=0)  # noqa: SIM115 (`__exit__` closes it)
+        except OSError as failure:
+            hint = "all machines must have it under the same path"
+            raise CaptureError(f"{path}: {failure.strerror}", hint) from failure
+        status = os.fstat(file.fileno())
+        if (status.st_size, status.st_mtime_ns) != (self._info.size, self._info.mtime_ns):
+            file.close()
+            raise changed(path)
+        return file
 
 
 _NOT_LENT: Final = Window(0, 0, deque(maxlen=0))
@@ -200,10 +284,15 @@ _NOT_LENT: Final = Window(0, 0, deque(maxlen=0))
 def _whole(file: io.FileIO, size: int) -> np.ndarray:
     """uint8: the next so many bytes, in memory of their own, which kernels may take."""
     data = np.empty(size, np.uint8)
-    view, at = memoryview(data.data), 0
-    while at < size:
+    _fill(file, memoryview(data.data))
+    return data
+
+
+def _fill(file: io.FileIO, view: memoryview) -> None:
+    """Read its next bytes, as many as there is room for. Raises OSError where it ends before."""
+    at = 0
+    while at < len(view):
         count = file.readinto(view[at:])
         if not count:
             raise OSError(f"{file.name!s}: ends before its end")
         at += count
-    return data

@@ -15,15 +15,17 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import crc32c
 import numpy as np
 import pytest
 
 from captures import forge
-from captures.chunks import starts
+from captures.chunks import routing, starts
 from captures.chunks.checksums import combined
-from captures.chunks.reading import ChunkReader, chunks_of, guessed
+from captures.chunks.reading import ChunkReader, Joining, chunks_of, guessed
+from captures.chunks.routing import Routed, store
 from captures.files import CaptureError, CapturePoint, capture_points, layouts
 from captures.forge import RAW, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.chunks.chunking import Reading, in_chunks, whole
@@ -32,6 +34,8 @@ from tests.captures.mutants import fragments
 from tests.shared import SAMPLES, capture_files, sample_folders
 
 KIB = 1 << 10
+WAYS: tuple[dict[str, Any], ...] = {"_COPIED": 0}, {"_COPIED": 1 << 40, "_STRETCH_BYTES": 0}
+"""Bytes are copied, and stay in the capture, however little that saves."""
 
 
 def _records(packets: int = 400, size: int = 700) -> list[Record]:
@@ -52,9 +56,10 @@ def _compared(
     point = CapturePoint("point", tuple(paths))
     expected = whole(point)
     assert not expected.problem
-    with tempfile.TemporaryDirectory(dir=folder) as parts:
-        found = in_chunks(point, chunk_bytes, 3, Path(parts), look_bytes)
-    assert found.differences(expected) == []
+    for how in WAYS:
+        with tempfile.TemporaryDirectory(dir=folder) as parts, mock.patch.multiple(routing, **how):
+            found = in_chunks(point, chunk_bytes, 3, Path(parts), look_bytes)
+        assert found.differences(expected) == []
     return found
 
 
@@ -173,6 +178,24 @@ def test_a_file_that_grew_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="it changed while it was read") as raised:
         list(ChunkReader(last))
     assert raised.value.hint
+
+
+def test_bytes_that_stay_in_the_capture_are_not_stored_and_are_of_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcap"
+    writes = [Write(TO_BROKER, bytes(10_000)) for _ in range(100)]
+    path.write_bytes(forge.pcap(forge.rendered(forge.converse(writes, mss=9_000))))
+    point = CapturePoint("point", (str(path),))
+    joining, stored = Joining(point), []
+    for number, chunk in enumerate(chunks_of(point, path.stat().st_size // 3)):
+        said, kept = store(ChunkReader(chunk), 3, tmp_path / str(number))
+        joining.take(chunk, said)
+        stored.append(kept)
+    assert len(stored) == 3
+    assert sum(one.size for one in stored) < 20_000
+    os.utime(path, ns=(0, 0))
+    readers = [Routed(point, joining.said(), stored, share) for share in range(3)]
+    with pytest.raises(CaptureError, match="it changed while it was read"):
+        [list(reader) for reader in readers]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xd4\xc3\xb2\xa1", b"no capture at all" * KIB])
