@@ -8,9 +8,9 @@ In: a capture point. Out: the dataset files that the local engine would write fo
  capture ──▶ ...              (in files)          ─┘              └──▶ ...          ─┘
 ```
 
-A chunk's task finds packets, and sorts them by four-tuple into a file: columns and bytes, as they are, nothing pickled.
-Sharing tasks read, of all files, what tells connections apart (some 40 bytes a packet) and the bytes of their own
-connections; so all see the same batches, clock and numbers, as in `split`, and nothing is guessed of what a connection
+A chunk's task finds packets, and sorts them by four-tuple into a file: columns, nothing pickled, and bytes, but for
+those that are read from the capture with less work. Sharing tasks read, of all files, what tells connections apart
+(some 40 bytes a packet) and the bytes of their own connections; so all see the same batches, clock and numbers, as in `split`, and nothing is guessed of what a connection
 said before.
 
 What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
