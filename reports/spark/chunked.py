@@ -10,13 +10,13 @@ In: a capture point. Out: the dataset files that the local engine would write fo
 
 A chunk's task finds packets, and sorts them by four-tuple into a file: columns, nothing pickled, and bytes, but for
 those that are read from the capture with less work. Sharing tasks read, of all files, what tells connections apart
-(some 40 bytes a packet) and the bytes of their own connections; so all see the same batches, clock and numbers, as in `split`, and nothing is guessed of what a connection
-said before.
+(some 40 bytes a packet) and the bytes of their own connections; so all see the same batches, clock and numbers, as in
+`split`, and nothing is guessed of what a connection said before.
 
 What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
 and has those read again whose guess was wrong (`captures.chunks.reading.Joining`). Where that is more than a tenth, the
-capture point is decoded as before: each share reads all of it. What it costs is room for a second copy of what TCP
-packets hold, in the folder of the unfinished dataset.
+capture point is decoded as before: each share reads all of it. What it costs is room for up to a second copy of what
+TCP packets hold, in the folder of the unfinished dataset.
 """
 
 from __future__ import annotations
