@@ -292,9 +292,10 @@ def light(
     look: Look | None = None,
 ) -> Iterator[Light]:
     """`decoded`, for who looks at a few cells of each row and decodes bodies on its own; `bodies`: of some APIs only.
-    `look` gets each window, with its record sets, once a filter has chosen, and says which of its exchanges are to be
-    handed out. While something that began earlier may still end, at most `HELD` exchanges and `HELD_BYTES` wait for it:
-    a request that is never answered would have all that follow wait. What ends later than that comes when it ends."""
+    `look` gets each window, with headers of its record sets (`Settings.record_headers`), once a filter has chosen, and
+    says which of its exchanges are to be handed out. While something that began earlier may still end, at most `HELD`
+    exchanges and `HELD_BYTES` wait for it: a request that is never answered would have all that follow wait. What ends
+    later than that comes when it ends."""
     for one_by_one in _points(captures, how, parsed(filter), bodies, notes, stdin, records=look is not None):
         one_by_one.look = look
         yield from one_by_one.light(ordered, progress)
@@ -305,11 +306,11 @@ def _points(
     stdin: BinaryIO | None, *, records: bool = False,
 ) -> Iterator[_OneByOne]:  # fmt: skip
     """Capture point after capture point; who takes one reads it to its end. `only`: APIs whose messages are kept, None:
-    all; `records`: record sets are."""
+    all; `records`: headers of record sets are."""
     if wanted is not None and wanted.needs_bodies:
         only = None
     settings = how.settings(True if only is None else frozenset(only) or False, keep_records=records)
-    settings = dataclasses.replace(settings, keep_giants=True)
+    settings = dataclasses.replace(settings, keep_giants=True, record_headers=records)
     passed: list[tuple[int, int]] = []
     for point in capture_points(_arguments(captures), how.rotated):
         one_by_one = _OneByOne(Engine(point, settings, stdin), point, wanted, Messages(only))

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
 from analyzer.bulk.framing import converse
 from analyzer.bulk.gathering import Helpers
@@ -47,6 +48,8 @@ class Settings:
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
     keep_giants      of those above as well
     keep_records     hand out the bytes of record sets
+    record_headers   of these the headers of their batches alone, one behind the other, as far as they are whole and of
+                     magic 2, and 17 bytes of what is not
     frame_limit      bytes of frames in progress and of out-of-order payload together; a hostile capture can ask for any
                      amount, and real frames stay under Kafka's own limit of 100 MB
     keylogs          paths of TLS key logs
@@ -58,6 +61,7 @@ class Settings:
     keep_messages: bool | frozenset[int] = False
     keep_giants: bool = False
     keep_records: bool = False
+    record_headers: bool = False
     frame_limit: int = FRAME_LIMIT
     keylogs: tuple[str, ...] = ()
 
@@ -199,7 +203,7 @@ class Engine:
                     settings.keep_messages,
                     max(settings.frame_limit // (2 * shards), settings.frame_limit // LARGEST_SHARE),
                     settings.frame_limit // LARGEST_SHARE,
-                    settings.keep_records,
+                    (s.KEEP_HEADERS if settings.record_headers else s.KEEP_SETS) if settings.keep_records else 0,
                     settings.keep_giants,
                 ),
                 self._keys.stage(),

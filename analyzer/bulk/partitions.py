@@ -217,19 +217,40 @@ def _fill_lookup(parts: Table, lookup: Table, at: Int, count: Int) -> Int:
 
 
 @inline
+def _copy_headers(into: Bytes, to: Int, buffer: Bytes, at: Int, length: Int) -> Int:
+    """Copy the headers of a record set's whole batches, of magic 2 (KIP-98), and as much of what follows them as tells
+    that it is none; returns how many bytes these are."""
+    begin, end = to, at + length
+    while end - at >= 17:
+        size = 12 + read_int32(buffer, at + 8)
+        batch = buffer[at + 16] == 2 and size >= 61
+        if batch and size > end - at:
+            break
+        count = 61 if batch else 17
+        copy_bytes(into, to, buffer, at, count)
+        to += count
+        at += size if batch else length
+    return to - begin
+
+
+@inline
 def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) -> Int:
-    """Keep a record set's bytes; returns its number."""
+    """Keep a record set's bytes, or the headers in it; returns its number."""
     v = parts.v
     number = v[s.V_SET_NUMBER]
     v[s.V_SET_NUMBER] = number + 1
     row = v[s.V_SETS]
     v[s.V_SETS] = row + 1
     into = v[s.V_SET_BYTES]
-    copy_bytes(parts.set_bytes, into, buffer, at, length)
-    v[s.V_SET_BYTES] = into + length
+    kept = length
+    if v[s.V_RECORDS] == s.KEEP_HEADERS:
+        kept = _copy_headers(parts.set_bytes, into, buffer, at, length)
+    else:
+        copy_bytes(parts.set_bytes, into, buffer, at, length)
+    v[s.V_SET_BYTES] = into + kept
     parts.sets[row, s.SET_NUMBER] = number
     parts.sets[row, s.SET_AT] = into
-    parts.sets[row, s.SET_LENGTH] = length
+    parts.sets[row, s.SET_LENGTH] = kept
     parts.sets[row, s.SET_SIDE] = side
     return number
 

@@ -103,7 +103,7 @@ class Conversations:
         keep_messages: bool | frozenset[int] = False,
         limit: int = FRAME_LIMIT,
         largest: int = FRAME_LIMIT,
-        keep_records: bool = False,
+        keep_records: int = 0,
         keep_giants: bool = False,
     ) -> None:
         self._lay = lay

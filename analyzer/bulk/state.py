@@ -223,6 +223,8 @@ P_OWNER: Final = P_NEXT  # the exchange's row of the same output
 (L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_TRIGGER, L_REPLICAS, L_COLUMNS) = range(11)
 
 # --- record sets: the content of records fields ----------------------------------------------------------------------
+KEEP_SETS, KEEP_HEADERS = 1, 2
+"""Of V_RECORDS: record sets are kept, or what `Settings.record_headers` says of them."""
 (SET_NUMBER, SET_AT, SET_LENGTH, SET_SIDE, SET_COLUMNS) = range(5)
 
 # --- facts: rows for the small tables ---------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The gist of busy traffic, from columns: who sent how much and when, which topics Produce and Fetch are about.
 
-In: windows with their record sets. Out: a `Gist` of each: plain rows, one a connection, one for each client and topic,
-and the exchanges of all other APIs as they are. So whoever surveys a capture decodes those alone. Rules: a request
-without its whole body counts, and says nothing; what an answer says counts where both bodies are whole.
+In: windows with the headers of their record sets (`Settings.record_headers`). Out: a `Gist` of each: plain rows, one a
+connection, one for each client and topic, and the exchanges of all other APIs as they are. So whoever surveys a capture
+decodes those alone. Rules: a request without its whole body counts, and says nothing; what an answer says counts where
+both bodies are whole.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Gists:
         for sets in window.sets:
             columns = np.empty((1 + ages.A_COLUMNS, len(sets.number)), np.int64)
             columns[0] = sets.number
-            ages.look(sets.heap, sets.at, sets.length, columns[1:])
+            ages.look(sets.heap, sets.at, sets.length, True, columns[1:])
             fresh.append(columns)
         sets_ = np.concatenate(fresh, axis=1)
         self._sets = sets_[:, np.argsort(sets_[0], kind="stable")]

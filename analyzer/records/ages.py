@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.records.batches import ENTRY_HEADER, HEADER_V2, int32_at, int64_at
-from captures.kernels import NULL, Bytes, Int, Table, inline, kernel
+from captures.kernels import NULL, Bytes, Flag, Int, Table, inline, kernel
 
 (
     A_RECORDS,
@@ -35,9 +35,9 @@ def _note(time: Int, out: Table, row: Int) -> None:
 
 
 @kernel
-def look(heap: Bytes, at: Table, length: Table, out: Table) -> None:
+def look(heap: Bytes, at: Table, length: Table, headers: Flag, out: Table) -> None:
     """Fill `out` int64[A_COLUMNS, n] for the sets at heap[at[i] : at[i] + length[i]]; what is cut off at the end of a
-    set is left out."""
+    set is left out. `headers`: they are the headers of sets alone (`analyzer.bulk.engine.Settings.record_headers`)."""
     for row in range(min(len(at), len(length), out.shape[1])):
         out[A_RECORDS, row] = 0
         out[A_BYTES, row] = 0
@@ -51,7 +51,8 @@ def look(heap: Bytes, at: Table, length: Table, out: Table) -> None:
             if heap[here + 16] != 2 or size < HEADER_V2:
                 out[A_CHECKSUM, row] = NULL
                 break
-            if size > end - here:
+            step = np.int64(HEADER_V2) if headers else size
+            if step > end - here:
                 break
             if out[A_BYTES, row] == 0:
                 out[A_CHECKSUM, row] = int32_at(heap, here + 17) & np.int64(0xFFFFFFFF)
@@ -59,4 +60,4 @@ def look(heap: Bytes, at: Table, length: Table, out: Table) -> None:
             out[A_BYTES, row] += size
             _note(int64_at(heap, here + 27), out, row)
             _note(int64_at(heap, here + 35), out, row)
-            here += size
+            here += step

@@ -5,12 +5,17 @@ Proves: analyzer/records/ages.py
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from analyzer.bulk.engine import Engine, Settings
 from analyzer.records import ages
+from captures.files import capture_points
 from captures.kernels import NULL
 from tests.replay.batching import batch
+from tests.shared import capture_files, sample_folders
 
 
 def looked(*sets: bytes) -> list[list[int]]:
@@ -18,7 +23,7 @@ def looked(*sets: bytes) -> list[list[int]]:
     heap = np.frombuffer(b"\x02" * 7 + b"".join(sets), np.uint8)
     length = np.array([len(one) for one in sets], np.int64)
     out = np.zeros((ages.A_COLUMNS, len(sets)), np.int64)
-    ages.look(heap, 7 + np.cumsum(length) - length, length, out)
+    ages.look(heap, 7 + np.cumsum(length) - length, length, False, out)
     return [column.tolist() for column in out.T]
 
 
@@ -66,3 +71,27 @@ def test_a_size_beyond_all_bounds_reads_nothing_beyond_the_set() -> None:
     whole = timed(1, 2)
     huge = whole[:8] + (0x7FFFFFFF).to_bytes(4, "big") + whole[12:]
     assert looked(huge, whole)[1] == looked(whole)[0]
+
+
+@pytest.mark.parametrize("folder", sample_folders(), ids=lambda folder: folder.name)
+def test_headers_that_an_engine_hands_out_say_what_whole_sets_do(folder: Path) -> None:
+    """Of every sample, some with message sets of old formats, some with answers cut off in a batch."""
+    for capture in capture_files(folder):
+        [point] = capture_points([str(capture)])
+        found = [_ages(Engine(point, Settings(1, keep_records=True, record_headers=way)), way) for way in (False, True)]
+        (whole, sizes), (headers, kept) = found
+        assert headers == whole
+        assert kept <= sizes
+
+
+def _ages(engine: Engine, headers: bool) -> tuple[list[list[int]], int]:
+    """The columns of all its sets, and how many bytes these are."""
+    found: list[list[int]] = []
+    size = 0
+    for window in engine.windows():
+        for sets in window.sets:
+            out = np.zeros((ages.A_COLUMNS, len(sets.at)), np.int64)
+            ages.look(sets.heap, sets.at, sets.length, headers, out)
+            found += out.T.tolist()
+            size += int(sets.length.sum())
+    return found, size
