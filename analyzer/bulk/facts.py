@@ -146,7 +146,6 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     named = naming.new(np.concatenate([*slots, connections.number, spoken]))
     for numbers in slots:
         numbers[:] = naming.slots(numbers)
-
     at = place[chosen]
 
     def column(which: int) -> np.ndarray:
@@ -190,7 +189,6 @@ def put_together(told: Sequence[Facts], naming: gathering.Naming) -> gathering.G
     """The exchanges of one window of all shares in one order, symbols numbered for the capture point: as `gathered`
     gives them, but for columns that nobody decides by, which are NULL."""
     begins = np.cumsum([0, *(one.exchanges.rows for one in told)], dtype=np.int64)
-
     symbols = [naming.numbers(share).strings for share in range(len(told))]
     exchanges = [one.exchanges for one in told]
     connection = naming.connections(_joined(exchanges, s.X_SLOT), _joined(exchanges, s.X_CLIENT_SIDE))
