@@ -114,7 +114,7 @@ class _Spark:
                 from reports.spark.engine import Spark
 
                 exchanges = _exchanges(self._datasets)
-                sliced = slices.worth(self._options.master, exchanges)
+                sliced = slices.possible(self._options.master)
                 started = self._stack.enter_context(
                     session.of_command(self._options, sliced or exchanges < QUICK_EXCHANGES)
                 )

@@ -39,9 +39,6 @@ WALKED = ("exchanges", "timed_exchanges", "exchange_topics")
 FEW = ("failed_exchanges",)
 """Views of few exchanges."""
 
-LEAST_EXCHANGES = 1_000_000
-"""Below so many exchanges Spark's own walks are cheaper than workers of Python."""
-
 LARGEST_SLICE = 16_000_000
 """Exchanges of a slice at most."""
 
@@ -300,12 +297,11 @@ def _read(query: str) -> set[str]:
 # --- Spark ------------------------------------------------------------------------------------------------------------
 
 
-def worth(master: str | None, exchanges: int) -> bool:
-    """Whether a session, on a master or of this process, is to ask so many exchanges slice by slice. Whether the
-    machines of a cluster have DuckDB, nobody knows."""
+def possible(master: str | None) -> bool:
+    """Whether a session, on a master or of this process, is to ask slice by slice. Whether the machines of a cluster
+    have DuckDB, nobody knows."""
     here = master is None or master.startswith("local")
-    has = all(importlib.util.find_spec(name) is not None for name in ("duckdb", "sqlglot"))
-    return here and has and exchanges >= LEAST_EXCHANGES
+    return here and all(importlib.util.find_spec(name) is not None for name in ("duckdb", "sqlglot"))
 
 
 @dataclass(slots=True)
