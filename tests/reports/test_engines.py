@@ -138,9 +138,12 @@ def test_what_this_machine_holds_easily_needs_no_spark(small: list[str], monkeyp
     assert engines.choose(options(engine="embedded"), small) == engines.EMBEDDED
 
 
-@pytest.mark.parametrize(("few", "quick"), [(3, True), (2, False)])
+CLUSTER = "spark://host:7077"
+
+
+@pytest.mark.parametrize(("few", "master", "quick"), [(3, CLUSTER, True), (2, CLUSTER, False), (2, None, True)])
 def test_java_compiles_at_length_only_where_there_is_much_to_do(
-    small: list[str], few: int, quick: bool, monkeypatch: pytest.MonkeyPatch
+    small: list[str], few: int, master: str | None, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Asked(Exception):
         pass
@@ -150,7 +153,7 @@ def test_java_compiles_at_length_only_where_there_is_much_to_do(
 
     monkeypatch.setattr(engines, "QUICK_EXCHANGES", few)
     monkeypatch.setattr("reports.spark.session.of_command", of_command)
-    with pytest.raises(Asked) as raised, engines.opened(options(engine="spark"), small):
+    with pytest.raises(Asked) as raised, engines.opened(options(engine="spark", master=master), small):
         pass
     assert raised.value.args == (quick,)
 
