@@ -271,7 +271,7 @@ class Meeting:
                 self.notes += done.notes
                 self.changed.update(done.changed)
             else:
-                self.notes += seeding.absent(used, self.topology)
+                self.notes += seeding.absent(used, self.topology, cluster, options.allow)
             self.remap.topics.learn_from(self.topology)
         finally:
             asked.close()

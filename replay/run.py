@@ -498,7 +498,7 @@ async def warned(
 
 def missing(options: Options, cluster: Cluster, topology: Topology, planned: Plan) -> list[str]:
     """What the target lacks of the captured topics."""
-    notes = seeding.absent(_used(options, cluster, planned), topology)
+    notes = seeding.absent(_used(options, cluster, planned), topology, cluster, options.allow)
     return notes + too_few(options, cluster, topology, planned) + more_partitions(options, cluster, topology, planned)
 
 

@@ -8,7 +8,7 @@ and fetched (by id), then by what is known from elsewhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic of the capture: how many partitions (the most that were seen), how many replicas, and its configuration
-    as far as CreateTopics and the requests that alter it said it. `created`: the capture shows how it was made."""
+    as far as CreateTopics and the requests that alter it said it."""
 
     name: str
     partitions: int
     replicas: int
     configs: dict[str, str | None]
-    created: bool
     internal: bool
 
 
@@ -42,7 +41,8 @@ class Topic:
 class Cluster:
     """`early`: members that had joined before the capture began, by group; `members`: those, and who joined while it
     ran; `assignments`: what leaders handed out, by group and generation; `altered`: settings of topics that requests
-    changed, as they stood in the end; `group_configs`: of groups; `ids`, `brokers`: of the captured cluster."""
+    changed, as they stood in the end; `group_configs`: of groups; `ids`, `brokers`: of the captured cluster; `made`,
+    `deleted`: when requests first made and first deleted each topic, in nanoseconds."""
 
     topic_names: dict[str, str] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -55,6 +55,16 @@ class Cluster:
     group_configs: dict[str, Settings] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     brokers: set[tuple[str, int]] = field(default_factory=set)
+    made: dict[str, int] = field(default_factory=dict)
+    deleted: dict[str, int] = field(default_factory=dict)
+
+    def makes(self, name: str, allow: Collection[int]) -> bool:
+        """Do the captured requests, of the APIs that may be sent, make a topic themselves? Not where it was there
+        before, or where what deletes it before it is made again is not sent."""
+        made, deleted = self.made.get(name), self.deleted.get(name)
+        if made is None or names.CREATE_TOPICS not in allow:
+            return False
+        return deleted is None or (made < deleted and names.DELETE_TOPICS in allow)
 
     # --- what is noted ---
 
@@ -78,7 +88,6 @@ class Cluster:
             max(partitions, old.partitions if old else 0),
             max(replicas, old.replicas if old else 1),
             configs if configs is not None else (old.configs if old else {}),
-            configs is not None or (old is not None and old.created),
             internal or (old is not None and old.internal),
         )
 
@@ -106,6 +115,7 @@ class Learning:
         if answer is None:
             return
         _learn_answer(self.cluster, key, body, answer)
+        _learn_life(self.cluster, key, body, answer, message.request.sent_ns)
         if key == names.FETCH:
             for one in _fetched_by_id(answer, self.cluster.topic_names):
                 self._ids.fetch(one)
@@ -217,6 +227,19 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
             for partition in topic[where.partitions]:
                 if not partition["errorCode"] and topic.get(where.name):
                     cluster.note(topic[where.name], partition[where.number] + 1)
+
+
+def _learn_life(cluster: Cluster, api_key: int, body: Body, answer: Body, sent_ns: int) -> None:
+    """When topics were made and deleted."""
+    if api_key == names.CREATE_TOPICS and not body.get("validateOnly"):
+        first, topics = cluster.made, answer["topics"]
+    elif api_key == names.DELETE_TOPICS:
+        first, topics = cluster.deleted, answer["responses"]
+    else:
+        return
+    for topic in topics:
+        if not topic["errorCode"] and topic["name"] is not None:
+            first[topic["name"]] = min(sent_ns, first.get(topic["name"], sent_ns))
 
 
 # --- names of topic ids ---

@@ -55,6 +55,8 @@ _REJOINS: Final = {
 """Errors after which a client joins its group again, by API."""
 _NOT_FOR: Final = frozenset((names.METADATA, names.DESCRIBE_CONFIGS, names.DELETE_TOPICS))
 """APIs that ask about a topic: that it is not there is an answer."""
+_TELLING: Final = {names.METADATA: ("topics", "name"), names.DESCRIBE_CONFIGS: ("results", "resourceName")}
+"""Of those that brokers answer from what they know by then: where their answers list topics, and call them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,8 @@ class Retries:
     def _after_answer(self, sent: Body, replayed: Body, given_up: Collection[int] = ()) -> str | None:
         step = self._step
         rule = rule_for(step.request.api_key, self.captured, replayed, self._history.retried, given_up)
+        if rule is None and NO_TOPIC[0] not in given_up and self._comes(replayed):
+            return "topic_appears"
         if rule == "records_awaited" and (self._history.waited_in_vain or not step.expects):
             return None
         if rule == "position_asked":
@@ -233,6 +237,17 @@ class Retries:
         if rule == "rejoined" and not self._remap.groups.can_rejoin(step, self.captured, codes(replayed)):
             return None
         return rule
+
+    def _comes(self, replayed: Body) -> bool:
+        """Does an answer lack a topic that this replay has made, and that was there when captured? Not every broker
+        knows it at once."""
+        where = _TELLING.get(self._step.request.api_key)
+        if where is None or self.captured is None or not self._topology.made:
+            return False
+        topics, name = where
+        good = [one[name] for one in self.captured[topics] if one[name] and not one["errorCode"]]
+        made = self._topology.made.intersection(map(self._remap.topics.name, good))
+        return any(one["errorCode"] in NO_TOPIC and one[name] in made for one in replayed[topics])
 
     def _is_lost(self, replayed: Body) -> bool:
         """Would the member have to join again, after it did so too often?"""

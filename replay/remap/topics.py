@@ -64,6 +64,10 @@ class Topics:
                 topic[where.name] = there
             if where.id and (api_key not in _BY_NAME_OR_ID or topic.get(where.id, ZERO_UUID) != ZERO_UUID):
                 topic[where.id] = self._ids.get(there, topic.get(where.id, ZERO_UUID))
+        if api_key == names.DELETE_TOPICS:  # up to version 5 it lists names only, and no structs
+            body["topicNames"] = [
+                self.name(topic[NAME]) if topic.get(NAME) else topic.get("name") for topic in body["topics"]
+            ]
 
     # --- as a family ---
 

@@ -17,8 +17,9 @@ Partition = tuple[str, int]
 @dataclass(slots=True)
 class Topology:
     """nodes: address by node id; leaders, partitions, ids and leader epochs of topics by their names on the target;
-    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear;
-    `cluster_id`: None where the target says none."""
+    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear; `made`: those
+    that the target said it made, which each of its brokers knows a moment later; `cluster_id`: None where the target
+    says none."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
     leaders: dict[Partition, int] = field(default_factory=dict)
@@ -27,6 +28,7 @@ class Topology:
     leader_epochs: dict[Partition, int] = field(default_factory=dict)
     coordinators: dict[tuple[int, str], int] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
     cluster_id: str | None = None
 
     def learn_metadata(self, answer: Body) -> None:

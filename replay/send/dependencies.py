@@ -50,6 +50,10 @@ class Waiting:
     def end(self) -> None:
         """It is not any more."""
         self._busy -= 1
+        if self._busy == 0 and self._blocked:
+            self._loop.call_soon(self._release)  # sessions that were given steps just now have not begun yet
+
+    def _release(self) -> None:
         if self._busy == 0 and self._blocked and not any(waiter.done() for waiter in self._blocked.values()):
             self._blocked.pop(min(self._blocked)).set_result(None)
 

@@ -10,6 +10,7 @@ wait is over (`dependencies`), or what an answer means (`retry`). Time is the ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import time
@@ -730,6 +731,9 @@ class Engine:
                     await self._preparation.again(job, decision.rule, captured, replayed)
                     await self._send(state, job)
             self._conclude(job, captured, replayed, kept)
+            if replayed is not None:
+                with contextlib.suppress(LinkError):  # whoever goes on finds out
+                    await self._preparation.settle(job, replayed)
         except asyncio.CancelledError:
             _abort(step, outcome)
             raise

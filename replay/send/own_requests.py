@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from analyzer.protocol import names
@@ -29,6 +29,8 @@ from replay.send.reach import NotReached
 from replay.send.settings import Settings
 
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
+_SETTLING: Final = 5.0
+"""Seconds that brokers have to hear of topics that were made or deleted; whoever is refused then is sent again."""
 
 
 def list_offsets(topic: str, partition: int, timestamp: int) -> Body:
@@ -205,6 +207,41 @@ class Asker:
         body: Body = {"topics": [{"name": name} for name in topics], "allowAutoTopicCreation": False}
         self._topology.learn_metadata(await self._ask(names.METADATA, 12, body))
         self._remap.topics.learn_from(self._topology)
+
+    async def settle(self, made: Mapping[str, int], gone: Collection[str]) -> None:
+        """Wait, with a bound, until topics that were made (with so many partitions at least) have leaders that know it,
+        and those that were deleted are not named any more. Raises LinkError."""
+        deadline = self._loop.time() + _SETTLING
+        body: Body = {"topics": [{"name": name} for name in (*made, *gone)], "allowAutoTopicCreation": False}
+        pause = self._settings.limits.first_pause
+        while self._loop.time() < deadline:
+            answer = await self._ask(names.METADATA, 12, body)
+            self._topology.learn_metadata(answer)
+            self._remap.topics.learn_from(self._topology)
+            there = {topic["name"]: topic["partitions"] for topic in answer["topics"] if not topic["errorCode"]}
+            missing = [name for name, count in made.items() if len(there.get(name, ())) < max(count, 1)]
+            if not missing and there.keys().isdisjoint(gone) and await self._are_led({one: there[one] for one in made}):
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._settings.limits.longest_pause)
+
+    async def _are_led(self, topics: Mapping[str, list[Body]]) -> bool:
+        """Has each partition of these (as Metadata lists them) a leader, that says where it ends?"""
+        asked: dict[int, list[Body]] = {}
+        for name, partitions in topics.items():
+            by_leader: dict[int, list[Body]] = {}
+            for one in partitions:
+                numbers = by_leader.setdefault(one["leaderId"], [])
+                numbers += list_offsets(name, one["partitionIndex"], names.END_OF_LOG)["topics"][0]["partitions"]
+            for leader, numbers in by_leader.items():
+                asked.setdefault(leader, []).append({"name": name, "partitions": numbers})
+        for leader, some in asked.items():
+            if leader < 0:
+                return False
+            answer = await self._ask(names.LIST_OFFSETS, 5, {"replicaId": -1, "topics": some}, leader)
+            if any(one["errorCode"] for topic in answer["topics"] for one in topic["partitions"]):
+                return False
+        return True
 
     async def end(self, topic: str, partition: int) -> int | None:
         """Where a partition of the target ends; None where it does not say. Raises LinkError."""

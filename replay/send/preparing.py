@@ -13,6 +13,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from analyzer.protocol import errors, names
 from analyzer.protocol.decoding import OK
@@ -48,6 +49,10 @@ class Job:
     parts: list[tuple[int, Body]] = field(default_factory=list)
     answers: list[Body] = field(default_factory=list)
     captured: Body | None = None
+
+
+_MAKERS: Final = {names.CREATE_TOPICS: "topics", names.CREATE_PARTITIONS: "results", names.DELETE_TOPICS: "responses"}
+"""APIs that make and delete topics: where their answers list them."""
 
 
 class Skipped(Exception):
@@ -212,8 +217,25 @@ class Preparation:
         elif key == names.END_TXN:
             self._additions.ended(job.body["transactionalId"])
         elif key == names.CREATE_TOPICS:
-            self.topology.absent -= {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
+            made = {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
+            self.topology.absent -= made
+            self.topology.made |= made if not job.body.get("validateOnly") else set()
+        elif key == names.DELETE_TOPICS:
+            self.topology.made -= {topic["name"] for topic in replayed["responses"] if not topic["errorCode"]}
         self.remap.learn(job.step, job.body, captured, replayed)
+
+    async def settle(self, job: Job, replayed: Body) -> None:
+        """Wait until brokers know what this has made or deleted: its clients had waited for that, and who depends on it
+        goes on at once. Raises LinkError."""
+        key = job.step.request.api_key
+        if key not in _MAKERS or job.body.get("validateOnly"):
+            return
+        done = {topic["name"] for topic in replayed[_MAKERS[key]] if not topic["errorCode"]} - {None}
+        if done and key == names.DELETE_TOPICS:
+            await self.asker.settle({}, done)
+        elif done:
+            counts = {topic["name"]: topic.get("count", 1) for topic in job.body["topics"]}
+            await self.asker.settle({name: counts.get(name, 1) for name in sorted(done)}, ())
 
     def hear_shares(self, job: Job) -> None:
         """Which share sessions are lost: what brokers answered to a request's parts says it, or that none came over a

@@ -72,9 +72,12 @@ def too_few(used: Iterable[tuple[str, Topic]], topology: Topology) -> list[str]:
     ]
 
 
-def absent(used: Iterable[tuple[str, Topic]], topology: Topology) -> list[str]:
-    """Of the same, those that the target lacks."""
-    lacks = [name for name, _ in used if name not in topology.partitions]
+def absent(
+    used: Iterable[tuple[str, Topic]], topology: Topology, cluster: Cluster, allow: Collection[int]
+) -> list[str]:
+    """Of the same, those that the target lacks, and that the capture does not make."""
+    there = topology.partitions
+    lacks = [name for name, topic in used if name not in there and not cluster.makes(topic.name, allow)]
     return [f"the target has no topic {name}; --seed-topics makes it" for name in lacks]
 
 
@@ -109,7 +112,7 @@ async def seed(
         if not topic.internal
         and not topic.name.startswith("__")
         and map_topic.get(topic.name, topic.name) not in target.topology.partitions
-        and not (topic.created and names.CREATE_TOPICS in allow)
+        and not cluster.makes(topic.name, allow)
     ]
     if not wanted:
         return done

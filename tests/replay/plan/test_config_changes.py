@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from analyzer.options import Reading
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
@@ -187,3 +189,52 @@ def test_where_the_requests_are_sent_themselves_nothing_is_folded() -> None:
 def test_settings_of_groups_that_the_target_refuses_are_told() -> None:
     _, _, done = seeded(administered(), refused=errors.INVALID_REQUEST)
     assert done.notes == ["group billing: its captured settings were refused: INVALID_REQUEST (42)"]
+
+
+def delete(name: str, at: float, captured: Captured, error: int = 0) -> None:
+    answer = {"responses": [{"name": name, "errorCode": error}]}
+    captured.said(at, names.DELETE_TOPICS, 4, {"topicNames": [name], "timeoutMs": 1000}, answer)
+
+
+BOTH = (names.CREATE_TOPICS, names.DELETE_TOPICS)
+
+
+@pytest.mark.parametrize(
+    ("life", "allow", "left"),
+    [
+        pytest.param("c", BOTH[:1], True, id="made"),
+        pytest.param("c", (), False, id="made, and that is not sent"),
+        pytest.param("", BOTH, False, id="there before"),
+        pytest.param("dc", BOTH, False, id="there before, and made again"),
+        pytest.param("cdc", BOTH, True, id="made again"),
+        pytest.param("cdc", BOTH[:1], False, id="made again, and not deleted before"),
+        pytest.param("cxc", BOTH[:1], True, id="made, and not deleted when captured either"),
+    ],
+)
+def test_a_topic_is_left_to_the_capture_where_that_makes_it_first(
+    life: str, allow: tuple[int, ...], left: bool
+) -> None:
+    """Else it is made before anything is sent, with as many partitions as it ever had."""
+    captured = Captured()
+    alter(captured, 0.0, "orders", (RETENTION, SET, "2"))
+    captured.said(0.1, names.METADATA, 12, {"topics": None}, metadata("orders", 3))
+    for at, what in enumerate(life, 1):
+        if what == "c":
+            create("orders", at, captured)
+        else:
+            delete("orders", at, captured, errors.TOPIC_AUTHORIZATION_FAILED if what == "x" else 0)
+    cluster = learned(captured)
+    made, _, _ = seeded(cluster, allow)
+    assert (made == {}) == left
+    lacks = seeding.absent([("there", cluster.topics["orders"])], Topology(), cluster, allow)
+    assert lacks == ([] if left else ["the target has no topic there; --seed-topics makes it"])
+
+
+def metadata(topic: str, partitions: int) -> Body:
+    parts = [
+        {"errorCode": 0, "partitionIndex": number, "leaderId": 1, "replicaNodes": [1], "isrNodes": [1],
+         "offlineReplicas": []}
+        for number in range(partitions)
+    ]  # fmt: skip
+    named = {"errorCode": 0, "name": topic, "isInternal": False, "partitions": parts}
+    return {"brokers": [], "clusterId": "c", "controllerId": 1, "topics": [named]}

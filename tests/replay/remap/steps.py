@@ -11,12 +11,12 @@ from tests.replay.conversation import EVERYTHING, Captured
 Said = tuple[int, int, Body, Body | None]
 
 
-def planned(*said: Said) -> list[Step]:
+def planned(*said: Said, allow: frozenset[int] = frozenset()) -> list[Step]:
     """The steps of one connection's exchanges: (API, version, request, answer)."""
     capture = Captured()
     for at, (api_key, version, body, answer) in enumerate(said):
         capture.said(float(at), api_key, version, body, answer)
-    plan, _ = decide.make([capture.session()], EVERYTHING, decide.PlanOptions())
+    plan, _ = decide.make([capture.session()], EVERYTHING, decide.PlanOptions(allow))
     assert not plan.skips, plan.skips
     return list(plan.steps)
 

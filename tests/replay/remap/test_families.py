@@ -9,6 +9,7 @@ import pytest
 
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
+from replay.plan import convert
 from replay.plan.parts import NAME
 from replay.plan.steps import Step
 from replay.plan.values import Producer
@@ -30,6 +31,19 @@ def test_a_topic_has_its_name_and_id_on_the_target() -> None:
     assert (topic["name"], topic["topicId"], topic[NAME]) == ("copy", NEW_ID, "orders")
     assert remap.topics.captured("copy") == "orders"
     assert not remap.in_place
+
+
+@pytest.mark.parametrize("version", [1, 5, 6])
+def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
+    """Up to version 5 the request lists names only: under another name the target's own topic must stay."""
+    by_name: Body = {"topicNames": ["orders"], "timeoutMs": 1}
+    asked = by_name if version < 6 else {"topics": [{"name": "orders"}], "timeoutMs": 1}
+    (step,) = planned((names.DELETE_TOPICS, version, asked, None), allow=frozenset((names.DELETE_TOPICS,)))
+    sent = Remap(RemapOptions(map_topic={"orders": "copy"})).request(step)
+    for offered in (1, 5, 6):
+        told = convert.fit(names.DELETE_TOPICS, offered, sent)
+        assert told.get("topicNames") == (["copy"] if offered < 6 else None)
+        assert [topic["name"] for topic in told.get("topics", ())] == (["copy"] if offered >= 6 else [])
 
 
 def test_an_epoch_that_is_asked_about_is_the_targets_and_others_are_unknown() -> None:

@@ -79,6 +79,29 @@ def test_a_topic_is_waited_for_once_and_then_absent_for_all() -> None:
     assert (later.rule, later.also) == (None, ("topic_absent",))
 
 
+@pytest.mark.parametrize("api_key", [names.METADATA, names.DESCRIBE_CONFIGS])
+def test_a_topic_that_this_replay_has_made_is_waited_for_by_who_asks_what_it_is(api_key: int) -> None:
+    """Brokers know it a moment after CreateTopics was answered, for which the client had waited. Without that it is the
+    answer."""
+
+    def said(error: int) -> Body:
+        if api_key == names.METADATA:
+            topic = {"name": "orders", "errorCode": error, "isInternal": False, "partitions": []}
+            return {"brokers": [], "clusterId": "c", "controllerId": 1, "topics": [topic]}
+        result = {"resourceType": 2, "resourceName": "orders", "errorCode": error, "errorMessage": "", "configs": []}
+        return {"results": [result]}
+
+    asks: Body = {"topics": [{"name": "orders"}]}
+    if api_key == names.DESCRIBE_CONFIGS:
+        asks = {"resources": [{"resourceType": 2, "resourceName": "orders", "configurationKeys": None}]}
+    good, bad = planned(*((api_key, 4, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION)))
+    missing = said(errors.UNKNOWN_TOPIC_OR_PARTITION)
+    made = Topology(made={"orders"})
+    assert retries(good, topology=made).after(asks, missing, 0.0).rule == "topic_appears"
+    assert retries(good).after(asks, missing, 0.0).rule is None
+    assert retries(bad, topology=made).after(asks, missing, 0.0).rule is None
+
+
 @pytest.mark.parametrize(("retried", "rule"), [(False, None), (True, "leader_moved")])
 def test_a_sequence_out_of_order_follows_from_an_earlier_retry_or_is_the_answer(
     retried: bool, rule: str | None

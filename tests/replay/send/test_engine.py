@@ -660,6 +660,69 @@ def test_a_topic_that_is_created_after_all_is_waited_for_again() -> None:
     assert run.of(names.PRODUCE)[1].retries == ["topic_appears"]
 
 
+def _creates(topic: str) -> tuple[Body, Body]:
+    asked = {"name": topic, "numPartitions": 2, "replicationFactor": 1, "assignments": [], "configs": []}
+    wanted: Body = {"topics": [asked], "timeoutMs": 1, "validateOnly": False}
+    return wanted, {"topics": [{"name": topic, "errorCode": 0}]}
+
+
+def _deletes(topic: str) -> tuple[Body, Body]:
+    return {"topicNames": [topic], "timeoutMs": 1}, {"responses": [{"name": topic, "errorCode": 0}]}
+
+
+def _listed(error: int) -> Body:
+    parts = [{"partitionIndex": number, "errorCode": error, "offset": 0, "timestamp": -1} for number in range(2)]
+    return {"topics": [{"name": "orders", "partitions": parts}]}
+
+
+def test_who_waits_for_a_topic_that_the_replay_makes_waits_until_its_leaders_know_it() -> None:
+    """Its client had waited a moment. At full speed pipelined requests would be refused, and sent again in another
+    order."""
+    maker, producer = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.2:1-10.0.0.9:9092#1")
+    maker.said(0.0, names.CREATE_TOPICS, 4, *_creates("orders"))
+    for number in range(3):
+        producer.said(0.5 + number * 0.001, names.PRODUCE, 9, produced(batch()), produced_answer(number), took=0.1)
+    target = Target().on(names.CREATE_TOPICS, _creates("orders")[1])
+    target.on(names.METADATA, *[_metadata()] * 3, _metadata(orders=2))
+    target.on(names.LIST_OFFSETS, _listed(_MISSING), _listed(0))
+    target.on(names.PRODUCE, *map(produced_answer, range(3)))
+
+    run = replayed([maker, producer], target, allow=frozenset((names.CREATE_TOPICS,)))
+
+    sent = [one.at for one in target.said(names.PRODUCE)]
+    assert len(sent) == 3
+    assert min(sent) > target.said(names.LIST_OFFSETS)[1].at
+    assert [one.retries for one in run.of(names.PRODUCE)] == [[]] * 3
+
+
+def test_a_session_that_is_met_first_waits_for_one_that_speaks_first() -> None:
+    """When the first one looks, the other one has not begun yet."""
+    first, second = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.2:1-10.0.0.9:9092#1")
+    second.said(0.0, names.DELETE_TOPICS, 4, *_deletes("orders"))
+    first.said(0.5, names.CREATE_TOPICS, 4, *_creates("orders"))
+    target = Target().on(names.CREATE_TOPICS, _creates("orders")[1]).on(names.DELETE_TOPICS, _deletes("orders")[1])
+    target.on(names.METADATA, _metadata())
+
+    run = replayed([first, second], target, allow=frozenset((names.CREATE_TOPICS, names.DELETE_TOPICS)))
+
+    assert [one.api_key for one in target.said(names.CREATE_TOPICS, names.DELETE_TOPICS)] == [20, 19]
+    assert run.engine.notes["wait_released"] == 0
+
+
+def test_what_makes_a_topic_again_waits_until_it_is_gone() -> None:
+    maker, eraser = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.2:1-10.0.0.9:9092#1")
+    eraser.said(0.0, names.DELETE_TOPICS, 4, *_deletes("orders"))
+    maker.said(0.5, names.CREATE_TOPICS, 4, *_creates("orders"))
+    target = Target().on(names.CREATE_TOPICS, _creates("orders")[1]).on(names.DELETE_TOPICS, _deletes("orders")[1])
+    target.on(names.LIST_OFFSETS, _listed(0))
+    target.on(names.METADATA, *[_metadata(orders=2)] * 3, _metadata(), _metadata(orders=2))
+
+    replayed([maker, eraser], target, allow=frozenset((names.CREATE_TOPICS, names.DELETE_TOPICS)))
+
+    (made,) = target.said(names.CREATE_TOPICS)
+    assert [one.at < made.at for one in target.said(names.METADATA)] == [True] * 4 + [False]
+
+
 def test_a_topic_that_the_target_denies_is_not_waited_for() -> None:
     capture = Captured()
     for number in range(5):
