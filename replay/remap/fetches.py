@@ -145,13 +145,14 @@ class Fetches:
             if was["errorCode"] or was["highWatermark"] < 0:
                 continue
             known = self._offsets.map_of(where)
-            unknown = known is None or not (known.produced or known.hints)
-            if unknown or (known and where in asked and known.start(asked[where]) != had.get(where)):
+            if known is None or not known.produced or (where in asked and known.start(asked[where]) != had.get(where)):
                 yield *where, was["highWatermark"]
 
     def found_places(self, step: Step, body: Body, ends: dict[Partition, tuple[int, int]]) -> None:
         """The captured high watermark and the target's of each such partition: read from the place that is as far from
-        them, in a session made again."""
+        them, in a session made again. (What ListOffsets said of another place is no hint for one that is out of
+        range.)"""
+        asked = asked_offsets(step.body)
         session = self._session(step)
         places = dict(session.partitions) if session is not None else {}
         places |= {(name, number): part for name, number, part in partitions(names.FETCH, body) if part is not None}
@@ -160,7 +161,10 @@ class Fetches:
                 captured, replayed = self._offsets.guess(where, ends[where])
                 known = self._offsets.map_of(where)
                 assert known is not None
-                partition["fetchOffset"] = known.start(partition["fetchOffset"] + captured - replayed)
+                at = asked.get(where, partition["fetchOffset"] + captured - replayed)
+                if known.hints and not known.produced:
+                    known.hint(at, max(ends[where][1] + at - ends[where][0], 0))
+                partition["fetchOffset"] = known.start(at)
         self.again(step, body, "session_remade", None, None)
 
     def lacks_share_session(self, step: Step) -> bool:

@@ -44,6 +44,8 @@ _BY_CODE: Final = {
 }
 _MOST_REMADE: Final = 3
 """How often a share session is begun anew for one fetch: who is refused again has another one at his heels."""
+_MOST_ASKED: Final = 3
+"""How often a reader asks where its log ends for one fetch: whose place is out of range there too has none."""
 _REJOINS: Final = {
     **dict.fromkeys(apis.GROUP_HEARTBEATS, (errors.UNKNOWN_MEMBER_ID, errors.FENCED_MEMBER_EPOCH)),
     **dict.fromkeys(
@@ -187,6 +189,7 @@ class Retries:
         self._pause = limits.first_pause
         self._closed = False
         self._remade = 0
+        self._asked = 0
 
     def after(self, sent: Body, replayed: Body | None, now: float) -> Decision:
         """What follows from the answer to what was sent; None: its connection ended without one."""
@@ -230,7 +233,8 @@ class Retries:
             return None
         if rule == "position_asked":
             lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
-            return rule if any(lost) else None
+            self._asked += 1
+            return rule if self._asked <= _MOST_ASKED and any(lost) else None
         if rule == "session_remade" and step.request.api_key == names.SHARE_FETCH:
             self._remade += 1
             return rule if self._remade <= _MOST_REMADE else None

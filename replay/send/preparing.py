@@ -51,6 +51,12 @@ class Job:
     captured: Body | None = None
 
 
+def _took_ms(step: Step) -> int:
+    """How long the captured answer had taken, rounded up."""
+    answered = step.request.answered_ns
+    return -(-(answered - step.request.sent_ns) // 1_000_000) if answered is not None else 0
+
+
 _MAKERS: Final = {names.CREATE_TOPICS: "topics", names.CREATE_PARTITIONS: "results", names.DELETE_TOPICS: "responses"}
 """APIs that make and delete topics: where their answers list them."""
 
@@ -154,9 +160,23 @@ class Preparation:
         if rule is not None:
             job.outcome.retries.append(rule)
         speed = self.settings.speed_at(step.at_ns)
-        if (speed is None or speed > 1) and captured is not None and not retry.has_records(captured):
-            job.body["maxWaitMs"] = int(job.body["maxWaitMs"] / speed) if speed else 0
+        if captured is None:
+            return
+        wait_ms = job.body["maxWaitMs"]
+        if retry.has_records(captured):
+            # Where nobody here writes them they are there at once, or never.
+            wait_ms = wait_ms if self._are_written(captured) else min(wait_ms, _took_ms(step))
+        if wait_ms < job.body["maxWaitMs"] or ((speed is None or speed > 1) and not retry.has_records(captured)):
+            job.body["maxWaitMs"] = int(wait_ms / speed) if speed else 0
             job.outcome.retries.append("long_poll_scaled")
+
+    def _are_written(self, answer: Body) -> bool:
+        """Does anybody in this replay write to a topic that an answer to Fetch (named) has records of?"""
+        return any(
+            topic.get(NAME) in self.cluster.produced
+            for topic in answer["responses"]
+            if any(partition.get("records") for partition in topic["partitions"])
+        )
 
     async def _transaction_v1(self, step: Step, job: Job) -> None:
         """A target that does not add partitions to transactions by itself gets the request for it (KIP-890)."""

@@ -21,6 +21,7 @@ from replay.plan.sessions import Request
 from replay.remap import offsets, remap, retry
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.conversation import Captured, Target, replayed
+from tests.replay.forging import batch as stored
 
 
 def test_a_producer_gets_the_targets_id_and_its_batches_are_sealed_again() -> None:
@@ -397,6 +398,62 @@ def test_a_reader_that_had_found_its_place_before_the_capture_reads_as_far_from_
     places = [one["topics"][0]["partitions"][0]["fetchOffset"] for one in fetches[:2]]
     assert places == [500, 10]
     assert run.engine.notes == {"position_asked": 1}
+
+
+@pytest.mark.parametrize(("out_of_range", "places"), [(1, [22, 7]), (9, [22, 7, 7, 7])])
+def test_what_was_said_of_the_start_of_a_log_is_no_place_for_one_that_is_out_of_range(
+    out_of_range: int, places: list[int]
+) -> None:
+    """Only readers were chosen: on a target that ends at 10 they are as far from its end, or give up soon."""
+
+    def answer(error: int, end: int) -> Body:
+        part = {"partitionIndex": 0, "errorCode": error, "highWatermark": end, "records": b""}
+        return {"responses": [{"topic": "orders", "partitions": [part]}]}
+
+    def listed(offset: int) -> Body:
+        part = {"partitionIndex": 0, "errorCode": 0, "offset": offset, "timestamp": -1}
+        return {"topics": [{"name": "orders", "partitions": [part]}]}
+
+    asked = [{"partition": 0, "fetchOffset": 22, "partitionMaxBytes": 1000}]
+    fetch: Body = {"maxWaitMs": 0, "minBytes": 1, "topics": [{"topic": "orders", "partitions": asked}]}
+    first = {"partitionIndex": 0, "currentLeaderEpoch": -1, "timestamp": -2}
+    asks: Body = {"replicaId": -1, "isolationLevel": 0, "topics": [{"name": "orders", "partitions": [first]}]}
+    capture = Captured().said(0.0, names.LIST_OFFSETS, 5, asks, listed(0))
+    capture.said(0.1, names.FETCH, 4, fetch, answer(0, 25))
+    target = Target().on(names.LIST_OFFSETS, listed(0), listed(10))
+    target.on(names.FETCH, *[answer(1, -1)] * out_of_range, answer(0, 10))
+
+    run = replayed([capture], target, topics={"orders": 1})
+
+    sent = [one.body["topics"][0]["partitions"][0]["fetchOffset"] for one in target.said(names.FETCH)]
+    assert sent == places
+    assert run.engine.notes["position_asked"] == len(places) - 1
+
+
+@pytest.mark.parametrize(
+    ("speed", "written", "waits"),
+    [(None, False, 0), (2.0, False, 30), (1.0, False, 60), (None, True, 500), (1.0, True, 500)],
+)
+def test_a_fetch_of_what_nobody_here_writes_waits_as_long_as_it_had_waited(
+    speed: float | None, written: bool, waits: int
+) -> None:
+    """The records are there at once, or never: only readers were chosen, and a long poll each would take for ever."""
+    part = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 6, "records": stored("v", base_offset=5)}
+    answer: Body = {"responses": [{"topic": "orders", "partitions": [part]}]}
+    empty: Body = {"responses": [{"topic": "orders", "partitions": [{**part, "records": b""}]}]}
+    asked = [{"partition": 0, "fetchOffset": 5, "partitionMaxBytes": 1000}]
+    fetch: Body = {"maxWaitMs": 500, "minBytes": 1, "topics": [{"topic": "orders", "partitions": asked}]}
+    capture = Captured()
+    if written:
+        capture.said(0.0, names.PRODUCE, 9, produced(batch()), produced_answer(5))
+    capture.said(0.1, names.FETCH, 4, fetch, answer, took=0.0599)
+    target = Target().on(names.FETCH, answer if written else empty).on(names.PRODUCE, produced_answer(5))
+
+    run = replayed([capture], target, topics={"orders": 1}, speed=speed)
+
+    (heard,) = target.said(names.FETCH)
+    assert heard.body["maxWaitMs"] == waits
+    assert run.of(names.FETCH)[0].retries == ([] if written else ["long_poll_scaled"])
 
 
 def test_offsets_asked_by_topic_id_are_asked_by_name_where_the_target_has_no_ids() -> None:
