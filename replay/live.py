@@ -13,7 +13,7 @@ import dataclasses
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,7 +55,8 @@ class Live:
     of connections that are not over; `ends`: when each sent its last request, so far, also of the last that are over;
     `met`: how many there were; `elsewhere`: names of topic ids that the capture may lack; `start_ns`: when the first
     request was sent; `own`: requests that were left out, for they went to the target itself (`leave_out`); `unasked`:
-    answers without their requests that came before the first request, and are not kept; `capture`: its name."""
+    answers without their requests that came before the first request, and are not kept; `capture`: its name; `said`:
+    what the reading says of the source."""
 
     told: Callable[[], Iterable[Told]]
     names: Renaming = field(default_factory=Renaming)
@@ -67,6 +68,7 @@ class Live:
     start_ns: int = 0
     own: int = 0
     capture: str = ""
+    said: Sequence[str] = ()
     _learning: Learning = field(default_factory=Learning)
     _known: dict[tuple[str, str], _Known] = field(default_factory=dict)  # who was heard last comes last
     _over: deque[int] = field(default_factory=deque)
@@ -109,7 +111,7 @@ class Live:
             notes.append(f"{self.own:,} captured requests to the target itself were left out: what is sent is captured")
         if self.unasked:
             notes.append(f"{self.unasked:,} answers came before the first request, and are not in the RUN")
-        return notes
+        return [*self.said, *notes]
 
     def leave_out(self, addresses: Iterable[tuple[str, int]], asked_ns: int) -> None:
         """These are the target's. What was sent there before it was asked for the first time is not ours."""

@@ -99,7 +99,7 @@ def source(
         return sessions.told(named, how=how, filter=filter, notes=said, progress=report, ordered=ordered)
 
     if not options.survey:
-        live = Live(told, options.renaming)
+        live = Live(told, options.renaming, said=said)
         if not live.begin():
             raise _nothing(said, named)
         return live

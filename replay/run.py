@@ -306,6 +306,7 @@ async def _audit(out: str | os.PathLike[str], options: Options, dial: link.Dial,
             result.not_audited = str(failure)
         except asyncio.CancelledError:
             result.not_audited = "the audit was interrupted"
+            result.interrupted = True
 
 
 def _read_before(options: Options, captured: Sequence[Session], cluster: Cluster) -> fetched.Fetched:

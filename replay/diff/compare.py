@@ -91,6 +91,8 @@ _MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT
 """What makes a member of a group."""
 _LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
 """Answered when there is something to say: what was held is not compared."""
+_ABORTED, _UNREACHABLE = "aborted", "unreachable"
+"""Rules of what was not sent, or not answered, for the run ended first."""
 _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
 """Answered when other members have spoken: their latency is not the broker's."""
 
@@ -100,7 +102,8 @@ class Comparison:
     """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
     `noise`: values that differed in fields that are not compared, by kind; `measured`: latencies;
     `audit`: of what a target acknowledged, None where nobody looked; `judged`: were latencies, for both sides were sent
-    at one speed? `answers`: how many were compared, by API; `learned`: was noise?"""
+    at one speed? `answers`: how many were compared, by API; `learned`: was noise? `ended`: why the (right) run ended
+    before all was sent."""
 
     differences: Differences = field(default_factory=Differences)
     audit: audited.Audited | None = None
@@ -114,6 +117,7 @@ class Comparison:
     measured: Latencies = field(default_factory=Latencies)
     answers: Counter[int] = field(default_factory=Counter)
     learned: bool = False
+    ended: str = ""
 
     @property
     def apis(self) -> set[str]:
@@ -165,7 +169,9 @@ class _Comparing:
         self.place = 0  # of the pair that is compared now
         self.correspondence: Correspondence = learn(pairs)
         self.result = result
+        self.result.ended = self.runs[-1].ended if self.runs else ""
         # What has gone wrong, each with the difference that said so first.
+        self.ended: Difference | None = None
         self.failed_groups: dict[str, Difference] = {}
         self.failed_transactions: dict[str, Difference] = {}
         self.failed_producers: dict[int, Difference] = {}
@@ -260,6 +266,8 @@ class _Comparing:
         if pair.left.state != pair.right.state:
             rule = "consequence" if self._follows(pair) else None
             told = Difference(pair.row, "(answer)", "state", pair.left.state, _told(pair.right), rule=rule)
+            if rule is None and self._is_left(pair):
+                self.ended = told
             self._note(pair, told)
             yield told
             return
@@ -502,8 +510,14 @@ class _Comparing:
             return "seeded"
         return None
 
+    def _is_left(self, pair: Pair) -> bool:
+        """Was it left because the run ended?"""
+        return pair.right.rule == _ABORTED or (pair.right.rule == _UNREACHABLE and bool(self.result.ended))
+
     def _follows(self, pair: Pair, error: int | None = None) -> Difference | None:
         """What went wrong before, and has been reported, that what goes wrong here follows from."""
+        if self.ended is not None and self._is_left(pair):
+            return self.ended
         if pair.right.rule == "partition_absent":
             asked = (topic for _, topic in topics_of(pair.api_key, pair.left.asked() or {}))
             told = (self.other_counts.get(self.correspondence.left.of(topic)) for topic in asked)

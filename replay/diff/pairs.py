@@ -133,12 +133,14 @@ _OF_DATA: Final = frozenset((
 class RunFacts:
     """What a RUN says of itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as of a
     `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
-    captured, the settings in which it was meant to differ when it was made for the replay."""
+    captured, the settings in which it was meant to differ when it was made for the replay; `ended`: why it ended before
+    all was sent."""
 
     audited: Sequence[Mapping[str, Any]] | None
     renamed: Mapping[str, str]
     speed: float | None
     seeded: Mapping[str, Any]
+    ended: str = ""
 
 
 BLOCK: Final = 2048
@@ -178,7 +180,7 @@ class Pairs(Sequence[Pair]):
         self, count: int, make: Callable[[int], Pair], runs: Sequence[Run] = (),
         block: Callable[[Numbers], Block] | None = None,
     ) -> None:  # fmt: skip
-        self.runs = tuple(RunFacts(run.audited, run.renamed, run.speed, run.seeded) for run in runs)
+        self.runs = tuple(RunFacts(run.audited, run.renamed, run.speed, run.seeded, run.ended) for run in runs)
         self._count = count
         self._make = make
         self._block = block

@@ -231,6 +231,7 @@ class Run:
         seeded = about.get("seeded_topics")
         self.seeded: Mapping[str, Any] = seeded if isinstance(seeded, dict) else {}
         self.groups = about.get("prefix_groups") or "", dict(about.get("map_group") or {})
+        self.ended = str(about.get("failure") or ("interrupted" if about.get("interrupted") is True else ""))
         speed = about.get("speed")
         self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from analyzer.escapes import printable
 from analyzer.protocol import schema
 from replay.diff import noise
 from replay.diff.audited import Audited
@@ -150,6 +151,8 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
     what = f"{_name(first)} {first.kind}" + (f" {values}" if values else "")
     about = "/".join(first.examples[0].key)
     said = f"{total} unexpected difference{'s' * (total != 1)}: {what}" + (f" ({about})" if about else "")
+    if comparison.ended:
+        said = f"the run ended first ({printable(comparison.ended)}): {said}"
     if len(unexpected) > 1:
         said += f" and {len(unexpected) - 1} more kind{'s' * (len(unexpected) > 2)}"
     if not following:

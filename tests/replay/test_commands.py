@@ -316,6 +316,26 @@ def test_a_run_is_a_dataset_whose_counts_add_up(tmp_path: Path) -> None:
         assert row["queue_us"] >= 0
 
 
+def test_ctrl_c_while_it_is_read_back_ends_a_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("replay.audit.audit.audit", interrupted)
+    out = tmp_path / "run"
+    with sinking() as port:
+        code = cli.main(
+            ["replay", str(CAPTURE), "--to", f"127.0.0.1:{port}", "-o", str(out), "--speed", "max", "--yes", "--loop"]
+        )
+    assert code == 130
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-1] == f"kwire: interrupted; what was done is in {out}"
+    assert "round 2" not in told.err
+    assert "audit      none: the audit was interrupted\n" in told.out
+    assert (out / "_kwire.json").exists()
+
+
 def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sink acknowledges and keeps nothing, and lets nobody read; the audit can be left out, and be done later."""
     out = str(tmp_path / "run")
@@ -563,6 +583,7 @@ def test_a_target_that_stops_reading_ends_the_run_and_little_is_kept_for_it(
         assert closed.wait(SECONDS)
 
     assert str(result.failure) == f"127.0.0.1:{port}: takes no more data"
+    assert pairs.from_run(tmp_path / "run").runs[0].ended == str(result.failure)
     assert 1 << 20 < unsent < (1 << 20) + 2 * frame
     assert not result.valid
     outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()

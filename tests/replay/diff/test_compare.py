@@ -18,7 +18,7 @@ from analyzer.protocol import names
 from analyzer.records.batches import LOG_APPEND_TIME
 from replay.diff.compare import compare
 from replay.diff.differences import RULES, grouped
-from replay.diff.pairs import Pair, Side
+from replay.diff.pairs import Pair, Pairs, RunFacts, Side
 from replay.diff.readings import other_form
 from replay.diff.records import Form
 from replay.diff.text import as_text
@@ -483,6 +483,21 @@ def test_a_batch_that_two_requests_were_told_to_have_stored() -> None:
 def test_the_order_of_one_producer_is_kept() -> None:
     some = produce(batch("a", producer=7), 0, 11), produce(batch("b", producer=7), 1, 10)
     assert found(*some) == [(UNEXPECTED, "(records)", "batch out of its producer's order")]
+
+
+def test_what_a_run_that_ended_first_did_not_do_is_one_difference() -> None:
+    request, answer = {"topicNames": ["orders"], "timeoutMs": 1000}, {"responses": [{"name": "orders", "errorCode": 0}]}
+    some = [pair("DeleteTopics", 4, request, answer, f"{state}:aborted") for state in ("unanswered", "not_sent")]
+    told = "(answer)", "state"
+    assert found(*some, *some) == [(UNEXPECTED, *told), *[("consequence", *told)] * 3]
+
+    unreached = pair("DeleteTopics", 4, request, answer, "not_sent:unreachable")
+    assert found(*some, unreached)[-1] == (UNEXPECTED, *told)  # one broker of several, and the run went on
+    run = Pairs(3, [*some, unreached].__getitem__)
+    run.runs = (RunFacts([], {}, 1.0, {}, "target:9092: went away"),)
+    assert as_text(compare(run), ("captured", "replayed")).startswith(
+        "verdict: the run ended first (target:9092: went away): 1 unexpected difference: DeleteTopics v4 state"
+    )
 
 
 def test_a_topic_that_was_made_again_while_captured_is_one_log_where_it_is_not_deleted() -> None:
