@@ -484,7 +484,7 @@ class Streams:
             self._tables = grown(self._tables, NEED_SLOTS, FULL)
         self._compact()
         self._tables.counters[V_OUT] = 0
-        words = packets.buffer[: len(packets.buffer) & ~1].view(np.uint16)
+        words = packets.buffer[: len(packets.buffer) & ~7].view(np.uint64)
         at = ends = 0
         while True:
             status, at, ends = advance(

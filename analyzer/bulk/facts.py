@@ -16,6 +16,7 @@ from analyzer.bulk import gathering, merging
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
 from analyzer.bulk.rows import EndPoints, Exchanges, through
+from analyzer.lending import Lender
 
 _WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_WAY_NS)
 _OF_CONNECTIONS: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER)
@@ -185,16 +186,16 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     return Facts(thin, packed, Packed.of(len(theirs), zip(_OF_PARTS, parts, strict=True)), named)
 
 
-def put_together(told: Sequence[Facts], naming: gathering.Naming) -> gathering.Gathered:
+def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender) -> gathering.Gathered:
     """The exchanges of one window of all shares in one order, symbols numbered for the capture point: as `gathered`
-    gives them, but for columns that nobody decides by, which are NULL."""
+    gives them, but for columns that nobody decides by, which are NULL. `lender`: whose memory they are in."""
     begins = np.cumsum([0, *(one.exchanges.rows for one in told)], dtype=np.int64)
     symbols = [naming.numbers(share).strings for share in range(len(told))]
     exchanges = [one.exchanges for one in told]
     connection = naming.connections(_joined(exchanges, s.X_SLOT), _joined(exchanges, s.X_CLIENT_SIDE))
     age = naming.named()[1][connection]
     place = gathering.places(begins, merging.Orders(_joined(exchanges, s.X_TRIGGER), connection, age))
-    x = np.empty((s.X_COLUMNS, len(place)), np.int64)
+    x = lender.numbers(s.X_COLUMNS, len(place))
     said = {which for one in exchanges for which in one.columns} - {s.X_SLOT, s.X_CLIENT_SIDE}
     for which in range(s.X_COLUMNS):
         if which in said:

@@ -19,6 +19,7 @@ from analyzer.arrow import distinct
 from analyzer.bulk import merging as m
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
+from analyzer.lending import Lender
 
 Each: TypeAlias = Callable[[Callable[[Any], None], Sequence[Any]], None]
 """Does something with each of some things, in any order, perhaps several at a time; back when all is done."""
@@ -133,8 +134,9 @@ _NO_OWNERS: Final = np.zeros(0, np.int64)
 class Gathering:
     """One window being put together: see `gathered`."""
 
-    def __init__(self, shards: Sequence[Ended], naming: Naming, each: Each) -> None:
+    def __init__(self, shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> None:
         self._naming = naming
+        self._lender = lender
         self._rows = [_by_rows(ended.exchanges) for ended in shards]
         self._parts = [_by_rows(ended.parts) for ended in shards]
         few = sum(map(len, self._rows)) + sum(map(len, self._parts)) < _PIECE
@@ -152,10 +154,10 @@ class Gathering:
             part_place = np.empty(len(owner), np.int64)
             m.place_parts(owner, gone, next_of, part_place)
             part_places.append(part_place)
-        x = np.empty((s.X_COLUMNS, count), np.int64)
-        parts = [np.empty((s.P_COLUMNS, len(owner) - forgotten), np.int64)]
+        x = self._lender.numbers(s.X_COLUMNS, count)
+        parts = [self._lender.numbers(s.P_COLUMNS, len(owner) - forgotten)]
         if forgotten:
-            parts.append(np.empty((s.P_COLUMNS, forgotten), np.int64))
+            parts.append(self._lender.numbers(s.P_COLUMNS, forgotten))
         numbers = [self._naming.numbers(shard) for shard in range(len(self._rows))]
         connection = np.empty(count, np.int64)
 
@@ -230,9 +232,10 @@ class Gathering:
         return owner, sum(forgotten)
 
 
-def gathered(shards: Sequence[Ended], naming: Naming, each: Each) -> Gathered:
-    """The exchanges of all shards in one order, symbols numbered for the capture point."""
-    return Gathering(shards, naming, each).all()
+def gathered(shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> Gathered:
+    """The exchanges of all shards in one order, symbols numbered for the capture point; `lender`: whose memory the
+    columns are in."""
+    return Gathering(shards, naming, each, lender).all()
 
 
 def _by_rows(columns: np.ndarray) -> np.ndarray:

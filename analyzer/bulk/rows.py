@@ -23,6 +23,7 @@ from analyzer.bulk.gathering import Each, Gathered, Naming, gathered, one_after_
 from analyzer.bulk.merging import Numbers
 from analyzer.bulk.named import COLUMNS
 from analyzer.bulk.zookeeper import ZooKeeper
+from analyzer.lending import Lender
 from captures.files import FileInfo
 
 
@@ -331,16 +332,18 @@ class Merging:
         self._flows = flows
         self._shards = [_Symbols() for _ in range(shards)]
         self._slots = np.full(256, -1, np.int64)  # number of the connection in each slot
+        self._lender = Lender()
 
     def take(
         self, shards: Sequence[Ended], done_packets: int, each: Each = one_after_another,
-        gather: Callable[[Naming], Gathered] | None = None,
+        gather: Callable[[Naming, Lender], Gathered] | None = None,
     ) -> Window:  # fmt: skip
         """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
         work with pieces of rows done; `gather`: puts exchanges together that do not stand in these."""
         for symbols, ended in zip(self._shards, shards, strict=True):
             symbols.learn(ended, self.names)
-        found = gathered(shards, self, each) if gather is None else gather(self)
+        lender = self._lender
+        found = gathered(shards, self, each, lender) if gather is None else gather(self, lender)
         exchanges = Exchanges(found.exchanges, found.connection, found.parts, self.names, found.forgotten)
         facts = self._facts(shards)
         kind = facts[:, s.FACT_KIND]

@@ -20,6 +20,7 @@ from analyzer import arrow
 from analyzer.bulk import measuring as m
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
+from analyzer.lending import lent
 from analyzer.meaning.sessions import Sessions
 from analyzer.protocol import errors
 from analyzer.protocol import names as apis
@@ -105,7 +106,7 @@ def _to_be_filled(window: Window) -> np.ndarray:
     """The columns of a window, of which those are still to be filled that nobody reads before: they are where nobody
     else has them, for they are hundreds of megabytes in all."""
     x = window.every.columns
-    if not x.flags.owndata:
+    if not x.flags.owndata and not lent(x):
         return x.copy()
     x.flags.writeable = True
     return x

@@ -329,11 +329,16 @@ def test_the_quick_sum_is_the_plain_one() -> None:
         return copies.payload_sum(b, words, at, count), copies.byte_sum(b, at, count)
 
     sums = with_numba().njit(both)
-    b = np.frombuffer(random.Random(5).randbytes(70_000), np.uint8)
-    for at in range(4):
-        for count in (0, 1, 2, 3, 4, 5, 1447, 1448, 65_534, 65_535):
-            quick, plain = sums(b, b.view(np.uint16), np.int64(at), np.int64(count))
-            assert (quick - plain) % 0xFFFF == 0, (at, count)
+    b = np.frombuffer(random.Random(5).randbytes(70_003), np.uint8)  # its last bytes fill no word
+    words = b[: len(b) & ~7].view(np.uint64)
+    for at in (*range(17), *range(len(b) - 20, len(b) + 1)):
+        for count in (*range(25), 1447, 1448, 65_534, 65_535):
+            if at + count <= len(b):
+                quick, plain = sums(b, words, np.int64(at), np.int64(count))
+                assert (quick - plain) % 0xFFFF == 0, (at, count)
+                assert 0 <= quick < 0xFFFF
+    ones = np.full(65_536, 0xFF, np.uint8)
+    assert sums(ones, ones.view(np.uint64), np.int64(0), np.int64(65_535))[0] == (0xFF << 8) % 0xFFFF
 
 
 # -------------------------------------------------------------------------------------------------------- the checksum
