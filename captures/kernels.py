@@ -253,10 +253,12 @@ class Helper:
 
 
 class Intrinsic:
-    """What kernels say in LLVM's own words: `make` builds Numba's intrinsic, once something is compiled with it."""
+    """What kernels say in LLVM's own words: `make` builds Numba's intrinsic, once something is compiled with it.
+    `twin` does the same where a kernel runs as plain Python."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], twin: Callable[..., Any] | None = None) -> None:
         self._make = make
+        self._twin = twin
 
     @functools.cached_property
     def numba_type(self) -> Any:
@@ -269,7 +271,9 @@ class Intrinsic:
         return cpu_target.typing_context.resolve_value_type(made)
 
     def __call__(self, *arguments: Any) -> Any:
-        raise NotImplementedError("only compiled kernels can do this")
+        if self._twin is None:
+            raise NotImplementedError("only compiled kernels can do this")
+        return self._twin(*arguments)
 
 
 def _call_at() -> Any:
@@ -307,12 +311,76 @@ def _address_of() -> Any:
     return address_of
 
 
+def _number_at(bits: int) -> Callable[[], Any]:
+    def make() -> Any:
+        from llvmlite import ir
+        from numba import types
+        from numba.extending import intrinsic
+
+        @intrinsic
+        def number_at(typing_context: Any, array: Any, at: Any) -> Any:
+            if array.layout != "C":
+                raise TypeError(f"{array}: its bytes do not lie one after the other")
+
+            def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                data = context.make_array(signature.args[0])(context, builder, values[0]).data
+                place = builder.bitcast(builder.gep(data, [values[1]]), ir.IntType(bits).as_pointer())
+                return builder.zext(builder.bswap(builder.load(place, align=1)), ir.IntType(64))
+
+            return types.int64(array, types.int64), build
+
+        return number_at
+
+    return make
+
+
+def _soon() -> Any:
+    from llvmlite import ir
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def soon(typing_context: Any, array: Any, at: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, values[0]).data
+            place = builder.gep(data, [values[1]])
+            flag = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [place.type, flag, flag, flag])
+            # To be read, as often as may be, as data (LLVM, "llvm.prefetch").
+            how = [ir.Constant(flag, number) for number in (0, 3, 1)]
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0"), [place, *how])
+            return context.get_dummy_value()
+
+        return types.none(array, types.int64), build
+
+    return soon
+
+
 call_at: Callable[[Int, tuple[Int, ...]], Int] = Intrinsic(_call_at)
 """Call the C function at an address with whole numbers and addresses, all int64; it gives a C int. Nothing is checked:
 who calls answers for the address and for what is behind those that it hands over."""
 
 address_of: Callable[[Bytes], Int] = Intrinsic(_address_of)
 """Where an array's first item lies, for as long as the kernel's caller keeps the array."""
+
+
+MACHINE_CODE: Final = COMPILED and not _BOUNDS_CHECKED
+"""Kernels may read as processors do; else each byte is read by itself, so that Python or Numba checks where it is."""
+
+
+def _read(size: int) -> Callable[[Bytes, Int], Int]:
+    return lambda array, at: numpy.int64(int.from_bytes(array[at : at + size].tobytes(), "big"))
+
+
+big16: Callable[[Bytes, Int], Int] = Intrinsic(_number_at(16), _read(2))
+"""The unsigned 16-bit number in network order whose first byte is at a place of an array, as int64: one load, where
+Numba would make two, and ask of each whether its place is negative. Nothing is checked: who calls has checked."""
+big32: Callable[[Bytes, Int], Int] = Intrinsic(_number_at(32), _read(4))
+"""The same of 32 bits."""
+soon: Callable[[Bytes, Int], None] = Intrinsic(_soon, lambda array, at: None)
+"""A place of an array will be read soon: have it fetched from memory meanwhile. Any place will do, also beyond the
+array."""
 
 
 class Kernel(Helper):

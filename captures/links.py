@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures.kernels import Bytes, Flag, Int, inline, shared
+from captures.kernels import MACHINE_CODE, Bytes, Flag, Int, big16, big32, inline, shared
 
 # Link types, as tcpdump.org/linktypes.html numbers them.
 NULL, ETHERNET, PPP, RAW_BSD, RAW_OPENBSD, PPP_HDLC, PPP_ETHER, ATM_RFC1483, RAW = 0, 1, 9, 12, 14, 50, 51, 100, 101
@@ -97,12 +97,16 @@ def unread_link(link: int) -> str:
 @inline
 def net16(b: Bytes, at: Int) -> Int:
     """The unsigned 16-bit number in network order at `at`, as int64."""
+    if MACHINE_CODE:
+        return big16(b, at)
     return np.int64(b[at]) << 8 | np.int64(b[at + 1])
 
 
 @inline
 def net32(b: Bytes, at: Int) -> Int:
     """The unsigned 32-bit number in network order at `at`, as int64."""
+    if MACHINE_CODE:
+        return big32(b, at)
     return np.int64(b[at]) << 24 | np.int64(b[at + 1]) << 16 | np.int64(b[at + 2]) << 8 | np.int64(b[at + 3])
 
 

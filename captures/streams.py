@@ -42,7 +42,7 @@ from captures.flows import (
     WOKEN_SLOT,
     Assigned,
 )
-from captures.kernels import Array, Bytes, Int, Table, grown, inline, kernel
+from captures.kernels import MACHINE_CODE, Array, Bytes, Int, Table, grown, inline, kernel, soon
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
 from captures.stream_tables import (
@@ -116,6 +116,10 @@ HOLD_PACKETS = 8
 LIES = 4
 """Segments with a wrong checksum that the receiver acknowledged as they were: then the checksums of this direction say
 nothing (a network card joined segments and left the first one's checksum), and are not looked at any more."""
+
+AHEAD = 8
+"""Packets between the one at hand and the one whose payload is fetched from memory meanwhile: a window is larger than
+a core's own cache, and every second payload is another shard's, so that the processor does not see which come next."""
 
 JUMP = 1 << 24
 """A RST whose sequence number is further off than this is taken to mean "now"."""
@@ -272,6 +276,9 @@ def advance(
             e += 1
         if i >= n:
             break
+        if MACHINE_CODE and i + AHEAD < n and slots[i + AHEAD] % shards == shard:
+            soon(buffer, payload_at[i + AHEAD])
+            soon(buffer, payload_at[i + AHEAD] + 64)
         slot = np.int64(slots[i])
         if slot < 0 or slot % shards != shard:
             i += 1

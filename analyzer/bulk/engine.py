@@ -26,7 +26,6 @@ from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
 from analyzer.bulk.zookeeper import Conversations as ZooKeepers
 from captures.attempts import Attempt, attempts
-from captures.chunks.routing import shares_of
 from captures.files import CapturePoint
 from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
 from captures.kernels import compile_apart
@@ -92,6 +91,8 @@ class ShareOfPairs(Share):
     """The same, by four-tuple: `captures.chunks.routing.shares_of`."""
 
     def _mine(self, assigned: Assigned) -> np.ndarray:
+        from captures.chunks.routing import shares_of  # few engines have a share
+
         a_hi, a_lo, b_hi, b_lo, ports = assigned.pairs.T
         a, b = (a_hi, a_lo, ports >> np.uint64(16)), (b_hi, b_lo, ports & np.uint64(0xFFFF))
         mine: np.ndarray = shares_of(a, b, self.of) == self.number

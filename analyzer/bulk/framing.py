@@ -67,7 +67,7 @@ from analyzer.bulk.seeking import (
     sought,
 )
 from analyzer.protocol.decoding import read_int16, read_int32
-from captures.kernels import Array, Bytes, Flag, Int, Table, inline, kernel
+from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, soon
 from captures.stream_tables import (
     C_SYN_SIDE,
     DATA,
@@ -94,6 +94,9 @@ PREFIX: Final = 4096
 
 MAX_ASIDE: Final = 4 << 20
 """Bytes kept of the other direction meanwhile."""
+
+AHEAD: Final = 3
+"""Segments between the one at hand and the one whose bytes are fetched from memory meanwhile."""
 
 # What `_act` asks the driver for, beside the NEED_ statuses.
 NOTHING, TAKE, SEEK_ONE = 100, 101, 102
@@ -556,6 +559,9 @@ def converse(
     v = fr.v
     for i in range(begin, len(rows)):
         segment = rows[i]
+        if MACHINE_CODE and i + AHEAD < len(rows):
+            soon(buffer, rows[i + AHEAD, SEG_AT])
+            soon(buffer, rows[i + AHEAD, SEG_AT] + 64)
         if v[s.V_STAGE] == ARRIVING:
             status = _arrive(fr, segment, buffer, waiting, c, pairs, ports)
             if status != s.OK:

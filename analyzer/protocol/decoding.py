@@ -47,7 +47,7 @@ from analyzer.protocol.program import (
     UINT32,
     UUID,
 )
-from captures.kernels import Array, Bytes, Int, Table, inline, kernel
+from captures.kernels import MACHINE_CODE, Array, Bytes, Int, Table, big16, big32, inline, kernel
 
 OK: Final = 0
 SHORT: Final = 1
@@ -77,18 +77,24 @@ STACK_COLUMNS: Final = 3
 
 @inline
 def read_int16(buffer: Bytes, at: Int) -> Int:
-    value = (np.int64(buffer[at]) << 8) | np.int64(buffer[at + 1])
+    if MACHINE_CODE:
+        value = big16(buffer, at)
+    else:
+        value = (np.int64(buffer[at]) << 8) | np.int64(buffer[at + 1])
     return value - ((value & 0x8000) << 1)
 
 
 @inline
 def read_int32(buffer: Bytes, at: Int) -> Int:
-    value = (
-        (np.int64(buffer[at]) << 24)
-        | (np.int64(buffer[at + 1]) << 16)
-        | (np.int64(buffer[at + 2]) << 8)
-        | np.int64(buffer[at + 3])
-    )
+    if MACHINE_CODE:
+        value = big32(buffer, at)
+    else:
+        value = (
+            (np.int64(buffer[at]) << 24)
+            | (np.int64(buffer[at + 1]) << 16)
+            | (np.int64(buffer[at + 2]) << 8)
+            | np.int64(buffer[at + 3])
+        )
     return value - ((value & 0x80000000) << 1)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from captures import kernels, native
 from captures.cache import python_files
-from captures.kernels import inline, kernel, shared
+from captures.kernels import big16, big32, inline, kernel, shared, soon
 from captures.shipped import Shipped
 from tests.captures.reaching import kernels_of, reached
 from tests.programs import printed
@@ -47,6 +47,13 @@ def total(values: Any) -> Any:
     for i in range(len(values)):
         found += np.int64(values[i])
     return found
+
+
+@kernel
+def numbers_at(array: Any, at: Any) -> Any:
+    """(the 16-bit number, the 32-bit number) in network order at a place of an array of bytes."""
+    soon(array, at + 1_000_000)  # beyond the array, which no harm comes of
+    return big16(array, at), big32(array, at)
 
 
 @kernel
@@ -90,6 +97,14 @@ def past_the_end(values: Any) -> Any:
 def by_numba(function: Any) -> Any:
     """The same function called by Numba's own dispatch. (A kernel has the type of what it was made of.)"""
     return function.by_numba
+
+
+def test_numbers_are_read_in_network_order_wherever_they_begin() -> None:
+    said = bytes(range(120, 140)) + b"\xff" * 8
+    array = np.frombuffer(said, np.uint8)
+    for at in range(len(said) - 3):
+        expected = int.from_bytes(said[at : at + 2], "big"), int.from_bytes(said[at : at + 4], "big")
+        assert numbers_at(array, at) == expected
 
 
 def test_a_kernel_does_what_numbas_own_dispatch_does() -> None:
