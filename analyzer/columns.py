@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from analyzer.protocol.program import Program, load
 
 if TYPE_CHECKING:
     from analyzer.bulk.rows import Exchanges, Names
+    from captures.files import FileInfo
 
 STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
 STATES = ("decoded", "truncated", "undecoded")
@@ -78,6 +79,19 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
 
+class _Texts(NamedTuple):
+    """What numbers stand for now: `Names.forget` leaves these lists alone."""
+
+    capture: str
+    files: list[FileInfo]
+    strings: list[str]
+    lists: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, names: Names) -> _Texts:
+        return cls(names.capture, names.files, names.strings, names.lists)
+
+
 @dataclass(frozen=True, slots=True)
 class _Connections:
     """Which connections some rows are of, by what they are called now: their numbers may be given again.
@@ -111,10 +125,10 @@ def later_exchanges(names: Names, windows: Sequence[Exchanges]) -> Callable[[], 
     """What makes that table, in any thread and while further windows come: what they may change is looked up now."""
     connections = _Connections.of(names, _joined([rows.connection for rows in windows]))
     columns = _Columns(tuple(rows.columns for rows in windows))
-    return functools.partial(_exchanges, names, columns, connections)
+    return functools.partial(_exchanges, _Texts.of(names), columns, connections)
 
 
-def _exchanges(names: Names, x: _Columns, connections: _Connections) -> pa.Table:
+def _exchanges(names: _Texts, x: _Columns, connections: _Connections) -> pa.Table:
     n = len(x)
     strings, files = names.strings, [info.name for info in names.files]
     local, ends = connections.local, connections.ends
@@ -174,10 +188,10 @@ def partitions(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
 def later_partitions(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
     """As `later_exchanges`."""
     connections = _Connections.of(names, _joined([rows.connection for rows in windows]))
-    return functools.partial(_partitions, names, tuple(windows), connections)
+    return functools.partial(_partitions, _Texts.of(names), tuple(windows), connections)
 
 
-def _partitions(names: Names, windows: tuple[Exchanges, ...], connections: _Connections) -> pa.Table:
+def _partitions(names: _Texts, windows: tuple[Exchanges, ...], connections: _Connections) -> pa.Table:
     x, p = _Columns(tuple(rows.columns for rows in windows)), _Columns(tuple(rows.partitions for rows in windows))
     before = np.cumsum([0, *(len(rows) for rows in windows)])
     owner = _joined([rows.owner + at if at else rows.owner for rows, at in zip(windows, before[:-1], strict=True)])
@@ -237,7 +251,7 @@ def _error_names(codes: np.ndarray) -> pa.Array:
     return arrow.dictionary(where, [kafka_errors.name(code) for code in known.tolist()])
 
 
-def _topics(x: _Columns, names: Names) -> pa.Array:
+def _topics(x: _Columns, names: _Texts) -> pa.Array:
     """Lists of topics; empty where the messages name none, null where no message was decoded."""
     seen = (x[s.X_REQUEST_STATE] == 0) | (x[s.X_RESPONSE_STATE] == 0)
     used, local = arrow.compact(x[s.X_TOPICS], len(names.lists))
@@ -247,7 +261,7 @@ def _topics(x: _Columns, names: Names) -> pa.Array:
     return pa.ListArray.from_arrays(where, arrow.strings(numbers[index], names.strings))
 
 
-def _errors(x: _Columns, names: Names) -> pa.Array:
+def _errors(x: _Columns, names: _Texts) -> pa.Array:
     """Lists of (code, name, count); empty on success, null where no response was decoded."""
     seen = x[s.X_RESPONSE_STATE] == 0
     used, local = arrow.compact(x[s.X_ERRORS], len(names.lists))

@@ -33,7 +33,7 @@ from analyzer.meaning.names import Brokers, Leaders, Offers, TopicIds
 from analyzer.meaning.offsets import Offsets
 from analyzer.meaning.records import OpenedRecords, RowGroups
 from analyzer.meaning.sessions import readers_table
-from analyzer.meaning.summary import Summary, Told
+from analyzer.meaning.summary import MOST_COUNTED, Summary, Told
 from analyzer.meaning.transactions import Transactions
 from analyzer.meaning.zookeeper import Requests
 from analyzer.messages import Messages
@@ -67,6 +67,9 @@ ANSWERED_NS: Final = 60 * 10**9
 
 Progress = Callable[[str, int, int], None]
 """Called with the capture point's name, the bytes read so far, and their number where it is known (else 0)."""
+
+_AT_ONCE: Final = 8192
+"""Rows that are Python objects at a time."""
 
 TOPIC_ID_LENGTH = 22
 """Characters of a uuid as Kafka prints it."""
@@ -271,6 +274,8 @@ def _point_rows(
         yield from point_rows.aged()
         if point_rows.rows >= ROW_GROUP_ROWS:
             yield from point_rows.later()
+            if engine.merging.names.crowded:
+                engine.merging.forget(point_rows.named())
     yield from point_rows.later()
     yield from point_rows.rest()
     yield from point_rows.meant()
@@ -412,7 +417,7 @@ class PointTables:
         yield from self._opened.tables()
         if self._choice.keep_bytes and self._taken is not None:
             yield "messages", self._messages.table(self._taken, self._choice.everything)
-            self._taken = None
+        self._taken = None
 
     def flush(self) -> Iterator[tuple[str, pa.Table]]:
         """Tables of all rows that wait."""
@@ -427,6 +432,11 @@ class PointTables:
         for watcher in self._small:
             yield from watcher.tables()
         self.names.release()
+
+    def named(self) -> Iterator[np.ndarray]:
+        """`later` has been called: numbers of strings that are still meant (`Merging.forget`)."""
+        yield from self.latency.named()
+        yield from (one.named() for one in self.listeners if isinstance(one, Offsets))
 
     def _note_time(self, window: Window) -> None:
         """Which packet was the last at which time, as far back as that may be asked."""
@@ -531,6 +541,10 @@ _AGED: Final = (
     "more happened in groups, transactions and reads than is kept to the end: what was over became rows {} times on "
     "the way, and only the latest of it is remembered (analyzer/README.md, What is kept)"
 )
+_CUT: Final = (
+    f"more than {MOST_COUNTED:,} topics or clients: the summary names those of them with the most exchanges, and has "
+    "the others together"
+)
 MOST_ATTEMPTS = 1000
 """Pairs of client and server of which `_kwire.json` says that they did not meet."""
 USUAL_PORT = 9092
@@ -554,7 +568,13 @@ def _missed(attempts: Sequence[Attempt], ports: Collection[int]) -> Iterator[dic
 
 def _groups(clients: pa.Table, listeners: Sequence[Listener]) -> dict[tuple[str | None, str | None], list[str]]:
     """The groups that each client takes part in, as rows of `clients` and earlier stretches say."""
-    found = {(row["client_id"], row["client_ip"]): row["group_ids"] for row in clients.to_pylist()}
+    those = clients.select(["client_id", "client_ip", "group_ids"])
+    found = {
+        (row["client_id"], row["client_ip"]): row["group_ids"]
+        for batch in those.to_batches(max_chunksize=_AT_ONCE)
+        for row in batch.to_pylist()
+        if row["group_ids"]
+    }
     for listener in listeners:
         if isinstance(listener, Clients):
             for key, before in listener.groups_before.items():
@@ -609,6 +629,7 @@ def joined(reads: Sequence[PointRead]) -> Dataset:
         notes=[
             *(note for read in reads for note in read.notes),
             *nothing_matches([read.passed for read in reads if read.passed is not None]),
+            *([_CUT] if summary.cut else []),
         ],
         hints=list(_continued(reads)),
     )

@@ -144,6 +144,8 @@ def share(
         opened.extend(made.opened())
         for name, table in _placed(made, [*opened]):
             pieces.add(place, name, table)
+        if engine.merging.names.crowded:
+            engine.merging.forget(made.named())
         if facts:
             pieces.add(place, "", facts)
         opened.clear()
@@ -378,6 +380,8 @@ def take_facts(
         for name, table in made.flush():
             if len(table):
                 parts.write(name, table)
+        if merging.names.crowded:
+            merging.forget(made.named())
     out.close()
     for one in shares:
         made.summary.join(one.summary)

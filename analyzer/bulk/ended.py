@@ -84,6 +84,7 @@ class Ended:
     sets        int64[r, SET_COLUMNS] and set_bytes uint8[:]: record sets; views, valid until the take
                 after the next one
     strings, lists   contents of the symbols that are new since the last window
+    anew        symbols were numbered anew before this window: `strings` and `lists` are all that there are
     texts       what the TLS of `connections` says
     oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
     zookeeper   what was said to ZooKeeper
@@ -104,6 +105,7 @@ class Ended:
     oldest: int | None
     texts: list[str]
     zookeeper: list[ZooKeeper] = field(default_factory=list)
+    anew: bool = False
 
 
 def _capture_points(c: np.ndarray) -> np.ndarray:

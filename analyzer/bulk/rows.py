@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -40,9 +40,15 @@ def end_point(ip: str, port: int) -> str:
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
+MOST_NAMES: Final = 1 << 16
+"""Strings and lists of a capture point before those are looked for that nobody means any more; of more in use twice as
+many."""
+
+
 @dataclass(slots=True)
 class Names:
-    """What the numbers in the windows of a capture point stand for; the lists grow while windows come.
+    """What the numbers in the windows of a capture point stand for; the lists grow while windows come. Who looks things
+    up in another thread, or later, takes `strings` and `lists` as they are now: `forget` puts others in their place.
 
     capture      name of the capture point
     files        what is known of its files, in reading order
@@ -54,7 +60,8 @@ class Names:
                  numbers of strings)
     born         which connection of the capture point each is, from 0
 
-    The number of a connection that has ended may be given again once `release` was called after its window.
+    The number of a connection that has ended may be given again once `release` was called after its window, that of a
+    string once `forget` was.
     """
 
     capture: str
@@ -68,6 +75,8 @@ class Names:
     _list_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
     _free: list[int] = field(default_factory=list)
     _over: list[int] = field(default_factory=list)
+    _free_strings: list[int] = field(default_factory=list)
+    _most: int = 0
 
     def release(self) -> None:
         """All windows so far are done with: numbers of connections that have ended may be given again. So what is kept
@@ -83,9 +92,30 @@ class Names:
         """The number of a string, a new one if it is new."""
         number = self._numbers.get(value)
         if number is None:
-            number = self._numbers[value] = len(self.strings)
-            self.strings.append(value)
+            if self._free_strings:
+                number = self._free_strings.pop()
+                self.strings[number] = value
+            else:
+                number = len(self.strings)
+                self.strings.append(value)
+            self._numbers[value] = number
         return number
+
+    @property
+    def crowded(self) -> bool:
+        """There are many more strings and lists than were in use at the last `forget`."""
+        return len(self.strings) - len(self._free_strings) + len(self.lists) > max(MOST_NAMES, self._most)
+
+    def forget(self, used: np.ndarray) -> None:
+        """All windows so far are done with, and of the strings only some (int64: their numbers) are still meant by
+        anybody, of the lists none: numbers of the others may be given again."""
+        meant = np.zeros(len(self.strings), np.bool_)
+        meant[used] = True
+        strings = [value if here else "" for value, here in zip(self.strings, meant.tolist(), strict=True)]
+        self.strings, self.lists, self._list_numbers = strings, [], {}
+        self._numbers = {strings[number]: number for number in np.flatnonzero(meant).tolist()}
+        self._free_strings = np.flatnonzero(~meant)[::-1].tolist()
+        self._most = 2 * len(self._numbers)
 
     def list_of(self, values: tuple[int, ...]) -> int:
         """The same of a list."""
@@ -292,21 +322,27 @@ def _no_numbers() -> np.ndarray:
 class _Symbols:
     """One shard's symbols in the numbering of the whole capture point; -1: not needed yet."""
 
-    strings: list[int] = field(default_factory=list)
+    strings: np.ndarray = field(default_factory=_no_numbers)
     lists: list[bytes] = field(default_factory=list)
     topics: np.ndarray = field(default_factory=_no_numbers)  # of lists of strings
     others: np.ndarray = field(default_factory=_no_numbers)  # of lists of numbers: errors with counts, node ids
-    by_symbol: np.ndarray = field(default_factory=_no_numbers)  # `strings`
 
     def learn(self, ended: Ended, names: Names) -> None:
         """Number the strings that are new in a window."""
+        if ended.anew:
+            self.strings = self.topics = self.others = _no_numbers()
+            self.lists = []
         if ended.strings:
-            self.strings.extend(names.string(text(value)) for value in ended.strings)
-            self.by_symbol = np.array(self.strings, np.int64)
+            fresh = np.fromiter((names.string(text(value)) for value in ended.strings), np.int64, len(ended.strings))
+            self.strings = np.append(self.strings, fresh)
         if ended.lists:
             self.lists.extend(ended.lists)
             fresh = np.full(len(ended.lists), -1, np.int64)
             self.topics, self.others = np.append(self.topics, fresh), np.append(self.others, fresh)
+
+    def forget_lists(self) -> None:
+        """None has a number any more."""
+        self.topics, self.others = (np.full(len(self.lists), -1, np.int64) for _ in range(2))
 
     def name_topics(self, symbols: np.ndarray, names: Names) -> None:
         """These symbols, of lists of strings, have numbers afterwards."""
@@ -319,8 +355,8 @@ class _Symbols:
     def _lists(self, symbols: np.ndarray, numbers: np.ndarray, names: Names, *, through: bool) -> np.ndarray:
         used = symbols[symbols != s.NULL]
         for symbol in distinct(used[numbers[used] < 0]).tolist():
-            content = np.frombuffer(self.lists[symbol], "<i4").tolist()
-            numbers[symbol] = names.list_of(tuple(self.strings[i] for i in content) if through else tuple(content))
+            content = np.frombuffer(self.lists[symbol], "<i4")
+            numbers[symbol] = names.list_of(tuple((self.strings[content] if through else content).tolist()))
         return numbers
 
 
@@ -369,11 +405,21 @@ class Merging:
             getattr(window, name).flags.writeable = False
         return window
 
+    def forget(self, others: Iterable[np.ndarray]) -> None:
+        """No window so far is in use any more; names that neither the shards nor `others` (numbers of strings) still
+        mean are forgotten."""
+        names = self.names
+        of_ends = np.array([(client, broker) for client, _, broker, _ in names.ends], np.int64).ravel()
+        used = np.concatenate([of_ends, *(known.strings for known in self._shards), *others])
+        for known in self._shards:
+            known.forget_lists()
+        names.forget(used[used != s.NULL])
+
     # -- what names have been given (`gathering.Naming`) --------------------------------------------------------------
     def numbers(self, shard: int) -> Numbers:
         """What a shard's symbols are now."""
         known = self._shards[shard]
-        return Numbers(known.by_symbol, known.topics, known.others, np.array([len(self._shards), shard], np.int64))
+        return Numbers(known.strings, known.topics, known.others, np.array([len(self._shards), shard], np.int64))
 
     def named(self) -> tuple[np.ndarray, np.ndarray]:
         """int64 each: number of the connection in each slot, -1: none yet; age of each number's connection."""
@@ -409,7 +455,7 @@ class Merging:
         taken, born, order = [], [], []
         for known, ended in zip(self._shards, shards, strict=True):
             rows = _without_repeats(ended.facts).copy()
-            strings, kind = known.by_symbol, rows[:, s.FACT_KIND]
+            strings, kind = known.strings, rows[:, s.FACT_KIND]
             for columns, wanted in ((s.FACT_A, s.FACT_B), s.FACT_TOPIC_ID), ((s.FACT_B, s.FACT_D), s.FACT_BROKER):
                 for column in columns:
                     here = kind == wanted
@@ -425,7 +471,7 @@ class Merging:
         for known, ended in zip(self._shards, shards, strict=True):
             rows = ended.leaders.copy()
             for column in (s.L_TOPIC, s.L_TOPIC_ID):
-                rows[:, column] = through(known.by_symbol, rows[:, column])
+                rows[:, column] = through(known.strings, rows[:, column])
             rows[:, s.L_ISR] = through(known.other_lists(rows[:, s.L_ISR], self.names), rows[:, s.L_ISR])
             taken.append(rows)
             born.append(self._flows.born(rows[:, s.L_SLOT]))
@@ -472,7 +518,7 @@ class Merging:
             if not len(those):
                 continue
             numbers = self.connections(those.number, those["client_side"])
-            strings = {name: through(known.by_symbol, those[name]) for name in SYMBOLS}
+            strings = {name: through(known.strings, those[name]) for name in SYMBOLS}
             if ended.texts:
                 texts = np.array([self.names.string(text) for text in ended.texts], np.int64)
                 strings |= {name: through(texts, those[name]) for name in TEXTS}

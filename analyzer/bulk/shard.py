@@ -6,16 +6,18 @@ facts and (where asked for) raw messages. Kernels never allocate: they come back
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
+from analyzer.arrow import distinct
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended, connections, sealed, way_behind
 from analyzer.bulk.fields import FOUND_COLUMNS
 from analyzer.bulk.framing import converse
 from analyzer.bulk.roles import roles
-from analyzer.bulk.symbols import Symbols, content, fresh, grown
+from analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
 from analyzer.protocol import schema
 from analyzer.protocol.program import STACK_DEPTH, load
 from captures.cache import kept
@@ -31,6 +33,17 @@ FRAME_LIMIT = 512 << 20
 """Bytes of frames in progress; beyond that the largest ones are only counted, and so is a frame larger than `largest`,
 which does not depend on threads."""
 
+
+MOST_SYMBOLS: Final = 1 << 15
+"""Strings, and lists, that a shard knows before it lets go of those that nothing in progress names; of more in progress
+twice as many."""
+
+_NAMED: Final = {
+    "pending": (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID),
+    "rows": (s.P_SECTION, s.P_TOPIC, s.P_TOPIC_ID),
+    "k": (s.K_CLIENT_ID, s.K_SOFTWARE_NAME, s.K_SOFTWARE_VERSION, s.K_MECHANISM, s.K_PREFIX_TEXT),
+}
+"""Columns of what goes on from window to window that are symbols of strings."""
 
 _GROWN: Final = {
     s.NEED_MARKS: ("framing", "marks"),
@@ -70,6 +83,17 @@ def move_regions(f: Table, slab: Bytes, into: Bytes) -> Int:
             f[key, s.F_AT] = used
             used += room
     return used
+
+
+def _symbols(column: np.ndarray, count: int) -> np.ndarray:
+    """Those of `count` symbols that a column names, each once. Rows that were never in use hold zeros."""
+    return distinct(column[(column >= 0) & (column < count)])
+
+
+def _renumber(column: np.ndarray, becomes: np.ndarray) -> None:
+    """Put other numbers into a column of symbols: becomes[symbol] for each; what is none stays."""
+    here = (column >= 0) & (column < len(becomes))
+    column[here] = becomes[column[here]]
 
 
 def layouts() -> s.Layouts:
@@ -163,6 +187,7 @@ class Conversations:
         self._strings_out = 0
         self._overheard = Overheard()
         self._lists_out = 0
+        self._most_strings = self._most_lists = MOST_SYMBOLS
         # Exchanges and record sets are handed out as views. Whoever reads those of one window does so while the next
         # one is worked on, so two buffers take turns.
         self._spare = (self._state.parts.sets.copy(), self._state.parts.set_bytes.copy())
@@ -182,6 +207,10 @@ class Conversations:
             for name in ("k", "f"):
                 self._put("framing", name, doubled(getattr(self._state.framing, name)))
         v = self._v
+        strings, lists = (int(one.state[COUNT]) for one in (self._state.matching.strings, self._state.matching.lists))
+        anew = strings > self._most_strings or lists > self._most_lists
+        if anew:
+            self._number_anew()
         if v[s.V_RECORDS]:
             parts = self._state.parts
             spare = (parts.sets, parts.set_bytes)
@@ -206,7 +235,42 @@ class Conversations:
         self._hold_limit()
         if v[s.V_TLS]:  # of most captures nothing is TLS
             self._overheard.take(segments, np.flatnonzero(self._state.framing.k[:, s.K_TLS]))
-        return self._ended(streams, tls)
+        return replace(self._ended(streams, tls), anew=anew)
+
+    def _number_anew(self) -> None:
+        """Between two windows: strings and lists that nothing in progress names go, and the others get other numbers.
+        So what is kept of names is bounded by what is open."""
+        state, v = self._state, self._v
+        strings, lists = state.matching.strings, state.matching.lists
+        pending = state.matching.pending[: v[s.V_PENDINGS]]
+        tables = {"pending": pending, "rows": state.parts.rows[: v[s.V_PARTS]], "k": state.framing.k}
+        listed = content(lists, 0)
+        of_strings, of_numbers = (_symbols(pending[:, column], len(listed)) for column in (s.X_TOPICS, s.X_ERRORS))
+        named = [np.frombuffer(listed[symbol], "<i4") for symbol in of_strings.tolist()]
+        wanted = np.zeros(int(strings.state[COUNT]), np.bool_)
+        for name, columns in _NAMED.items():
+            for column in columns:
+                wanted[_symbols(tables[name][:, column], len(wanted))] = True
+        for symbols in named:
+            wanted[symbols] = True
+        left, becomes = without(strings, wanted)
+        for name, columns in _NAMED.items():
+            for column in columns:
+                _renumber(tables[name][:, column], becomes)
+        # The same bytes may be a list of strings and one of numbers: only the former changes as strings do.
+        texts = [becomes[symbols].astype("<i4").tobytes() for symbols in named]
+        left_lists, numbers = of_all([*texts, *(listed[symbol] for symbol in of_numbers.tolist())])
+        for column, used, now in (
+            (s.X_TOPICS, of_strings, numbers[: len(named)]), (s.X_ERRORS, of_numbers, numbers[len(named) :]),
+        ):  # fmt: skip
+            becomes = np.full(len(listed), -1, np.int64)
+            becomes[used] = now
+            _renumber(pending[:, column], becomes)
+        self._put("matching", "strings", left)
+        self._put("matching", "lists", left_lists)
+        self._strings_out = self._lists_out = 0
+        self._most_strings = max(MOST_SYMBOLS, 2 * int(left.state[COUNT]))
+        self._most_lists = max(MOST_SYMBOLS, 2 * int(left_lists.state[COUNT]))
 
     @property
     def in_progress(self) -> int:

@@ -3,7 +3,8 @@
 On the bulk path a client id, a topic or a list of topics is an int64 *symbol*: rows stay rows of integers, and each
 distinct text is decoded to a Python string once. In: bytes in some buffer. Out: the symbol, the same for equal bytes.
 
-Symbols live in a `Symbols` table; when the table is full `intern` returns -1, the caller grows it and asks again.
+Symbols live in a `Symbols` table; when the table is full `intern` returns -1, the caller grows it and asks again. Those
+that nobody needs any more go all at once, and the others get other numbers (`without`).
 """
 
 from __future__ import annotations
@@ -108,6 +109,23 @@ def refill(buckets: Array, entries: Table, count: Int) -> None:
         buckets[bucket] = entry
 
 
+@kernel
+def enter(symbols: Symbols, buffer: Bytes, at: Table, length: Table, out: Table) -> None:
+    """out[i]: the symbol of buffer[at[i]:at[i] + length[i]]. Room was made sure of before."""
+    for i in range(len(out)):
+        out[i] = intern(symbols, buffer, at[i], length[i])
+
+
+def of_all(texts: list[bytes]) -> tuple[Symbols, np.ndarray]:
+    """A new table of some texts, and int64[n]: the symbol of each."""
+    length = np.array([len(text) for text in texts], np.int64)
+    buffer = np.frombuffer(b"".join(texts) or b"\0", np.uint8).copy()
+    made = fresh(_power(len(texts), 1 << 10), _power(len(buffer), 1 << 16))
+    numbers = np.empty(len(texts), np.int64)
+    enter(made, buffer, np.cumsum(length) - length, length, numbers)
+    return made, numbers
+
+
 def grown(symbols: Symbols, room: int) -> Symbols:
     """A copy with room for at least one more symbol, `room` more bytes, and what `lacks` was asked for; symbols keep
     their numbers. Of entries and bytes only what is lacking grows, and at least doubles."""
@@ -137,3 +155,27 @@ def content(symbols: Symbols, start: int) -> list[bytes]:
     first = rows[0][0]
     heap = symbols.heap[first : int(symbols.state[USED])].tobytes()
     return [heap[at - first : at - first + length] for at, length in rows]
+
+
+def without(symbols: Symbols, wanted: np.ndarray) -> tuple[Symbols, np.ndarray]:
+    """A table without the symbols that are not `wanted` (bool[count]), the others in their order, and int64[count]:
+    what each is in it, -1 of those that are not."""
+    old = symbols.entries[: len(wanted)][wanted]
+    count, length = len(old), old[:, ENTRY_LENGTH]
+    ends = np.cumsum(length)
+    used = int(ends[-1]) if count else 0
+    made = fresh(_power(count, 1 << 10), _power(used, 1 << 16))
+    made.entries[:count] = old
+    made.entries[:count, ENTRY_AT] = ends - length
+    made.heap[:used] = symbols.heap[np.arange(used) + np.repeat(old[:, ENTRY_AT] - ends + length, length)]
+    made.state[:] = symbols.state  # with the stamp, which entries have too
+    made.state[COUNT], made.state[USED] = count, used
+    refill(made.buckets, made.entries, count)
+    becomes = np.full(len(wanted), -1, np.int64)
+    becomes[wanted] = np.arange(count)
+    return made, becomes
+
+
+def _power(number: int, least: int) -> int:
+    """A power of two with room for so many and as many more."""
+    return max(least, 1 << (2 * number).bit_length())

@@ -10,8 +10,9 @@ that come last in the alphabet.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -30,9 +31,11 @@ from analyzer.protocol import names as apis
 from analyzer.protocol import schema
 
 MAX_CLIENTS: Final = 100_000
-"""Rows of `clients` but one. Each takes about a kilobyte until the end, and a client id is any text."""
+"""Rows of `clients` but one. Each takes about half a kilobyte until the end, and a client id is any text."""
 MAX_NAMED: Final = 1000
 """Names in one list of a row."""
+_AT_ONCE: Final = 8192
+"""Rows that are Python objects at a time."""
 
 Key = tuple[str | None, str | None]
 """Client id and address."""
@@ -53,12 +56,13 @@ class _Client:
     errors: int = 0
     first_ns: int = s.NULL
     last_ns: int = s.NULL
-    apis: dict[int, list[int]] = field(default_factory=dict)  # by key: lowest and highest version, exchanges
-    groups: set[str] = field(default_factory=set)
-    written: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    software: Counter[tuple[str | None, str | None]] = field(default_factory=Counter)
-    principals: Counter[str] = field(default_factory=Counter)
+    apis: dict[int, tuple[int, int, int]] | None = None  # by key: lowest and highest version, exchanges
+    # Most clients have nothing of some of these, and an empty set takes 200 bytes.
+    groups: set[str] | None = None
+    written: set[str] | None = None
+    read: set[str] | None = None
+    software: Counter[tuple[str | None, str | None]] | None = None
+    principals: Counter[str] | None = None
 
     def count(self, exchanges: int, errors: int, first_ns: int, last_ns: int) -> None:
         """Exchanges, those with an error, the first and the last byte of them."""
@@ -69,26 +73,44 @@ class _Client:
         self.last_ns = max(self.last_ns, last_ns)  # NULL is below all times
 
     def used(self, api: int, lowest: int, highest: int, exchanges: int) -> None:
-        use = self.apis.setdefault(api, [lowest, highest, 0])
-        self.apis[api] = [min(use[0], lowest), max(use[1], highest), use[2] + exchanges]
+        if self.apis is None:
+            self.apis = {}
+        use = self.apis.get(api, (lowest, highest, 0))
+        self.apis[api] = min(use[0], lowest), max(use[1], highest), use[2] + exchanges
 
     def join(self, other: _Client) -> None:
         self.first = min(self.first, other.first)
         self.connections += other.connections
         self.count(other.exchanges, other.errors, other.first_ns, other.last_ns)
-        for api, use in other.apis.items():
+        for api, use in (other.apis or {}).items():
             self.used(api, *use)
-        for mine, theirs in ((self.groups, other.groups), (self.written, other.written), (self.read, other.read)):
-            _add(mine, theirs)
-        self.software.update(other.software)
-        self.principals.update(other.principals)
+        self.groups = _added(self.groups, other.groups)
+        self.written = _added(self.written, other.written)
+        self.read = _added(self.read, other.read)
+        self.software = _counted(self.software, other.software)
+        self.principals = _counted(self.principals, other.principals)
 
 
-def _add(names: set[str], more: set[str]) -> None:
-    """Add names; of too many, those that come first in the alphabet stay, in whatever order they came."""
+def _added(names: set[str] | None, more: set[str] | None) -> set[str] | None:
+    """With more names; of too many, those that come first in the alphabet stay, in whatever order they came."""
+    if not more:
+        return names
+    if names is None:
+        names = set()
     names |= more
     if len(names) > 2 * MAX_NAMED:
         names.intersection_update(sorted(names)[:MAX_NAMED])
+    return names
+
+
+def _counted(said: Counter[Any] | None, more: Iterable[Any] | None) -> Counter[Any] | None:
+    """With more, counted or one by one."""
+    if not more:
+        return said
+    if said is None:
+        said = Counter()
+    said.update(more)
+    return said
 
 
 @dataclass(slots=True)
@@ -112,6 +134,7 @@ class Clients:
 
     _clients: dict[Key, _Client] = field(default_factory=dict)
     _rest: _Client | None = None  # those beyond MAX_CLIENTS
+    _latest: Place | None = None  # once there was one: no client that is kept began later
     _open: dict[int, _Open] = field(default_factory=dict)  # by number of the connection
     groups_before: dict[Key, set[str]] = field(default_factory=dict)
     """Of clients that earlier stretches left connected: the groups that they took part in."""
@@ -127,8 +150,7 @@ class Clients:
             one = self._open.pop(number, None)
             if one is not None and one.born == names.born[number]:
                 self._close(one)
-        if len(self._clients) > 2 * MAX_CLIENTS:
-            self._cut()
+        self._cut()
 
     def _count(self, window: Window, heard: Sequence[Heard]) -> None:
         """Everything that columns say, and logins."""
@@ -148,7 +170,7 @@ class Clients:
             if s.NULL not in (use[c.U_API], use[c.U_VERSION]):
                 one.used(use[c.U_API], use[c.U_VERSION], use[c.U_VERSION], use[c.U_EXCHANGES])
             if use[c.U_GROUP] != s.NULL:
-                _add(one.groups, {names.strings[use[c.U_GROUP]]})
+                one.groups = _added(one.groups, {names.strings[use[c.U_GROUP]]})
             of.append(one)
         self._topics(window, place, found[:, c.U_API], of)
         for heard_one in heard:
@@ -157,7 +179,8 @@ class Clients:
                 name = speaker.login.take(heard_one.exchange)
                 if name is not None:
                     speaker.principal = name
-                    of[place[heard_one.row]].principals[name] += 1
+                    client_of = of[place[heard_one.row]]
+                    client_of.principals = _counted(client_of.principals, (name,))
 
     def _learn(self, number: int, client: str | None, names: Names) -> None:
         """A connection has said something under this client id."""
@@ -196,7 +219,7 @@ class Clients:
         """A connection is new there, in this stretch."""
         client.connections += 1
         if one.since is not None:
-            client.principals[one.since] += 1
+            client.principals = _counted(client.principals, (one.since,))
 
     def _client(self, key: Key, place: Place) -> _Client:
         found = self._clients.get(key)
@@ -221,7 +244,11 @@ class Clients:
         if not len(use):
             return
         for one, named in zip(*(column.tolist() for column in pairs(use, topic)), strict=True):
-            _add(of[one].written if written[one] else of[one].read, {strings[named]})
+            client = of[one]
+            if written[one]:
+                client.written = _added(client.written, {strings[named]})
+            else:
+                client.read = _added(client.read, {strings[named]})
 
     def _software(self, ended: Connections, i: int, names: Names) -> None:
         """What a connection that has ended said of its client's software (ApiVersions, KIP-511)."""
@@ -232,16 +259,24 @@ class Clients:
         number = int(ended.number[i])
         key = client, names.strings[names.ends[number][0]]
         place = (int(ended.trigger[i]), names.born[number])
-        self._client(key, place).software[software[0], software[1]] += 1
+        found = self._client(key, place)
+        found.software = _counted(found.software, ((software[0], software[1]),))
 
     def _close(self, one: _Open) -> None:
         if one.waiting is not None:
             self._client((one.unnamed, one.ip), one.waiting.first).join(one.waiting)
 
     def _cut(self) -> None:
-        if len(self._clients) <= MAX_CLIENTS:
+        """Clients beyond MAX_CLIENTS become part of the rest, those that began last."""
+        over = len(self._clients) - MAX_CLIENTS
+        if over <= 0:
             return
-        later = sorted(self._clients, key=lambda key: self._clients[key].first)[MAX_CLIENTS:]
+        clients = self._clients
+        later = list(itertools.islice(reversed(clients), over))  # those that came last began last, but for a few
+        if self._latest is None or any(clients[key].first <= self._latest for key in later):
+            ordered = sorted(clients, key=lambda key: clients[key].first)
+            later = ordered[MAX_CLIENTS:]
+            self._latest = clients[ordered[MAX_CLIENTS - 1]].first if MAX_CLIENTS else (-1, -1)
         for key in later:
             client = self._clients.pop(key)
             if self._rest is None:
@@ -258,8 +293,7 @@ class Clients:
         if other._rest is not None:
             self._rest = self._rest or _Client(other._rest.first)
             self._rest.join(other._rest)
-        if len(self._clients) > 2 * MAX_CLIENTS:
-            self._cut()
+        self._cut()
 
     @property
     def held_bytes(self) -> int:
@@ -273,14 +307,14 @@ class Clients:
         for number, one in self._open.items():
             after._open[number] = replace(one, seen=set(), waiting=None, login=replace(one.login), since=one.principal)
             for key in ((client, one.ip) for client in {one.first, *one.seen}):
-                groups = self._clients[key].groups if key in self._clients else set[str]()
+                groups = (self._clients[key].groups if key in self._clients else None) or set[str]()
                 if groups or key in self.groups_before:
                     after.groups_before[key] = groups | self.groups_before.get(key, set())
         return after
 
     def groups(self) -> dict[Key, list[str]]:
-        """The groups that each client took part in so far."""
-        return {key: _listed(client.groups) for key, client in self._clients.items()}
+        """The groups that each client took part in so far; those that took part in none are left out."""
+        return {key: _listed(client.groups) for key, client in self._clients.items() if client.groups}
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         for one in self._open.values():
@@ -291,17 +325,23 @@ class Clients:
             del self._clients[key]
         self._cut()
         ordered = sorted(self._clients, key=lambda key: (self._clients[key].first, str(key)))
-        rows = [_row(capture, key, self._clients[key], topic_name) for key in ordered]
+        those = [(key, self._clients[key]) for key in ordered]
         if self._rest is not None:
-            rows.append(_row(capture, (None, None), self._rest, topic_name))
-        yield "clients", pa.Table.from_pylist(rows, schema=tables.schema("clients"))
+            those.append(((None, None), self._rest))
+        schema = tables.schema("clients")
+        parts = [schema.empty_table()]
+        for at in range(0, len(those), _AT_ONCE):
+            rows = [_row(capture, key, client, topic_name) for key, client in those[at : at + _AT_ONCE]]
+            parts.append(pa.Table.from_pylist(rows, schema=schema))
+        yield "clients", pa.concat_tables(parts)
 
 
 def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], str]) -> dict[str, Any]:
     software = _most(client.software) or (None, None)
+    written, read = ({topic_name(topic) for topic in topics or ()} for topics in (client.written, client.read))
     used = [
         {"api": schema.api_name(api), "min_version": low, "max_version": high, "exchanges": count}
-        for api, (low, high, count) in sorted(client.apis.items())
+        for api, (low, high, count) in sorted((client.apis or {}).items())
     ]
     return {
         "capture": capture,
@@ -311,8 +351,8 @@ def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], st
         "software_version": software[1],
         "principal": _most(client.principals),
         "group_ids": _listed(client.groups),
-        "topics_written": _listed({topic_name(topic) for topic in client.written}),
-        "topics_read": _listed({topic_name(topic) for topic in client.read}),
+        "topics_written": _listed(written),
+        "topics_read": _listed(read),
         "apis": used,
         "connections": client.connections,
         "exchanges": client.exchanges,
@@ -322,10 +362,10 @@ def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], st
     }
 
 
-def _listed(names: set[str]) -> list[str]:
-    return sorted(names)[:MAX_NAMED]
+def _listed(names: set[str] | None) -> list[str]:
+    return sorted(names or ())[:MAX_NAMED]
 
 
-def _most(said: Counter[Any]) -> Any:
+def _most(said: Counter[Any] | None) -> Any:
     """What was said most often, of several the first in the alphabet."""
     return min(said, key=lambda value: (-said[value], str(value))) if said else None

@@ -11,6 +11,7 @@ connections are shared out, shares measure, and what is across them is decided w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -47,6 +48,11 @@ class Latency:
         self._decide(window, x, latency, queue, served)
         m.put_rest(x, latency, queue)
         return _with(window, x)
+
+    def named(self) -> Iterator[np.ndarray]:
+        """Numbers of strings that are meant here from window to window."""
+        yield self._leaders.named()
+        yield from self.sessions.named()
 
     def measure(self, window: Window) -> Window:
         """One window of a share of the connections: all but what is across connections."""
@@ -151,6 +157,10 @@ class _Leaders:
 
     def __init__(self) -> None:
         self._answered: dict[int, tuple[int, int]] = {}  # by number of the group: generation, ns
+
+    def named(self) -> np.ndarray:
+        """Numbers of the groups."""
+        return np.fromiter(self._answered, np.int64, len(self._answered))
 
     def held(self, row: np.ndarray, taken_up_ns: int) -> int:
         """How long a SyncGroup was held, int64[X_COLUMNS] with what it says itself; it may be the leader's."""

@@ -89,6 +89,10 @@ class Offsets:
             if one.exchange.api_key == apis.END_TXN and one.exchange.error_code == 0 and body is not None:
                 self._ends.append((one.place, body["transactionalId"], body["committed"]))
 
+    def named(self) -> np.ndarray:
+        """Numbers of strings that are meant from window to window: of readers that are open."""
+        return self._positions.named()
+
     def join(self, other: Offsets) -> None:
         self._commits.join(other._commits)
         self._moves.join(other._moves)

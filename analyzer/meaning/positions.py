@@ -50,6 +50,12 @@ class Positions:
 
     _open: dict[int, _Reader] = field(default_factory=dict)
 
+    def named(self) -> np.ndarray:
+        """int64[n]: the numbers of strings in them."""
+        said = [number for one in self._open.values() for number in (one.client, one.ip)]
+        places = [number for one in self._open.values() for place in one.at for number in place[:2]]
+        return np.array([*said, *places], np.int64)
+
     def take(self, window: Window) -> Iterator[Columns]:
         """The moves of one window."""
         every = window.every

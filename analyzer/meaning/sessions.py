@@ -7,9 +7,11 @@ exchanges completed after it; partitions beyond `MAX_KNOWN` are not remembered, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -119,6 +121,12 @@ class Sessions:
         """The readers that are over have become rows."""
         self.over.clear()
 
+    def named(self) -> Iterator[np.ndarray]:
+        """Numbers of strings that sessions go by from window to window."""
+        entries = self._know.entries[: int(self._know.v[h.V_ENTRIES])]
+        yield from (entries[:, column] for column in (h.S_CLIENT, h.S_TOPIC, h.S_TOPIC_ID))
+        yield from self._partitions.named()
+
     def _hold(
         self, table: h.Rows, named: Sequence[tuple[np.ndarray, ...]], rows: np.ndarray, held: np.ndarray, begin: int,
         end: int,
@@ -219,22 +227,35 @@ class _Partitions:
         self._said: dict[int, int] = {}  # replicas, by what was said: name or id, and partition
         self._replicas: dict[tuple[int, int], int] = {}
         self._unput: list[tuple[int, int]] = []  # number and replicas
-        self._keys = np.zeros(0, np.int64)  # name or id and partition, in order; the number of each
-        self._values = np.zeros(0, np.int64)
+        self._forget_places()
+
+    def _forget_places(self) -> None:
+        """What follows from the others, for many at once: name or id and partition in one integer, in order, and the
+        number of each. Those that came last stand apart, so that few are put in order for one that is new."""
+        self._keys = self._late_keys = np.zeros(0, np.int64)
+        self._values = self._late_values = np.zeros(0, np.int64)
 
     def numbers(self, name: np.ndarray, partition: np.ndarray) -> np.ndarray:
         """The number of each partition, -1 of one too many. `name`: its topic's name or id."""
         key = name << 32 | partition & 0xFFFFFFFF
-        at = np.minimum(np.searchsorted(self._keys, key), max(len(self._keys) - 1, 0))
-        missing = key[self._keys[at] != key] if len(self._keys) else key
-        if len(missing):
-            fresh = arrow.distinct(missing)
-            found = [self._number(one >> 32, one & 0xFFFFFFFF) for one in fresh.tolist()]
-            keys = np.concatenate([self._keys, fresh])
-            order = np.argsort(keys)
-            self._keys, self._values = keys[order], np.concatenate([self._values, found])[order]
-            at = np.searchsorted(self._keys, key)
-        return self._values[at]
+        found, missing = _looked_up(self._keys, self._values, key)
+        if not missing.any():
+            return found
+        late = key[missing]
+        numbers, unknown = _looked_up(self._late_keys, self._late_values, late)
+        if unknown.any():
+            fresh = arrow.distinct(late[unknown])
+            given = [self._number(one >> 32, one & 0xFFFFFFFF) for one in fresh.tolist()]
+            self._late_keys, self._late_values = _put(self._late_keys, self._late_values, fresh, np.array(given))
+            numbers, _ = _looked_up(self._late_keys, self._late_values, late)
+            if len(self._late_keys) > max(_LATE, len(self._keys) // _LATE):
+                self._settle()
+        found[missing] = numbers
+        return found
+
+    def _settle(self) -> None:
+        self._keys, self._values = _put(self._keys, self._values, self._late_keys, self._late_values)
+        self._late_keys, self._late_values = self._late_keys[:0], self._late_values[:0]
 
     def _number(self, name: int, partition: int) -> int:
         key = self._topic.get(name, name), partition
@@ -246,6 +267,19 @@ class _Partitions:
             self.count += 1
             self._unput.append((number, self._replicas.get(key, s.NULL)))
         return number
+
+    def named(self) -> Iterator[np.ndarray]:
+        """Numbers of the names and ids that are known here; those of partitions too many are not."""
+        self._settle()
+        known = self._values >= 0
+        self._keys, self._values = self._keys[known], self._values[known]
+        yield self._keys >> 32
+        for pairs in (self._numbers, self._replicas):
+            yield np.fromiter((name for name, _ in pairs), np.int64, len(pairs))
+        yield np.fromiter(self._said, np.int64, len(self._said)) >> 32
+        for of in (self._topic, self._id_of):
+            yield np.fromiter(of, np.int64, len(of))
+            yield np.fromiter(of.values(), np.int64, len(of))
 
     def put_replicas(self, ends: np.ndarray) -> None:
         """New partitions, and what is new of others."""
@@ -277,13 +311,33 @@ class _Partitions:
         else:
             self._topic[identity] = self._topic.get(name, name)
         self._id_of[name] = identity
-        self._keys, self._values = self._keys[:0], self._values[:0]
+        self._forget_places()
 
     def _replicated(self, name: int, partition: int, replicas: int) -> None:
         key = self._topic.get(name, name), partition
         self._replicas[key] = replicas
         if key in self._numbers:
             self._unput.append((self._numbers[key], replicas))
+
+
+_LATE: Final = 256
+"""Partitions that stand apart, or one in so many of those that do not."""
+
+
+def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the value of each key that is wanted, bool: it has none). keys int64[n] in order; values int64[n]."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64), np.ones(len(wanted), np.bool_)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return values[at], keys[at] != wanted
+
+
+def _put(
+    keys: np.ndarray, values: np.ndarray, more: np.ndarray, of_more: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """The same with other keys, in order too."""
+    at = np.searchsorted(keys, more)
+    return np.insert(keys, at, more), np.insert(values, at, of_more)
 
 
 def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
@@ -305,30 +359,23 @@ def readers_table(
 ) -> pa.Table:
     """Rows of `readers`, in order of time. `groups`: those that each client (id and address) takes part in; of several
     none is said."""
-    rows = []
-    for one in sorted(readers, key=_place):
-        of = groups.get((one.client_id, one.client_ip), ())
-        rows.append(
-            {
-                "capture": capture,
-                "connection": one.connection,
-                "session_id": one.session_id,
-                "client_id": one.client_id,
-                "group_id": of[0] if len(of) == 1 else None,
-                "topic": one.topic,
-                "topic_id": one.topic_id,
-                "partition": one.partition,
-                "from_time": one.from_ns // 1000,
-                "to_time": None if one.to_ns == s.NULL else one.to_ns // 1000,
-                "first_offset": one.first_offset,
-                "last_offset": one.last_offset,
-                "records": one.records,
-                "record_bytes": one.record_bytes,
-                "start_seen": one.begun,
-                "isolation_level": one.isolation_level,
-            }
-        )
-    return pa.Table.from_pylist(rows, schema=tables.schema("readers"))
+    ordered = sorted(readers, key=_place)
+    of = (groups.get((one.client_id, one.client_ip), ()) for one in ordered)
+    columns: dict[str, Iterable[Any]] = {  # column by column: a row as an object takes half a kilobyte
+        "capture": itertools.repeat(capture, len(ordered)),
+        "group_id": (found[0] if len(found) == 1 else None for found in of),
+        "from_time": (one.from_ns // 1000 for one in ordered),
+        "to_time": (None if one.to_ns == s.NULL else one.to_ns // 1000 for one in ordered),
+        "start_seen": (one.begun for one in ordered),
+    }
+    schema = tables.schema("readers")
+    arrays = [
+        pa.array(columns.get(field.name, map(attrgetter(field.name), ordered)), field.type, size=len(ordered))
+        if field.name in columns or field.name in Reader._fields
+        else pa.nulls(len(ordered), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _place(one: Reader) -> tuple[int, str, str, int, int]:

@@ -32,7 +32,11 @@ _FINE_BITS = 6
 """Bits after the leading one that tell buckets apart: 2**-6 is 1.6 %."""
 
 LISTED = 20
-"""Topics and clients shown to people; `--json` has all."""
+"""Topics and clients shown to people; `--json` has all, but for those beyond `MOST_COUNTED`."""
+
+MOST_COUNTED = 100_000
+"""Topics, and clients, that are counted each by itself (twice as many for a while): those with the most exchanges. A
+client id is any text, and each takes a quarter of a kilobyte."""
 
 
 def _buckets(micros: np.ndarray) -> np.ndarray:
@@ -73,6 +77,14 @@ def _odd_names(counted: Iterable[str]) -> list[str]:
     """In one order, whatever was counted first."""
     first = [_BACKWARDS, *(name.replace("_", " ") for name in _ODD)]
     return [*first, *(name for name in counted if name not in first)]
+
+
+def _by_count(topic: tuple[str, int]) -> tuple[int, str]:
+    return -topic[1], topic[0]
+
+
+def _by_requests(client: tuple[tuple[str | None, ...], list[int]]) -> tuple[int, str]:
+    return -client[1][1], str(client[0])
 
 
 class Told(Protocol):
@@ -144,10 +156,30 @@ class Summary:
     _unrecognised: list[dict[str, Any]] = field(default_factory=list)
     _unrecognised_total: list[int] = field(default_factory=lambda: [0, 0])
     _connections: int = 0
+    _other_topics: int = 0  # exchanges of topics that are not counted by themselves any more
+    _other_clients: list[int] = field(default_factory=lambda: [0, 0, 0])  # the same: connections, requests, errors
 
     def take(self, window: Window) -> None:
         self._take_exchanges(window.exchanges)
         self._take_connections(window.connections, window.names)
+        self._cut(2 * MOST_COUNTED)
+
+    def _cut(self, most: int) -> None:
+        """Where more topics or clients than that are counted, those with the fewest exchanges become others."""
+        if len(self._topics) > most:
+            kept = dict(sorted(self._topics.items(), key=_by_count)[:MOST_COUNTED])
+            self._other_topics += self._topics.total() - sum(kept.values())
+            self._topics = Counter(kept)
+        if len(self._clients) > most:
+            ordered = sorted(self._clients.items(), key=_by_requests)
+            for _, counts in ordered[MOST_COUNTED:]:
+                self._other_clients = [a + b for a, b in zip(self._other_clients, counts, strict=True)]
+            self._clients = dict(ordered[:MOST_COUNTED])
+
+    @property
+    def cut(self) -> bool:
+        """Not all topics and clients are told by themselves."""
+        return bool(self._other_topics or self._other_clients[0])
 
     def tables(self) -> Iterator[tuple[str, Any]]:
         yield from ()
@@ -220,6 +252,9 @@ class Summary:
             a + b for a, b in zip(self._unrecognised_total, other._unrecognised_total, strict=True)
         ]
         self._connections += other._connections
+        self._other_topics += other._other_topics
+        self._other_clients = [a + b for a, b in zip(self._other_clients, other._other_clients, strict=True)]
+        self._cut(MOST_COUNTED)
 
     def finish_log(self, read: LogRead) -> None:
         """A partition's log segments have been read."""
@@ -323,9 +358,9 @@ class Summary:
                 for code, count in sorted(self._error_codes.items(), key=lambda item: (-item[1], item[0]))
             ],
             "topics": [
-                {"topic": topic, "exchanges": count}
-                for topic, count in sorted(self._topics.items(), key=lambda item: (-item[1], item[0]))
+                {"topic": topic, "exchanges": count} for topic, count in sorted(self._topics.items(), key=_by_count)
             ],
+            **({"other_topics": {"exchanges": self._other_topics}} if self._other_topics else {}),
             "clients": [
                 {
                     "client_id": client_id,
@@ -335,10 +370,13 @@ class Summary:
                     "requests": counts[1],
                     "errors": counts[2],
                 }
-                for (client_id, name, version), counts in sorted(
-                    self._clients.items(), key=lambda item: (-item[1][1], str(item[0]))
-                )
+                for (client_id, name, version), counts in sorted(self._clients.items(), key=_by_requests)
             ],
+            **(
+                {"other_clients": dict(zip(("connections", "requests", "errors"), self._other_clients, strict=True))}
+                if self._other_clients[0]
+                else {}
+            ),
             "odd": {name: self._odd[name] for name in _odd_names(self._odd) if self._odd[name]},
             "records": self.records.as_dict(),
             "coverage": self.coverage.as_dict(),

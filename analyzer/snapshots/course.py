@@ -73,6 +73,9 @@ class Course:
             yield from made.aged()
             if made.rows >= ROW_GROUP_ROWS:
                 yield from made.flush()
+                merging = self._engine.merging
+                if merging.names.crowded:
+                    merging.forget(made.named())
 
     def finish(self) -> Generator[tuple[str, pa.Table], None, PointRead]:
         """The capture is over: all rows that are left, and what is known of the capture point."""

@@ -69,7 +69,7 @@ _PLAIN: Final = (
     "analyzer.bulk.state.Output",
     "analyzer.bulk.holding.Knowledge",
     "analyzer.bulk.zookeeper.Conversations:_kind _spoken",
-    "analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _overheard _spare",
+    "analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
     "analyzer.bulk.rows.Names",
     "analyzer.bulk.rows._Symbols",
     "analyzer.bulk.rows.Message",
@@ -110,7 +110,8 @@ _PLAIN: Final = (
     "analyzer.meaning.replicated.Replicated",
     "analyzer.meaning.sessions.Reader",
     "analyzer.meaning.sessions.Sessions:over _partitions _know _known",
-    "analyzer.meaning.sessions._Partitions:count _numbers _topic _id_of _pairs _said _replicas _unput _keys _values",
+    "analyzer.meaning.sessions._Partitions:"
+    "count _numbers _topic _id_of _pairs _said _replicas _unput _keys _values _late_keys _late_values",
     "analyzer.meaning.summary._Bucket",
     "analyzer.meaning.summary._Api",
     "analyzer.meaning.summary.Summary",

@@ -177,9 +177,9 @@ def _without_connections(row: dict[str, Any]) -> dict[str, Any]:
 def test_names_beyond_a_limit_are_the_last_in_the_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MAX_NAMED", 3)
     for order in itertools.permutations("abcdefg"):
-        names: set[str] = set()
+        names: set[str] | None = None
         for name in order:
-            clients._add(names, {name})
+            names = clients._added(names, {name})
         assert clients._listed(names) == ["a", "b", "c"]
 
 

@@ -1,0 +1,194 @@
+"""Names that nobody means any more are forgotten on the way, and no row tells: what is kept of them is what is open.
+
+(proves: `Summary._cut` of analyzer/meaning/summary.py; `Merging.forget`, `Names.forget` of analyzer/bulk/rows.py;
+`without` of analyzer/bulk/symbols.py; `Conversations._number_anew` of analyzer/bulk/shard.py; `PointTables.named` of
+analyzer/points.py)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analyzer import points
+from analyzer.bulk import rows, shard
+from analyzer.bulk.engine import Engine, Settings
+from analyzer.bulk.rows import Names
+from analyzer.bulk.shard import Conversations
+from analyzer.bulk.symbols import content, of_all, without
+from analyzer.dataset import Dataset
+from analyzer.meaning import sessions, summary
+from analyzer.options import Reading
+from analyzer.points import Choice, PointTables
+from analyzer.reading import decode
+from analyzer.snapshots import course
+from captures.files import capture_points
+from tests.analyzer.meaning import ways
+from tests.analyzer.snapshots import cutting
+from tests.bench import seen
+from tests.shared import SAMPLES, capture_files
+
+GONE = "this name was forgotten"
+
+
+def read(path: Path, choice: Choice | None = None, window_bytes: int = 10_000, threads: int = 2) -> Dataset:
+    [point] = capture_points([str(path)], False)
+    return decode(point, None, Reading(threads=threads, window_bytes=window_bytes), choice or Choice.of())
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Shards number their symbols anew before each window, rows are made after each, and then all names are forgotten
+    that nobody should need; whoever asks for one all the same gets another. How often, by what was forgotten."""
+    forgotten: list[int] = []
+    number_anew, forget = Conversations._number_anew, Names.forget
+
+    def always(self: Conversations) -> None:
+        number_anew(self)
+        self._most_strings = self._most_lists = -1
+
+    def poisoned(self: Names, used: np.ndarray) -> None:
+        forget(self, used)
+        forgotten.append(len(self._free_strings))
+        for number in self._free_strings:
+            self.strings[number] = GONE
+
+    monkeypatch.setattr(shard, "MOST_SYMBOLS", -1)
+    monkeypatch.setattr(Conversations, "_number_anew", always)
+    monkeypatch.setattr(Names, "forget", poisoned)
+    monkeypatch.setattr(Names, "crowded", property(lambda _: True))
+    monkeypatch.setattr(points, "ROW_GROUP_ROWS", 1)
+    monkeypatch.setattr(course, "ROW_GROUP_ROWS", 1)
+    return forgotten
+
+
+SAMPLED = ("txn-librdkafka-4.3", "group-kip848-librdkafka-4.3", "old-java-0.8.2", "zookeeper-java-0.8.2")
+
+
+@pytest.mark.parametrize("sample", SAMPLED)
+def test_no_row_is_another_where_names_are_forgotten(
+    sample: str, forgetful: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [path] = capture_files(SAMPLES / sample)
+    choice = Choice.of(keep_bytes=True, records="meta")
+    found = read(path, choice, threads=3)
+    assert len(forgetful) > 1
+    monkeypatch.undo()
+    assert cutting.differences(found, read(path, choice, threads=3)) == []
+
+
+@pytest.mark.parametrize("sample", SAMPLED[:2])
+def test_no_row_is_another_where_it_was_stored_in_between(
+    sample: str, forgetful: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [path] = capture_files(SAMPLES / sample)
+    count = len(cutting.packets(cutting.content(path))[1])
+    paths = cutting.cut(path, [count // 3, count // 2], tmp_path)
+    how = Reading(threads=2, window_bytes=10_000)
+    point = cutting.at_once(paths, how, Choice.of())[1]
+    found, _ = cutting.resumed(paths, how, Choice.of(), point)
+    assert forgetful
+    monkeypatch.undo()
+    assert cutting.differences(found, cutting.at_once(paths, how, Choice.of())[0]) == []
+
+
+def test_shares_of_a_capture_forget_too(forgetful: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    [path] = capture_files(SAMPLES / "group-kip848-librdkafka-4.3")
+    names = ("clients", "readers", "groups", "rebalances", "offsets", "leaders", "brokers", "topic_ids", "connections")
+    found = ways.rows(ways.shared_out(path, tmp_path), names)
+    assert max(forgetful) > 0
+    monkeypatch.undo()
+    assert found == ways.rows(read(path).tables, names)
+
+
+@pytest.mark.parametrize("kind", ["clients", "groups", "offsets", "transactions", "topics"])
+def test_no_row_is_another_where_ever_more_is_seen(
+    kind: str, forgetful: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "seen.pcap"
+    count = 2000 if kind == "topics" else 300
+    seen.capture(path, kind, count, count // 10)
+    monkeypatch.setattr(sessions, "MAX_KNOWN", 20)
+    found = read(path)
+    assert max(forgetful) > 0
+    monkeypatch.undo()
+    monkeypatch.setattr(sessions, "MAX_KNOWN", 20)
+    assert cutting.differences(found, read(path)) == []
+
+
+@pytest.mark.parametrize("kind", ["clients", "topics", "groups", "transactions"])
+def test_names_are_those_in_use(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shard, "MOST_SYMBOLS", 50)
+    monkeypatch.setattr(rows, "MOST_NAMES", 100)
+    monkeypatch.setattr(sessions, "MAX_KNOWN", 20)
+    few, many = (most_names(tmp_path / "seen.pcap", kind, count) for count in (3000, 6000))
+    assert many < 1.2 * few
+
+
+def most_names(path: Path, kind: str, count: int) -> int:
+    """How many names are known at once where so many things are seen on connections of ten each."""
+    seen.capture(path, kind, count, count // 10)
+    [point] = capture_points([str(path)], False)
+    engine = Engine(point, Settings(threads=2, window_bytes=10_000))
+    made = PointTables(engine.merging.names, Choice.of())
+    most, exchanges = 0, 0
+    for window in engine.windows():
+        made.take(window)
+        exchanges += len(window.every)
+        list(made.flush())
+        if engine.merging.names.crowded:
+            engine.merging.forget(made.named())
+        most = max(most, len(engine.merging.names.strings) + len(engine.merging.names.lists))
+    assert exchanges >= count
+    return most
+
+
+def test_the_summary_names_those_with_the_most_exchanges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    paths = [tmp_path / "topics.pcap", tmp_path / "clients.pcap"]
+    seen.capture(paths[0], "topics", 500, 50)
+    seen.capture(paths[1], "clients", 503, 100)  # five or six of each connection's
+    whole = [read(path) for path in paths]
+    monkeypatch.setattr(summary, "MOST_COUNTED", 30)
+    cut = [read(path) for path in paths]
+    for one, other in zip(whole, cut, strict=True):
+        assert cutting.differences(other, one) == ["summary", "notes"]
+        assert other.notes == [*one.notes, points._CUT]
+        assert not one.summary.keys() & {"other_topics", "other_clients"}
+    (topics, clients), (few_topics, few_clients) = ([one.summary for one in some] for some in (whole, cut))
+    assert len(few_topics["topics"]) == len(few_clients["clients"]) == 30
+    named = sum(one["exchanges"] for one in few_topics["topics"])
+    assert named + few_topics["other_topics"]["exchanges"] == 1000 == sum(one["exchanges"] for one in topics["topics"])
+    assert [one["requests"] for one in few_clients["clients"][:4]] == [6, 6, 6, 5]
+    for name in ("connections", "requests", "errors"):
+        told = sum(one[name] for one in few_clients["clients"])
+        assert told + few_clients["other_clients"][name] == sum(one[name] for one in clients["clients"])
+
+
+def test_symbols_that_stay_are_what_they_were() -> None:
+    texts = [f"{number}-{'x' * (number % 7)}".encode() for number in range(3000)] + [b""]
+    symbols, numbers = of_all([*texts, *texts[:10]])
+    assert numbers.tolist() == [*range(3001), *range(10)]
+    wanted = np.random.default_rng(17).random(3001) < 0.3
+    left, becomes = without(symbols, wanted)
+    kept = [text for text, here in zip(texts, wanted.tolist(), strict=True) if here]
+    assert content(left, 0) == kept
+    assert (becomes >= 0).tolist() == wanted.tolist()
+    assert becomes[wanted].tolist() == list(range(len(kept)))
+    none, _ = without(left, np.zeros(len(kept), bool))
+    assert content(none, 0) == []
+
+
+def test_a_string_that_was_forgotten_gets_a_number_again() -> None:
+    names = Names("capture")
+    numbers = {text: names.string(text) for text in "abcde"}
+    listed = names.list_of((numbers["a"], numbers["b"]))
+    before, lists = names.strings, names.lists
+    names.forget(np.array([numbers["b"], numbers["d"]]))
+    assert (before, lists) == ([*"abcde"], [(numbers["a"], numbers["b"])])  # who looks up later has these
+    assert [names.string(text) for text in "bd"] == [numbers["b"], numbers["d"]]
+    fresh = [names.string(text) for text in "xyzw"]
+    assert sorted(fresh) == sorted([numbers["a"], numbers["c"], numbers["e"], 5])
+    assert [names.strings[number] for number in fresh] == [*"xyzw"]
+    assert names.list_of((7, 8)) == listed
