@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from analyzer import arrow, columns
+from analyzer import arrow, cells, columns
 from analyzer.bulk.rows import Window
 from analyzer.exchange import Exchange
 from analyzer.messages import Messages
@@ -100,22 +100,22 @@ class Hearing:
         if not wanted.any():
             return []
         rows, chosen = np.flatnonzero(wanted).tolist(), every.where(wanted)
-        table = arrow.plain(columns.exchanges(window.names, [chosen]), "exchanges").to_pylist()
-        parts = arrow.plain(columns.partitions(window.names, [chosen]), "partitions")
+        # Rows stay columns: a window has tens of thousands, and a dict of all cells takes some kilobytes.
+        table = _rows(columns.exchanges(window.names, [chosen]))
+        parts = _rows(columns.partitions(window.names, [chosen]))
         ends = np.searchsorted(chosen.owner, np.arange(len(chosen) + 1)).tolist()
         keys = (chosen.connection, *(chosen.column(name) for name in ("exchange", "reply", "trigger")))
         heard = []
         for i, (connection, asked, answered, trigger) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
             exchange = Exchange(table[i], *self._messages.pop(connection, asked, answered))
-            exchange.partitions = _rows(parts, ends[i], ends[i + 1])
+            exchange.partitions = parts[ends[i] : ends[i + 1]]
             exchange.learn_group(self._groups)
             heard.append(Heard(exchange, (trigger, window.names.born[connection]), rows[i]))
         return heard
 
 
-def _rows(table: pa.Table, start: int, stop: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.slice(start, stop - start).to_pylist() if start < stop else []
-    return rows
+def _rows(table: pa.Table) -> list[Any]:
+    return [row for part in cells.parts(table) for row in part.rows()]
 
 
 _KEYS: Final = np.array(sorted(APIS), np.int64)

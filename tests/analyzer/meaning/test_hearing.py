@@ -10,6 +10,7 @@ import pytest
 import analyzer
 from analyzer import tables
 from analyzer.bulk.engine import Engine
+from analyzer.cells import Row
 from analyzer.meaning.hearing import APIS, Hearing
 from analyzer.options import Reading
 from captures.files import capture_points
@@ -29,6 +30,9 @@ def heard(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
             key = exchange.connection, exchange.exchange, exchange.reply
             found.append((one.place, *key, exchange.request, exchange.response, exchange.partitions))
             assert window.every.column("exchange")[one.row] == exchange.exchange
+            # A dict of all cells takes some kilobytes, and a window has tens of thousands.
+            kinds: set[Any] = {type(exchange.row), *map(type, exchange.partitions)}
+            assert kinds == {Row}
         window.names.release()
     return found
 
