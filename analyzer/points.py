@@ -37,7 +37,7 @@ from analyzer.meaning.summary import MOST_COUNTED, Summary, Told
 from analyzer.meaning.transactions import Transactions
 from analyzer.meaning.zookeeper import Requests
 from analyzer.messages import Messages
-from analyzer.parts import ROW_GROUP_ROWS, Made, made
+from analyzer.parts import ENOUGH_ROWS, Made, made
 from analyzer.records.batches import Limits
 from analyzer.records.log_names import LogError, LogPoint
 from analyzer.records.log_reading import read_log
@@ -272,7 +272,7 @@ def _point_rows(
         point_rows.take(window)
         yield from point_rows.tables()
         yield from point_rows.aged()
-        if point_rows.rows >= ROW_GROUP_ROWS:
+        if point_rows.rows >= ENOUGH_ROWS:
             yield from point_rows.later()
             if engine.merging.names.crowded:
                 engine.merging.forget(point_rows.named())

@@ -33,7 +33,7 @@ from analyzer.meaning.hearing import NEVER
 from analyzer.meaning.latency import Latency
 from analyzer.meaning.transactions import ABOUT
 from analyzer.options import Reading
-from analyzer.parts import ROW_GROUP_ROWS
+from analyzer.parts import ENOUGH_ROWS
 from analyzer.points import Choice, Known, PointRead, PointTables, check_names, joined, manifest
 from analyzer.reading import judged
 from analyzer.records.tables import NO_RECORDS
@@ -120,7 +120,7 @@ class Onward:
         for window in engine.windows(over=False):
             made.take(self._of_stretch(window))
             _write(writer, made.tables())
-            if made.rows >= ROW_GROUP_ROWS:
+            if made.rows >= ENOUGH_ROWS:
                 _write(writer, made.later())
         _write(writer, made.later())
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.parts import ROW_GROUP_ROWS
+from analyzer.parts import ENOUGH_ROWS
 from analyzer.points import Choice, PointRead, PointTables
 from analyzer.records.tables import NO_RECORDS
 from analyzer.snapshots.codec import SnapshotError
@@ -71,7 +71,7 @@ class Course:
             made.take(window)
             yield from made.tables()
             yield from made.aged()
-            if made.rows >= ROW_GROUP_ROWS:
+            if made.rows >= ENOUGH_ROWS:
                 yield from made.flush()
                 merging = self._engine.merging
                 if merging.names.crowded:
