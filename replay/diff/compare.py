@@ -91,8 +91,9 @@ _MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT
 """What makes a member of a group."""
 _LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
 """Answered when there is something to say: what was held is not compared."""
-_ABORTED, _UNREACHABLE = "aborted", "unreachable"
-"""Rules of what was not sent, or not answered, for the run ended first."""
+_ABORTED: Final = "aborted"
+_LOST: Final = frozenset(("unreachable", "session_lost"))
+"""Rules of what was not sent, or not answered, for the run ended first; or one broker of several was away."""
 _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
 """Answered when other members have spoken: their latency is not the broker's."""
 
@@ -188,7 +189,8 @@ class _Comparing:
             for place, pair in enumerate(self.pairs):
                 self._pair(place, pair)
         self._take(self._produced())
-        self._take(readings.differences(self.correspondence.partitions.values(), self.failed_parts, self.pairs))
+        read = readings.differences(self.correspondence.partitions.values(), self.failed_parts, self.pairs)
+        self._take(map(self._unread, read))
         self._take(readings.acquired(self.correspondence, self.failed_groups))
         for group in self.correspondence.groups.values():
             self._take(self._group(group))
@@ -217,6 +219,12 @@ class _Comparing:
         if anew and difference.unexpected and difference.path == "(records)" and difference.kind != audited.MISSING:
             return dataclasses.replace(difference, rule="seeded")
         return difference
+
+    def _unread(self, difference: Difference) -> Difference:
+        """It, with what it follows from: a run that ended first reads less."""
+        if self.ended is None or not difference.unexpected or difference.kind not in readings.READ_LESS:
+            return difference
+        return dataclasses.replace(difference, rule="consequence", cause=self.ended)
 
     def _without_noise(self, difference: Difference) -> Difference:
         """It, as expected where old against old shows it as often."""
@@ -512,7 +520,7 @@ class _Comparing:
 
     def _is_left(self, pair: Pair) -> bool:
         """Was it left because the run ended?"""
-        return pair.right.rule == _ABORTED or (pair.right.rule == _UNREACHABLE and bool(self.result.ended))
+        return pair.right.rule == _ABORTED or (pair.right.rule in _LOST and bool(self.result.ended))
 
     def _follows(self, pair: Pair, error: int | None = None) -> Difference | None:
         """What went wrong before, and has been reported, that what goes wrong here follows from."""

@@ -23,6 +23,10 @@ UNREAD_RECORDS: Final = 100
 """Of a topic's records that were read when captured, the share and the number that may be unread here because the run
 ended first (`read_less`). More of both is a difference."""
 
+_LESS, _EARLY = "read less", "reading ended early"
+READ_LESS: Final = frozenset((_LESS, _EARLY))
+"""Kinds of differences of who did not read as much."""
+
 
 @dataclass(slots=True)
 class Unread:
@@ -42,7 +46,7 @@ class Unread:
         for topic, (total, lost, _, place) in self._topics.items():
             if lost > UNREAD_RECORDS and lost > UNREAD_SHARE * total:
                 told = f"{total} records", f"{total - lost} records"
-                yield Difference(pairs[place].row, "(records)", "read less", *told, (topic,))
+                yield Difference(pairs[place].row, "(records)", _LESS, *told, (topic,))
 
 
 def differences(
@@ -129,9 +133,7 @@ class _Told:
         starved = [at for at in reading.starved if furthest < at[0] <= end and not self._partition.transactional]
         if starved:
             read = f"to offset {furthest}" if right else "nothing"
-            early = Difference(
-                pairs[starved[0][1]].row, "(records)", "reading ended early", f"to offset {captured_end}", read, key
-            )
+            early = Difference(pairs[starved[0][1]].row, "(records)", _EARLY, f"to offset {captured_end}", read, key)
             yield early
         yield from self._forms(reading, mapped, right, row)
         for offset, (captured, digest) in sorted(mapped.items()):

@@ -23,6 +23,7 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
     """Everything, in plain values."""
     return {
         "sides": list(sides),
+        "ended_first": comparison.ended or None,
         "exchanges": {
             "total": comparison.total,
             "compared": comparison.compared,

@@ -493,6 +493,7 @@ def test_what_a_run_that_ended_first_did_not_do_is_one_difference() -> None:
 
     unreached = pair("DeleteTopics", 4, request, answer, "not_sent:unreachable")
     assert found(*some, unreached)[-1] == (UNEXPECTED, *told)  # one broker of several, and the run went on
+    assert found(*some, pair("DeleteTopics", 4, request, answer, "not_sent:session_lost"))[-1] == (UNEXPECTED, *told)
     run = Pairs(3, [*some, unreached].__getitem__)
     run.runs = (RunFacts([], {}, 1.0, {}, "target:9092: went away"),)
     assert as_text(compare(run), ("captured", "replayed")).startswith(
