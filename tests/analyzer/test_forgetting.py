@@ -59,8 +59,8 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(Conversations, "_number_anew", always)
     monkeypatch.setattr(Names, "forget", poisoned)
     monkeypatch.setattr(Names, "crowded", property(lambda _: True))
-    monkeypatch.setattr(points, "ROW_GROUP_ROWS", 1)
-    monkeypatch.setattr(course, "ROW_GROUP_ROWS", 1)
+    monkeypatch.setattr(points, "ENOUGH_ROWS", 1)
+    monkeypatch.setattr(course, "ENOUGH_ROWS", 1)
     return forgotten
 
 
