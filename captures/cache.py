@@ -200,17 +200,22 @@ _ARRAY: Final = "array"
 def packed(value: Any) -> bytes:
     """A plain value (None, bool, int, str, list, dict by str, and NumPy's arrays of numbers) as bytes: the size of its
     JSON, the JSON, and the arrays' numbers one after the other. Tuples become lists."""
-    numbers = bytearray()
+    arrays: list[Any] = []
+    size = 0
 
     def described(item: Any) -> Any:
+        nonlocal size
         if not isinstance(item, numpy.ndarray) or item.dtype.kind not in "iufb":
             raise TypeError(f"a cache does not keep {type(item).__name__}")
-        start = len(numbers)
-        numbers.extend(item.tobytes())
+        start = size
+        size += item.nbytes
+        arrays.append(numpy.ascontiguousarray(item))
         return {_ARRAY: [item.dtype.str, item.shape, start]}
 
     text = json.dumps(value, default=described, separators=(",", ":")).encode()
-    return struct.pack("<I", len(text)) + text + bytes(numbers)
+    numbers = [array.reshape(-1).view(numpy.uint8).data for array in arrays]
+    # Joined at once: a state of an analysis has hundreds of megabytes, which should be there twice, not four times.
+    return b"".join([struct.pack("<I", len(text)), text, *numbers])
 
 
 def unpacked(data: memoryview) -> Any:
