@@ -136,7 +136,8 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     count = x.shape[1]
     kept, place = np.zeros(count, np.bool_), np.arange(count)
     if every is not None and matter is not None and len(every):
-        place = _places(naming.born(x[s.X_SLOT]), x[s.X_TRIGGER])
+        born = naming.born(x[s.X_SLOT])
+        place = gathering.places(np.array([0, count]), merging.Orders(x[s.X_TRIGGER].copy(), born, born))
         kept = matter[place]
     told = kept | _first_of_each(x[s.X_SLOT])
     chosen = np.flatnonzero(told)
@@ -222,17 +223,6 @@ def _joined(some: Sequence[Packed], which: int, symbols: Sequence[np.ndarray] = 
     if symbols:
         values = [through(numbers, one) for numbers, one in zip(symbols, values, strict=True)]
     return np.concatenate(values)
-
-
-def _places(born: np.ndarray, trigger: np.ndarray) -> np.ndarray:
-    """int64[n]: which row of `rows.Exchanges` each exchange is, which `Merging` orders by both; they come in order of
-    the second."""
-    same = trigger[1:] == trigger[:-1]
-    if not (same & (born[1:] < born[:-1])).any():
-        return np.arange(len(trigger))
-    place = np.empty(len(trigger), np.int64)
-    place[np.lexsort((born, trigger))] = np.arange(len(trigger))
-    return place
 
 
 def _first_of_each(slots: np.ndarray) -> np.ndarray:
