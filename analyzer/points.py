@@ -433,6 +433,11 @@ class PointTables:
             yield from watcher.tables()
         self.names.release()
 
+    def leave_waiting(self) -> None:
+        """What waits becomes rows elsewhere, and so does what `facts_alone` has."""
+        self.waiting, self.rows = [], 0
+        self.names.release()
+
     def named(self) -> Iterator[np.ndarray]:
         """`later` has been called: numbers of strings that are still meant (`Merging.forget`)."""
         yield from self.latency.named()

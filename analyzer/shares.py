@@ -35,14 +35,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
-from analyzer import arrow, tables
+from analyzer import columns, tables
+from analyzer.bulk.carried import Carried, carry, put_in_order
 from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPairs
 from analyzer.bulk.facts import Facts, Naming, facts_of, put_together
-from analyzer.bulk.rows import Merging
-from analyzer.columns import CAUSES
+from analyzer.bulk.rows import Exchanges, Merging, Names
 from analyzer.dataset import Parts
+from analyzer.lending import Lender
 from analyzer.meaning.hearing import Listener
 from analyzer.meaning.latency import is_across
 from analyzer.meaning.names import TopicIds
@@ -55,7 +55,9 @@ from captures.packets import Reader
 
 __all__ = ["Piece", "Share", "ShareOfPairs", "Shared", "by_range", "merge", "names_said", "share", "take_facts"]
 
-_TRIGGER, _BORN, _ACROSS = "_trigger", "_born", "_across"
+_TRIGGER, _BORN = "_trigger", "_born"
+_ROWS = "rows"
+"""The name of pieces with exchanges and topic-partitions (`Carried`), beside those of tables."""
 _DECIDED = ("hold_us", "broker_us", "cause")
 
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -67,7 +69,8 @@ _LAST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes [at, at + size) of a file: rows of table `name`, or facts where it is empty, of a range of packets."""
+    """Bytes [at, at + size) of a file: rows of table `name`, exchanges with their topic-partitions (`_ROWS`), or facts
+    where it is empty, of a range of packets."""
 
     path: str
     at: int
@@ -104,8 +107,8 @@ class _Pieces:
         self.written: list[Piece] = []
         self._file: io.BufferedWriter | None = None
 
-    def add(self, place: int, name: str, content: pa.Table | list[Facts] | np.ndarray) -> None:
-        """Rows of a table, facts, or what was decided; `place` is the number of the range."""
+    def add(self, place: int, name: str, content: pa.Table | list[Carried] | list[Facts] | np.ndarray) -> None:
+        """Rows, facts, or what was decided; `place` is the number of the range."""
         if self._file is None:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
@@ -142,8 +145,11 @@ def share(
 
     def close_range() -> None:
         opened.extend(made.opened())
-        for name, table in _placed(made, [*opened]):
+        for name, table in _placed(made, opened):
             pieces.add(place, name, table)
+        if rows := [carry(one) for one in made.waiting]:
+            pieces.add(place, _ROWS, rows)
+        made.leave_waiting()
         if engine.merging.names.crowded:
             engine.merging.forget(made.named())
         if facts:
@@ -194,7 +200,7 @@ def names_said(point: CapturePoint, settings: Settings, part: Share, reader: Rea
 
 
 def _placed(made: PointTables, opened: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
-    """The tables of all rows that wait, each row with its place; `opened`: those of record batches."""
+    """Tables of record batches, each row with its place."""
     waiting, names = made.waiting, made.names
     none = np.zeros(0, np.int64)
     trigger, exchange, reply = (
@@ -203,15 +209,6 @@ def _placed(made: PointTables, opened: Iterable[tuple[str, pa.Table]]) -> Iterat
     connection = np.concatenate([none, *(rows.connection for rows in waiting)])
     born = names.born_of(connection)
     numbers = {names.connections[number]: number for number in np.unique(connection).tolist()}
-    before = np.cumsum([0, *(len(rows) for rows in waiting)])
-    owner = np.concatenate([none, *(rows.owner + at for rows, at in zip(waiting, before[:-1], strict=True))])
-    flushed = dict(made.flush())
-    if len(connection):
-        across = np.concatenate([is_across(rows.columns) for rows in waiting])
-        table = flushed["exchanges"].append_column(_ACROSS, pa.array(across))
-        yield "exchanges", _with_keys(table, trigger, born)
-    if len(owner):
-        yield "partitions", _with_keys(flushed["partitions"], trigger[owner], born[owner])
     for name, table in opened:
         if len(table):
             owner = _owners(table, numbers, connection, exchange, reply)
@@ -260,23 +257,31 @@ def by_range(shares: Sequence[Shared]) -> tuple[list[list[Piece]], list[Piece]]:
 
 
 def merge(
-    ranges: Iterable[Sequence[Piece]], parts: Parts, decided: Mapping[int, Piece] = MappingProxyType({})
-) -> list[dict[str, Any]]:
-    """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files.
-    `decided`: by range, what `take_facts` found of exchanges that depend on other connections'."""
+    point: CapturePoint, files: Sequence[FileInfo], ranges: Iterable[Sequence[Piece]], parts: Parts,
+    decided: Mapping[int, Piece] = MappingProxyType({}),
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
+    hold them. `files`: those of the capture point; `decided`: by range, what `take_facts` found of exchanges that
+    depend on other connections'."""
+    lender = Lender()
     for pieces in ranges:
-        found: dict[str, list[pa.Table]] = defaultdict(list)
+        found: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
-            found[piece.name].append(pa.ipc.open_stream(_bytes_of(piece)).read_all())
+            found[piece.name].append(piece)
+        if _ROWS in found:
+            names = Names(point.name, list(files))
+            rows = put_in_order(names, [pickle.loads(_bytes_of(piece)) for piece in found.pop(_ROWS)], lender)
+            if pieces[0].range in decided:
+                _decide(rows, decided[pieces[0].range])
+            parts.write("exchanges", columns.later_exchanges(names, [rows]))
+            if rows.partitions.shape[1]:
+                parts.write("partitions", columns.later_partitions(names, [rows]))
         for name in tables.TABLES:
             if name in found:
-                rows = pa.concat_tables(found.pop(name)).unify_dictionaries().combine_chunks()
-                order = _order(rows[_TRIGGER].to_numpy(), rows[_BORN].to_numpy())
-                rows = rows.drop_columns([_TRIGGER]).take(pa.array(order))
-                if name == "exchanges":
-                    rows = _with_decided(rows, decided.get(pieces[0].range))
-                rows = rows.drop_columns([_BORN])
-                parts.write(name, rows)
+                table = pa.concat_tables(pa.ipc.open_stream(_bytes_of(piece)).read_all() for piece in found[name])
+                table = table.unify_dictionaries().combine_chunks()
+                order = _order(table[_TRIGGER].to_numpy(), table[_BORN].to_numpy())
+                parts.write(name, table.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
     return parts.close()
 
 
@@ -291,29 +296,17 @@ def _order(trigger: np.ndarray, born: np.ndarray) -> np.ndarray:
     return order
 
 
-def _with_decided(rows: pa.Table, decided: Piece | None) -> pa.Table:
-    """Exchanges of a range, in order, with what was decided of those across connections, which come in that order; a
-    filter may have left some of them out."""
-    across = rows[_ACROSS].to_numpy()
-    rows = rows.drop_columns([_ACROSS])
-    if decided is None:
-        return rows
+def _decide(rows: Exchanges, decided: Piece) -> None:
+    """Put in what was decided of those across connections, which come in their order; a filter may have left some of
+    them out."""
+    across = is_across(rows.columns)
     found, keys = np.split(pickle.loads(_bytes_of(decided)), [len(_DECIDED)])
     if len(found[0]) != np.count_nonzero(across):
-        exchange, reply = (rows[name].fill_null(NULL).to_numpy()[across] for name in ("exchange", "reply"))
-        found = found[:, _places(np.stack([exchange, reply, rows[_BORN].to_numpy()[across]]), keys)]
+        born = np.array(rows.names.born, np.int64)[rows.connection[across]]
+        wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
+        found = found[:, _places(wanted, keys)]
     for name, values in zip(_DECIDED, found, strict=True):
-        place, stated = rows.schema.get_field_index(name), name == "cause"
-        column = rows[name].combine_chunks()
-        if stated:  # what was said without them means nothing here
-            numbers = pa.compute.index_in(column.cast(pa.string()), pa.array(CAUSES))
-        else:
-            numbers = column
-        filled = numbers.cast(pa.int64()).fill_null(NULL).to_numpy().copy()
-        filled[across] = values
-        array = arrow.dictionary(filled, CAUSES) if stated else arrow.integers(filled, pa.int64())
-        rows = rows.set_column(place, name, array)
-    return rows
+        rows.column(name)[across] = values
 
 
 def _places(wanted: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -369,9 +362,9 @@ def take_facts(
                 merged = made.latency.decide(merged)
                 across = is_across(merged.every.columns)
                 every = merged.every
-                columns = [every.column(name) for name in (*_DECIDED, "exchange", "reply")]
+                said = [every.column(name) for name in (*_DECIDED, "exchange", "reply")]
                 born = merged.names.born_of(every.connection)
-                found.append(np.stack([values[across] for values in (*columns, born)]))
+                found.append(np.stack([values[across] for values in (*said, born)]))
             made.take(merged.facts_alone())
             merging.names.release()
         if choice.meaning:

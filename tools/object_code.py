@@ -82,7 +82,7 @@ def by_themselves() -> None:
     from analyzer.bulk import shard, symbols
     from analyzer.protocol import encoding
     from analyzer.records import opening
-    from captures import out_of_order, prefixes
+    from captures import out_of_order, packed, prefixes
     from captures.chunks import routing
     from captures.flows import Flows, rebuild_buckets
     from captures.live import records
@@ -104,6 +104,10 @@ def by_themselves() -> None:
     prefixes.broker_prefix(some, 0, 0, 0)
     records.fit(some, 0, 0, 64, 0, 64)
     routing.gather(some, np.zeros(1, np.int64), np.ones(1, np.int64), some.copy())
+    numbers, written = np.arange(8).reshape(2, 4), np.arange(8).reshape(2, 4)
+    written.flags.writeable = False  # as windows are
+    for table in (numbers, written):
+        packed.pack(table, (0, 1)).into(numbers)
     records.to_blocks(some, 0, 0, some, 1000)
     records.from_ring(some, 0, 0, some, 64, 0)
     rows, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)

@@ -6,9 +6,9 @@ nothing that was handed out is changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,26 +17,28 @@ from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
 from analyzer.bulk.rows import EndPoints, Exchanges, through
 from analyzer.lending import Lender
+from captures.packed import Packed, pack
 
 _WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_WAY_NS)
-_OF_CONNECTIONS: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER)
-"""What is said of an exchange that only names its connection."""
+_NAMED: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER, s.X_CLIENT_ID, s.X_GROUP, s.X_TRANSACTIONAL_ID)
+"""What names the connection of an exchange, which is all that is said of some, and what a shard has numbers of its own
+for."""
+_SYMBOLS: Final = _NAMED[3:]
 _OF_EXCHANGES: Final = (
-    *_OF_CONNECTIONS, *_WORKED_OUT, s.X_EXCHANGE, s.X_REPLY, s.X_STATUS, s.X_API_KEY, s.X_API_VERSION, s.X_CLIENT_ID,
-    s.X_REQUEST_FIRST_NS, s.X_REQUEST_LAST_NS, s.X_REQUEST_STATE, s.X_RESPONSE_FIRST_NS, s.X_RESPONSE_LAST_NS,
-    s.X_RESPONSE_STATE, s.X_EARLIER_NS, s.X_THROTTLE, s.X_ERROR, s.X_ACKS, s.X_MAX_WAIT, s.X_MIN_BYTES,
-    s.X_ISOLATION_LEVEL, s.X_REPLICA, s.X_SESSION, s.X_SESSION_EPOCH, s.X_SESSION_GIVEN, s.X_TIMEOUT, s.X_ASSIGNMENTS,
-    s.X_GROUP, s.X_GENERATION, s.X_TRANSACTIONAL_ID,
+    *_WORKED_OUT, s.X_EXCHANGE, s.X_REPLY, s.X_STATUS, s.X_API_KEY, s.X_API_VERSION, s.X_REQUEST_FIRST_NS,
+    s.X_REQUEST_LAST_NS, s.X_REQUEST_STATE, s.X_RESPONSE_FIRST_NS, s.X_RESPONSE_LAST_NS, s.X_RESPONSE_STATE,
+    s.X_EARLIER_NS, s.X_THROTTLE, s.X_ERROR, s.X_ACKS, s.X_MAX_WAIT, s.X_MIN_BYTES, s.X_ISOLATION_LEVEL, s.X_REPLICA,
+    s.X_SESSION, s.X_SESSION_EPOCH, s.X_SESSION_GIVEN, s.X_TIMEOUT, s.X_ASSIGNMENTS, s.X_GENERATION,
 )  # fmt: skip
-"""What `analyzer.meaning.latency` reads of those that matter, to decide how long they were held."""
-_SYMBOLS: Final = (s.X_CLIENT_ID, s.X_GROUP, s.X_TRANSACTIONAL_ID)
-"""Of these, what a shard has numbers of its own for."""
+"""What else `analyzer.meaning.latency` reads of those that matter, to decide how long they were held."""
+_UNSAID: Final = tuple(set(range(s.X_COLUMNS)) - {*_OF_EXCHANGES, *_SYMBOLS, s.X_TRIGGER})
 _OF_PARTS: Final = (
     s.P_OWNER, s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION, s.P_ANSWERED, s.P_ERROR, s.P_OFFSET, s.P_HIGH_WATERMARK,
     s.P_LAST_STABLE, s.P_RECORD_BYTES, s.P_RECORDS, s.P_FOLLOWING, s.P_SENT_ON,
 )  # fmt: skip
 """The same of their topic-partitions."""
 _PART_SYMBOLS: Final = (s.P_TOPIC, s.P_TOPIC_ID)
+_NO_ROWS: Final = np.zeros((s.X_COLUMNS, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,61 +46,14 @@ class Facts:
     """What the connections of a share said in one window that matters for others: an `Ended` with one exchange a
     connection, of which it says the connection alone, and those that matter with their topic-partitions; slots numbered
     over all shares, and the connections that it is the first to name: end points, reuse and number by slot. The
-    exchanges and topic-partitions stand beside the `Ended`, which has none: for `put_together`."""
+    exchanges and topic-partitions stand beside the `Ended`, which has none: for `put_together`; of an exchange `names`
+    has its connection and symbols, `exchanges` the rest."""
 
     ended: Ended
+    names: Packed
     exchanges: Packed
     parts: Packed
     named: dict[int, tuple[Any, Any, int, int]]
-
-
-class Packed(NamedTuple):
-    """Some columns of a table, int64[rows] each, by number: what they exceed a number by, 0 where it is NULL, in as few
-    bytes as that takes. Without values: all are."""
-
-    rows: int
-    columns: dict[int, tuple[int, np.ndarray | None]]
-
-    @classmethod
-    def of(cls, rows: int, columns: Iterable[tuple[int, np.ndarray]]) -> Packed:
-        """These columns."""
-        return cls(rows, {which: _narrow(values) for which, values in columns})
-
-    def column(self, which: int) -> np.ndarray:
-        """int64[rows], of one's own."""
-        least, values = self.columns.get(which, (0, None))
-        if values is None:
-            return np.full(self.rows, s.NULL)
-        if values.dtype == np.int64:
-            return values.copy()
-        found: np.ndarray = np.add(values, least, dtype=np.int64)
-        found[values == 0] = s.NULL
-        return found
-
-
-def _narrow(values: np.ndarray) -> tuple[int, np.ndarray | None]:
-    """A number, and what int64[n] exceed it by, unsigned; 0: NULL. None: all are. They themselves, where that takes as
-    many bytes."""
-    if not len(values):
-        return 0, None
-    least, most = int(values.min()), int(values.max())
-    if most == s.NULL:
-        return 0, None
-    some = least == s.NULL
-    if some:
-        known = values != s.NULL
-        least = int(values[known].min())
-    least -= 1
-    kind = next((kind for kind in _KINDS if most - least <= np.iinfo(kind).max), None)
-    if kind is None:
-        return 0, values.copy()
-    above = (values - least).astype(kind)
-    if some:
-        above[~known] = 0
-    return least, above
-
-
-_KINDS: Final = (np.uint8, np.uint16, np.uint32)
 
 
 class Naming:
@@ -148,25 +103,12 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     named = naming.new(np.concatenate([*slots, connections.number, spoken]))
     for numbers in slots:
         numbers[:] = naming.slots(numbers)
-    at = place[chosen]
-
-    def column(which: int) -> np.ndarray:
-        values: np.ndarray = slots[0]
-        if which == s.X_SLOT:
-            return values
-        if which in _OF_CONNECTIONS or which in _SYMBOLS or every is None:
-            values = x[which, chosen]
-        else:  # column by column they lie side by side there
-            values = every.columns[which].take(at)
-        if which not in _OF_CONNECTIONS:
-            values[others] = s.NULL
-        return values
-
+    names = np.stack([slots[0], *(x[which, chosen] for which in _NAMED[1:])])
+    names[len(_NAMED) - len(_SYMBOLS) :, others] = s.NULL
     owner = ended.parts[s.P_OWNER]
     theirs = np.flatnonzero(kept[owner])
-    owners = (np.cumsum(told) - 1)[owner[theirs]]
-    rows = ended.parts.T[theirs]  # they lie row by row
-    parts = [owners if which == s.P_OWNER else rows[:, which] for which in _OF_PARTS]
+    rows = np.ascontiguousarray(ended.parts.T[theirs].T)  # they lie row by row
+    rows[s.P_OWNER] = (np.cumsum(told) - 1)[rows[s.P_OWNER]]
     thin = replace(
         ended,
         exchanges=x[:, :0].copy(),
@@ -182,27 +124,29 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
             one._replace(slot=slot) for one, slot in zip(ended.zookeeper, naming.slots(spoken).tolist(), strict=True)
         ],
     )
-    wanted = _OF_EXCHANGES if kept.any() else _OF_CONNECTIONS
-    packed = Packed.of(len(chosen), ((which, column(which)) for which in wanted))
-    return Facts(thin, packed, Packed.of(len(theirs), zip(_OF_PARTS, parts, strict=True)), named)
+    at = np.where(others, -1, place[chosen])  # -1 is no row: what only names its connection says nothing else
+    rest = pack(every.columns if every is not None else _NO_ROWS, _OF_EXCHANGES, at)
+    told_names = pack(names, range(len(_NAMED)))._replace(which=np.array(_NAMED))
+    return Facts(thin, told_names, rest, pack(rows, _OF_PARTS), named)
 
 
 def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender) -> gathering.Gathered:
     """The exchanges of one window of all shares in one order, symbols numbered for the capture point: as `gathered`
     gives them, but for columns that nobody decides by, which are NULL. `lender`: whose memory they are in."""
-    begins = np.cumsum([0, *(one.exchanges.rows for one in told)], dtype=np.int64)
+    begins = np.cumsum([0, *(one.names.rows for one in told)], dtype=np.int64)
     symbols = [naming.numbers(share).strings for share in range(len(told))]
-    exchanges = [one.exchanges for one in told]
-    connection = naming.connections(_joined(exchanges, s.X_SLOT), _joined(exchanges, s.X_CLIENT_SIDE))
-    age = naming.named()[1][connection]
-    place = gathering.places(begins, merging.Orders(_joined(exchanges, s.X_TRIGGER), connection, age))
+    known = [one.names for one in told]
+    connection = naming.connections(_joined(known, s.X_SLOT), _joined(known, s.X_CLIENT_SIDE))
+    age, trigger = naming.named()[1][connection], _joined(known, s.X_TRIGGER)
+    place = gathering.places(begins, merging.Orders(trigger, connection, age))
     x = lender.numbers(s.X_COLUMNS, len(place))
-    said = {which for one in exchanges for which in one.columns} - {s.X_SLOT, s.X_CLIENT_SIDE}
-    for which in range(s.X_COLUMNS):
-        if which in said:
-            x[which, place] = _joined(exchanges, which, symbols if which in _SYMBOLS else ())
-        else:
-            x[which] = s.NULL
+    for which in _UNSAID:
+        x[which] = s.NULL
+    x[s.X_TRIGGER, place] = trigger
+    for which in _SYMBOLS:
+        x[which, place] = _joined(known, which, symbols)
+    for one, begin, end in zip(told, begins[:-1], begins[1:], strict=True):
+        one.exchanges.into(x, place[begin:end])
     ordered = np.empty_like(connection)
     ordered[place] = connection
     parts = [one.parts for one in told]

@@ -4,8 +4,8 @@ In: a chunk's batches of packets. Out: files; of all of them a `Routed`, which g
 gives all: the same batches, the same rows, with what tells connections apart in each; all else, the bytes too, only of
 the share's own packets.
 
-Rules: a share has both directions of its four-tuples (`shares_of`). Columns are stored as what they exceed their least
-value by, in as few bytes as that takes. Bytes are copied into the file, or stay where they are and are read from the
+Rules: a share has both directions of its four-tuples (`shares_of`). Columns are stored in as few bytes as they take
+(`captures.packed`). Bytes are copied into the file, or stay where they are and are read from the
 capture, as stretches of it, where that takes less (`_stretches`). Files are written by tasks of one user into a folder
 that is theirs alone, and are read as they are.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections import deque
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,8 +23,9 @@ import numpy as np
 from captures.chunks.reading import ChunkReader, Heard, Said, changed
 from captures.files import CaptureError, CapturePoint, FileInfo
 from captures.kernels import Array, Bytes, Table, copy_bytes, kernel
-from captures.packets import Packets, Reader
-from captures.windows import Window, room_for
+from captures.packed import ABOUT, Packed, pack
+from captures.packets import Packets, Reader, batch
+from captures.windows import SMALLEST_ROW_BYTES, Pool, Window
 
 _ALL: Final = (
     "time_ns", "interface", "src_hi", "src_lo", "dst_hi", "dst_lo", "src_port", "dst_port", "seq", "ack", "window",
@@ -45,6 +45,7 @@ _COPIED: Final = 3
 _STRETCH_BYTES: Final = 1 << 13
 """Shorter stretches cost more in calls than their bytes do as a copy."""
 
+_FIRST: Final = np.zeros(1, np.int64)
 _NO_STRETCHES: Final = np.zeros((2, 0), np.int64)
 
 _HASHES: Final = tuple(np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x94D049BB133111EB))
@@ -106,18 +107,17 @@ def _store_batch(file: io.BufferedWriter, packets: Packets, shares: int, buffer_
     and the columns, and where the last ones end. `buffer_at`: see `ChunkReader`."""
     columns = packets.columns
     places = [len(packets), file.tell()]
-    for name in _ALL:
-        _put(file, getattr(columns, name))
+    _put(file, [getattr(columns, name) for name in _ALL])
     whose = shares_of(
         (columns.src_hi, columns.src_lo, columns.src_port), (columns.dst_hi, columns.dst_lo, columns.dst_port), shares
     )
-    order = np.argsort(whose, kind="stable")
-    ends = np.searchsorted(whose[order], np.arange(shares + 1))
+    order = np.argsort(whose.astype(np.uint16), kind="stable")  # by digits: it is that narrow
+    ends = np.cumsum(np.bincount(whose, minlength=shares))
     full = columns.payload_captured > 0
     headers = np.where(full, columns.payload_at - columns.tcp_at, 0)
     sizes = headers + columns.payload_captured
     for share in range(shares):
-        mine = order[ends[share] : ends[share + 1]]
+        mine = order[ends[share - 1] if share else 0 : ends[share]]
         size, from_ = sizes[mine], columns.tcp_at[mine]
         stretches = None if buffer_at is None else _stretches(from_[full[mine]], size[full[mine]], packets.spare)
         places.append(file.tell())
@@ -125,13 +125,14 @@ def _store_batch(file: io.BufferedWriter, packets: Packets, shares: int, buffer_
             content = np.empty(int(size.sum()), np.uint8)
             gather(packets.buffer, from_, size, content)
             file.write(content.data)
+            file.write(bytes(-len(content) % 8))
             at, stretches = np.cumsum(size) - size, _NO_STRETCHES
         else:
             at = np.where(full[mine], _within(stretches, from_), 0)
             stretches = stretches + np.array([[buffer_at], [0]])
         places.append(file.tell())
-        for column in (mine, headers[mine], at, *(getattr(columns, name)[mine] for name in _OWN), *stretches):
-            _put(file, column)
+        _put(file, [mine, headers[mine], at, *stretches])
+        _put(file, [getattr(columns, name) for name in _OWN], mine)
     places.append(file.tell())
     return places
 
@@ -159,16 +160,17 @@ def _within(stretches: np.ndarray, places: np.ndarray) -> np.ndarray:
     return found
 
 
-def _put(file: io.BufferedWriter, values: np.ndarray) -> None:
-    """A column: how many values, the bytes of each, the least one; then what they exceed it by."""
-    least = int(values.min()) if len(values) else 0
-    # Modulo 2**64: what exceeds the least value of int64 may be no int64.
-    above = values.astype(np.uint64) - np.uint64(least & 0xFFFF_FFFF_FFFF_FFFF)
-    most = int(above.max()) if len(values) else 0
-    width = next(width for width in (0, 1, 2, 4, 8) if most < 1 << 8 * width)
-    file.write(np.array([len(values), width, least & 0xFFFF_FFFF_FFFF_FFFF], np.uint64).tobytes())
-    if width:
-        file.write(above.astype(f"u{width}").tobytes())
+def _put(file: io.BufferedWriter, columns: Sequence[np.ndarray], rows: np.ndarray | None = None) -> None:
+    """Columns, or some rows of them, one by one: how many numbers, bytes and what is said of these; then the bytes."""
+    for column in columns:
+        found = pack(_signed(column)[None], (0,), rows)
+        file.write(np.array([found.rows, len(found.content), *found.about[0]], np.int64).tobytes())
+        file.write(found.content.data)
+
+
+def _signed(values: np.ndarray) -> np.ndarray:
+    """The same bits as int64."""
+    return values.view(np.int64) if values.dtype == np.uint64 else values.astype(np.int64, copy=False)
 
 
 class _Parts:
@@ -178,11 +180,19 @@ class _Parts:
         self.data = data
 
     def column(self) -> np.ndarray:
-        """uint64[n]."""
-        count, width, least = (int(number) for number in self._taken(24).view(np.uint64))
-        if not width:
-            return np.full(count, least, np.uint64)
-        return self._taken(count * width).view(f"u{width}") + np.uint64(least)
+        """int64[n]."""
+        return self._packed().column(0)
+
+    def into(self, column: np.ndarray) -> None:
+        """The same, into a column of packets."""
+        if column.dtype == np.int32:
+            column[:] = self.column()
+        else:
+            self._packed().into(column.view(np.int64)[None])
+
+    def _packed(self) -> Packed:
+        rows, size, *about = self._taken(8 * (2 + ABOUT)).view(np.int64).tolist()
+        return Packed(rows, _FIRST, np.array([about]), self._taken(size))
 
     def _taken(self, size: int) -> np.ndarray:
         found, self.data = self.data[:size], self.data[size:]
@@ -200,6 +210,7 @@ class Routed(Reader):
         self.secrets, self.secrets_at = list(said.secrets), list(said.secrets_at)
         self._counts, self._dropped = said.counts, said.dropped
         self._parts, self._share = stored, share
+        self._most = 0
 
     def _read(self) -> Generator[Packets, None, None]:
         for one in self._parts:
@@ -216,24 +227,38 @@ class Routed(Reader):
     def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, place: list[int]) -> Packets:
         count, begin, end = place[:3]
         bytes_at, own_at, own_end = place[2 + 2 * self._share : 5 + 2 * self._share]
-        file.seek(begin)
-        parts = _Parts(_whole(file, end - begin))
-        columns = room_for(count)
-        for name in _ALL:
-            getattr(columns, name)[:] = parts.column().astype(getattr(columns, name).dtype, copy=False)
-        file.seek(bytes_at)
-        content = _whole(file, own_end - bytes_at)
-        parts = _Parts(content[own_at - bytes_at :])
-        mine, headers, at = (parts.column().astype(np.int64) for _ in range(3))
+        file.seek(own_at)
+        own = _Parts(_whole(file, own_end - own_at))
+        mine, headers, at = (own.column() for _ in range(3))
+        stretches = [own.column().tolist() for _ in range(2)]
+        size = sum(stretches[1]) or own_at - bytes_at
+        window = self._room(max(size, count * SMALLEST_ROW_BYTES))
+        packets = batch(window, count)
+        columns = packets.columns
         for name in _OWN:
-            getattr(columns, name)[mine] = parts.column().astype(np.int64)
-        stretches = [parts.column().astype(np.int64).tolist() for _ in range(2)]
-        buffer = capture.read(*stretches) if stretches[0] else content
+            getattr(columns, name)[mine] = own.column()
+        file.seek(begin)
+        every = _Parts(_whole(file, end - begin))
+        for name in _ALL:
+            every.into(getattr(columns, name))
+        content = memoryview(packets.buffer.data)[window.spare : window.spare + size]
+        if stretches[0]:
+            capture.read(stretches[0], stretches[1], content)
+        else:
+            file.seek(bytes_at)
+            _fill(file, content)
         columns.number[mine] += one.number
         columns.file[:] = one.file
-        columns.payload_at[mine] = at + headers
-        columns.tcp_at[mine] = at
-        return Packets(buffer, columns, _NOT_LENT)
+        columns.payload_at[mine] = at + (headers + window.spare)
+        columns.tcp_at[mine] = at + window.spare
+        return packets
+
+    def _room(self, size: int) -> Window:
+        """Memory for a batch, used again once that is released."""
+        if size > self._most:
+            self._most = size + size // 4
+            self._pool = Pool(self._most, 0)
+        return self._pool.take(size)
 
 
 class _InPlace:
@@ -251,17 +276,15 @@ class _InPlace:
         if self._file is not None:
             self._file.close()
 
-    def read(self, places: list[int], lengths: list[int]) -> np.ndarray:
-        """uint8: one behind the other."""
+    def read(self, places: list[int], lengths: list[int], into: memoryview) -> None:
+        """One behind the other."""
         if self._file is None:
             self._file = self._opened()
-        data = np.empty(sum(lengths), np.uint8)
-        view, at = memoryview(data.data), 0
+        at = 0
         for place, length in zip(places, lengths, strict=True):
             self._file.seek(place)
-            _fill(self._file, view[at : at + length])
+            _fill(self._file, into[at : at + length])
             at += length
-        return data
 
     def _opened(self) -> io.FileIO:
         path = self._path
@@ -275,10 +298,6 @@ class _InPlace:
             file.close()
             raise changed(path)
         return file
-
-
-_NOT_LENT: Final = Window(0, 0, deque(maxlen=0))
-"""Memory that nobody wants back."""
 
 
 def _whole(file: io.FileIO, size: int) -> np.ndarray:

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, ch
 from captures.chunks.routing import Routed, Stored, store
 from captures.files import CaptureError, CapturePoint
 from reports.spark import split
-from reports.spark.tasks import Done, Refused, attempt
+from reports.spark.tasks import Done, Refused, attempt, quietly
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -111,9 +112,8 @@ class _Reading:
     def verified(self, point: CapturePoint) -> tuple[Joining, list[Stored]]:
         """What all chunks say together, and where their packets lie. Raises CaptureError, and `_TooMany`."""
         how, chunks = self._how, self._chunks
-        found = self._context.parallelize(range(len(chunks)), len(chunks)).map(
-            lambda number: _read(chunks[number], number, None, *how)
-        ).collect()  # fmt: skip
+        numbers = self._context.parallelize(range(len(chunks)), len(chunks))
+        found = numbers.map(quietly(partial(_read, dict(enumerate(chunks)), None, *how))).collect()
         self._made += [one[1].path for one in found if not isinstance(one, Refused)]
         joining = Joining(point)
         stored: list[Stored] = []
@@ -132,8 +132,8 @@ class _Reading:
         return joining, stored
 
     def _again(self, number: int, known: Known) -> tuple[Said, Stored]:
-        how, chunk = self._how, self._chunks[number]
-        [one] = self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
+        read = partial(_read, {number: self._chunks[number]}, known, *self._how)
+        [one] = self._context.parallelize([number], 1).map(quietly(read)).collect()
         said, kept = _accepted(one)
         self._made.append(kept.path)
         return said, kept
@@ -146,9 +146,10 @@ def _accepted(one: tuple[Said, Stored] | Refused) -> tuple[Said, Stored]:
 
 
 def _read(
-    chunk: Chunk, number: int, known: Known | None, shares: int, window_bytes: int, name: str
+    chunks: Mapping[int, Chunk], known: Known | None, shares: int, window_bytes: int, name: str, number: int
 ) -> tuple[Said, Stored] | Refused:
     """One chunk, in a task. What is wrong with it is a value."""
+    chunk = chunks[number]
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
         return store(ChunkReader(chunk, known, window_bytes), shares, path)
@@ -179,5 +180,5 @@ def _shared(
         part, reader = read(number)
         return split.shared(point, settings, choice, part, packets, path, reader, topics)
 
-    shares = context.parallelize(range(count), count).map(decode).collect()
+    shares = context.parallelize(range(count), count).map(quietly(decode)).collect()
     return split.together(context, shares, point, choice, folder, label)

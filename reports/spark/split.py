@@ -38,7 +38,7 @@ from analyzer.points import META, Choice
 from analyzer.shares import Share, Shared, by_range, merge, names_said, share, take_facts
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
-from reports.spark.tasks import Done, Refused, attempt
+from reports.spark.tasks import Done, Refused, attempt, quietly
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -95,7 +95,7 @@ def split_point(
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
         return shared(point, settings, choice, Share(number, count), packets, path, topics=topics)
 
-    shares = context.parallelize(range(count), count).map(decode).collect()
+    shares = context.parallelize(range(count), count).map(quietly(decode)).collect()
     return together(context, shares, point, choice, folder, label)
 
 
@@ -116,7 +116,7 @@ def names_of(
             return Refused(str(failure), failure.hint)
 
     topics: dict[str, str] = {}
-    for one in context.parallelize(range(count), count).map(said).collect():
+    for one in context.parallelize(range(count), count).map(quietly(said)).collect():
         if isinstance(one, Refused):
             return one
         topics |= one
@@ -149,17 +149,17 @@ def together(
             parts.abandon()
             raise
 
-    [(read, names, small, decided)] = context.parallelize([last], 1).map(tell).collect()
+    [(read, names, small, decided)] = context.parallelize([last], 1).map(quietly(tell)).collect()
 
     def write(number: int) -> Any:
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
         try:
-            return merge(merging[number], parts, decided)
+            return merge(point, shares[0].files, merging[number], parts, decided)
         except BaseException:
             parts.abandon()
             raise
 
-    merged = context.parallelize(range(last), last).map(write).collect() if last else []
+    merged = context.parallelize(range(last), last).map(quietly(write)).collect() if last else []
     for path in {piece.path for one in shares for piece in one.pieces} | {piece.path for piece in decided.values()}:
         os.unlink(path)
     return Done(read, names, [*(entry for files in merged for entry in files), *small])

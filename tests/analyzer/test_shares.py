@@ -1,6 +1,6 @@
 """A capture point by connection: what shares give becomes, row for row, what one reader gives. No Spark is needed.
 
-(proves: analyzer/shares.py, analyzer/bulk/facts.py)
+(proves: analyzer/shares.py, analyzer/bulk/facts.py, analyzer/bulk/carried.py)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_shares_become_what_one_reader_gives(sample: str, count: int, wanted: st
     rows, facts = shares.by_range(made)
     parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
     read, names, more, decided = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
-    files = shares.merge(rows, parts, decided)
+    files = shares.merge(point, made[0].files, rows, parts, decided)
     found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
     expected = analyzer.analyze(capture, keep_bytes=True, **WANTED[wanted])
     assert (len(expected.tables["exchanges"]) > 0) == (wanted != "nothing")

@@ -90,7 +90,7 @@ def cost(path: Path, choice: Choice, folder: Path) -> Cost:
     ranges, pieces = shares.by_range(made)
     small = Parts(folder, "facts")
     facts, (_, _, _, decided) = taken(lambda: shares.take_facts(pieces, made, point, choice, small, folder / "decided"))
-    merge, _ = taken(lambda: shares.merge(ranges, Parts(folder, "rows"), decided))
+    merge, _ = taken(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
     return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge)
 
 

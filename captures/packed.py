@@ -1,0 +1,202 @@
+"""Columns of whole numbers in as few bytes as they take, to be stored or handed to another process.
+
+In: int64 columns of a table, all rows or some. Out: `Packed`: of each column what its numbers exceed one of them by, in
+1, 2, 4 or 8 bytes; of that, the same numbers again, in any rows of another table. Rules: 0 stands for NULL, so what is
+absent costs nothing more; a column of one number, or of NULL alone, has no bytes at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from captures.kernels import NULL, Array, Int, Table, inline, kernel
+
+LEAST, WIDTH, AT = range(3)
+"""Of a column, in `Packed.about`: what its numbers exceed; bytes of each of them, 0: all are that; where they begin."""
+ABOUT: Final = 3
+
+_ALL: Final = np.zeros(0, np.int64)
+
+
+class Packed(NamedTuple):
+    """Some columns of a table, `rows` int64 numbers each. `which` int64[k]: what they are called by; `about`
+    int64[k, 3]; `content` uint8[...], in which each column begins at a whole word."""
+
+    rows: int
+    which: np.ndarray
+    about: np.ndarray
+    content: np.ndarray
+
+    def column(self, which: int) -> np.ndarray:
+        """int64[rows], of one's own; what it has not is NULL."""
+        out = np.full(self.rows, NULL)
+        place = self.which == which
+        if place.any():
+            self._unpack(self.about[place], np.zeros(1, np.int64), _ALL, out[None])
+        return out
+
+    def into(self, table: np.ndarray, places: np.ndarray | None = None) -> None:
+        """Put all columns into int64[columns, n], each where it is called: the i-th row at places[i], or at i."""
+        self._unpack(self.about, self.which, _ALL if places is None else places, table)
+
+    def _unpack(self, about: np.ndarray, which: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
+        if self.rows:
+            unpack(*_words(self.content), about, which, self.rows, places, table)
+
+
+def pack(table: np.ndarray, which: Sequence[int], rows: np.ndarray | None = None) -> Packed:
+    """Columns of int64[columns, n]; of all rows, or of some (int64 numbers of rows; what is none gives NULL)."""
+    columns = np.array(which, np.int64)
+    count = table.shape[1] if rows is None else len(rows)
+    about = np.zeros((len(columns), ABOUT), np.int64)
+    about[:, LEAST] = NULL
+    if not count:
+        return Packed(0, columns, about, np.zeros(0, np.uint8))
+    of = _ALL if rows is None else rows
+    content = np.empty(look(table, columns, count, of, about), np.uint8)
+    fill(table, columns, count, of, about, *_words(content))
+    return Packed(count, columns, about, content)
+
+
+def _words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The same memory as numbers of 1, 2, 4 and 8 bytes."""
+    whole = content[: len(content) & ~7]
+    return content, whole.view(np.uint16), whole.view(np.uint32), whole.view(np.int64)
+
+
+@inline
+def _width(least: Int, most: Int) -> Int:
+    """Bytes for what numbers exceed the one before the least of them by."""
+    apart = np.uint64(most) - np.uint64(least)  # their difference may be no int64
+    if apart < np.uint64(0xFF):
+        return np.int64(1)
+    if apart < np.uint64(0xFFFF):
+        return np.int64(2)
+    if apart < np.uint64(0xFFFF_FFFF):
+        return np.int64(4)
+    return np.int64(8)
+
+
+@kernel
+def look(table: Table, which: Table, count: Int, rows: Table, about: Table) -> Int:
+    """Say of each column what its numbers exceed, how many bytes each takes and where they are to begin; returns the
+    bytes of all. `count`: of rows, or of the first rows of the table where no rows are named."""
+    at = np.int64(0)
+    n = table.shape[1]
+    for k in range(len(which)):
+        column = which[k]
+        least = np.int64(0x7FFFFFFFFFFFFFFF)
+        most = np.int64(NULL)
+        if not 0 <= column < len(table):
+            about[k, LEAST], about[k, WIDTH], about[k, AT] = NULL, 0, at
+            continue
+        # Most columns have no NULL, or nothing else: one quick look tells.
+        if len(rows) == 0:
+            for i in range(min(count, n)):
+                least = min(least, table[column, i])
+                most = max(most, table[column, i])
+        else:
+            for i in range(len(rows)):
+                row = rows[i]
+                value = table[column, row] if 0 <= row < n else np.int64(NULL)
+                least = min(least, value)
+                most = max(most, value)
+        known = least != NULL
+        if not known and most != NULL:
+            least = np.int64(0x7FFFFFFFFFFFFFFF)
+            for i in range(min(count, n) if len(rows) == 0 else len(rows)):
+                row = i if len(rows) == 0 else rows[i]
+                if 0 <= row < n and table[column, row] != NULL:
+                    least = min(least, table[column, row])
+        about[k, AT] = at
+        if most == NULL:
+            about[k, LEAST], about[k, WIDTH] = NULL, 0
+        elif known and least == most:
+            about[k, LEAST], about[k, WIDTH] = least, 0
+        else:
+            width = _width(least, most)
+            about[k, LEAST], about[k, WIDTH] = least - 1 if width < 8 else 0, width
+            at += (width * count + 7) & ~7
+    return at
+
+
+@inline
+def _fill(table: Table, column: Int, count: Int, rows: Table, less: Int, begin: Int, out: Array) -> None:
+    if begin + count > len(out):
+        return
+    n = table.shape[1]
+    if len(rows) == 0:
+        for i in range(min(count, n)):
+            value = table[column, i]
+            out[begin + i] = value - less if value != NULL else 0
+        return
+    for i in range(min(count, len(rows))):
+        row = rows[i]
+        there = 0 <= row < n and table[column, row] != NULL
+        out[begin + i] = table[column, row] - less if there else 0
+
+
+@kernel
+def fill(
+    table: Table, which: Table, count: Int, rows: Table, about: Table, ones: Array, twos: Array, fours: Array,
+    eights: Table,
+) -> None:  # fmt: skip
+    """Put columns where `look` said."""
+    n = table.shape[1]
+    for k in range(len(which)):
+        column, less, width, at = which[k], about[k, LEAST], about[k, WIDTH], about[k, AT]
+        if width == 1:
+            _fill(table, column, count, rows, less, at, ones)
+        elif width == 2:
+            _fill(table, column, count, rows, less, at >> 1, twos)
+        elif width == 4:
+            _fill(table, column, count, rows, less, at >> 2, fours)
+        elif width == 8 and (at >> 3) + count <= len(eights):
+            for i in range(count):
+                row = i if len(rows) == 0 else rows[i]
+                eights[(at >> 3) + i] = table[column, row] if 0 <= row < n else NULL
+
+
+@inline
+def _widen(values: Array, begin: Int, count: Int, less: Int, places: Table, column: Int, out: Table) -> None:
+    if begin + count > len(values):
+        return
+    n = out.shape[1]
+    if len(places) == 0:
+        for i in range(min(count, n)):
+            value = np.int64(values[begin + i])
+            out[column, i] = value + less if value != 0 else NULL
+        return
+    for i in range(min(count, len(places))):
+        value = np.int64(values[begin + i])
+        place = places[i]
+        if 0 <= place < n:
+            out[column, place] = value + less if value != 0 else NULL
+
+
+@kernel
+def unpack(
+    ones: Array, twos: Array, fours: Array, eights: Table, about: Table, which: Table, count: Int, places: Table,
+    out: Table,
+) -> None:  # fmt: skip
+    """The other way: column k of them goes to which[k] of int64[columns, n], its rows to `places`, without these to the
+    first of the table."""
+    n = out.shape[1]
+    for k in range(len(which)):
+        column, less, width, at = which[k], about[k, LEAST], about[k, WIDTH], about[k, AT]
+        if not 0 <= column < len(out) or at < 0:
+            continue
+        if width == 1:
+            _widen(ones, at, count, less, places, column, out)
+        elif width == 2:
+            _widen(twos, at >> 1, count, less, places, column, out)
+        elif width == 4:
+            _widen(fours, at >> 2, count, less, places, column, out)
+        else:
+            for i in range(count if len(places) == 0 else min(count, len(places))):
+                place = i if len(places) == 0 else places[i]
+                if 0 <= place < n and (width == 0 or (at >> 3) + i < len(eights)):
+                    out[column, place] = less if width == 0 else eights[(at >> 3) + i]
