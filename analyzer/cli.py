@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         "--split-bytes",
         type=_count,
         metavar="BYTES",
-        help="with --engine spark: larger captures are decoded by connection (default: 16 GiB)",
+        help="with --engine spark: larger captures are decoded by connection (default: 16 GiB from 3 cores on)",
     )
     analyze.add_argument(
         "--chunk-bytes",

@@ -150,7 +150,7 @@ def _split(options: argparse.Namespace) -> Any:
     def tell(line: str) -> None:
         print(f"kwire: {line}", file=sys.stderr)
 
-    return ingest.Split(options.split_bytes or ingest.SPLIT_BYTES, options.chunk_bytes, tell)
+    return ingest.Split(options.split_bytes or None, options.chunk_bytes, tell)
 
 
 @contextlib.contextmanager

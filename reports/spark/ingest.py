@@ -47,12 +47,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How large capture points are divided: those whose files hold `more_than` so many bytes, in chunks of
-    `chunk_bytes` (0: not in chunks; None: where that pays); `tell` hears why one is not."""
+    """How large capture points are divided: those whose files hold `more_than` so many bytes (None: where that pays),
+    in chunks of `chunk_bytes` (0: not in chunks; None: where that pays); `tell` hears why one is not."""
 
-    more_than: int = SPLIT_BYTES
+    more_than: int | None = None
     chunk_bytes: int | None = None
     tell: Tell = lambda _: None
+
+    def is_large(self, point: CapturePoint, cores: int) -> bool:
+        """Whether a capture point is divided among so many cores. One task of two threads does on two of them what
+        tasks that divide it take twice as long for."""
+        if self.more_than is None:
+            return cores > FEW_THREADS and stored_bytes(point) > SPLIT_BYTES
+        return stored_bytes(point) > self.more_than
 
 
 def analyze(
@@ -75,13 +82,14 @@ def analyze(
     meaning: bool = True,
     append: bool = False,
     wait: bool = False,
-    split_bytes: int = SPLIT_BYTES,
+    split_bytes: int | None = None,
     chunk_bytes: int | None = None,
     tell: Tell = lambda _: None,
 ) -> Dataset:
     """Decode captures in Spark and write them to `out` as a dataset; arguments as in `analyzer.analyze`.
 
-    threads: of each task; split_bytes: a capture point whose files hold more is decoded by connection; chunk_bytes: it
+    threads: of each task; split_bytes: a capture point whose files hold more is decoded by connection (None: more than
+    16 GiB, where Spark has more cores than a task has threads); chunk_bytes: it
     is read in chunks of so many, each by one task (0: each task reads all; None: that, unless they are more than a
     few). `tell` hears where that could not be. The `Dataset` that comes back has no tables. Raises CaptureError,
     DatasetError, and `pyspark.errors.PySparkException` or py4j's error where Spark itself fails; the dataset is then as
@@ -136,14 +144,14 @@ def _decoded(
     """A task for each capture point, and many for each that is large."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
-    large = [i for i, point in enumerate(points) if stored_bytes(point) > how.more_than]
+    context = spark.sparkContext
+    large = [i for i, point in enumerate(points) if how.is_large(point, context.defaultParallelism)]
     small = [i for i in range(len(points)) if i not in set(large)]
 
     def work(chosen: Iterable[int]) -> Iterator[tuple[int, Done | Refused]]:
         for i in chosen:
             yield i, decode_point(points[i], settings, choice, folder, f"{labels[i]}-{attempt()}")
 
-    context = spark.sparkContext
     results: dict[int, Done | Refused] = {}
     if small:
         results.update(context.parallelize(small, len(small)).mapPartitions(work).collect())

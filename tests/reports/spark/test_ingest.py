@@ -16,7 +16,7 @@ from analyzer import tables
 from analyzer.dataset import DatasetError, Parts, Writer
 from analyzer.points import manifest
 from captures import forge
-from captures.files import CaptureError
+from captures.files import CaptureError, capture_points, stored_bytes
 from reports.spark import chunked, ingest, split
 from tests.reports.equality import assert_same_dataset, fragmented, rotated
 from tests.shared import ROOT, SAMPLES, capture_files, sample_folders, shared_folder, shared_folders
@@ -50,6 +50,18 @@ def test_by_capture_point_every_capture_is_equal(
 ) -> None:
     ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, keep_bytes=True, records="meta")
     assert_same_dataset(local, tmp_path / "dataset")
+
+
+def test_a_large_capture_point_is_divided_where_there_are_more_cores_than_threads_of_a_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [point] = capture_points([str(CAPTURE)])
+    size = stored_bytes(point)
+    monkeypatch.setattr(ingest, "SPLIT_BYTES", size - 1)
+    assert [ingest.Split().is_large(point, cores) for cores in (1, 2, 3, 100)] == [False, False, True, True]
+    monkeypatch.setattr(ingest, "SPLIT_BYTES", size)
+    assert not ingest.Split().is_large(point, 100)
+    assert ingest.Split(size - 1).is_large(point, 1)
 
 
 def test_by_connection_every_capture_is_equal(
