@@ -249,7 +249,16 @@ def _digest(sources: tuple[Path, ...]) -> str:
 def kept(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
     """What `make` returns (a plain value, see `packed`), made once a machine and kept until one of the files it depends
     on changes."""
-    path = cache_root() / "data" / f"{name}.{_digest(tuple(sources))}"
+    return _kept(f"{name}.{_digest(tuple(sources))}", make)
+
+
+def kept_by(name: str, key: str, make: Callable[[], Any]) -> Any:
+    """The same, kept by what `key` says."""
+    return _kept(f"{name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}", make)
+
+
+def _kept(name: str, make: Callable[[], Any]) -> Any:
+    path = cache_root() / "data" / name
     # Whatever is wrong with the file, it can be made again.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
         return unpacked(opened(content_of(path)))

@@ -1,7 +1,8 @@
 """Compiled kernels as files of object code, called without Numba.
 
 Importing Numba and letting it restore what it compiled earlier takes half a second and more, which is most of the time
-that a small capture needs. So what Numba compiles is kept as plain object code, and LLVM alone (llvmlite) loads it.
+that a small capture needs. So what Numba compiles is kept as plain object code, and put into memory by ourselves, or
+where that is not what we know, by LLVM alone (llvmlite).
 
 In: a Numba dispatcher and arguments. Out: an `ObjectCode` that can be stored, read back and linked into this process as
 a Python callable. Rule: whatever is not plainly sound (an argument of another form than here, a symbol that this
@@ -17,15 +18,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import mmap
 import struct
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from captures.cache import opened, sealed
+from captures.host import host, version
 
 _POINTER: Final = "ptr"
 _PARAMETERS: Final[dict[str, Any]] = {
@@ -171,26 +175,54 @@ def _returns(kind: Any) -> tuple[str, ...] | None:
     return parts if set(parts) <= set(_RESULTS) else None
 
 
-def undefined_symbols(code: bytes) -> set[str] | None:
-    """The symbols that an object file expects elsewhere; None where it is not a 64-bit little-endian ELF file.
+class _Section(NamedTuple):
+    """A section header of an ELF file, as far as it matters here."""
 
-    (System V ABI, "Object Files": the section header table at e_shoff; symbol tables have type 2, entries of 24 bytes,
-    and link to the section with their names.)
-    """
+    kind: int
+    flags: int
+    at: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+
+
+_SYMBOLS: Final = 2
+_RELOCATIONS: Final = 4
+_RELOCATIONS_ELSEWHERE: Final = 9
+_NO_BITS: Final = 8
+_IN_MEMORY: Final = 2
+_THREADS_OWN: Final = 0x400
+
+
+def _sections(code: bytes) -> list[_Section] | None:
+    """The sections of a 64-bit little-endian ELF file, None where it is none. (System V ABI, "Object Files": the
+    section header table at e_shoff, with entries of e_shentsize.)"""
     if code[:6] != b"\x7fELF\x02\x01":
         return None
     table, entry_size, count = (*struct.unpack_from("<Q", code, 0x28), *struct.unpack_from("<HH", code, 0x3A))
-    found = set()
+    found = []
     for section in range(count):
         header = struct.unpack_from("<IIQQQQIIQQ", code, table + section * entry_size)
-        if header[1] != 2:
-            continue
-        names = struct.unpack_from("<IIQQQQ", code, table + header[6] * entry_size)[4]
-        for at in range(header[4], header[4] + header[5], 24):
-            name, _, _, where = struct.unpack_from("<IBBH", code, at)
-            if name and not where:
-                found.add(code[names + name : code.index(b"\0", names + name)].decode())
+        found.append(_Section(header[1], header[2], *header[4:9]))
     return found
+
+
+def _symbols(code: bytes, sections: list[_Section], table: _Section) -> Iterator[tuple[str, int, int]]:
+    """Name, section and value of the symbols in a table. (Entries have 24 bytes, and link to the section of names.)"""
+    names = sections[table.link].at
+    for at in range(table.at, table.at + table.size, 24):
+        name, _, _, where, value = struct.unpack_from("<IBBHQ", code, at)
+        yield code[names + name : code.index(b"\0", names + name)].decode(), where, value
+
+
+def undefined_symbols(code: bytes) -> set[str] | None:
+    """The symbols that an object file expects elsewhere; None where it is not a 64-bit little-endian ELF file."""
+    sections = _sections(code)
+    if sections is None:
+        return None
+    tables = [one for one in sections if one.kind == _SYMBOLS]
+    return {name for table in tables for name, where, _ in _symbols(code, sections, table) if name and not where}
 
 
 # --- linking --------------------------------------------------------------------------------------------------------
@@ -198,14 +230,98 @@ def undefined_symbols(code: bytes) -> set[str] | None:
 _lock = threading.Lock()  # LLVM's engine takes one object file at a time
 
 
-@functools.cache
 def machine() -> str:
     """What object code depends on beside its sources: the compiler and the processor."""
-    import llvmlite
-    import llvmlite.binding as llvm
+    here = host()
+    return f"llvmlite {version('llvmlite')} {here.triple} {here.processor} {here.features}"
 
-    processor = f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    return f"llvmlite {llvmlite.__version__} {processor}"
+
+class _Placed(NamedTuple):
+    """Object code in memory of its own, which it keeps: where its function begins."""
+
+    memory: mmap.mmap
+    address: int
+
+
+_PAGE: Final = mmap.PAGESIZE
+_X86_64: Final = 62
+_ADDRESS: Final = 1
+"""R_X86_64_64, the one kind of place to be filled in that code of Numba has: the address of a symbol, and so much."""
+
+
+def _placed(native: ObjectCode) -> _Placed | None:
+    """Object code put into memory without LLVM, whose loading alone takes a tenth of a start; None where it has
+    anything in it that this does not know, or the system does not let us: LLVM then does it."""
+    code = native.code
+    sections = _sections(code)
+    if sections is None or sys.platform != "linux" or struct.unpack_from("<H", code, 0x12)[0] != _X86_64:
+        return None
+    starts: dict[int, int] = {}
+    size = 0
+    for number, section in enumerate(sections):
+        if section.flags & _THREADS_OWN or section.kind == _RELOCATIONS_ELSEWHERE:
+            return None
+        if section.flags & _IN_MEMORY:
+            alignment = max(section.alignment, 1)
+            starts[number] = size = -(-size // alignment) * alignment
+            size += section.size
+    memory = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    base = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
+    for number, start in starts.items():
+        section = sections[number]
+        if section.kind != _NO_BITS:
+            memory[start : start + section.size] = code[section.at : section.at + section.size]
+    address = None
+    for number, table in enumerate(sections):
+        if table.kind != _SYMBOLS:
+            continue
+        names, values = [], []
+        for name, where, value in _symbols(code, sections, table):
+            names.append(name)
+            values.append(_value(name, where, value, base, starts))
+        if native.symbol in names:
+            address = values[names.index(native.symbol)]
+        for places in sections:
+            if places.kind == _RELOCATIONS and places.link == number and places.info in starts:
+                room = memoryview(memory)[starts[places.info] :][: sections[places.info].size]
+                if not _fill(room, code[places.at : places.at + places.size], values):
+                    return None
+    if not address or _system().mprotect(base, -(-size // _PAGE) * _PAGE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
+        return None
+    return _Placed(memory, address)
+
+
+def _value(name: str, where: int, value: int, base: int, starts: Mapping[int, int]) -> int | None:
+    """The address of a symbol; None where it has none here, as Numba's notes for itself, which nobody asks for."""
+    if where in starts:
+        return base + starts[where] + value
+    if where:
+        return None
+    return _library_call(name) if name in _LIBRARY_CALLS else None
+
+
+def _fill(room: memoryview, relocations: bytes, values: Sequence[int | None]) -> bool:
+    """Fill in the places that a section leaves open; False: there is one that this does not know."""
+    for at, what, more in struct.iter_unpack("<QQq", relocations):
+        symbol = values[what >> 32]
+        if what & 0xFFFFFFFF != _ADDRESS or symbol is None or at + 8 > len(room):
+            return False
+        struct.pack_into("<Q", room, at, (symbol + more) % (1 << 64))
+    return True
+
+
+@functools.cache
+def _system() -> Any:
+    """What the process has of the C library."""
+    library = ctypes.CDLL(None)
+    library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return library
+
+
+@functools.cache
+def _library_call(name: str) -> int:
+    """The address of one of `_LIBRARY_CALLS`."""
+    return ctypes.cast(getattr(_system(), name), ctypes.c_void_p).value or 0
 
 
 @functools.cache
@@ -222,7 +338,8 @@ def _engine() -> Any:
 class Linked:
     """Object code in this process. Called with the machine values of `flatten`; ctypes lets go of the GIL meanwhile."""
 
-    def __init__(self, native: ObjectCode, address: int) -> None:
+    def __init__(self, native: ObjectCode, address: int, memory: object = None) -> None:
+        self._memory = memory  # where the code is, for as long as it may be called
         self._kinds = [_PARAMETERS[name] for name in native.parameters]
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *self._kinds)(address)
         # The result is a C structure, whose layout is that of `struct` with native sizes and alignment.
@@ -250,6 +367,9 @@ class Linked:
 
 def linked(native: ObjectCode) -> Linked:
     """Link object code into this process."""
+    placed = _placed(native)
+    if placed is not None:
+        return Linked(native, placed.address, placed.memory)
     import llvmlite.binding as llvm
 
     with _lock:

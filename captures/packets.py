@@ -365,7 +365,7 @@ class Reader:
 
     def _read_portion(self, source: Portion) -> Generator[Packets, None, None]:
         """A file that was left before its end, or is left there now."""
-        from crc32c import crc32c  # see `Stored`
+        from captures.sums import crc32c  # see `Stored`
 
         left, self._left = self._left, None
         index = len(self.files) - (left is not None)

@@ -9,17 +9,15 @@ nothing came along; nobody may write to it who could not write to the code besid
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from captures.cache import as_safe_as
+from captures.host import host, version
 
 FOLDER: Final = Path(__file__).resolve().parent / "object_code"
 DESCRIPTION: Final = "made.json"
@@ -51,40 +49,25 @@ def python() -> str:
     return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 
-@functools.cache
 def numba_version() -> str:
     """The installed Numba's, without importing it."""
-    package = importlib.util.find_spec("numba")
-    if package is None or package.origin is None:
-        return "not installed"
-    said = (Path(package.origin).parent / "_version.py").read_text(encoding="utf-8")
-    found = re.search(r"""["']?version["']?\s*[:=]\s*["']([^"']+)["']""", said)
-    return found[1] if found else "of no known version"
+    return version("numba")
 
 
-@functools.cache
 def platform() -> str:
     """Operating system and architecture."""
-    import llvmlite.binding as llvm
-
-    architecture: str = llvm.get_process_triple().partition("-")[0]
-    return f"{sys.platform} {architecture}"
+    return f"{sys.platform} {host().triple.partition('-')[0]}"
 
 
-@functools.cache
 def features() -> frozenset[str]:
     """What this processor has, and the operating system lets it use, by LLVM's names."""
-    import llvmlite.binding as llvm
-
-    return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
+    return host().has
 
 
 def conditions(sources: str) -> dict[str, str]:
     """What object code depends on beside the processor, for sources with this hash."""
-    import llvmlite
-
     return {
-        "sources": sources, "python": python(), "numba": numba_version(), "llvmlite": llvmlite.__version__,
+        "sources": sources, "python": python(), "numba": numba_version(), "llvmlite": version("llvmlite"),
         "platform": platform(),
     }  # fmt: skip
 

@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import pkgutil
+import platform
 import re
 import subprocess
 import sys
@@ -85,8 +86,8 @@ def test_the_command_line_module_is_light() -> None:
 
 @pytest.mark.parametrize("records", ["none", "batches", "meta"])
 def test_analysing_needs_the_light_half_of_its_libraries(records: str, tmp_path: Path) -> None:
-    """What the console script loads for a capture: no compiler, no pandas, no functions of PyArrow, no masked arrays of
-    NumPy. Each takes as long as a small capture."""
+    """What the console script loads for a capture: no compiler and no linker, no pandas, no functions of PyArrow, no
+    masked arrays of NumPy. Each takes as long as a small capture, or a tenth of a start."""
     capture = tmp_path / "small.pcap"  # without an error: those are put together by PyArrow's functions
     generate.small(capture, 100_000, connections=3)
     arguments = ["kwire", "analyze", str(capture), "--records", records, "-o", str(tmp_path / "dataset")]
@@ -95,6 +96,8 @@ def test_analysing_needs_the_light_half_of_its_libraries(records: str, tmp_path:
     loaded = loaded_by(arguments)
     assert {"analyzer.reading", "pyarrow.parquet"} <= loaded
     assert not loaded & {"numba", "pandas", "pyarrow.compute", "pyarrow.dataset", "numpy.ma", "rich", "lark"}
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        assert not loaded & {"llvmlite", "importlib.metadata"}
 
 
 def test_a_report_of_the_embedded_engine_needs_no_more_than_that(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-import crc32c as crc32c_library
 import numpy as np
 
 from analyzer.records.batches import (
@@ -25,6 +24,7 @@ from analyzer.records.batches import (
     view,
 )
 from captures.kernels import Array, Bytes, Int, Table, inline, kernel
+from captures.sums import crc32c
 
 CASTAGNOLI: Final = 0x82F63B78
 IEEE: Final = 0xEDB88320
@@ -118,7 +118,7 @@ def check(table: np.ndarray, heap: np.ndarray, first: int = 0, stop: int | None 
     where = large[:many]
     magics, ats, lengths = table[B_MAGIC, where], table[B_AT, where], table[B_LENGTH, where]
     found = [
-        crc32c_library.crc32c(data[at + CRC_FROM_V2 : at + length])
+        crc32c(data[at + CRC_FROM_V2 : at + length])
         if magic == 2
         else zlib.crc32(data[at + CRC_FROM_OLD : at + length])
         for magic, at, length in zip(magics.tolist(), ats.tolist(), lengths.tolist(), strict=True)

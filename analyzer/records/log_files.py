@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import crc32c
 import numpy as np
 
 from analyzer.records import batches as b
@@ -24,6 +23,7 @@ from analyzer.records import checksums
 from analyzer.records.batches import Batches, batches
 from analyzer.records.log_names import LogError, beside_kind
 from captures.kernels import NULL
+from captures.sums import crc32c
 
 WINDOW_BYTES: Final = 16 << 20
 
@@ -184,7 +184,7 @@ def _snapshot(data: bytes) -> Entries:
     notes = []
     if version != 1:
         return Entries("snapshot", _PRODUCER_NAMES, [], (f"version {version} is not known",))
-    if crc32c.crc32c(data[6:]) != stored:
+    if crc32c(data[6:]) != stored:
         notes.append("the checksum is wrong")
     size = struct.calcsize(_PRODUCER)
     there = max(min(count, (len(data) - 10) // size), 0)

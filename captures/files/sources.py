@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import os
 import select
 import stat
@@ -32,6 +33,10 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 CHUNK_BYTES = 1 << 16
 """How much compressed data is read, and how much is decompressed, at a time: enough to make the calls cheap. Where the
 data is damaged, what was decompressed up to there in that call is lost, so it is small beside a window."""
+
+_AT_ONCE = 1 << 19
+"""Bytes of a file read, and taken into its checksum, at a time: they are in the core's own cache then. Of a gigabyte in
+pieces of 16 MiB it took 0.17 s of processor time, in these 0.15."""
 
 ZSTD_PIECE_BYTES = 1 << 11
 """Compressed data that zstd gets at a time. 4 bytes can stand for 128 KiB, so this much is 64 MiB at worst."""
@@ -87,10 +92,12 @@ class Stored:
     that were read already, with that checksum."""
 
     def __init__(self, handle: BinaryIO, before: int = 0, crc32c_before: int = 0) -> None:
-        from crc32c import crc32c  # whoever only names files does not wait for it
+        from captures.sums import crc32c  # whoever only names files does not wait for it
 
         self._sum = crc32c
         self._handle = handle
+        # Of a file on this machine; behind a URL each read may be a request.
+        self._most = _AT_ONCE if isinstance(handle, io.FileIO) else sys.maxsize
         self._head = b""
         # A pipe gives what it has; a full read would wait for bytes that live traffic may take minutes to bring.
         self._read_some = getattr(handle, "readinto1", None) or handle.readinto  # type: ignore[attr-defined]
@@ -99,7 +106,7 @@ class Stored:
         self.problem = ""
 
     def _from_handle(self, into: memoryview) -> int:
-        count = self._read_some(into) or 0
+        count = self._read_some(into[: self._most]) or 0
         if count:
             self.crc32c = self._sum(into[:count], self.crc32c)
             self.bytes_read += count

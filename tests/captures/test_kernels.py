@@ -6,6 +6,7 @@ runs at once and Numba's switches change no result; an edit of anything that a k
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -172,6 +173,39 @@ def test_object_code_with_a_symbol_that_may_be_absent_is_not_used() -> None:
     native.flatten(arguments[0], [], values)
     assert native.compiled(sine, arguments, values) is None
     assert "sin" in (native.undefined_symbols(sine.overloads[sine.signatures[0]].library._get_compiled_object()) or ())
+
+
+def kept_code(kernel: Any, *arguments: Any) -> native.ObjectCode:
+    """The object code of a kernel for such arguments."""
+    values: list[Any] = []
+    for one in arguments:
+        native.flatten(one, [], values)
+    made = native.compiled(kernels.Kernel(kernel.py_func).dispatcher, arguments, values)
+    assert made is not None
+    return made
+
+
+def test_object_code_is_put_into_memory_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does what it does where LLVM links it; code with constants, tables and calls of the C library among it."""
+    table = np.arange(12, dtype=np.int32).reshape(3, 4)
+    code = kept_code(corner, table)
+    values: list[Any] = []
+    native.flatten(table, [], values)
+    if native._placed(code) is None:
+        pytest.skip("another kind of machine")
+    assert native.linked(code)(values) == by_numba(corner)(table)
+    monkeypatch.setattr(native, "_placed", lambda code: None)
+    assert native.linked(code)(values) == by_numba(corner)(table)
+
+
+def test_object_code_with_anything_unknown_is_left_to_llvm() -> None:
+    code = kept_code(corner, np.arange(12, dtype=np.int32).reshape(3, 4))
+    for other in (
+        dataclasses.replace(code, code=code.code[:0x12] + b"\xb7\0" + code.code[0x14:]),  # aarch64
+        dataclasses.replace(code, code=b"\xcf\xfa\xed\xfe" + code.code[4:]),  # Mach-O
+        dataclasses.replace(code, symbol="another"),
+    ):
+        assert native._placed(other) is None
 
 
 def test_only_object_files_whose_symbols_we_can_read_are_used() -> None:
