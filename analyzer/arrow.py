@@ -8,7 +8,7 @@ has the right width already is not copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -126,6 +126,36 @@ def over(values: np.ndarray, kind: pa.DataType, absent: np.ndarray | None = None
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
+_ZEROS: Final = np.zeros(1 << 20, np.uint8)
+"""What columns without a value are over: nobody ever writes there, so it is memory once."""
+
+
+def zeros(count: int, kind: type[np.generic] | str) -> np.ndarray:
+    """So many times 0, not to be written to."""
+    size = count * np.dtype(kind).itemsize
+    if size > len(_ZEROS):
+        return np.zeros(count, kind)
+    found: np.ndarray = _ZEROS[:size].view(kind)
+    return found
+
+
+def nothing(kind: pa.DataType, count: int) -> pa.Array:
+    """So many rows of integers or times without a value."""
+    shared = [pa.py_buffer(zeros(-(-count // 8), np.uint8)), pa.py_buffer(zeros(count, f"i{kind.bit_width // 8}"))]
+    return pa.Array.from_buffers(kind, count, shared, count)
+
+
+def formed(values: np.ndarray, kind: pa.DataType, bits: np.ndarray | None, absent: int) -> pa.Array:
+    """An Arrow array over the memory of `values`, of which so many are absent, as `bits` say."""
+    valid = None if bits is None else pa.py_buffer(bits)
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)], absent)
+
+
+def coded(where: pa.Array, values: Sequence[str]) -> pa.Array:
+    """A column of strings: which of `values` each row has."""
+    return pa.DictionaryArray.from_arrays(where, pa.array(values, pa.string()), safe=False)
+
+
 def flags(values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
     """A column of booleans, null where not `known`. (`pa.array` of an array loads NumPy's masked ones.)"""
     valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
@@ -161,12 +191,6 @@ def strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
     used, local = compact(numbers, len(values))
     where = over(local, pa.int32(), _absent(numbers))
     return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)
-
-
-def repeated(local: np.ndarray, values: list[str]) -> pa.Array:
-    """The same where values repeat, as connections share addresses: writing repeated ones takes three times as long."""
-    place = {value: i for i, value in enumerate(dict.fromkeys(values))}
-    return dictionary(np.array([place[value] for value in values], np.int32)[local], place)
 
 
 def list_offsets(

@@ -8,16 +8,16 @@ distinct ones, so no row makes a Python object.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow, tables
 from analyzer.arrow import distinct
-from analyzer.bulk import roles
+from analyzer.bulk import forming, roles
 from analyzer.bulk import state as s
 from analyzer.bulk.named import COLUMNS
 from analyzer.protocol import errors as kafka_errors
@@ -55,28 +55,114 @@ def lists_of_fields(program: Program) -> list[str | None]:
     return [kept.get(role) for role in roles.roles(program)[0].tolist()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Columns of rows of integers of some windows, each put together when it is asked for: together they would be tens
-    of megabytes of fresh memory."""
+Columns: TypeAlias = np.ndarray
+"""int64[columns, n]."""
 
-    parts: tuple[np.ndarray, ...]
-
-    def __getitem__(self, column: int) -> np.ndarray:
-        """int64[n]."""
-        return _joined([part[column] for part in self.parts])
-
-    def __len__(self) -> int:
-        return sum(part.shape[1] for part in self.parts)
+_WIDE: Final = 64
 
 
-Columns: TypeAlias = np.ndarray | _Columns
-"""int64[columns, n]: of one window, or of several."""
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """The same, not to be written to: kernels are compiled for that once."""
+    found = np.ascontiguousarray(array).view()
+    found.flags.writeable = False
+    return found
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     """The same numbers in a row; one part is not copied."""
-    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
+    return _frozen(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+class _Numbers:
+    """Columns of rows of integers of some windows, each put together when it is asked for: together they would be tens
+    of megabytes of fresh memory. `wanted`: all columns that are asked for; `narrow`: those that are wanted in 8, 16 or
+    32 bits."""
+
+    def __init__(
+        self, parts: Sequence[np.ndarray], wanted: Iterable[int], narrow: Mapping[int, Sequence[int]]
+    ) -> None:
+        self.parts = [_frozen(part) for part in parts]
+        *self._begins, self.rows = np.cumsum([0, *(part.shape[1] for part in self.parts)]).tolist()
+        self._found = self._look(np.array(sorted(wanted), np.int64))
+        self._narrow = {bits: self._narrowed(bits, columns) for bits, columns in narrow.items()}
+
+    def _look(self, wanted: np.ndarray) -> list[list[int]]:
+        found = np.zeros((len(self.parts), int(wanted.max(initial=0)) + 1, 3), np.int64)
+        for part, its in zip(self.parts, found, strict=True):
+            forming.look(part, wanted, its)
+        absent, least, greatest = found.transpose(2, 1, 0)
+        together = absent.sum(axis=1), least.min(axis=1, initial=_LARGEST), greatest.max(axis=1, initial=s.NULL)
+        known: list[list[int]] = np.stack(together, axis=1).tolist()
+        return known
+
+    def _narrowed(self, bits: int, columns: Sequence[int]) -> dict[int, np.ndarray]:
+        there = [column for column in columns if self.absent(column) < self.rows]
+        out = np.empty((len(there), self.rows), f"i{bits // 8}")
+        which = np.array(there, np.int64)
+        for part, at in self.each():
+            forming.narrow(part, which, out, at)
+        return dict(zip(there, out, strict=True))
+
+    def __getitem__(self, column: int) -> np.ndarray:
+        """int64[rows]."""
+        return _joined([part[column] for part in self.parts])
+
+    def each(self) -> Iterator[tuple[np.ndarray, int]]:
+        """Windows, and where the rows of each begin."""
+        return zip(self.parts, self._begins, strict=True)
+
+    def absent(self, column: int) -> int:
+        """How many rows have no number there."""
+        return self._found[column][forming.ABSENT]
+
+    def within(self, column: int, count: int) -> bool:
+        """All numbers there are 0 or more, and less than `count`."""
+        return self._found[column][forming.LEAST] >= 0 and self._found[column][forming.GREATEST] < count
+
+    def only(self, column: int, value: int) -> bool:
+        """All rows that have a number there have this one."""
+        return self.absent(column) == self.rows or self._found[column][1:] == [value, value]
+
+    def bits(self, column: int) -> np.ndarray | None:
+        """Where there is a number, as Arrow says it; None: everywhere."""
+        if not self.absent(column):
+            return None
+        bits = np.zeros(-(-self.rows // 8), np.uint8)
+        for part, at in self.each():
+            forming.marks(part[column], bits, at)
+        return bits
+
+    def formed(self, column: int, kind: pa.DataType) -> pa.Array:
+        """A column of integers or times."""
+        absent = self.absent(column)
+        if absent == self.rows:
+            return arrow.nothing(kind, self.rows)
+        values = self[column] if kind.bit_width == _WIDE else self._narrow[kind.bit_width][column]
+        return arrow.formed(values, kind, self.bits(column), absent)
+
+    def coded(self, column: int, values: Sequence[str]) -> pa.Array:
+        """A column of strings, of which the numbers are places."""
+        return arrow.coded(self.formed(column, pa.int32()), values)
+
+    def strings(self, column: int, values: list[str]) -> pa.Array:
+        """The same where few of many `values` are in use: the column's dictionary has only those."""
+        absent = self.absent(column)
+        if absent == self.rows:
+            return arrow.coded(arrow.nothing(pa.int32(), self.rows), [])
+        used, local = _compact(self[column], len(values))
+        where = arrow.formed(local, pa.int32(), self.bits(column), absent)
+        return arrow.coded(where, [values[i] for i in used.tolist()])
+
+
+_LARGEST: Final = (1 << 63) - 1
+
+
+def _compact(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the numbers in use of those below `count`, sorted; int32[n]: each row's place among them, 0 where it has
+    none)."""
+    place, local = np.empty(count, np.int32), np.empty(len(values), np.int32)
+    forming.compact(_frozen(values), place, local)
+    return np.flatnonzero(place >= 0), local
 
 
 class _Texts(NamedTuple):
@@ -106,7 +192,7 @@ class _Connections:
 
     @classmethod
     def of(cls, names: Names, connection: np.ndarray) -> _Connections:
-        used, local = arrow.compact(connection, len(names.connections))
+        used, local = _compact(connection, len(names.connections))
         numbers, strings = used.tolist(), names.strings
         ends = [names.ends[i] for i in numbers]
         return cls(
@@ -124,47 +210,73 @@ def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
 def later_exchanges(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
     """What makes that table, in any thread and while further windows come: what they may change is looked up now."""
     connections = _Connections.of(names, _joined([rows.connection for rows in windows]))
-    columns = _Columns(tuple(rows.columns for rows in windows))
+    columns = tuple(rows.columns for rows in windows)
     return functools.partial(_exchanges, _Texts.of(names), columns, connections)
 
 
-def _exchanges(names: _Texts, x: _Columns, connections: _Connections) -> pa.Table:
-    n = len(x)
+_TIMES: Final = {
+    "request_time": forming.T_REQUEST, "request_end": forming.T_REQUEST_END, "response_time": forming.T_RESPONSE,
+    "response_end": forming.T_RESPONSE_END,
+}  # fmt: skip
+
+_CODED: Final = (
+    s.X_API_KEY, s.X_CAUSE, s.X_STATUS, s.X_REQUEST_STATE, s.X_RESPONSE_STATE, s.X_REQUEST_FILE, s.X_RESPONSE_FILE,
+)  # fmt: skip
+"""Columns of which the numbers are places among few strings."""
+
+
+def _narrow(columns: Iterable[tuple[int, pa.DataType]], more: Sequence[int] = ()) -> dict[int, list[int]]:
+    """By bits: the columns of integers that are no wider, of these; `more`: of 32."""
+    found: dict[int, list[int]] = {8: [], 16: [], 32: [*more]}
+    for column, kind in columns:
+        if pa.types.is_integer(kind) and kind.bit_width < _WIDE:
+            found[kind.bit_width].append(column)
+    return found
+
+
+_AS_THEY_STAND: Final = {
+    column.name: COLUMNS[column.name]
+    for column in tables.EXCHANGES
+    if column.name in COLUMNS and column.name not in (*_TIMES, "cause", "status", "request_state", "response_state")
+}
+"""Columns of `exchanges` that rows of integers have under the same name."""
+_WANTED: Final = {
+    *_AS_THEY_STAND.values(), *_CODED, s.X_ERROR, s.X_ERRORS, s.X_TOPICS, s.X_REQUEST_REASON, s.X_RESPONSE_REASON,
+    s.X_REQUEST_RECORD_AT, s.X_RESPONSE_RECORD_AT,
+}  # fmt: skip
+_OF_EXCHANGES: Final = _narrow(
+    ((_AS_THEY_STAND[column.name], column.type) for column in tables.EXCHANGES if column.name in _AS_THEY_STAND), _CODED
+)
+
+
+def _exchanges(names: _Texts, windows: tuple[np.ndarray, ...], connections: _Connections) -> pa.Table:
+    x = _Numbers(windows, _WANTED, _OF_EXCHANGES)
+    n = x.rows
     strings, files = names.strings, [info.name for info in names.files]
-    local, ends = connections.local, connections.ends
-    request_us, request_end_us = arrow.micros(x[s.X_REQUEST_FIRST_NS]), arrow.micros(x[s.X_REQUEST_LAST_NS])
-    response_us, response_end_us = arrow.micros(x[s.X_RESPONSE_FIRST_NS]), arrow.micros(x[s.X_RESPONSE_LAST_NS])
-    latency, backwards = latency_us(x)
-    plain_file = np.array([not info.compressed for info in names.files] or [False])
+    timed, backwards = _timed(x)
     columns: dict[str, pa.Array] = {
-        "capture": arrow.dictionary(np.zeros(n, np.int32), [names.capture]),
-        "connection": arrow.dictionary(local, connections.names),
-        "client_ip": arrow.repeated(local, [end[0] for end in ends]),
-        "client_port": arrow.over(np.array([end[1] for end in ends], np.int32)[local], pa.int32()),
-        "broker_ip": arrow.repeated(local, [end[2] for end in ends]),
-        "broker_port": arrow.over(np.array([end[3] for end in ends], np.int32)[local], pa.int32()),
-        "api": _api(x[s.X_API_KEY]),
-        "request_time": arrow.times(request_us),
-        "request_end": arrow.times(request_end_us),
-        "response_time": arrow.times(response_us),
-        "response_end": arrow.times(response_end_us),
-        "latency_us": arrow.integers(latency, pa.int64()),
-        "total_us": arrow.integers(arrow.minus(response_end_us, request_us), pa.int64()),
-        "queue_us": arrow.integers(queue_us(x, latency), pa.int64()),
-        "cause": arrow.dictionary(x[s.X_CAUSE], CAUSES),
-        "throttle_us": arrow.integers(_times_1000(x[s.X_THROTTLE]), pa.int64()),
-        "status": arrow.dictionary(x[s.X_STATUS], STATUSES),
-        "request_state": arrow.dictionary(x[s.X_REQUEST_STATE], STATES),
-        "response_state": arrow.dictionary(x[s.X_RESPONSE_STATE], STATES),
+        "capture": arrow.dictionary(arrow.zeros(n, np.int32), [names.capture]),
+        **_ends(connections),
+        "api": _api(x),
+        "latency_us": timed.formed(forming.T_LATENCY, pa.int64()),
+        "total_us": timed.formed(forming.T_TOTAL, pa.int64()),
+        "queue_us": timed.formed(forming.T_QUEUE, pa.int64()),
+        "throttle_us": timed.formed(forming.T_THROTTLE, pa.int64()),
+        "cause": x.coded(s.X_CAUSE, CAUSES),
+        "status": x.coded(s.X_STATUS, STATUSES),
+        "request_state": x.coded(s.X_REQUEST_STATE, STATES),
+        "response_state": x.coded(s.X_RESPONSE_STATE, STATES),
         "reason": _reasons(x, backwards),
-        "error": _error_names(x[s.X_ERROR]),
+        "error": _error_names(x, s.X_ERROR),
         "errors": _errors(x, names),
         "topics": _topics(x, names),
-        "request_file": arrow.dictionary(x[s.X_REQUEST_FILE], files),
-        "response_file": arrow.dictionary(x[s.X_RESPONSE_FILE], files),
-        "request_offset": _offsets(x[s.X_REQUEST_RECORD_AT], x[s.X_REQUEST_FILE], plain_file),
-        "response_offset": _offsets(x[s.X_RESPONSE_RECORD_AT], x[s.X_RESPONSE_FILE], plain_file),
+        "request_file": x.coded(s.X_REQUEST_FILE, files),
+        "response_file": x.coded(s.X_RESPONSE_FILE, files),
+        "request_offset": _offsets(x, s.X_REQUEST_RECORD_AT, s.X_REQUEST_FILE, names.files),
+        "response_offset": _offsets(x, s.X_RESPONSE_RECORD_AT, s.X_RESPONSE_FILE, names.files),
     }
+    for name, which in _TIMES.items():
+        columns[name] = timed.formed(which, tables.TIME)
     for column in tables.EXCHANGES:
         if column.name not in columns:
             columns[column.name] = _as_it_stands(column, x, strings)
@@ -172,12 +284,44 @@ def _exchanges(names: _Texts, x: _Columns, connections: _Connections) -> pa.Tabl
     return pa.Table.from_arrays([columns[name] for name in wanted], names=wanted)
 
 
-def _as_it_stands(column: tables.Column, x: _Columns, strings: list[str]) -> pa.Array:
+def _timed(x: _Numbers) -> tuple[_Numbers, np.ndarray]:
+    """(the rows of `forming.timed`, by its numbers; the rows whose latency would be negative)."""
+    out, backwards = np.empty((forming.T_COLUMNS, x.rows), np.int64), np.empty(x.rows, np.bool_)
+    odd = 0
+    for part, at in x.each():
+        odd += forming.timed(part, out, backwards, at)
+    return _Numbers([out], range(forming.T_COLUMNS), {}), np.flatnonzero(backwards) if odd else _NONE
+
+
+_NONE: Final = np.zeros(0, np.int64)
+
+
+def _ends(connections: _Connections) -> dict[str, pa.Array]:
+    """Names and addresses: of strings that repeat, as connections share addresses, each once. (Writing repeated ones
+    takes three times as long.)"""
+    clients, ports, brokers, others = zip(*connections.ends, strict=True) if connections.ends else ((),) * 4
+    addresses = [{value: i for i, value in enumerate(dict.fromkeys(values))} for values in (clients, brokers)]
+    table = np.array([
+        [addresses[0][value] for value in clients], ports, [addresses[1][value] for value in brokers], others,
+    ], np.int32).reshape(4, -1)  # fmt: skip
+    out = np.empty((4, len(connections.local)), np.int32)
+    forming.take(table, connections.local, out)
+    client_ip, client_port, broker_ip, broker_port = (arrow.formed(row, pa.int32(), None, 0) for row in out)
+    return {
+        "connection": arrow.dictionary(connections.local, connections.names),
+        "client_ip": arrow.coded(client_ip, list(addresses[0])),
+        "client_port": client_port,
+        "broker_ip": arrow.coded(broker_ip, list(addresses[1])),
+        "broker_port": broker_port,
+    }
+
+
+def _as_it_stands(column: tables.Column, x: _Numbers, strings: list[str]) -> pa.Array:
     """A column of `exchanges` that rows of integers have under the same name, or that is reserved."""
-    if column.name not in COLUMNS:
-        return pa.nulls(len(x), column.type)
-    values = x[COLUMNS[column.name]]
-    return arrow.integers(values, column.type) if pa.types.is_integer(column.type) else arrow.strings(values, strings)
+    if column.name not in _AS_THEY_STAND:
+        return pa.nulls(x.rows, column.type)
+    which = _AS_THEY_STAND[column.name]
+    return x.formed(which, column.type) if pa.types.is_integer(column.type) else x.strings(which, strings)
 
 
 def partitions(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
@@ -191,47 +335,53 @@ def later_partitions(names: Names, windows: Sequence[Exchanges]) -> Callable[[],
     return functools.partial(_partitions, _Texts.of(names), tuple(windows), connections)
 
 
+_PARTITIONS: Final = {
+    "partition": s.P_PARTITION, "error_code": s.P_ERROR, "offset": s.P_OFFSET, "high_watermark": s.P_HIGH_WATERMARK,
+    "last_stable_offset": s.P_LAST_STABLE, "log_start_offset": s.P_LOG_START, "leader_epoch": s.P_EPOCH,
+    "record_bytes": s.P_RECORD_BYTES, "batch_count": s.P_BATCHES, "record_count": s.P_RECORDS,
+    "diverging_offset": s.P_DIVERGES, "redelivered": s.P_REDELIVERED, "delivery_count": s.P_DELIVERIES,
+}  # fmt: skip
+"""Columns of `partitions` that rows of integers have as they are."""
+_OF_EACH: Final = {*_PARTITIONS.values(), s.P_TOPIC, s.P_TOPIC_ID}
+_OF_PARTITIONS: Final = _narrow(
+    (_PARTITIONS[column.name], column.type) for column in tables.PARTITIONS if column.name in _PARTITIONS
+)
+
+
 def _partitions(names: _Texts, windows: tuple[Exchanges, ...], connections: _Connections) -> pa.Table:
-    x, p = _Columns(tuple(rows.columns for rows in windows)), _Columns(tuple(rows.partitions for rows in windows))
+    p = _Numbers([rows.partitions for rows in windows], _OF_EACH, _OF_PARTITIONS)
     before = np.cumsum([0, *(len(rows) for rows in windows)])
     owner = _joined([rows.owner + at if at else rows.owner for rows, at in zip(windows, before[:-1], strict=True)])
-    exchange, reply, api = (x[column][owner] for column in (s.X_EXCHANGE, s.X_REPLY, s.X_API_KEY))
-    used, local = arrow.compact(connections.local[owner].astype(np.int64), len(connections.names))
-    n = len(p)
-    strings = names.strings
+    used, local = _compact(connections.local[owner].astype(np.int64), len(connections.names))
+    n = p.rows
     kinds = sorted(set(OFFSET_KINDS.values()))
     kind_of = np.full(len(_api_names()) + 1, s.NULL, np.int64)
     for key, kind in OFFSET_KINDS.items():
         kind_of[key] = kinds.index(kind)
-    offset, watermark = p[s.P_OFFSET], p[s.P_HIGH_WATERMARK]
-    after = np.where(p[s.P_FOLLOWING] != s.NULL, p[s.P_FOLLOWING], offset)
-    lag = np.where(api == api_names.FETCH, arrow.minus(watermark, after), s.NULL)
+    out = np.empty((4, n), np.int64)
+    for rows, (part, at) in zip(windows, p.each(), strict=True):
+        forming.belong(part, _frozen(rows.columns), _frozen(rows.owner), kind_of, api_names.FETCH, out, at)
+    of = _Numbers([out], range(len(out)), {32: [_KIND]})
     arrays = {
-        "capture": arrow.dictionary(np.zeros(n, np.int32), [names.capture]),
+        "capture": arrow.dictionary(arrow.zeros(n, np.int32), [names.capture]),
         "connection": arrow.dictionary(local, [connections.names[i] for i in used.tolist()]),
-        "exchange": arrow.integers(exchange, pa.int64()),
-        "reply": arrow.integers(reply, pa.int64()),
-        "topic": arrow.strings(p[s.P_TOPIC], strings),
-        "topic_id": arrow.strings(p[s.P_TOPIC_ID], strings),
-        "partition": arrow.integers(p[s.P_PARTITION], pa.int32()),
-        "error_code": arrow.integers(p[s.P_ERROR], pa.int16()),
-        "error": _error_names(p[s.P_ERROR]),
-        "offset": arrow.integers(offset, pa.int64()),
-        "offset_kind": arrow.dictionary(np.where(offset == s.NULL, s.NULL, kind_of[api]), kinds),
-        "high_watermark": arrow.integers(watermark, pa.int64()),
-        "last_stable_offset": arrow.integers(p[s.P_LAST_STABLE], pa.int64()),
-        "log_start_offset": arrow.integers(p[s.P_LOG_START], pa.int64()),
-        "leader_epoch": arrow.integers(p[s.P_EPOCH], pa.int32()),
-        "record_bytes": arrow.integers(p[s.P_RECORD_BYTES], pa.int64()),
-        "batch_count": arrow.integers(p[s.P_BATCHES], pa.int64()),
-        "record_count": arrow.integers(p[s.P_RECORDS], pa.int64()),
-        "lag": arrow.integers(lag, pa.int64()),
-        "diverging_offset": arrow.integers(p[s.P_DIVERGES], pa.int64()),
-        "redelivered": arrow.integers(p[s.P_REDELIVERED], pa.int64()),
-        "delivery_count": arrow.integers(p[s.P_DELIVERIES], pa.int16()),
+        "exchange": of.formed(_EXCHANGE, pa.int64()),
+        "reply": of.formed(_REPLY, pa.int64()),
+        "topic": p.strings(s.P_TOPIC, names.strings),
+        "topic_id": p.strings(s.P_TOPIC_ID, names.strings),
+        "error": _error_names(p, s.P_ERROR),
+        "offset_kind": of.coded(_KIND, kinds),
+        "lag": of.formed(_LAG, pa.int64()),
     }
+    for column in tables.PARTITIONS:
+        if column.name not in arrays:
+            arrays[column.name] = p.formed(_PARTITIONS[column.name], column.type)
     wanted = [column.name for column in tables.PARTITIONS]
     return pa.Table.from_arrays([arrays[name] for name in wanted], names=wanted)
+
+
+_EXCHANGE, _REPLY, _LAG, _KIND = range(4)
+"""Rows of `forming.belong`."""
 
 
 @functools.cache
@@ -239,55 +389,92 @@ def _api_names() -> list[str]:
     return [api.name for api in definitions.apis()]
 
 
-def _api(keys: np.ndarray) -> pa.Array:
+def _api(x: _Numbers) -> pa.Array:
+    if x.within(s.X_API_KEY, len(_api_names())):
+        return x.coded(s.X_API_KEY, _api_names())
+    keys = x[s.X_API_KEY]
     known = (keys >= 0) & (keys < len(_api_names()))
     return arrow.dictionary(np.where(known, keys, s.NULL), _api_names())
 
 
-def _error_names(codes: np.ndarray) -> pa.Array:
+def _error_names(x: _Numbers, column: int) -> pa.Array:
+    if x.only(column, 0):
+        return arrow.coded(arrow.nothing(pa.int32(), x.rows), [])
+    codes = x[column]
     bad = (codes != s.NULL) & (codes != 0)
     known = distinct(codes[bad])
     where = np.where(bad, np.searchsorted(known, codes), s.NULL)
     return arrow.dictionary(where, [kafka_errors.name(code) for code in known.tolist()])
 
 
-def _topics(x: _Columns, names: _Texts) -> pa.Array:
+def _topics(x: _Numbers, names: _Texts) -> pa.Array:
     """Lists of topics; empty where the messages name none, null where no message was decoded."""
-    seen = (x[s.X_REQUEST_STATE] == 0) | (x[s.X_RESPONSE_STATE] == 0)
-    used, local = arrow.compact(x[s.X_TOPICS], len(names.lists))
+    values = x[s.X_TOPICS]
+    used, local = _compact(values, len(names.lists))
     lists = [names.lists[i] for i in used.tolist()]
     numbers = np.array([i for entry in lists for i in entry], np.int64)
-    where, index = arrow.list_offsets(local, x[s.X_TOPICS] != s.NULL, seen, lists, 1)
-    return pa.ListArray.from_arrays(where, arrow.strings(numbers[index], names.strings))
+    of_all, items = _compact(numbers, len(names.strings))
+    ends = np.cumsum([len(entry) for entry in lists], dtype=np.int64)
+    offsets = np.empty(x.rows + 1, np.int32)
+    found = np.empty(forming.list_ends(local, values, ends, offsets), np.int32)
+    forming.list_items(local, values, ends, items, found)
+    topics = arrow.coded(arrow.formed(found, pa.int32(), None, 0), [names.strings[i] for i in of_all.tolist()])
+    return pa.ListArray.from_arrays(_list_offsets(offsets, _without_list(x, values)), topics)
 
 
-def _errors(x: _Columns, names: _Texts) -> pa.Array:
+def _list_offsets(offsets: np.ndarray, without: np.ndarray | None) -> pa.Array:
+    """As Arrow wants them; `without`: rows that are null."""
+    return arrow.over(offsets, pa.int32(), None if without is None else np.append(without, False))
+
+
+def _without_list(x: _Numbers, values: np.ndarray) -> np.ndarray | None:
+    """Where no message was decoded; None: nowhere."""
+    if any(not x.absent(state) and x.only(state, 0) for state in (s.X_REQUEST_STATE, s.X_RESPONSE_STATE)):
+        return None
+    without = (x[s.X_REQUEST_STATE] != 0) & (x[s.X_RESPONSE_STATE] != 0) & (values == s.NULL)
+    return without if without.any() else None
+
+
+def _errors(x: _Numbers, names: _Texts) -> pa.Array:
     """Lists of (code, name, count); empty on success, null where no response was decoded."""
+    read = not x.absent(s.X_RESPONSE_STATE) and x.only(s.X_RESPONSE_STATE, 0)
+    if read and x.absent(s.X_ERRORS) == x.rows:
+        return pa.ListArray.from_arrays(_list_offsets(arrow.zeros(x.rows + 1, np.int32), None), _error_structs([]))
     seen = x[s.X_RESPONSE_STATE] == 0
-    used, local = arrow.compact(x[s.X_ERRORS], len(names.lists))
+    values = x[s.X_ERRORS]
+    used, local = _compact(values, len(names.lists))
     lists = [names.lists[i] for i in used.tolist()]
-    flat = [pair for entry in lists for pair in zip(entry[::2], entry[1::2], strict=True)]
-    values = pa.StructArray.from_arrays(
+    structs = _error_structs([pair for entry in lists for pair in zip(entry[::2], entry[1::2], strict=True)])
+    where, index = arrow.list_offsets(local, values != s.NULL, seen, lists, 2)
+    # Seldom any: `take` loads PyArrow's functions, a tenth of a small capture's time.
+    return pa.ListArray.from_arrays(where, structs.take(pa.array(index)) if len(index) else structs[:0])
+
+
+def _error_structs(pairs: Sequence[tuple[int, int]]) -> pa.Array:
+    """(code, count) with names."""
+    return pa.StructArray.from_arrays(
         [
-            pa.array([code for code, _ in flat], pa.int16()),
-            pa.array([kafka_errors.name(code) for code, _ in flat], pa.string()),
-            pa.array([count for _, count in flat], pa.int32()),
+            pa.array([code for code, _ in pairs], pa.int16()),
+            pa.array([kafka_errors.name(code) for code, _ in pairs], pa.string()),
+            pa.array([count for _, count in pairs], pa.int32()),
         ],
         names=["code", "error", "count"],
     )
-    where, index = arrow.list_offsets(local, x[s.X_ERRORS] != s.NULL, seen, lists, 2)
-    # Seldom any: `take` loads PyArrow's functions, a tenth of a small capture's time.
-    return pa.ListArray.from_arrays(where, values.take(pa.array(index)) if len(index) else values[:0])
 
 
-def _reasons(x: _Columns, backwards: np.ndarray) -> pa.Array:
-    """Sentences for the few rows that have something to say."""
+def _reasons(x: _Numbers, backwards: np.ndarray) -> pa.Array:
+    """Sentences for the few rows that have something to say; `backwards`: rows whose response came before its
+    request."""
+    if not len(backwards) and x.only(s.X_REQUEST_REASON, s.R_NONE) and x.only(s.X_RESPONSE_REASON, s.R_NONE):
+        return arrow.coded(arrow.nothing(pa.int32(), x.rows), [])
     asked, answered = x[s.X_REQUEST_REASON], x[s.X_RESPONSE_REASON]
+    early = np.zeros(x.rows, np.bool_)
+    early[backwards] = True
     odd = np.flatnonzero(
-        ((asked != s.NULL) & (asked != s.R_NONE)) | ((answered != s.NULL) & (answered != s.R_NONE)) | backwards
+        ((asked != s.NULL) & (asked != s.R_NONE)) | ((answered != s.NULL) & (answered != s.R_NONE)) | early
     )
     sentences: dict[str, int] = {}
-    numbers = np.full(len(x), s.NULL, np.int64)
+    numbers = np.full(x.rows, s.NULL, np.int64)
     sides = [
         (side, [x[column + more][odd].tolist() for more in range(3)])
         for side, column in (("request", s.X_REQUEST_REASON), ("response", s.X_RESPONSE_REASON))
@@ -298,7 +485,7 @@ def _reasons(x: _Columns, backwards: np.ndarray) -> pa.Array:
         for side, (reasons, of_a, of_b) in sides:
             if reasons[at] != s.NULL and reasons[at] != s.R_NONE:
                 said.append(f"{side}: {_reason(reasons[at], of_a[at], of_b[at])}")
-        if backwards[row]:
+        if early[row]:
             said.append("response: captured before the end of its request")
         numbers[row] = sentences.setdefault("; ".join(said), len(sentences))
     return arrow.strings(numbers, list(sentences))
@@ -341,11 +528,12 @@ def queue_us(x: Columns, latency: np.ndarray) -> np.ndarray:
     return np.where(latency == s.NULL, s.NULL, np.clip(behind, 0, np.maximum(latency, 0)))
 
 
-def _times_1000(values: np.ndarray) -> np.ndarray:
-    return np.where(values == s.NULL, s.NULL, values * 1000)
-
-
-def _offsets(at: np.ndarray, file: np.ndarray, plain_file: np.ndarray) -> pa.Array:
-    seen = at != s.NULL
-    readable = seen & plain_file[np.where(seen, file, 0)]
-    return arrow.integers(np.where(readable, at, s.NULL), pa.int64())
+def _offsets(x: _Numbers, at: int, file: int, files: Sequence[FileInfo]) -> pa.Array:
+    """Where a record is in its file, where that can be read there."""
+    if not any(info.compressed for info in files):
+        return x.formed(at, pa.int64())
+    plain_file = np.array([not info.compressed for info in files])
+    values = x[at]
+    seen = values != s.NULL
+    readable = seen & plain_file[np.where(seen, x[file], 0)]
+    return arrow.integers(np.where(readable, values, s.NULL), pa.int64())

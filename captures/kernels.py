@@ -378,9 +378,9 @@ big16: Callable[[Bytes, Int], Int] = Intrinsic(_number_at(16), _read(2))
 Numba would make two, and ask of each whether its place is negative. Nothing is checked: who calls has checked."""
 big32: Callable[[Bytes, Int], Int] = Intrinsic(_number_at(32), _read(4))
 """The same of 32 bits."""
-soon: Callable[[Bytes, Int], None] = Intrinsic(_soon, lambda array, at: None)
-"""A place of an array will be read soon: have it fetched from memory meanwhile. Any place will do, also beyond the
-array."""
+soon: Callable[[Array, Int], None] = Intrinsic(_soon, lambda array, at: None)
+"""A place of an array, whose items lie one after the other, will be read soon: have it fetched from memory meanwhile.
+Any place will do, also beyond the array."""
 
 
 class Kernel(Helper):

@@ -12,10 +12,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from analyzer.bulk import state as s
-from captures.kernels import NULL, Flag, Int, Table, inline, kernel
+from captures.kernels import MACHINE_CODE, NULL, Flag, Int, Table, inline, kernel, soon
 
-_BLOCK: Final = 32
-"""Rows moved at a time: so many of them, and the lines of the columns that they go to, stay in the cache."""
+_BLOCK: Final = 8
+"""Rows moved at a time: what they fill of a column is a line of the cache or two, which are written once. (Row by row
+is as fast, but not where columns are a multiple of 4 KiB apart: then all of them want the same places in the cache.)"""
+
+_AHEAD: Final = 4 * _BLOCK
+"""Rows from the ones at hand to those that are fetched from memory meanwhile."""
+
+_LINE: Final = 8
+"""Numbers in a line of the cache."""
 
 SAME, NOTHING, STRING, TOPICS, OTHERS, OWNER, SET = range(7)
 """What becomes of a column: it stays; NULL; a symbol of a string, of a list of strings or of another list becomes its
@@ -147,16 +154,32 @@ def _numbered(
             out[column, to] = numbers[value] if 0 <= value < len(numbers) else value
 
 
+@inline
+def _as_they_are(rows: Table, begin: Int, column: Int, place: Table, out: Table) -> None:
+    """A column of a whole block, of which all places are in `out`. Unsigned: see `kernels.copy_bytes`."""
+    for row in range(np.uint64(begin), np.uint64(begin + _BLOCK)):
+        out[np.uint64(column), np.uint64(place[row])] = rows[row, np.uint64(column)]
+
+
 @kernel
 def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Table, out: Table) -> None:
     """out[:, place[i]] = rows[i], each column as `becomes` says; places outside `out` are left out. owner int64[n]: see
     `look_at_parts`, which those have that have an owner."""
     count = min(len(rows), len(place))
+    width = rows.shape[1]
     for begin in range(0, count, _BLOCK):
         end = min(begin + _BLOCK, count)
-        for column in range(min(rows.shape[1], out.shape[0], len(becomes))):
+        if MACHINE_CODE:
+            for at in range((begin + _AHEAD) * width, (end + _AHEAD) * width, _LINE):
+                soon(rows, at)
+        whole = end - begin == _BLOCK
+        for row in range(begin, end):
+            whole = whole and 0 <= place[row] < out.shape[1]
+        for column in range(min(width, out.shape[0], len(becomes))):
             kind = becomes[column]
-            if kind == STRING:
+            if kind == SAME and whole:
+                _as_they_are(rows, begin, column, place, out)
+            elif kind == STRING:
                 _numbered(rows, begin, end, column, place, numbers.strings, out)
             elif kind == TOPICS:
                 _numbered(rows, begin, end, column, place, numbers.topics, out)
