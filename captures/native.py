@@ -50,6 +50,37 @@ _ALIGNED, _WRITEABLE, _C_ORDER, _F_ORDER = 0x100, 0x400, 0x1, 0x2  # NumPy's fla
 _MAX_PARAMETERS: Final = 1000  # of ctypes, which takes 1024
 
 
+_names: Final[dict[np.dtype[Any], str]] = {}
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    """What NumPy calls a type of plain numbers. Raises NotPlain."""
+    if dtype.kind not in "iufb":
+        raise NotPlain(f"an array of {dtype}")
+    _names[dtype] = dtype.str
+    return _names[dtype]
+
+
+def _told(array: np.ndarray) -> int:
+    """Where an array's numbers are, as NumPy tells everybody: by a dict with all that is known of the array."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def _looked_up(array: np.ndarray) -> int:
+    """The same, read where all that is compiled against NumPy reads it (`PyArray_DATA`: the first field of an array
+    behind what every object has). A window takes hundreds of arrays apart, and asking is half of that."""
+    return _pointer(id(array) + _HEAD).value or 0
+
+
+_pointer: Final = ctypes.c_void_p.from_address
+_HEAD: Final = object.__basicsize__
+_SAMPLE: Final = np.zeros(3)
+address: Final = (
+    _looked_up if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _told(_SAMPLE) else _told
+)
+
+
 class NotPlain(TypeError):
     """An argument that only Numba itself can take."""
 
@@ -62,13 +93,12 @@ def flatten(value: Any, key: list[Any], values: list[Any]) -> None:
     kind = type(value)
     if kind is np.ndarray:
         dtype = value.dtype
-        if dtype.kind not in "iufb":
-            raise NotPlain(f"an array of {dtype}")
+        name = _names.get(dtype) or _name(dtype)
         flags = value.flags.num
         order = flags & _C_ORDER or flags & _F_ORDER  # one dimension has both: Numba calls that C
-        key.append((dtype.str, value.ndim, order, flags & (_ALIGNED | _WRITEABLE)))
-        address = value.__array_interface__["data"][0]
-        values += (None, None, value.size, dtype.itemsize, address, *value.shape, *value.strides)
+        shape = value.shape
+        key.append((name, len(shape), order, flags & (_ALIGNED | _WRITEABLE)))
+        values += (None, None, value.size, dtype.itemsize, address(value), *shape, *value.strides)
     elif kind is int:
         if not -(1 << 63) <= value < 1 << 63:
             raise NotPlain("an integer of more than 64 bits")

@@ -38,6 +38,10 @@ MOST_SYMBOLS: Final = 1 << 15
 """Strings, and lists, that a shard knows before it lets go of those that nothing in progress names; of more in progress
 twice as many."""
 
+MOST_KEPT_SLAB: Final = 16 << 20
+"""Of the memory that regions were in before they moved, as much is kept for the next time."""
+_NO_BYTES: Final = np.zeros(0, np.uint8)
+
 _NAMED: Final = {
     "pending": (s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID),
     "rows": (s.P_SECTION, s.P_TOPIC, s.P_TOPIC_ID),
@@ -191,6 +195,7 @@ class Conversations:
         # Exchanges and record sets are handed out as views. Whoever reads those of one window does so while the next
         # one is worked on, so two buffers take turns.
         self._spare = (self._state.parts.sets.copy(), self._state.parts.set_bytes.copy())
+        self._other_slab = _NO_BYTES
         self._spare_out = (np.empty_like(self._state.output.exchanges), np.empty_like(self._state.output.parts))
 
     def begun(self) -> np.ndarray:
@@ -328,12 +333,15 @@ class Conversations:
         # a region larger than the whole slab is asked for.
         given_up = int(v[s.V_SLAB]) > live
         room = len(slab) if given_up and live * 2 < len(slab) // 2 else len(slab) * 2
-        self._move_slab(np.empty(room, np.uint8))
+        self._move_slab(room)
 
-    def _move_slab(self, into: Bytes) -> None:
-        """The regions in use, together at the front of other memory."""
+    def _move_slab(self, room: int) -> None:
+        """The regions in use, together at the front of other memory: that which they were in before, where it is as
+        large. (Large messages fill a slab several times a window, and fresh memory is cleared first.)"""
         framing = self._state.framing
+        into = self._other_slab if len(self._other_slab) == room else np.empty(room, np.uint8)
         self._v[s.V_SLAB] = move_regions(framing.f, framing.slab, into)
+        self._other_slab = framing.slab if len(framing.slab) == room <= MOST_KEPT_SLAB else _NO_BYTES
         self._put("framing", "slab", into)
 
     def _hold_limit(self) -> None:
@@ -354,7 +362,7 @@ class Conversations:
             v[s.V_SLAB_LIVE] -= released
         live = int(v[s.V_SLAB_LIVE])
         if len(slab) > 1 << 22 and live * 8 < len(slab):
-            self._move_slab(np.empty(max(1 << 20, live * 2), np.uint8))
+            self._move_slab(max(1 << 20, live * 2))
 
     def _ended(self, streams: Streams, tls: Stage | None) -> Ended:
         state, v = self._state, self._v

@@ -153,6 +153,12 @@ def test_layouts_and_read_only_arrays_are_kinds_of_their_own() -> None:
         assert corner(one) == by_numba(corner)(one) == expected
 
 
+def test_where_an_array_is_is_what_numpy_tells() -> None:
+    table = np.arange(12, dtype=np.int32).reshape(3, 4)
+    for one in (table, table[1:], table[:, ::2], table[::-1], table[:0], np.zeros(0), np.frombuffer(b"abc", np.uint8)):
+        assert native.address(one) == native._told(one) == one.ctypes.data
+
+
 def test_what_is_no_plain_argument_is_left_to_numba() -> None:
     pairs = np.zeros(2, [("a", np.int64), ("b", np.int64)])
     with pytest.raises(native.NotPlain, match="an array of"):
