@@ -395,9 +395,9 @@ class PointTables:
         if choice.keep is True:
             self._messages.take(window)
         if self.listeners:
-            heard = self._hearing.take(window)
-            for listener in self.listeners:
-                listener.take(window, heard)
+            for piece, heard in self._hearing.pieces(window):
+                for listener in self.listeners:
+                    listener.take(piece, heard)
             self._note_time(window)
         if not choice.everything:
             window = window.only(chosen(window, self._messages, choice.filter, choice.connection, self._look_up))

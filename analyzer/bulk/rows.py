@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
@@ -274,6 +275,34 @@ class Window:
         none = no_exchanges(self.names)
         return replace(self, every=none, exchanges=none, sets=(), _messages=())
 
+    def pieces(self, firsts: Sequence[int]) -> Iterator[Window]:
+        """The same, which nothing has filtered yet, as windows of fewer exchanges with the messages that they are made
+        of; `firsts`: those that begin a piece beside the first. What was said of the cluster and the record sets are in
+        each of them, connections that ended and what was said to ZooKeeper in the last."""
+        if not firsts:
+            yield self
+            return
+        trigger, place, after = self.every.column("trigger"), np.arange(len(self.every)), -1
+        goes_on = replace(
+            self, connections=self.connections.take(np.zeros(0, np.int64)), zookeeper=(),
+            _over=(np.zeros(0, np.int64), np.zeros(0, np.int64)),
+        )  # fmt: skip
+        for begin, end in itertools.pairwise([0, *firsts, len(place)]):
+            last = end == len(place)
+            until = NEVER if last else int(trigger[end - 1])
+            every = self.every.where((begin <= place) & (place < end))
+            messages = self._messages_between(after, until)
+            yield replace(self if last else goes_on, every=every, exchanges=every, _messages=messages)
+            after = until
+
+    def _messages_between(self, after: int, until: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """Those that packets after the one and to the other completed."""
+        found = []
+        for rows, heap in self._messages:
+            trigger = rows[:, s.MSG_TRIGGER]
+            found.append((rows[(after < trigger) & (trigger <= until)], heap))
+        return tuple(found)
+
     def messages(self, apis: Collection[int] | None = None) -> Iterator[Message]:
         """Raw messages, where those are kept: of some APIs, or of all."""
         for rows, heap in self._messages:
@@ -300,6 +329,8 @@ class Window:
 
 
 _FACTS: Final = ("topic_ids", "brokers", "offers", "leaders")
+NEVER: Final = np.iinfo(np.int64).max
+"""A packet that does not come."""
 
 
 class EndPoints(Protocol):

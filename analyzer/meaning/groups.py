@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import arrow, tables
+from analyzer import arrow
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.meaning import group_events as g
@@ -35,6 +35,7 @@ from analyzer.meaning.combos import combinations, largest, smallest
 from analyzer.meaning.fetched import Fetched
 from analyzer.meaning.group_events import Contact, Event
 from analyzer.meaning.hearing import Border, Heard
+from analyzer.meaning.ordered import Ordered
 from analyzer.meaning.rebalances import rebalances
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as apis
@@ -64,7 +65,7 @@ class Groups:
     _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
     _fetched: Fetched = field(default_factory=Fetched)
     _now_ns: int = 0
-    _over: tuple[list[Event], list[dict[str, Any]]] | None = None  # rows of this stretch, where another goes on
+    _over: tuple[Ordered, Ordered] | None = None  # rows of this stretch, where another goes on
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
         if not len(window.every):
@@ -150,16 +151,14 @@ class Groups:
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         rows, rebalanced = self._over or self._rows(topic_name)
-        table = pa.Table.from_pylist([_row(capture, event) for event in rows], schema=tables.schema("groups"))
-        yield "groups", table
-        made = [{"capture": capture, **row} for row in rebalanced]
-        yield "rebalances", pa.Table.from_pylist(made, schema=tables.schema("rebalances"))
+        yield "groups", rows.table(capture)
+        yield "rebalances", rebalanced.table(capture)
 
     def _rows(
         self, topic_name: Callable[[str], str], now_ns: int | None = None, remembered: Container[str] = ()
-    ) -> tuple[list[Event], list[dict[str, Any]]]:
-        """Rows of both tables in order; `now_ns`: it goes on from there in the groups that are `remembered`, else all
-        is over."""
+    ) -> tuple[Ordered, Ordered]:
+        """Rows of both tables; `now_ns`: it goes on from there in the groups that are `remembered`, else all is
+        over."""
         by_group: dict[str, list[Event]] = defaultdict(list)
         for event in sorted(self._events, key=_order):
             by_group[event.group].append(event)
@@ -167,20 +166,20 @@ class Groups:
         for (group, member), contact in self._contacts.items():
             contacts[group][member] = contact
         fetched = self._fetched.by_client(topic_name)
-        rows: list[Event] = []
-        rebalanced: list[dict[str, Any]] = []
+        rows, rebalanced = Ordered("groups"), Ordered("rebalances")
         for group, events in by_group.items():
             known = contacts[group]
             named = _named(events, topic_name)
             walked = _with_moves(named)
             inferred = list(_expired(walked, known))
             walked = sorted([*walked, *inferred], key=_order)
-            rows += [event for event in walked if event.kind not in (g.FOUND, g.TOLD) and not event.told]
-            rebalanced += rebalances(group, walked, known, fetched, now_ns if group in remembered else None)
+            for event in walked:
+                if event.kind not in (g.FOUND, g.TOLD) and not event.told:
+                    rows.put(_order(event), _row(event))
+            for row in rebalances(group, walked, known, fetched, now_ns if group in remembered else None):
+                rebalanced.put(row.pop("_order"), row)
             for event, one in zip(events, named, strict=True):
                 event.settled = one.settled
-        rows.sort(key=_order)
-        rebalanced.sort(key=lambda row: row.pop("_order"))
         return rows, rebalanced
 
 
@@ -210,9 +209,8 @@ def _order(event: Event) -> tuple[g.Place, int, str]:
     return event.place, event.order, event.kind
 
 
-def _row(capture: str, event: Event) -> dict[str, Any]:
+def _row(event: Event) -> dict[str, Any]:
     return {
-        "capture": capture,
         "time": event.time_ns // 1000,
         "group_id": event.group,
         "protocol": event.protocol,

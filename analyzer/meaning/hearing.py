@@ -2,7 +2,9 @@
 
 In: windows with the raw messages of `APIS`. Out: their exchanges with decoded bodies, in order (`Heard`), for whoever
 learns from them (`Listener`). Rules: bodies are decoded when somebody asks; what is frequent (Produce, Fetch,
-Heartbeat, OffsetCommit) is not here: a window's columns say of it what matters.
+Heartbeat, OffsetCommit) is not here: a window's columns say of it what matters. A window in which much is heard is
+handed on in pieces, each a window of its own: a decoded body takes some kilobytes, and a window may have fifty
+thousand.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow, cells, columns
-from analyzer.bulk.rows import Window
+from analyzer.bulk.rows import NEVER, Window
 from analyzer.exchange import Exchange
 from analyzer.messages import Messages
 from analyzer.protocol import names as apis
@@ -30,6 +32,11 @@ APIS: Final = frozenset(
 )  # fmt: skip
 """APIs whose bodies are kept and decoded one by one."""
 
+MOST_AT_ONCE: Final = 4096
+"""Exchanges of these that are decoded at a time."""
+
+__all__ = ["APIS", "NEVER", "Border", "Heard", "Hearing", "Listener"]
+
 
 class Heard(NamedTuple):
     """An exchange of `APIS` with its bodies and topic-partitions. `place`: the packet that completed it and the age of
@@ -38,10 +45,6 @@ class Heard(NamedTuple):
     exchange: Exchange
     place: tuple[int, int]
     row: int
-
-
-NEVER: Final = np.iinfo(np.int64).max
-"""A packet that does not come."""
 
 
 class Border(NamedTuple):
@@ -62,7 +65,8 @@ class Listener(Protocol):
     `tables`, when all are there."""
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
-        """One window of the capture point: `window.every`, filtered by nothing, and what was heard in it."""
+        """One window of the capture point, or a piece of one (`Hearing.pieces`): `window.every`, filtered by nothing,
+        and what was heard in it."""
         ...
 
     def join(self, other: Self) -> None:
@@ -92,15 +96,22 @@ class Hearing:
         self._messages = Messages(APIS)
         self._groups = Groups()
 
-    def take(self, window: Window) -> list[Heard]:
-        """Those that ended in a window."""
+    def pieces(self, window: Window) -> Iterator[tuple[Window, list[Heard]]]:
+        """A window in pieces, mostly one, each with the exchanges that ended in it. Whoever keeps none of those that it
+        was handed lets go of their bodies before the next are read."""
+        wanted = arrow.among(window.every.column("api_key"), _KEYS)
+        rows = np.flatnonzero(wanted)
+        for piece in window.pieces(rows[MOST_AT_ONCE::MOST_AT_ONCE].tolist()):
+            yield piece, self._take(piece)
+
+    def _take(self, window: Window) -> list[Heard]:
         self._messages.take(window)
         every = window.every
         wanted = arrow.among(every.column("api_key"), _KEYS)
         if not wanted.any():
             return []
         rows, chosen = np.flatnonzero(wanted).tolist(), every.where(wanted)
-        # Rows stay columns: a window has tens of thousands, and a dict of all cells takes some kilobytes.
+        # Rows stay columns: a dict of all cells takes some kilobytes.
         table = _rows(columns.exchanges(window.names, [chosen]))
         parts = _rows(columns.partitions(window.names, [chosen]))
         ends = np.searchsorted(chosen.owner, np.arange(len(chosen) + 1)).tolist()

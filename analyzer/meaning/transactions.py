@@ -22,12 +22,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
 from analyzer.arrow import distinct
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
 from analyzer.meaning.hearing import NEVER, Border, Heard
 from analyzer.meaning.noted import Columns, Noted, places
+from analyzer.meaning.ordered import Ordered
 from analyzer.meaning.producers import ABORTED, COMMITTED, OPEN, UNKNOWN, Asked, Partition, Place, Producer, Transaction
 from analyzer.protocol import names as apis
 from captures.kernels import NULL
@@ -175,9 +175,10 @@ class Transactions:
             found, _ = _settled(self._found(), markers, self._alone)
             for producer in self._producers.values():
                 found += producer.over()
-        found.sort(key=lambda one: (one.place, one.transactional_id or "", one.producer_id or 0))
-        rows = [_row(capture, one) for one in found]
-        yield "transactions", pa.Table.from_pylist(rows, tables.schema("transactions"))
+        rows = Ordered("transactions")
+        for one in found:
+            rows.put((one.place, one.transactional_id or "", one.producer_id or 0), _row(one))
+        yield "transactions", rows.table(capture)
 
     def _tell(self, topic_name: Callable[[str], str]) -> None:
         """Tell producers all there is, in order."""
@@ -439,10 +440,9 @@ def _settled(
     return alone, waiting
 
 
-def _row(capture: str, one: Transaction) -> dict[str, Any]:
+def _row(one: Transaction) -> dict[str, Any]:
     duration = one.ended - one.began if one.ended is not None and one.began is not None else None
     return {
-        "capture": capture,
         "transactional_id": one.transactional_id,
         "producer_id": one.producer_id,
         "producer_epoch": one.epoch,

@@ -27,7 +27,8 @@ def heard_by(
         hearing, listener = Hearing(), make()
         for window in engine.windows():
             topics.take(window)
-            listener.take(window, hearing.take(window))
+            for piece, heard in hearing.pieces(window):
+                listener.take(piece, heard)
             window.names.release()
         listeners.append(pickle.loads(pickle.dumps(listener)))
     first, *rest = listeners

@@ -11,6 +11,7 @@ import analyzer
 from analyzer import tables
 from analyzer.bulk.engine import Engine
 from analyzer.cells import Row
+from analyzer.meaning import hearing as hearing_of
 from analyzer.meaning.hearing import APIS, Hearing
 from analyzer.options import Reading
 from captures.files import capture_points
@@ -25,14 +26,15 @@ def heard(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
     hearing = Hearing()
     found: list[tuple[Any, ...]] = []
     for window in Engine(point, settings).windows():
-        for one in hearing.take(window):
-            exchange = one.exchange
-            key = exchange.connection, exchange.exchange, exchange.reply
-            found.append((one.place, *key, exchange.request, exchange.response, exchange.partitions))
-            assert window.every.column("exchange")[one.row] == exchange.exchange
-            # A dict of all cells takes some kilobytes, and a window has tens of thousands.
-            kinds: set[Any] = {type(exchange.row), *map(type, exchange.partitions)}
-            assert kinds == {Row}
+        for piece, those in hearing.pieces(window):
+            for one in those:
+                exchange = one.exchange
+                key = exchange.connection, exchange.exchange, exchange.reply
+                found.append((one.place, *key, exchange.request, exchange.response, exchange.partitions))
+                assert piece.every.column("exchange")[one.row] == exchange.exchange
+                # A dict of all cells takes some kilobytes.
+                kinds: set[Any] = {type(exchange.row), *map(type, exchange.partitions)}
+                assert kinds == {Row}
         window.names.release()
     return found
 
@@ -48,6 +50,39 @@ def test_every_exchange_of_these_apis_comes_with_its_bodies_in_order(window_byte
     assert {one[1:4]: one[4:] for one in found} == expected
     assert len(expected) > 20
     assert [one[0] for one in found] == sorted(one[0] for one in found)
+
+
+def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the bodies of one piece none are decoded, nor are messages of the next ones taken."""
+    whole = heard(16 << 20, 1)
+    monkeypatch.setattr(hearing_of, "MOST_AT_ONCE", 3)
+    assert heard(16 << 20, 1) == whole
+    [point] = capture_points([str(CAPTURE)], False)
+    hearing, ended = Hearing(), 0
+    for window in Engine(point, Reading(threads=2).settings(APIS)).windows():
+        rows = 0
+        waiting: list[int] = []
+        for piece, those in hearing.pieces(window):
+            assert len(those) <= 3
+            assert piece.every.column("trigger").tolist() == window.every.column("trigger").tolist()[
+                rows : rows + len(piece.every)
+            ]  # fmt: skip
+            rows += len(piece.every)
+            ended += len(piece.connections)
+            kept = hearing._messages
+            waiting.append(len(kept._requests) + len(kept._responses))
+        assert rows == len(window.every)
+        assert max(waiting, default=0) < 20
+    assert ended
+
+
+def test_what_a_listener_learns_does_not_depend_on_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = analyzer.analyze(CAPTURE)
+    monkeypatch.setattr(hearing_of, "MOST_AT_ONCE", 1)
+    found = analyzer.analyze(CAPTURE)
+    assert {name: found.tables[name].to_pylist() for name in tables.MEANING} == {
+        name: whole.tables[name].to_pylist() for name in tables.MEANING
+    }
 
 
 def test_nothing_else_is_kept() -> None:
