@@ -19,7 +19,6 @@ Where a stretch of a capture ends and another goes on, each event is told where 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -32,6 +31,7 @@ from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.meaning import group_events as g
 from analyzer.meaning.combos import combinations, largest, smallest
+from analyzer.meaning.event_log import EventLog
 from analyzer.meaning.fetched import Fetched
 from analyzer.meaning.group_events import Contact, Event
 from analyzer.meaning.hearing import Border, Heard
@@ -46,7 +46,7 @@ _HEARD: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GRO
 _FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.FOUND)
 MOST_EVENTS: Final = 1000
 """Events of a group that are remembered from one stretch of a capture to the next; of those that may be frequent
-(failed heartbeats and commits, coordinators found) as many again. One takes half a kilobyte."""
+(failed heartbeats and commits, coordinators found) as many again. One takes some 400 bytes."""
 MOST_OF_ALL: Final = 100_000
 """The same of all groups: beyond it those are forgotten that were quiet for longest."""
 MOST_CONTACTS: Final = 200_000
@@ -61,7 +61,7 @@ _INTERVALS: Final = 2
 class Groups:
     """Learns what happened in groups (a `Listener`)."""
 
-    _events: list[Event] = field(default_factory=list)
+    _events: EventLog = field(default_factory=EventLog)
     _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
     _fetched: Fetched = field(default_factory=Fetched)
     _now_ns: int = 0
@@ -85,7 +85,7 @@ class Groups:
             contact = Contact(event.asked_ns, event.client, event.ip, generation, generation)
             self._contact(event.group, event.member, contact)
         if not told or event.owned is not None or not event.well or self._rose(event):
-            self._events.append(event)
+            self._events.put(event)
 
     @staticmethod
     def _rose(event: Event) -> bool:
@@ -111,7 +111,7 @@ class Groups:
             event = g.row_of(window, row).event(kind, strings[group[row]])
             if event.generation is not None and event.generation < 0:
                 event.generation = None
-            self._events.append(event)
+            self._events.put(event)
         member, generation = every.column("member_id"), every.column("generation")
         well = rows[(code[rows] == 0) & (member[rows] != s.NULL)]
         if not len(well):
@@ -127,23 +127,22 @@ class Groups:
                 self._contact(known.group, known.member, Contact(last, known.client, known.ip, low, high))
 
     def join(self, other: Groups) -> None:
-        self._events += other._events
+        self._events.join(other._events)
         for (group, member), contact in other._contacts.items():
             self._contact(group, member, contact)
         self._fetched.join(other._fetched)
 
     @property
     def held_bytes(self) -> int:
-        """As measured: a kilobyte an event, a third of that a member or a client with a partition."""
+        """As measured, when they are told: a kilobyte an event, with the row that it becomes, a third of that a member
+        or a client with a partition."""
         return 1000 * len(self._events) + 300 * (len(self._contacts) + self._fetched.keys)
 
     def onward(self, border: Border) -> Groups:
         """What happened so far, as much of it as is needed to tell on."""
-        latest = _latest(self._events)
-        self._over = self._rows(border.topic_name, self._now_ns, {event.group for event in latest})
-        for event in self._events:
-            event.told = True
-        after = Groups(latest, _now_ns=self._now_ns)
+        latest = self._events.latest(_FREQUENT, MOST_EVENTS, MOST_OF_ALL)
+        self._over = self._rows(border.topic_name, self._now_ns, self._events.groups_of(latest))
+        after = Groups(self._events.told(latest), _now_ns=self._now_ns)
         heard = sorted(self._contacts.items(), key=lambda one: one[1].last_ns)
         after._contacts = dict(heard[-MOST_CONTACTS:])
         after._fetched = self._fetched.onward(self._now_ns - REMEMBERED_NS)
@@ -159,16 +158,11 @@ class Groups:
     ) -> tuple[Ordered, Ordered]:
         """Rows of both tables; `now_ns`: it goes on from there in the groups that are `remembered`, else all is
         over."""
-        by_group: dict[str, list[Event]] = defaultdict(list)
-        for event in sorted(self._events, key=_order):
-            by_group[event.group].append(event)
-        contacts: dict[str, dict[str, Contact]] = defaultdict(dict)
-        for (group, member), contact in self._contacts.items():
-            contacts[group][member] = contact
         fetched = self._fetched.by_client(topic_name)
         rows, rebalanced = Ordered("groups"), Ordered("rebalances")
-        for group, events in by_group.items():
-            known = contacts[group]
+        contacts = self._contacts_by_group()
+        for group, places, events in self._events.by_group():
+            known = contacts(group)
             named = _named(events, topic_name)
             walked = _with_moves(named)
             inferred = list(_expired(walked, known))
@@ -178,31 +172,22 @@ class Groups:
                     rows.put(_order(event), _row(event))
             for row in rebalances(group, walked, known, fetched, now_ns if group in remembered else None):
                 rebalanced.put(row.pop("_order"), row)
-            for event, one in zip(events, named, strict=True):
-                event.settled = one.settled
+            self._events.settle(places, [event.settled for event in named])
         return rows, rebalanced
 
+    def _contacts_by_group(self) -> Callable[[str], dict[str, Contact]]:
+        """When each member of a group was heard last; a dict for each group at once would be most of the memory."""
+        known = list(self._contacts)
+        numbers = np.array([self._events.number(group) for group, _ in known], np.int64)
+        order = np.argsort(numbers, kind="stable")
+        bounds = np.searchsorted(numbers[order], np.arange(len(self._events.groups) + 1))
 
-def _latest(events: list[Event]) -> list[Event]:
-    """Those to remember, in order."""
-    of: dict[tuple[str, bool], int] = defaultdict(int)
-    found = []
-    for event in sorted(events, key=_order, reverse=True):
-        key = event.group, event.kind in _FREQUENT
-        of[key] += 1
-        if of[key] <= MOST_EVENTS:
-            found.append(event)
-    if len(found) > MOST_OF_ALL:
-        size: dict[str, int] = defaultdict(int)
-        for event in found:
-            size[event.group] += 1
-        room, kept = MOST_OF_ALL, set()
-        for group, count in size.items():  # the one that was heard last first
-            room -= count
-            if room >= 0:
-                kept.add(group)
-        found = [event for event in found if event.group in kept]
-    return found[::-1]
+        def of(group: str) -> dict[str, Contact]:
+            number = self._events.number(group)
+            keys = [known[place] for place in order[bounds[number] : bounds[number + 1]].tolist()]
+            return {key[1]: self._contacts[key] for key in keys}
+
+        return of
 
 
 def _order(event: Event) -> tuple[g.Place, int, str]:
