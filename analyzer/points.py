@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
@@ -25,6 +25,7 @@ from analyzer.dataset import Dataset, DatasetError, Writer, concatenated
 from analyzer.exchange import Exchange
 from analyzer.meaning import Watcher, hearing
 from analyzer.meaning.clients import Clients
+from analyzer.meaning.clients import Key as ClientKey
 from analyzer.meaning.connections import EndedConnections
 from analyzer.meaning.groups import Groups
 from analyzer.meaning.hearing import Listener
@@ -481,18 +482,24 @@ class PointTables:
         yield from self._opened.finish(self.names)
 
     def meant(self) -> Iterator[tuple[str, pa.Table]]:
-        """All has been taken: the tables of what it means, empty ones too; findings come of all tables, later."""
+        """All has been taken: the tables of what it means, empty ones too; findings come of all tables, later. What was
+        learned is let go of, one listener after the other, as its rows are made."""
         told = {name: [tables.schema(name).empty_table()] for name in tables.MEANING if name != "findings"}
         self.latency.sessions.finish(self.names)
-        for listener in self.listeners:
+        before: dict[ClientKey, set[str]] = {}
+        while self.listeners:
+            listener, *others = self.listeners
+            self.listeners = tuple(others)
             for name, table in listener.tables(self.names.capture, self.topics.name):
                 told[name].append(table)
+            if isinstance(listener, Clients):
+                before = listener.groups_before
         if self._choice.means:
-            groups = _groups(told["clients"][-1], self.listeners)
+            groups = _groups(told["clients"][-1], before)
             readers = readers_table(self.names.capture, self.latency.sessions.over, groups)
             told["readers"].append(readers)
-        for name, parts in told.items():
-            yield name, concatenated(name, parts)
+        for name in list(told):
+            yield name, concatenated(name, told.pop(name))
 
     def message_places(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """(trigger, number of the connection) by which the rows of `messages` that `tables` will give stand in order;
@@ -571,8 +578,8 @@ def _missed(attempts: Sequence[Attempt], ports: Collection[int]) -> Iterator[dic
             }
 
 
-def _groups(clients: pa.Table, listeners: Sequence[Listener]) -> dict[tuple[str | None, str | None], list[str]]:
-    """The groups that each client takes part in, as rows of `clients` and earlier stretches say."""
+def _groups(clients: pa.Table, before: Mapping[ClientKey, set[str]]) -> dict[ClientKey, list[str]]:
+    """The groups that each client takes part in, as rows of `clients` and earlier stretches (`before`) say."""
     those = clients.select(["client_id", "client_ip", "group_ids"])
     found = {
         (row["client_id"], row["client_ip"]): row["group_ids"]
@@ -580,10 +587,8 @@ def _groups(clients: pa.Table, listeners: Sequence[Listener]) -> dict[tuple[str 
         for row in batch.to_pylist()
         if row["group_ids"]
     }
-    for listener in listeners:
-        if isinstance(listener, Clients):
-            for key, before in listener.groups_before.items():
-                found[key] = sorted({*before, *found.get(key, ())})
+    for key, groups in before.items():
+        found[key] = sorted({*groups, *found.get(key, ())})
     return found
 
 

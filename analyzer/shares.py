@@ -347,7 +347,8 @@ def take_facts(
     first = shares[0]
     merging = Merging(point.name, len(shares), connections, first.files)
     made = PointTables(merging.names, choice)
-    names = [name for name, _ in (*made.flush(), *made.rest(), *made.meant())]
+    nothing = PointTables(Names(point.name), choice)
+    names = [name for name, _ in (*nothing.flush(), *nothing.rest(), *nothing.meant())]
     names += ["messages"] if choice.keep_bytes else []
     out = _Pieces(path)
     decided: dict[int, Piece] = {}

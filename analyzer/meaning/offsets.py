@@ -15,7 +15,7 @@ was told OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,6 +48,9 @@ _COMMIT_COLUMNS: Final = (
 """earlier: it was told of in an earlier stretch."""
 _COMMIT_TEXTS: Final = ("connection", "client", "ip", "group", "member", "transaction", "topic", "topic_id")
 
+_END_COLUMNS: Final = ("trigger", "born", "transaction", "committed")
+"""Of what EndTxn says."""
+
 _MEMBERS: Final = np.array(
     [apis.JOIN_GROUP, apis.HEARTBEAT, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.CONSUMER_GROUP_HEARTBEAT], np.int64
 )
@@ -66,7 +69,7 @@ class Offsets:
     _moves: Noted = field(default_factory=lambda: Noted(MOVE_COLUMNS, MOVE_TEXTS))
     _positions: Positions = field(default_factory=Positions)
     _members: set[tuple[str | None, str, str]] = field(default_factory=set)  # client id, address, group
-    _ends: list[_End] = field(default_factory=list)
+    _ends: Noted = field(default_factory=lambda: Noted(_END_COLUMNS, ("transaction",)))
     _elsewhere: list[tuple[tuple[int, int], int, str, Committed]] = field(default_factory=list)  # place, ns, connection
     _replicated: Replicated = field(default_factory=Replicated)
     _written: dict[tuple[str, str, int], int] = field(default_factory=dict)  # to ZooKeeper, in earlier stretches
@@ -84,10 +87,7 @@ class Offsets:
         for moves in self._positions.take(window):
             self._moves.put(moves, names.strings, names.connections)
         self._take_members(every, arrow.among(api, _MEMBERS) & (every.column("group_id") != NULL))
-        for one in heard:
-            body = one.exchange.request
-            if one.exchange.api_key == apis.END_TXN and one.exchange.error_code == 0 and body is not None:
-                self._ends.append((one.place, body["transactionalId"], body["committed"]))
+        self._take_ends(heard)
 
     def named(self) -> np.ndarray:
         """Numbers of strings that are meant from window to window: of readers that are open."""
@@ -97,14 +97,14 @@ class Offsets:
         self._commits.join(other._commits)
         self._moves.join(other._moves)
         self._members |= other._members
-        self._ends += other._ends
+        self._ends.join(other._ends)
         self._elsewhere += other._elsewhere
         self._replicated.join(other._replicated)
 
     @property
     def held_bytes(self) -> int:
-        """Of commits and moves, and of who is member of what."""
-        noted = (self._commits, self._moves, self._replicated)
+        """Of commits, moves and ends of transactions, and of who is member of what."""
+        noted = (self._commits, self._moves, self._ends, self._replicated)
         return sum(one.held_bytes for one in noted) + 200 * len(self._members) + 500 * len(self._elsewhere)
 
     def onward(self, border: Border) -> Offsets:
@@ -132,7 +132,7 @@ class Offsets:
         kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
         commits["earlier"] = np.ones(len(counts), np.int64)
         after._commits = self._commits.some(commits, kept)
-        after._ends = sorted({ends[i] for i in np.flatnonzero(kept).tolist() if i in ends})
+        after._put_ends(sorted({ends[i] for i in np.flatnonzero(kept).tolist() if i in ends}))
 
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         commits = self._commits.inside()
@@ -157,6 +157,20 @@ class Offsets:
         yield "offsets", made.take(pa.array(np.lexsort((born, trigger))))
 
     # -- commits ------------------------------------------------------------------------------------------------------
+    def _take_ends(self, heard: Sequence[Heard]) -> None:
+        found = []
+        for one in heard:
+            body = one.exchange.request
+            if one.exchange.api_key == apis.END_TXN and one.exchange.error_code == 0 and body is not None:
+                found.append((one.place, body["transactionalId"], body["committed"]))
+        self._put_ends(found)
+
+    def _put_ends(self, ends: Sequence[_End]) -> None:
+        if ends:
+            rows = [(*place, self._ends.number(transaction), committed) for place, transaction, committed in ends]
+            values = dict(zip(_END_COLUMNS, np.array(rows, np.int64).T, strict=True))
+            self._ends.put(values, self._ends.strings, ())
+
     def _take_commits(self, every: Exchanges, wanted: np.ndarray) -> None:
         if not wanted.any():
             return
@@ -253,18 +267,33 @@ class Offsets:
 
     def _ends_of(self, commits: Columns) -> dict[int, _End]:
         """The EndTxn after each commit in a transaction, by row; of those that have one."""
-        ends: dict[str, list[_End]] = {}
-        for end in sorted(self._ends):
-            ends.setdefault(end[1], []).append(end)
+        rows = np.flatnonzero(commits["transaction"] != NULL)
+        if not len(rows):
+            return {}
+        text = self._commits.strings
+        ends = self._ends_by_text({text[number] for number in arrow.distinct(commits["transaction"][rows]).tolist()})
         found = {}
-        for i in np.flatnonzero(commits["transaction"] != NULL).tolist():
+        for i in rows.tolist():
             place, transaction = (
-                (int(commits["trigger"][i]), int(commits["born"][i])), self._commits.strings[commits["transaction"][i]],
+                (int(commits["trigger"][i]), int(commits["born"][i])), text[commits["transaction"][i]],
             )  # fmt: skip
             told = ends.get(transaction, [])
             after = bisect.bisect_left(told, (place, transaction, False))
             if after < len(told):
                 found[i] = told[after]
+        return found
+
+    def _ends_by_text(self, wanted: Collection[str]) -> dict[str, list[_End]]:
+        """Those of some transactional ids, in order."""
+        ends, text = self._ends.inside(), self._ends.strings
+        here = np.array([name in wanted for name in text], np.bool_)[ends["transaction"]]
+        found: dict[str, list[_End]] = {}
+        for trigger, born, number, committed in zip(
+            *(ends[name][here].tolist() for name in _END_COLUMNS), strict=True
+        ):
+            found.setdefault(text[number], []).append(((trigger, born), text[number], bool(committed)))
+        for told in found.values():
+            told.sort()
         return found
 
     def _in_zookeeper(self) -> Iterator[tuple[tuple[int, int], Row]]:

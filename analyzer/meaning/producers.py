@@ -95,6 +95,11 @@ class Producer:
     """Those who use one transactional id, one after the other. `transactions`: what they did, in order, and is over;
     `heard`: the order of what was told last."""
 
+    __slots__ = (
+        "_current", "_fenced", "_given", "_known", "_last", "_owner", "_takeovers", "_timeout_ms", "_tried", "heard",
+        "transactional_id", "transactions",
+    )  # fmt: skip
+
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.transactions: list[Transaction] = []
@@ -105,7 +110,8 @@ class Producer:
         self._known = False
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
         self._timeout_ms: int | None = None
-        self._fenced: set[tuple[str | None, str, int | None]] = set()
+        # Most have nothing of it, and an empty set takes 200 bytes.
+        self._fenced: set[tuple[str | None, str, int | None]] | None = None
         self._last: Transaction | None = None  # of those that were handed out
         self.heard: Place = (0, 0)
 
@@ -216,7 +222,7 @@ class Producer:
         else:
             self._current.close(event, outcome, event.label if outcome == TAKEN_OVER else None)
         if outcome == TAKEN_OVER:
-            self._fenced.add((*self._current.who, self._current.epoch))
+            self._fence((*self._current.who, self._current.epoch))
         self._put(self._current)
         self._current = None
 
@@ -241,11 +247,17 @@ class Producer:
             stale.close(event, TAKEN_OVER, by)
             self._put(stale)
             self._tried = None
+        self._fence(victim)
+
+    def _fence(self, victim: tuple[str | None, str, int | None]) -> None:
+        if self._fenced is None:
+            self._fenced = set()
         self._fenced.add(victim)
 
     def _known_victim(self, victim: tuple[str | None, str, int | None]) -> bool:
         """Whether it was told before; Produce does not say which epoch it has."""
         client, ip, epoch = victim
         return any(
-            (client, ip) == one[:2] and (epoch is None or one[2] is None or epoch == one[2]) for one in self._fenced
+            (client, ip) == one[:2] and (epoch is None or one[2] is None or epoch == one[2])
+            for one in self._fenced or ()
         )

@@ -29,6 +29,7 @@ from analyzer.meaning.hearing import NEVER, Border, Heard
 from analyzer.meaning.noted import Columns, Noted, places
 from analyzer.meaning.ordered import Ordered
 from analyzer.meaning.producers import ABORTED, COMMITTED, OPEN, UNKNOWN, Asked, Partition, Place, Producer, Transaction
+from analyzer.meaning.said_log import Said, SaidLog
 from analyzer.protocol import names as apis
 from captures.kernels import NULL
 
@@ -59,21 +60,6 @@ Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What was said of a transactional id in a message that was read whole; of AddPartitionsToTxn the `partitions`
-    that were added, of EndTxn whether `committed`, and what the answer gives."""
-
-    api: int
-    transactional_id: str
-    event: Asked
-    partitions: tuple[Partition, ...] = ()
-    asked_id: int = -1
-    committed: bool = False
-    given: tuple[int | None, int | None] = (None, None)
-    timeout_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Marker:
     """What a coordinator told a leader: how a transaction of a producer ended, for these partitions."""
 
@@ -86,7 +72,7 @@ class _Marker:
 class Transactions:
     """Transactions of a capture point."""
 
-    _said: list[_Said] = field(default_factory=list)
+    _said: SaidLog = field(default_factory=SaidLog)
     _markers: list[_Marker] = field(default_factory=list)
     _wrote: Noted = field(default_factory=lambda: Noted(_COLUMNS, _TEXTS))
     _producers: dict[str, Producer] = field(default_factory=dict)  # of whom earlier stretches told
@@ -104,18 +90,20 @@ class Transactions:
                 continue
             response = one.exchange.response
             if one.exchange.api_key in _HEARD:
-                self._said += _said(one, every, request, response)
+                for said in _said(one, every, request, response):
+                    self._said.put(said)
             elif one.exchange.api_key == apis.WRITE_TXN_MARKERS and response is not None:
                 self._markers += _markers(one, every, request, response)
 
     def join(self, other: Transactions) -> None:
-        self._said += other._said
+        self._said.join(other._said)
         self._markers += other._markers
         self._wrote.join(other._wrote)
 
     @property
     def held_bytes(self) -> int:
-        """As measured: a kilobyte for each thing said, two for a producer."""
+        """As measured, when they are told: a kilobyte for each thing said, with the row that it is part of, two for a
+        producer."""
         said = len(self._said) + len(self._markers) + 2 * len(self._producers)
         return 1000 * said + self._wrote.held_bytes
 
@@ -145,12 +133,12 @@ class Transactions:
         """Take out what was asked from that packet on, unless that is too much to wait."""
         after = Transactions()
         now, later = self._wrote.divided("ordinal", ordinal)
-        said = [one for one in self._said if one.event.order[0] >= ordinal]
-        if len(said) + later.count > MOST_WAITING:
+        waits = self._said.packets >= ordinal
+        if int(waits.sum()) + later.count > MOST_WAITING:
             return after
-        after._said, after._wrote = said, later
+        after._said, after._wrote = self._said.some(waits), later
         after._markers = [one for one in self._markers if one.event.order[0] >= ordinal]
-        self._said = [one for one in self._said if one.event.order[0] < ordinal]
+        self._said = self._said.some(~waits)
         self._markers = [one for one in self._markers if one.event.order[0] < ordinal]
         self._wrote = now
         return after
@@ -182,16 +170,20 @@ class Transactions:
 
     def _tell(self, topic_name: Callable[[str], str]) -> None:
         """Tell producers all there is, in order."""
-        events: dict[str, list[tuple[Place, Callable[[Producer], None]]]] = defaultdict(list)
-        for one in self._said:
-            events[one.transactional_id].append((one.event.order, _teller(one)))
+        wrote: dict[str, list[tuple[Place, Callable[[Producer], None]]]] = defaultdict(list)
         for transactional_id, order, tell in self._writes(topic_name):
-            events[transactional_id].append((order, tell))
-        for transactional_id, told in events.items():
-            producer = self._producers.setdefault(transactional_id, Producer(transactional_id))
-            for order, tell in sorted(told, key=lambda pair: pair[0]):
-                tell(producer)
-                producer.heard = order
+            wrote[transactional_id].append((order, tell))
+        for transactional_id, said in self._said.by_id():
+            events = [(one.event.order, _teller(one)) for one in said]
+            self._tell_one(transactional_id, [*events, *wrote.pop(transactional_id, ())])
+        for transactional_id, others in wrote.items():
+            self._tell_one(transactional_id, others)
+
+    def _tell_one(self, transactional_id: str, events: list[tuple[Place, Callable[[Producer], None]]]) -> None:
+        producer = self._producers.setdefault(transactional_id, Producer(transactional_id))
+        for order, tell in sorted(events, key=lambda pair: pair[0]):
+            tell(producer)
+            producer.heard = order
 
     # -- Produce and TxnOffsetCommit ----------------------------------------------------------------------------------
     def _take_writes(self, every: Exchanges, wanted: np.ndarray) -> None:
@@ -222,11 +214,7 @@ class Transactions:
         """(transactional id, order, what to tell its producer) of what was written; batches of one partition between
         two things said are told at once."""
         wrote, text = self._wrote.inside(), self._wrote.text
-        heard: dict[str, list[Place]] = defaultdict(list)
-        for one in self._said:
-            heard[one.transactional_id].append(one.event.order)
-        bounds = {transaction: np.array([order for order, _ in sorted(said)]) for transaction, said in heard.items()}
-        for first, last, records in _runs(wrote, bounds, self._wrote.strings):
+        for first, last, records in _runs(wrote, self._said.packets_of(), self._wrote.strings):
             said = text(int(wrote["topic"][first]))
             topic = said if said is not None else topic_name(text(int(wrote["topic_id"][first])) or "")
             partition = int(wrote["partition"][first])
@@ -240,7 +228,7 @@ class Transactions:
                 yield transactional_id, event.order, _committer(event, place, None if offset == NULL else offset)
 
 
-def _teller(one: _Said) -> Callable[[Producer], None]:
+def _teller(one: Said) -> Callable[[Producer], None]:
     def tell(producer: Producer) -> None:
         if one.api == apis.INIT_PRODUCER_ID:
             producer.took(one.event, one.asked_id, one.timeout_ms)
@@ -261,7 +249,7 @@ def _committer(event: Asked, place: tuple[str, str, int], offset: int | None) ->
 
 
 def _runs(
-    wrote: Columns, bounds: Mapping[str, np.ndarray], strings: Sequence[str]
+    wrote: Columns, bounds: Callable[[str], np.ndarray], strings: Sequence[str]
 ) -> Iterator[tuple[int, int, int | None]]:
     """(first row, last row, records) of the rows of one transactional id, kind, group, client, topic, partition and
     error that lie between two things said of that id; None: how many records is not known."""
@@ -271,7 +259,7 @@ def _runs(
     between = np.zeros(rows, np.int64)
     for number in distinct(wrote["transaction"]).tolist():
         here = wrote["transaction"] == number
-        between[here] = np.searchsorted(bounds.get(strings[number], np.zeros(0, np.int64)), wrote["ordinal"][here])
+        between[here] = np.searchsorted(bounds(strings[number]), wrote["ordinal"][here])
     same = ("transaction", "api", "group", "client", "ip", "topic", "topic_id", "partition", "error")
     keys = [between, *(wrote[name] for name in same)]
     order = np.lexsort((wrote["born"], wrote["ordinal"], *keys))
@@ -331,7 +319,7 @@ def _event(
     )
 
 
-def _said(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[_Said]:
+def _said(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
     api = one.exchange.api_key
     if api == apis.ADD_PARTITIONS_TO_TXN:
         yield from _added(one, every, request, response)
@@ -349,10 +337,10 @@ def _said(one: Heard, every: Exchanges, request: Body, response: Body | None) ->
     event = _event(one, every, error, producer_id, epoch)
     committed = bool(request.get("committed", False))
     timeout_ms = request.get("transactionTimeoutMs")
-    yield _Said(api, request["transactionalId"], event, (), asked_id, committed, given, timeout_ms)
+    yield Said(api, request["transactionalId"], event, (), asked_id, committed, given, timeout_ms)
 
 
-def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[_Said]:
+def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
     """AddPartitionsToTxn: to version 3 of one transaction, then of several: those come from brokers, which ask whether
     a partition is part of it (`verifyOnly`) or add it on the producer's behalf (KIP-890)."""
     if "transactions" in request:
@@ -371,7 +359,7 @@ def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -
 
 def _one_added(
     one: Heard, every: Exchanges, transactional_id: str, producer_id: int, epoch: int, results: Any
-) -> _Said:
+) -> Said:
     told = [
         (topic["name"], part["partitionIndex"], part["partitionErrorCode"])
         for topic in results or ()
@@ -380,7 +368,7 @@ def _one_added(
     refused = next((error for _, _, error in told if error), 0)
     added = tuple((topic, partition) for topic, partition, error in told if not error)
     event = _event(one, every, None if results is None else 0 if added else refused, producer_id, epoch)
-    return _Said(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added)
+    return Said(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added)
 
 
 def _markers(one: Heard, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:

@@ -100,6 +100,7 @@ _PLAIN: Final = (
     "analyzer.meaning.names.Leaders",
     "analyzer.meaning.noted.Noted",
     "analyzer.meaning.offsets.Offsets",
+    "analyzer.meaning.packed.Packed",
     "analyzer.meaning.positions._Reader",
     "analyzer.meaning.positions.Positions",
     "analyzer.meaning.producers.Asked",
@@ -108,6 +109,7 @@ _PLAIN: Final = (
     "analyzer.meaning.producers.Transaction",
     "analyzer.meaning.records.OpenedRecords:_made",
     "analyzer.meaning.replicated.Replicated",
+    "analyzer.meaning.said_log.SaidLog",
     "analyzer.meaning.sessions.Reader",
     "analyzer.meaning.sessions.Sessions:over _partitions _know _known",
     "analyzer.meaning.sessions._Partitions:"
@@ -115,7 +117,6 @@ _PLAIN: Final = (
     "analyzer.meaning.summary._Bucket",
     "analyzer.meaning.summary._Api",
     "analyzer.meaning.summary.Summary",
-    "analyzer.meaning.transactions._Said",
     "analyzer.meaning.transactions._Marker",
     "analyzer.meaning.transactions.Transactions",
     "analyzer.meaning.zookeeper.Committed",

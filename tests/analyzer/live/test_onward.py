@@ -23,6 +23,7 @@ from analyzer.meaning.combos import last_of_each
 from analyzer.meaning.hearing import NEVER, Border
 from analyzer.meaning.noted import Noted
 from analyzer.meaning.producers import Asked
+from analyzer.meaning.said_log import Said
 from analyzer.protocol import names as apis
 from captures import forge
 from captures.files.write import Record, pcap
@@ -245,8 +246,8 @@ def test_markers_to_several_leaders_are_one_transaction_over_a_border() -> None:
 def test_a_marker_waits_for_what_its_producer_may_still_say() -> None:
     """Its EndTxn was not heard: the marker says how the transaction ended, once nothing follows."""
     wrote = Asked((10, 0), (9, 0), ("p", 0, 0), "me", "ip", 500, 600, 0, 7, 0)
-    said = transactions._Said(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),))
-    first = transactions.Transactions(_said=[said], _markers=[marker(98, 0, 1000)])
+    first = transactions.Transactions(_markers=[marker(98, 0, 1000)])
+    first._said.put(Said(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),)))
     after = first.onward(Border(str, NEVER))
     assert told(first) == []
     (row,) = told(after)

@@ -1,4 +1,4 @@
-"""Events of groups as bytes (proves: analyzer/meaning/event_log.py)."""
+"""Events of groups as bytes (proves: analyzer/meaning/event_log.py, analyzer/meaning/packed.py)."""
 
 from __future__ import annotations
 
@@ -154,5 +154,5 @@ def test_an_event_takes_some_hundred_bytes() -> None:
             for number in range(count)
         ]
     )  # fmt: skip
-    held = log._rows.nbytes + sys.getsizeof(log._heap) + sum(map(sys.getsizeof, log.groups))
+    held = log._packed.nbytes + sum(map(sys.getsizeof, log.groups))
     assert held < 650 * count
