@@ -334,6 +334,17 @@ class Recorder:
                 if len(batch):
                     self._writer.write(name, pa.Table.from_batches([batch]))
 
+    def remapped(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Write rows of the table `remaps`."""
+        rows = iter(rows)
+        while some := list(itertools.islice(rows, _ROWS)):
+            self._writer.write("remaps", pa.Table.from_pylist(some, schema=tables.schema("remaps")))
+
+    @property
+    def folder(self) -> Path:
+        """Where others may write meanwhile. It goes away with the end."""
+        return self._writer.folder
+
     def _put(self, name: str, rows: pa.Table) -> None:
         if len(rows):
             self._made[name].append(rows)
@@ -354,9 +365,7 @@ class Recorder:
         self._make_captured()
         self.settle()
         self._flush(0)
-        rows = iter(remaps)
-        while some := list(itertools.islice(rows, _ROWS)):
-            self._writer.write("remaps", pa.Table.from_pylist(some, schema=tables.schema("remaps")))
+        self.remapped(remaps)
         self._writer.commit(
             {
                 "format_version": tables.FORMAT_VERSION,

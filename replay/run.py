@@ -39,7 +39,7 @@ from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Skip, Step
 from replay.plan.values import Offers
 from replay.recording import Recorder
-from replay.remap.remap import SHIFT, Remap, RemapOptions
+from replay.remap.remap import SHIFT, Remap, RemapOptions, row
 from replay.remap.topology import Topology
 from replay.send import lifetime, link, principals, progress, seeding, seeding_records, workers
 from replay.send import target as targets
@@ -212,7 +212,6 @@ async def replay(
                 recorder.skip(skip)
         end_ns: Plan | int = planned
         spoken: float | None = None
-        sending, cpu = time.monotonic(), time.process_time()
         if flows is not None:
             ends = flow.survey.ends if flow is not None else live.ends if live is not None else {}
             planner = _planner(options, captured, cluster, target.offers, target.topology, start_ns or 0, ends)
@@ -238,16 +237,16 @@ async def replay(
         else:
             tell(f"sending from {options.processes} processes")
             done = await _workers(captured, planned, cluster, target, remap, options, recorder)
-        sending, cpu = time.monotonic() - sending, time.process_time() - cpu
         tell("writing what was answered")
         recorder.settle()
         failure = done.failure or nonsense(recorder.counts, options)
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
-        busy = cpu / max(sending, 1e-9) if options.processes == 1 else 0.0
         settings = options.settings
-        lasted = sending if live is None or spoken is None else spoken  # its source may have been silent in the end
-        kept = pace.pace(recorder.counts, end_ns, settings.speed, lasted, busy, settings.schedule)
+        lasted = (
+            done.seconds if live is None or spoken is None else spoken
+        )  # its source may have been silent in the end
+        kept = pace.pace(recorder.counts, end_ns, settings.speed, lasted, done.busy, settings.schedule)
         result = Result(
             recorder.counts,
             planned,
@@ -259,7 +258,7 @@ async def replay(
             failure,
             time.monotonic() - started,
             lasted,
-            cpu,
+            done.cpu_seconds,
             kept,
         )
         capture_names = list(dict.fromkeys(session.capture for session in captured)) if live is None else [live.capture]
@@ -390,13 +389,18 @@ async def _one_process(
     )  # fmt: skip
     engine.know({session.broker for session in captured})
     interrupted = False
+    sending, cpu = time.monotonic(), time.process_time()
     try:
         await engine.run()
     except asyncio.CancelledError:
         interrupted = True
     if flowing is not None:
         await flowing.finish()
-    return workers.Done(recorder.counts, engine.own_requests, engine.notes, interrupted, engine.failure)
+    sending, cpu = time.monotonic() - sending, time.process_time() - cpu
+    own, notes = dict(engine.own_requests), dict(engine.notes)
+    return workers.Done(
+        recorder.counts, own, notes, interrupted, engine.failure, sending, cpu, cpu / max(sending, 1e-9)
+    )
 
 
 async def _workers(
@@ -409,22 +413,34 @@ async def _workers(
     )
     own_requests: Counter[str] = Counter()
     notes: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="kwire-replay-") as folder:
+    failures: list[link.LinkError] = []
+    # Beside the RUN, for there is room for it; and who is killed while it sends leaves nothing elsewhere.
+    with tempfile.TemporaryDirectory(prefix="workers-", dir=recorder.folder) as folder:
         parts = workers.shares(captured, planned, options.processes)
         done, dead = await workers.send(parts, surroundings, Path(folder), recorder.take)
+        for lost in dead:
+            share = parts[lost.number]
+            left = workers.take_over(lost, share, planned, options.settings, recorder)
+            recorder.remapped(row(share.sessions[0].capture, one) for one in left.learned)
+            own_requests.update(left.own_requests)
+            notes.update(left.notes)
+            told = (
+                f"worker {lost.number + 1} of {len(parts)} {lost.reason}: what became of {left.unknown} of its "
+                f"{len(share.numbers)} requests is not known"
+            )
+            failures.append(link.LinkError(told, "was memory short? fewer --workers need less"))
     for worker in done:
         recorder.counts.add(worker.counts)
         own_requests.update(worker.own_requests)
         notes.update(worker.notes)
-    failures = [worker.failure for worker in done if worker.failure]
-    for lost in dead:
-        for number in parts[lost.number].numbers:
-            recorder.lost(planned.steps[number], lost.reason)
-        what = f"worker {lost.number + 1} of {len(parts)} {lost.reason}"
-        told = f"{what}: what became of its {len(parts[lost.number].numbers)} requests is not known"
-        failures.insert(0, link.LinkError(told, "was memory short? fewer --workers need less"))
+    failures += [worker.failure for worker in done if worker.failure]
     interrupted = any(worker.interrupted for worker in done)
-    return workers.Done(recorder.counts, dict(own_requests), dict(notes), interrupted, next(iter(failures), None))
+    # Starting processes and making rows are no part of the sending: a target is not slower for these.
+    lasted = max([0.0, *(worker.seconds for worker in done), *(lost.seconds for lost in dead)])
+    busy = max((worker.busy for worker in done), default=0.0)
+    cpu = sum(worker.cpu_seconds for worker in done)
+    failure = next(iter(failures), None)
+    return workers.Done(recorder.counts, dict(own_requests), dict(notes), interrupted, failure, lasted, cpu, busy)
 
 
 def _remap_options(options: Options, captured: Sequence[Session], start_ns: int | None = None) -> RemapOptions:

@@ -76,7 +76,7 @@ RULES: Final[dict[str, str]] = {
     # not comparable
     "no_answer_expected": "produced with acks=0",
     "not_captured": "the capture has no answer to compare with",
-    "worker_lost": "the process that was to send it died: whether it did, and what came, is not known",
+    "worker_lost": "the process that was to send it died, and its journal does not say whether it did, and what came",
     # not sent
     "aborted": "the run ended first",
     "unreachable": "the target could not be reached",

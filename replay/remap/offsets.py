@@ -22,6 +22,8 @@ from replay.remap.topics import Topics
 AS_IS: Final = "as-is"
 SHIFT: Final = "shift"
 POSITION: Final = "position"
+Appended = tuple[Partition, int, int, int]
+"""A batch: its captured partition, its base offset there and on the target, and how many offsets it takes."""
 
 
 @dataclass(slots=True)
@@ -95,9 +97,11 @@ class OffsetMap:
 
 class Offsets:
     """All partitions. `mode`: `AS_IS`, the target is a copy; `SHIFT`, by pairs; `POSITION`, a reader goes on from where
-    its own last answer ended. `joined`: of an `OffsetMap`, of those that are made from then on."""
+    its own last answer ended. `joined`: of an `OffsetMap`, of those that are made from then on. `news`: batches that
+    were appended, for whoever takes them from there; None: for nobody."""
 
     joined = False
+    news: list[Appended] | None = None
 
     def __init__(self, mode: str, topics: Topics) -> None:
         self.mode = mode
@@ -116,6 +120,8 @@ class Offsets:
     def appended(self, where: Partition, captured: int, replayed: int, count: int) -> None:
         """A batch was appended on both sides."""
         self._map(where).learn(captured, replayed, count)
+        if self.news is not None:
+            self.news.append((where, captured, replayed, count))
 
     def guess(self, where: Partition, ends: tuple[int, int]) -> tuple[int, int]:
         """Where the log ended there and here, when nothing else is known; what was guessed before (0, 0: nothing)."""

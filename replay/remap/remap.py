@@ -18,13 +18,19 @@ from replay.remap.family import Family
 from replay.remap.fetches import Fetches
 from replay.remap.groups import Groups
 from replay.remap.offsets import SHIFT as SHIFT_OFFSETS
-from replay.remap.offsets import Offsets
+from replay.remap.offsets import Appended, Offsets
 from replay.remap.producers import Producers
 from replay.remap.topics import Topics
 
 KEEP: Final = "keep"
 SHIFT: Final = "shift"
 """Timestamps of records: as captured, or as old now as they were then."""
+
+
+Learned = tuple[str, str | None, str, str, int | None]
+"""A row of the table `remaps` without its capture: kind, scope, captured, replayed, records."""
+_LOOKED_THROUGH: Final = 5_000
+"""Ids that are looked through for news each time: it takes some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +95,56 @@ class Remap:
 
     def rows(self, capture: str) -> Iterator[Body]:
         """What was learned, as rows of the table `remaps`."""
-
-        def row(kind: str, scope: str | None, captured: object, replayed: object, records: int | None = None) -> Body:
-            return {"capture": capture, "kind": kind, "scope": scope, "captured": str(captured),
-                    "replayed": str(replayed), "records": records}  # fmt: skip
-
-        for old, new in self.producers.items():
-            yield row("producer", None, f"{old.id}/{old.epoch}", f"{new.id}/{new.epoch}")
-        for group, member, there in self.groups.members():
-            yield row("member", group, member, there)
-        for group, generation, there_generation in self.groups.generations():
-            yield row("generation", group, generation, there_generation)
-        for node, other in self.topics.nodes.items():
-            yield row("node", None, node, other)
+        for one in self.ids():
+            yield row(capture, one)
         for (topic, partition), known in self.offsets.items():
             for base, there_base, count in known.produced:
-                yield row("offset", f"{topic}-{partition}", base, there_base, count)
+                yield row(capture, offset(((topic, partition), base, there_base, count)))
+
+    def ids(self) -> Iterator[Learned]:
+        """All of it but offsets."""
+        for old, new in self.producers.items():
+            yield "producer", None, f"{old.id}/{old.epoch}", f"{new.id}/{new.epoch}", None
+        for group, member, there in self.groups.members():
+            yield "member", group, member, there, None
+        for group, generation, there_generation in self.groups.generations():
+            yield "generation", group, str(generation), str(there_generation), None
+        for node, other in self.topics.nodes.items():
+            yield "node", None, str(node), str(other), None
+
+
+class News:
+    """What a remap has learned since it was last asked. Offsets are told as they come; the rest is looked through, the
+    more seldom the more there is of it: so it takes a hundredth of the time, asked twice a second."""
+
+    def __init__(self, remap: Remap) -> None:
+        self._remap = remap
+        self._remap.offsets.news = []
+        self._told = set(remap.ids())
+        self._pause = 0
+
+    def take(self, all_of_it: bool = False) -> tuple[list[Appended], list[Learned]]:
+        """Batches that were appended, and the rest, in the order in which it was learned; what takes another's place
+        comes after it. `all_of_it`: look through everything now."""
+        appended, self._remap.offsets.news = self._remap.offsets.news or [], []
+        found: list[Learned] = []
+        self._pause -= 1
+        if self._pause < 0 or all_of_it:
+            known = list(self._remap.ids())
+            found = [one for one in known if one not in self._told]
+            self._told = set(known)
+            self._pause = len(known) // _LOOKED_THROUGH
+        return appended, found
+
+
+def offset(appended: Appended) -> Learned:
+    """As `Remap.rows` tells it."""
+    (topic, partition), captured, replayed, count = appended
+    return "offset", f"{topic}-{partition}", str(captured), str(replayed), count
+
+
+def row(capture: str, learned: Learned) -> Body:
+    """Of the table `remaps`."""
+    kind, scope, captured, replayed, records = learned
+    return {"capture": capture, "kind": kind, "scope": scope, "captured": captured, "replayed": replayed,
+            "records": records}  # fmt: skip

@@ -5,8 +5,8 @@ In: a plan. Out: shares of it, and what each worker's engine did. Together stay 
 waits for another's answers: a reader goes with the writers of its records, because what one worker learns another does
 not know.
 Rules: a worker writes a dataset of its own, which the parent takes over. Ctrl-C is the parent's: it tells the workers,
-which then write what they did; so does a worker whose parent is gone. A worker that dies takes its own outcomes with it
-and nobody else's: the others go on to their end.
+which then write what they did; so does a worker whose parent is gone. Meanwhile it keeps a journal (`replay.journal`):
+of a worker that dies the parent takes over what that says, and the others go on to their end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import contextlib
 import multiprocessing
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -25,6 +27,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer import dataset
+from replay import journal
+from replay.journal import Journal
 from replay.outcome import Counts, Outcome
 from replay.plan.cluster import Cluster
 from replay.plan.order import used_by_quick, uses
@@ -32,7 +36,7 @@ from replay.plan.sessions import Session
 from replay.plan.steps import Plan
 from replay.plan.values import Offers
 from replay.recording import Recorder
-from replay.remap.remap import Remap
+from replay.remap.remap import Learned, News, Remap, offset
 from replay.remap.topology import Topology
 from replay.send import link, login, principals
 from replay.send.engine import Engine
@@ -43,6 +47,8 @@ _LEAD: Final = 0.2
 """Seconds between telling the workers when to start, and that."""
 _PATIENCE: Final = 10.0
 """Seconds for a worker to end after its last word."""
+_WRITTEN: Final = 0.5
+"""Seconds after which a worker's journal has what is known: what was not there for so long dies with the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +114,73 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a worker says in the end. `failure`: what kept something from being sent."""
+    """What a worker says in the end. `failure`: what kept something from being sent; `seconds`, `cpu_seconds`: how long
+    it sent, and used cores meanwhile; `busy`: the part of that in which it used its own."""
 
     counts: Counts
     own_requests: dict[str, int]
     notes: dict[str, int]
     interrupted: bool
     failure: link.LinkError | None
+    seconds: float
+    cpu_seconds: float
+    busy: float
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A worker that ended without a word: its place among the shares, and how it ended."""
+    """A worker that ended without its last word: its place among the shares, how it ended, how many seconds after the
+    start it was dead for sure (negative: it never started), and its journal."""
 
     number: int
     reason: str
+    seconds: float
+    journal: Path
+
+
+@dataclass(slots=True)
+class Left:
+    """What a dead worker left: its steps whose outcomes are known, and how many are not (whether they were sent, and
+    what came of that, nobody knows)."""
+
+    known: set[int] = field(default_factory=set)
+    unknown: int = 0
+    learned: list[Learned] = field(default_factory=list)
+    own_requests: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+
+
+def take_over(lost: Dead, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Left:
+    """Record what became of the steps of a dead worker, by its journal; of the others, that they were not sent where
+    they were not due while it lived, else that nobody knows."""
+    left = Left()
+    ids: dict[tuple[object, ...], Learned] = {}
+    for entry in journal.read(lost.journal):
+        for outcome in entry.outcomes:
+            if outcome.step is None:
+                continue
+            step = planned.steps[outcome.step]
+            outcome.row, outcome.captured_answer = step.request.row, step.request.answer
+            left.known.add(step.number)
+            recorder.add(outcome)
+        left.learned += map(offset, entry.appended)
+        for one in entry.learned:
+            # Of a member that joined again, and a producer that was given another id, the last counts.
+            ids[one if one[0] == "generation" else one[:3]] = one
+        left.own_requests, left.notes = Counter(entry.own_requests), Counter(entry.notes)
+    left.learned += ids.values()
+    for number in share.numbers:
+        step = planned.steps[number]
+        if number in left.known:
+            continue
+        waited = settings.speed_at(step.at_ns) is not None and settings.due(step.at_ns) > lost.seconds
+        if waited or lost.seconds < 0:
+            reason = f"its worker {lost.reason}"
+            recorder.add(Outcome(step.request.row, number, "not_sent", "not_sent", "aborted", reason))
+        else:
+            left.unknown += 1
+            recorder.lost(step, lost.reason)
+    return left
 
 
 def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
@@ -183,13 +241,23 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
     """A worker's process: say that it is ready, get the start (None: there is none), send until all is sent or the
     parent speaks again, write, say what was done."""
     recorder = Recorder(dataset.Writer(out))
+    written, news = Journal(_journal(Path(out))), News(surroundings.remap)
 
     def record(outcome: Outcome) -> None:
         if outcome.step is not None:
             outcome.step = share.numbers[outcome.step]
+        written.add(outcome)
         recorder.add(outcome)
 
+    async def keep(engine: Engine) -> None:
+        while True:
+            await asyncio.sleep(_WRITTEN)
+            written.write(news.take(), engine.own_requests, engine.notes)
+
+    seconds = cpu_seconds = 0.0
+
     async def send() -> tuple[Engine, bool]:
+        nonlocal seconds, cpu_seconds
         engine = Engine(
             share.sessions, share.plan, surroundings.cluster, surroundings.remap, surroundings.topology,
             surroundings.offers, surroundings.access.dial(*surroundings.bootstrap), surroundings.bootstrap,
@@ -201,7 +269,8 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
         if start_ns is None:
             engine.give_up_rest()
             return engine, True
-        sending = loop.create_task(engine.run(start_ns))
+        cpu = time.process_time()
+        sending, keeping = loop.create_task(engine.run(start_ns)), loop.create_task(keep(engine))
 
         def stop() -> None:
             loop.remove_reader(pipe)  # once: a second time it would end the recording of what was done
@@ -212,12 +281,19 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
             await sending
         except asyncio.CancelledError:
             return engine, True
+        finally:
+            keeping.cancel()
+            seconds, cpu_seconds = max((time.time_ns() - start_ns) / 1e9, 0.0), time.process_time() - cpu
         return engine, False
 
     engine, interrupted = asyncio.run(send())
+    written.write(news.take(all_of_it=True), engine.own_requests, engine.notes)
+    written.close()
     recorder.finish(list(surroundings.remap.rows(share.sessions[0].capture)), [], {})
     with contextlib.suppress(BrokenPipeError):
-        pipe.send(Done(recorder.counts, engine.own_requests, engine.notes, interrupted, engine.failure))
+        busy = cpu_seconds / max(seconds, 1e-9)
+        own, notes = dict(engine.own_requests), dict(engine.notes)
+        pipe.send(Done(recorder.counts, own, notes, interrupted, engine.failure, seconds, cpu_seconds, busy))
 
 
 @contextlib.contextmanager
@@ -238,12 +314,13 @@ async def send(
     them write what they did, and goes no further."""
     context = multiprocessing.get_context("spawn")
     running: list[tuple[SpawnProcess, Connection, Path]] = []
+    listening = ThreadPoolExecutor(len(parts))
+    loop = asyncio.get_running_loop()
     stopped = False
 
-    async def said(pipe: Connection) -> Any:
-        """What a worker says next; None where it is dead."""
+    async def said(waiting: asyncio.Future[Any]) -> Any:
+        """What a worker says next."""
         nonlocal stopped
-        waiting = asyncio.get_running_loop().run_in_executor(None, _received, pipe)
         while True:
             try:
                 return await asyncio.shield(waiting)
@@ -263,20 +340,22 @@ async def send(
                 process.start()
                 theirs.close()
                 running.append((process, mine, out))
-        for _, pipe, _ in running:
-            await said(pipe)
+        ready = [await said(loop.run_in_executor(listening, _received, pipe)) for _, pipe, _ in running]
         start_ns = time.time_ns() + round(_LEAD * 1e9)
         for _, pipe, _ in running:
             if not stopped:
                 _tell(pipe, start_ns)
-        for number, (process, pipe, out) in enumerate(running):
-            last = await said(pipe)
+        # All at once: the moment at which one dies says what it cannot have sent.
+        last_words = [loop.run_in_executor(listening, _last_word, pipe) for _, pipe, _ in running]
+        for number, (process, _, out) in enumerate(running):
+            last, ended_ns = await said(last_words[number])
             if isinstance(last, Done):
                 take(out)
                 done.append(last)
             else:
                 process.join(_PATIENCE)
-                dead.append(Dead(number, _ending(process.exitcode)))
+                seconds = (ended_ns - start_ns) / 1e9 if ready[number] is not None else -1.0
+                dead.append(Dead(number, _ending(process.exitcode), seconds, _journal(out)))
         return done, dead
     finally:
         for process, _, _ in running:
@@ -285,6 +364,7 @@ async def send(
             if process.is_alive():
                 process.terminate()
             process.join()
+        listening.shutdown()
 
 
 def _received(pipe: Connection) -> Any:
@@ -293,6 +373,16 @@ def _received(pipe: Connection) -> Any:
         return pipe.recv()
     except (EOFError, OSError):
         return None
+
+
+def _last_word(pipe: Connection) -> tuple[Any, int]:
+    """What a worker says in the end, and when; None where it is dead."""
+    return _received(pipe), time.time_ns()
+
+
+def _journal(out: Path) -> Path:
+    """Of the worker that writes this dataset."""
+    return out.with_name(out.name + ".journal")
 
 
 def _tell(pipe: Connection, what: int | None) -> None:

@@ -48,18 +48,22 @@ def _round(connection: int, number: int, shift: int) -> Iterator[tuple[int, int,
     for index in range(_PRODUCED):
         base = first + index * _RECORDS + shift
         asked, answer = produced({connection: one}, acks=1), produced_answer({connection: base})
-        yield names.PRODUCE, PRODUCE_VERSION, _request(names.PRODUCE, PRODUCE_VERSION, asked), _answer(
-            names.PRODUCE, PRODUCE_VERSION, answer
+        yield (
+            names.PRODUCE,
+            PRODUCE_VERSION,
+            _request(names.PRODUCE, PRODUCE_VERSION, asked),
+            _answer(names.PRODUCE, PRODUCE_VERSION, answer),
         )
-    stored = b"".join(
-        (first + index * _RECORDS + shift).to_bytes(8, "big") + one[8:] for index in range(_PRODUCED)
-    )
+    stored = b"".join((first + index * _RECORDS + shift).to_bytes(8, "big") + one[8:] for index in range(_PRODUCED))
     wanted = {"partition": connection, "fetchOffset": first + shift, "partitionMaxBytes": 1 << 20}
     asked = {"topics": [{"topic": "orders", "partitions": [wanted]}]}
     got = {"partitionIndex": connection, "errorCode": 0, "highWatermark": 0, "records": stored}
     answer = {"responses": [{"topic": "orders", "partitions": [got]}]}
-    yield names.FETCH, FETCH_VERSION, _request(names.FETCH, FETCH_VERSION, asked), _answer(
-        names.FETCH, FETCH_VERSION, answer
+    yield (
+        names.FETCH,
+        FETCH_VERSION,
+        _request(names.FETCH, FETCH_VERSION, asked),
+        _answer(names.FETCH, FETCH_VERSION, answer),
     )
 
 

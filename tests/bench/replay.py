@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import cProfile
 import json
 import multiprocessing
@@ -19,6 +20,8 @@ import struct
 import sys
 import tempfile
 from datetime import UTC, datetime
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,9 +99,10 @@ class Sink(asyncio.Protocol):
         return encode_response(key, version, 0, body)[4:]
 
 
-def sink(ready: Any) -> None:
-    """The sink's process, on a core that is not the replayer's."""
-    alone(-1)
+def sink(ready: Any, shared: bool) -> None:
+    """The sink's process, on a core that is not the replayer's, unless that one has several and they are `shared`."""
+    if not shared:
+        alone(-1)
 
     async def serve() -> None:
         server = await asyncio.get_running_loop().create_server(Sink, "127.0.0.1", 0)
@@ -146,21 +150,40 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
     return found
 
 
+CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+
+
+def used(process: BaseProcess) -> float:
+    """Seconds of processor time of a process that runs; 0 where the system does not say."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def alone(core: int) -> None:
     """Keep to one core, where there are several to choose from: then the two processes do not take turns on one."""
     if hasattr(os, "sched_setaffinity") and len(os.sched_getaffinity(0)) > 1:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
 
 
-def measure(connections: int, requests: int, rate: float | None, profiled: bool) -> dict[str, Any]:
-    """One replay at a sink of its own; what it came to. Wall-clock figures are of the sending alone."""
+def measure(
+    connections: int, requests: int, rate: float | None, profiled: bool, processes: int = 1
+) -> dict[str, Any]:  # fmt: skip
+    """One replay at a sink of its own; what it came to. Figures are of the sending alone, but for `whole`; processor
+    time is that of all processes that send, and not the sink's."""
+    if processes == 1:
+        alone(0)
+    elif hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, CORES)  # workers have what this process may have
     context = multiprocessing.get_context("spawn")
     ready = context.Queue()
-    process = context.Process(target=sink, args=(ready,), daemon=True)
+    process = context.Process(target=sink, args=(ready, processes > 1), daemon=True)
     process.start()
     port = ready.get(timeout=60)
     found = sessions(connections, requests, rate)
-    chosen = Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True, audit=False)
+    chosen = Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True, audit=False,
+                     processes=processes)  # fmt: skip
     profile = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if profiled:
@@ -174,7 +197,10 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool)
                     profile.disable()
 
             patch.setattr(Engine, "run", watched)
+        before = os.times()
         result = asyncio.run(run.replay(found, chosen, link.tcp(), f"{folder}/run", []))
+        after = os.times()
+        sinks = used(process)
     process.terminate()
     process.join()
     if profiled:
@@ -184,12 +210,15 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool)
         raise RuntimeError(f"not everything was answered: {result.counts.verdicts}")
     return {
         "rate": rate,
+        "workers": processes,
         "connections": connections,
         "requests": sent,
         "retries": dict(result.counts.retries),
         "whole_seconds": round(result.seconds, 2),
+        "whole_cpu_seconds": round(sum(after[:4]) - sum(before[:4]), 2),  # of workers that have ended, too
         "sending_seconds": round(result.sending_seconds, 2),
         "requests_per_second": round(sent / result.sending_seconds),
+        "sink_cpu_seconds": round(sinks, 2),
         "sending_cpu_seconds": round(result.sending_cpu_seconds, 2),
         "requests_per_cpu_second": round(sent / result.sending_cpu_seconds),
         "lag_us": quantiles(result.counts.lags_us),
@@ -202,6 +231,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=4000, help="of each connection, at --speed max")
     parser.add_argument("--seconds", type=int, default=20, help="of the run on a schedule")
     parser.add_argument("--rate", type=float, default=5000, help="requests a second of the run on a schedule; 0: none")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes that send at --speed max, beside one that does"
+    )
     parser.add_argument("--profile", action="store_true", help="print where the time of the sending goes")
     parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
     options = parser.parse_args()
@@ -212,12 +244,22 @@ def main() -> int:
         "machine": machine(),
         "bars": {"requests_per_second": 30_000, "lag_p99_us": 5_000},
     }
-    alone(0)
     result["max"] = measure(options.connections, options.requests, None, options.profile)
     say(
         f"== --speed max: {result['max']['requests_per_second']:,} requests a second (bar 30,000), "
         f"{result['max']['requests_per_cpu_second']:,} a processor second"
     )
+    if options.workers > 1:
+        several = measure(options.connections, options.requests, None, False, options.workers)
+        result["workers"] = several
+        times = several["requests_per_second"] / result["max"]["requests_per_second"]
+        cost = several["sending_cpu_seconds"] / result["max"]["sending_cpu_seconds"]
+        say(
+            f"== --workers {options.workers}: {several['requests_per_second']:,} requests a second, "
+            f"{times:.2f} times one, beside a sink that took {several['sink_cpu_seconds']} s of "
+            f"{several['sending_seconds']} s; "
+            f"{several['requests_per_cpu_second']:,} a processor second, {cost:.2f} times the processor time"
+        )
     if options.rate:
         requests = round(options.rate * options.seconds / options.connections)
         result["scheduled"] = measure(options.connections, requests, options.rate, options.profile)

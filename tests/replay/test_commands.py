@@ -12,9 +12,7 @@ import contextlib
 import dataclasses
 import io
 import json
-import multiprocessing
 import os
-import re
 import signal
 import subprocess
 import threading
@@ -23,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -465,33 +462,6 @@ def alive(session: int) -> list[str]:
             if whose == str(session) and state != "Z":
                 found.append(name)
     return found
-
-
-def test_a_worker_that_dies_takes_no_outcomes_but_its_own(tmp_path: Path) -> None:
-    class Killing(Sink):
-        victim: BaseProcess | None = None
-
-        def data_received(self, data: bytes) -> None:
-            if Killing.victim is None and b"bench" in data:  # the first that was captured
-                Killing.victim = multiprocessing.active_children()[0]
-                Killing.victim.kill()
-            super().data_received(data)
-
-    with serving(Killing) as port:
-        Sink.port = port
-        result = replayed(port, tmp_path / "run", speed=1.0, rate=50.0, processes=2)
-
-    assert not result.valid
-    assert re.fullmatch(
-        r"worker [12] of 2 was killed by SIGKILL: what became of its 52 requests is not known", str(result.failure)
-    )
-    assert result.counts.actions == {"sent": 52, "unknown": 52}
-    outcomes = analyzer.open_dataset(tmp_path / "run").outcomes.to_table().to_pylist()
-    assert sorted(row["step"] for row in outcomes) == list(range(104))
-    told = Counter((row["action"], row["verdict"], row["rule"]) for row in outcomes)
-    assert told == {("sent", "answered", None): 52, ("unknown", "not_comparable", "worker_lost"): 52}
-    assert not multiprocessing.active_children()
-    assert compare(pairs.from_run(tmp_path / "run")).skipped["worker_lost"] == 52
 
 
 class _Fading(Sink):

@@ -1,11 +1,13 @@
 """Where the records of captured offsets are on the target.
 
-Proves: replay/remap/offsets.py
+Proves: replay/remap/offsets.py, replay/remap/remap.py
 """
 
 from __future__ import annotations
 
+from replay.plan.values import Producer
 from replay.remap.offsets import OffsetMap
+from replay.remap.remap import News, Remap
 
 
 def test_a_pair_holds_for_its_batch_and_for_what_follows() -> None:
@@ -39,3 +41,33 @@ def test_special_offsets_stay() -> None:
     known = OffsetMap()
     known.learn(0, 38, 1)
     assert known.start(-1) == -1
+
+
+def test_news_are_told_once_and_what_was_known_before_is_none() -> None:
+    remap = Remap(nodes={1: 7})
+    producer = Producer(1, 0)
+    remap.producers.give(producer, None, Producer(5, 0))
+    news = News(remap)
+    assert news.take() == ([], [])
+
+    remap.offsets.appended(("t", 0), 10, 0, 3)
+    remap.offsets.appended(("t", 0), 13, 3, 1)
+    remap.producers.give(producer, None, Producer(5, 1))
+    appended = [(("t", 0), 10, 0, 3), (("t", 0), 13, 3, 1)]
+    assert news.take() == (appended, [("producer", None, "1/0", "5/1", None)])
+    assert news.take(all_of_it=True) == ([], [])
+    assert [row["captured"] for row in remap.rows("c") if row["kind"] == "offset"] == ["10", "13"]
+
+
+def test_many_ids_are_looked_through_more_seldom() -> None:
+    remap = Remap()
+    news = News(remap)
+    for number in range(20_000):
+        remap.producers.give(Producer(number, 0), None, Producer(number, 1))
+    assert len(news.take()[1]) == 20_000
+    remap.producers.give(Producer(1, 1), None, Producer(1, 2))
+    found = [len(news.take()[1]) for _ in range(8)]
+    assert sorted(found) == [0] * 7 + [1]
+    assert found[0] == 0
+    remap.producers.give(Producer(1, 2), None, Producer(1, 3))
+    assert len(news.take(all_of_it=True)[1]) == 1

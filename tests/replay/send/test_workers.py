@@ -1,16 +1,26 @@
-"""Which connections go to the same process, and that a share is a whole plan.
+"""Which connections go to the same process, that a share is a whole plan, and what a dead worker leaves.
 
 Proves: replay/send/workers.py
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from analyzer.dataset import Writer, open_dataset
 from analyzer.protocol import names
 from analyzer.protocol.tree import Body
+from replay.journal import Journal
+from replay.outcome import Outcome
 from replay.plan import decide
+from replay.plan.steps import Plan
+from replay.recording import Recorder
+from replay.remap.remap import Learned
 from replay.send import workers
+from replay.send.settings import Settings
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 
@@ -81,6 +91,72 @@ def test_shares_hold_every_step_once_with_its_waits() -> None:
 def test_no_more_shares_than_there_is_to_share() -> None:
     sessions, planned = _planned(_asks(_connection(1), "a", "one"))
     assert len(workers.shares(sessions, planned, 4)) == 1
+
+
+@pytest.mark.parametrize(
+    ("speed", "seconds", "expected"),
+    [
+        pytest.param(1.0, 2.5, ["sent", "unknown", "unknown", "not_sent"], id="due later"),
+        pytest.param(10.0, 2.5, ["sent", "unknown", "unknown", "unknown"], id="ten times as fast"),
+        pytest.param(None, 2.5, ["sent", "unknown", "unknown", "unknown"], id="nothing is due at any time"),
+        pytest.param(None, -0.1, ["sent", "not_sent", "not_sent", "not_sent"], id="it had not started"),
+    ],
+)
+def test_what_a_dead_worker_cannot_have_sent_is_told_as_that(
+    speed: float | None, seconds: float, expected: list[str], tmp_path: Path
+) -> None:
+    capture = _connection(1)
+    for at in range(4):
+        _asks(capture, "a", at=float(at))
+    share, recorder, planned = _left(tmp_path, [capture], [[0]])
+
+    left = workers.take_over(_dead(tmp_path, seconds), share, planned, Settings(speed=speed), recorder)
+
+    recorder.finish([], [], {})
+    rows = sorted(open_dataset(tmp_path / "run").outcomes.to_table().to_pylist(), key=lambda row: row["step"])
+    assert [row["action"] for row in rows] == expected
+    assert left.unknown == expected.count("unknown")
+    assert left.known == {0}
+
+
+def test_the_last_of_what_a_dead_worker_learned_counts(tmp_path: Path) -> None:
+    appended = ("t", 0), 0, 5, 3
+    learned: list[Learned] = [
+        ("producer", None, "1/0", "7/0", None), ("member", "g", "a", "b", None), ("generation", "g", "1", "1", None),
+        ("producer", None, "1/0", "7/1", None), ("generation", "g", "1", "2", None),
+    ]  # fmt: skip
+    share, recorder, planned = _left(tmp_path, [_asks(_connection(1), "a")], [[], [0]])
+    written = Journal(tmp_path / "journal2")
+    for one in learned:
+        written.write(
+            ([appended] if one is learned[0] or one is learned[-1] else [], [one]), {"Metadata": 3}, {"reconnected": 1}
+        )
+    dead = workers.Dead(0, "was killed by SIGKILL", 1.0, tmp_path / "journal2")
+
+    left = workers.take_over(dead, share, planned, Settings(), recorder)
+
+    # Batches are told one by one, and two may look alike; generations are those of several members.
+    batch: Learned = ("offset", "t-0", "0", "5", 3)
+    assert left.learned == [batch, batch, learned[3], learned[1], learned[2], learned[4]]
+    assert (left.own_requests, left.notes) == ({"Metadata": 3}, {"reconnected": 1})
+
+
+def _left(folder: Path, captured: list[Captured], frames: list[list[int]]) -> tuple[workers.Share, Recorder, Plan]:
+    """A share of all, a recorder, and a journal in which these steps were answered, frame by frame."""
+    sessions, planned = _planned(*captured)
+    (share,) = workers.shares(sessions, planned, 1)
+    written = Journal(folder / "journal")
+    for steps in frames:
+        for step in steps:
+            written.add(
+                Outcome({}, step, "sent", "answered", sent_version=1, sent_ns=1, answered_ns=2, targets=["h:1"])
+            )
+        written.write()
+    return share, Recorder(Writer(folder / "run")), planned
+
+
+def _dead(folder: Path, seconds: float) -> workers.Dead:
+    return workers.Dead(0, "was killed by SIGKILL", seconds, folder / "journal")
 
 
 def _beat(member: str) -> Body:

@@ -1,0 +1,116 @@
+"""What a process has done, written while it does it: outcomes that outlive a kill.
+
+In: outcomes as they are known, and what was learned and counted besides. Out: a file of frames, each its length (8
+bytes, big-endian) and what `marshal` makes of a tuple; whoever takes over reads as many frames as are whole. Rules:
+rows of the RUN are made at the end, for that takes longer than sending; this takes a microsecond an outcome. What was
+written survives the process, not the machine (nothing waits for the disk). A journal that cannot be written ends where
+it is: the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from replay.outcome import Outcome
+from replay.remap.offsets import Appended
+from replay.remap.remap import Learned
+
+_AT_ONCE: Final = 512
+_AT_ONCE_BYTES: Final = 1 << 20
+"""Outcomes, and bytes of their frames, that are written without waiting for `write`: encoding them takes half a
+millisecond, for which the event loop stands still."""
+_LENGTH: Final = 8
+_FIELDS: Final = (
+    "step", "action", "verdict", "rule", "reason", "retries", "sent_version", "scheduled_ns", "planned_ns", "ready_ns",
+    "first_sent_ns", "sent_ns", "answered_ns", "targets", "request", "answer",
+)  # fmt: skip
+"""Of an `Outcome`; the captured ones whoever takes over has."""
+_values: Final = operator.attrgetter(*_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One frame. `outcomes`: without `row` and `captured_answer`; `appended`, `learned`: as `News.take` gave it;
+    `own_requests`, `notes`: counts since the beginning, by API and by rule."""
+
+    outcomes: Sequence[Outcome]
+    appended: Sequence[Appended]
+    learned: Sequence[Learned]
+    own_requests: Mapping[str, int]
+    notes: Mapping[str, int]
+
+
+class Journal:
+    """Writes one. At most `_AT_ONCE` outcomes wait in memory for the next `write`."""
+
+    def __init__(self, path: Path) -> None:
+        self._waiting: list[Outcome] = []
+        self._waiting_bytes = 0
+        self._descriptor: int | None = None
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+
+    def add(self, outcome: Outcome) -> None:
+        """An exchange's end."""
+        self._waiting.append(outcome)
+        self._waiting_bytes += len(outcome.request or b"") + len(outcome.answer or b"")
+        if len(self._waiting) >= _AT_ONCE or self._waiting_bytes >= _AT_ONCE_BYTES:
+            self.write()
+
+    def write(
+        self,
+        news: tuple[Sequence[Appended], Sequence[Learned]] = ((), ()),
+        own_requests: Mapping[str, int] = {},
+        notes: Mapping[str, int] = {},
+    ) -> None:
+        """Hand the system what waits, and this."""
+        appended, learned = news
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if self._descriptor is None or not (waiting or appended or learned or own_requests or notes):
+            return
+        # A request that was sent the short way has its length before it, and is told by its type.
+        short = [isinstance(outcome.request, bytearray) for outcome in waiting]
+        entry = list(map(_values, waiting)), short, list(appended), list(learned), dict(own_requests), dict(notes)
+        data = marshal.dumps(entry)
+        try:
+            left = memoryview(len(data).to_bytes(_LENGTH, "big") + data)
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError:  # the disk is full: a frame that is not whole is no frame
+            self.close()
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """What a journal has, frame by frame; nothing of one that is not there."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        while len(head := file.read(_LENGTH)) == _LENGTH:
+            size = int.from_bytes(head, "big")
+            data = file.read(size)
+            if len(data) < size:
+                return  # its writer was killed while it wrote
+            values, short, *besides = marshal.loads(data)
+            outcomes = [_outcome(one, quick) for one, quick in zip(values, short, strict=True)]
+            yield Entry(outcomes, *besides)
+
+
+def _outcome(values: tuple[Any, ...], short: bool) -> Outcome:
+    step, action, verdict, *_ = values
+    outcome = Outcome({}, step, action, verdict)
+    for name, value in zip(_FIELDS, values, strict=True):
+        setattr(outcome, name, value)
+    if short and outcome.request is not None:
+        outcome.request = bytearray(outcome.request)
+    return outcome

@@ -1,0 +1,122 @@
+"""A worker that is killed: what it did before is in the RUN, once, and the rest is told for what it is.
+
+Proves: replay/send/workers.py, replay/run.py, replay/journal.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from replay import journal
+from replay.diff import pairs
+from replay.diff.compare import compare
+from tests.bench.replay import Sink
+from tests.replay.test_commands import replayed, serving, until
+
+STEPS = 104
+"""Of `replayed`: four producers, half of them in each of two workers."""
+
+
+class Hearing(Sink):
+    """Counts the Produce requests that came, by client id."""
+
+    heard: list[bytes]
+
+    def data_received(self, data: bytes) -> None:
+        self.heard += re.findall(rb"bench-\d", data)
+        super().data_received(data)
+
+
+@contextlib.contextmanager
+def killing(out: Path, when: Callable[[Path], bool]) -> Iterator[list[int]]:
+    """Kill the worker that was started first once its journal is so; the steps that it then had."""
+    before: list[int] = []
+
+    def kill() -> None:
+        def written() -> Path:
+            found = list(out.parent.glob(f".{out.name}.*/workers-*/worker-0.journal"))
+            return found[0] if found else Path("nowhere")
+
+        if until(multiprocessing.active_children) and until(lambda: when(written())):
+            before.extend(steps(written()))
+            first = min(multiprocessing.active_children(), key=lambda child: int(child.name.rpartition("-")[2]))
+            assert first.pid is not None
+            os.kill(first.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield before
+    finally:
+        thread.join()
+
+
+def steps(path: Path) -> list[int]:
+    return [one.step for entry in journal.read(path) for one in entry.outcomes if one.step is not None]
+
+
+@pytest.mark.parametrize("least", [0, 1, 25])
+def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
+    out, heard = tmp_path / "run", list[bytes]()
+    with (
+        serving(type("Counting", (Hearing,), {"heard": heard})) as port,
+        killing(out, lambda written: len(steps(written)) >= least) as before,
+    ):
+        Sink.port = port
+        result = replayed(port, out, speed=1.0, rate=40.0, processes=2)
+
+    stored = analyzer.open_dataset(out)
+    outcomes = stored.outcomes.to_table().to_pylist()
+    by_step = {row["step"]: row for row in outcomes}
+    assert sorted(by_step) == sorted(row["step"] for row in outcomes) == list(range(STEPS))
+    assert {by_step[step]["verdict"] for step in before} <= {"answered"}
+    assert len(before) >= least
+    told = by_verdict(outcomes)
+    answered, unknown, unsent = (
+        told.get(one, 0)
+        for one in (("sent", "answered", None), ("unknown", "not_comparable", "worker_lost"),
+                    ("not_sent", "not_sent", "aborted"))
+    )  # fmt: skip
+    assert answered + unknown + unsent == STEPS
+    assert answered >= STEPS // 2 + len(before)
+    assert unsent
+    # What is called not sent never came, what is called answered did; nobody knows of the rest.
+    assert answered <= len(heard) <= answered + unknown
+
+    # The exit code is that of a run that is not valid, and the words say how many are not known.
+    assert not result.valid
+    assert str(result.failure) == (
+        f"worker 1 of 2 was killed by SIGKILL: what became of {unknown} of its 52 requests is not known"
+    )
+    # Its counts are those of the rows, the replayed side is there once, with what was learned.
+    counts = stored.manifest["replay"]["counts"]
+    assert counts["actions"] == {key: count for key, count in (
+        ("not_sent", unsent), ("sent", answered), ("unknown", unknown)) if count}  # fmt: skip
+    exchanges = stored.exchanges.to_table().to_pylist()
+    keys = [(row["connection"], row["exchange"]) for row in exchanges if row["capture"] == "replay:bench"]
+    assert len(keys) == len(set(keys)) == answered
+    assert len(stored.messages.to_table()) == 2 * STEPS + 2 * answered
+    learned = [row for row in stored.remaps.to_table().to_pylist() if row["kind"] in ("offset", "producer")]
+    assert len(learned) == answered
+    assert compare(pairs.from_run(out)).ended
+    assert not multiprocessing.active_children()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
+def by_verdict(outcomes: list[dict[str, Any]]) -> dict[tuple[str, str, str | None], int]:
+    found: dict[tuple[str, str, str | None], int] = {}
+    for row in outcomes:
+        key = row["action"], row["verdict"], row["rule"]
+        found[key] = found.get(key, 0) + 1
+    return found
