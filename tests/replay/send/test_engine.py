@@ -8,6 +8,7 @@ Proves: replay/send/engine.py, preparing.py, dependencies.py, routing.py, own_re
 
 from __future__ import annotations
 
+import gc
 import struct
 from collections import Counter
 from typing import Any
@@ -1066,3 +1067,21 @@ def test_a_captured_answer_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> N
     run = replayed([capture], Target().on(names.FETCH, _fetched(b"")), topics={"orders": 1})
     assert [one.verdict for one in run.outcomes] == ["answered"] * 3
     assert asked == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_run_does_not_look_for_garbage_among_its_outcomes_and_leaves_that_as_it_was() -> None:
+    """Outcomes are new objects that stay: each look for garbage would go through all of them."""
+    captured = Captured()
+    for number in range(3):
+        captured.said(0.0, names.PRODUCE, 9, produced(batch(), acks=1), produced_answer(number))
+    before = gc.get_threshold()
+    during: list[int] = []
+
+    def answer(_: Body) -> Body:
+        during.append(gc.get_threshold()[0])
+        return produced_answer(0)
+
+    replayed([captured], Target().on(names.PRODUCE, answer), topics={"orders": 1})
+
+    assert min(during) > 10_000
+    assert gc.get_threshold() == before
