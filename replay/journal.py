@@ -38,13 +38,15 @@ _values: Final = operator.attrgetter(*_FIELDS)
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One frame. `outcomes`: without `row` and `captured_answer`; `appended`, `learned`: as `News.take` gave it;
-    `own_requests`, `notes`: counts since the beginning, by API and by rule."""
+    `own_requests`, `notes`: counts since the beginning, by API and by rule; `claims`: (number of a step, how many steps
+    of its session may have been sent from there on), each written before the first of them was."""
 
     outcomes: Sequence[Outcome]
     appended: Sequence[Appended]
     learned: Sequence[Learned]
     own_requests: Mapping[str, int]
     notes: Mapping[str, int]
+    claims: Sequence[tuple[int, int]]
 
 
 class Journal:
@@ -64,6 +66,10 @@ class Journal:
         if len(self._waiting) >= _AT_ONCE or self._waiting_bytes >= _AT_ONCE_BYTES:
             self.write()
 
+    def claim(self, number: int, count: int) -> None:
+        """So many steps of a session may be sent from now on, from this one on."""
+        self._put(((), (), (), (), {}, {}, [(number, count)]))
+
     def write(
         self,
         news: tuple[Sequence[Appended], Sequence[Learned]] = ((), ()),
@@ -78,6 +84,11 @@ class Journal:
         # A request that was sent the short way has its length before it, and is told by its type.
         short = [isinstance(outcome.request, bytearray) for outcome in waiting]
         entry = list(map(_values, waiting)), short, list(appended), list(learned), dict(own_requests), dict(notes)
+        self._put((*entry, []))
+
+    def _put(self, entry: tuple[Any, ...]) -> None:
+        if self._descriptor is None:
+            return
         data = marshal.dumps(entry)
         try:
             left = memoryview(len(data).to_bytes(_LENGTH, "big") + data)

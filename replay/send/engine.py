@@ -53,6 +53,8 @@ come too late for it."""
 _GARBAGE: Final = (50_000, 1_000, 1_000)
 """Garbage is looked for among the objects that are new, some milliseconds at a time: outcomes stay, and walking those
 that are older again and again took a sixth of a run."""
+_CLAIMED: Final = 32
+"""Steps of a session that are claimed at once: so many of each are not known of, where a process dies."""
 _LATER: Final = 0.5
 """Seconds until a session that is over is looked at again, whose connections have not taken everything."""
 
@@ -62,6 +64,7 @@ class _SessionState:
 
     def __init__(self, broker: tuple[str, int], user: str | None) -> None:
         self.steps: deque[Step] = deque()
+        self.claimed = 0  # so many more may be sent without claiming further ones
         self.more: asyncio.Future[None] | None = None  # told of each step that is planned, while there is none
         self.over = False  # no more steps come
         self.runner: asyncio.Task[None] | None = None
@@ -100,7 +103,8 @@ class _SessionState:
 
 class Engine:
     """One run. `record` gets each step's outcome when it is known. `feed`: plans the rest of the steps while others are
-    sent (`meet`, `add`, `over`), as long as there is room (`has_room`); without it the plan has all."""
+    sent (`meet`, `add`, `over`), as long as there is room (`has_room`); without it the plan has all. `claim`: is told
+    before steps of a session are sent, which is the first of them and how many there may be at most."""
 
     def __init__(
         self,
@@ -116,6 +120,7 @@ class Engine:
         record: Callable[[Outcome], None],
         progress: Callable[[Standing], None] | None = None,
         feed: Callable[[Engine], Awaitable[None]] | None = None,
+        claim: Callable[[Step, int], None] | None = None,
     ) -> None:
         self.plan = planned
         self.remap = remap
@@ -140,6 +145,7 @@ class Engine:
         self.total: int | None = None
         """How many requests there will be, where more are planned on the way and that is known."""
         self._feed = feed
+        self._claim = claim
         self._undone: dict[int, Step] = {}
         self._undone_bytes = 0
         self._count = 0
@@ -407,6 +413,11 @@ class Engine:
                         self._waiting.begin()
                     continue
                 step = state.steps.popleft()
+                if self._claim is not None:
+                    if not state.claimed:
+                        self._claim(step, _CLAIMED)
+                        state.claimed = _CLAIMED
+                    state.claimed -= 1
                 if state.in_flight >= self.settings.in_flight:
                     self.notes["back_pressure"] += 1
                     await state.landing()

@@ -12,6 +12,7 @@ of a worker that dies the parent takes over what that says, and the others go on
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import multiprocessing
 import signal
@@ -33,7 +34,7 @@ from replay.outcome import Counts, Outcome
 from replay.plan.cluster import Cluster
 from replay.plan.order import used_by_quick, uses
 from replay.plan.sessions import Session
-from replay.plan.steps import Plan
+from replay.plan.steps import Plan, Step
 from replay.plan.values import Offers
 from replay.recording import Recorder
 from replay.remap.remap import Learned, News, Remap, offset
@@ -152,8 +153,9 @@ class Left:
 
 def take_over(lost: Dead, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Left:
     """Record what became of the steps of a dead worker, by its journal; of the others, that they were not sent where
-    they were not due while it lived, else that nobody knows."""
+    it had not claimed them, or they were not due while it lived, else that nobody knows."""
     left = Left()
+    claims: list[tuple[int, int]] = []
     ids: dict[tuple[object, ...], Learned] = {}
     for entry in journal.read(lost.journal):
         for outcome in entry.outcomes:
@@ -167,20 +169,33 @@ def take_over(lost: Dead, share: Share, planned: Plan, settings: Settings, recor
         for one in entry.learned:
             # Of a member that joined again, and a producer that was given another id, the last counts.
             ids[one if one[0] == "generation" else one[:3]] = one
-        left.own_requests, left.notes = Counter(entry.own_requests), Counter(entry.notes)
+        if entry.own_requests or entry.notes:
+            left.own_requests, left.notes = Counter(entry.own_requests), Counter(entry.notes)
+        claims += entry.claims
+    claimed = _claimed(claims, planned)
     left.learned += ids.values()
     for number in share.numbers:
         step = planned.steps[number]
         if number in left.known:
             continue
         waited = settings.speed_at(step.at_ns) is not None and settings.due(step.at_ns) > lost.seconds
-        if waited or lost.seconds < 0:
+        if number not in claimed or waited or lost.seconds < 0:
             reason = f"its worker {lost.reason}"
             recorder.add(Outcome(step.request.row, number, "not_sent", "not_sent", "aborted", reason))
         else:
             left.unknown += 1
             recorder.lost(step, lost.reason)
     return left
+
+
+def _claimed(claims: Sequence[tuple[int, int]], planned: Plan) -> set[int]:
+    """The steps that a worker may have sent."""
+    found: set[int] = set()
+    for number, count in claims:
+        of_session = planned.sessions[planned.steps[number].session]
+        at = bisect.bisect_left(of_session, number)
+        found.update(of_session[at : at + count])
+    return found
 
 
 def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
@@ -256,12 +271,15 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
 
     seconds = cpu_seconds = 0.0
 
+    def claim(step: Step, count: int) -> None:
+        written.claim(share.numbers[step.number], count)
+
     async def send() -> tuple[Engine, bool]:
         nonlocal seconds, cpu_seconds
         engine = Engine(
             share.sessions, share.plan, surroundings.cluster, surroundings.remap, surroundings.topology,
             surroundings.offers, surroundings.access.dial(*surroundings.bootstrap), surroundings.bootstrap,
-            surroundings.settings, record,
+            surroundings.settings, record, claim=claim,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         pipe.send("ready")

@@ -70,6 +70,15 @@ def test_a_frame_that_is_not_whole_is_none(tmp_path: Path) -> None:
         assert outcomes(tmp_path / "cut") == expected, size
 
 
+def test_claims_do_not_wait(tmp_path: Path) -> None:
+    """What may have been sent must be there before it is."""
+    written = Journal(tmp_path / "j")
+    written.add(SHORT)
+    written.claim(7, 32)
+    (entry,) = journal.read(tmp_path / "j")
+    assert (list(entry.outcomes), list(entry.claims)) == ([], [(7, 32)])
+
+
 def test_a_journal_that_is_not_there_has_nothing(tmp_path: Path) -> None:
     assert outcomes(tmp_path / "j") == []
 

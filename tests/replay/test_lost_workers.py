@@ -1,6 +1,6 @@
 """A worker that is killed: what it did before is in the RUN, once, and the rest is told for what it is.
 
-Proves: replay/send/workers.py, replay/run.py, replay/journal.py
+Proves: replay/send/workers.py, replay/run.py, replay/journal.py, replay/diff/text.py
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ import pytest
 
 import analyzer
 from replay import journal
-from replay.diff import pairs
-from replay.diff.compare import compare
+from replay.diff import pairs, text
+from replay.diff.compare import Comparison, compare
 from tests.bench.replay import Sink
 from tests.replay.test_commands import replayed, serving, until
 
@@ -120,3 +121,10 @@ def by_verdict(outcomes: list[dict[str, Any]]) -> dict[tuple[str, str, str | Non
         key = row["action"], row["verdict"], row["rule"]
         found[key] = found.get(key, 0) + 1
     return found
+
+
+def test_answers_that_nobody_knows_are_not_called_the_same() -> None:
+    lost = Comparison(compared=3, same=3, skipped=Counter(worker_lost=1), ended="worker 1 of 2 was killed by SIGKILL")
+    assert text.verdict(lost, []) == (
+        "the run ended first (worker 1 of 2 was killed by SIGKILL): same answers to what is known, not audited"
+    )

@@ -99,6 +99,7 @@ def test_no_more_shares_than_there_is_to_share() -> None:
         pytest.param(1.0, 2.5, ["sent", "unknown", "unknown", "not_sent"], id="due later"),
         pytest.param(10.0, 2.5, ["sent", "unknown", "unknown", "unknown"], id="ten times as fast"),
         pytest.param(None, 2.5, ["sent", "unknown", "unknown", "unknown"], id="nothing is due at any time"),
+        pytest.param(None, 2.5, ["sent", "unknown", "not_sent", "not_sent"], id="not claimed"),
         pytest.param(None, -0.1, ["sent", "not_sent", "not_sent", "not_sent"], id="it had not started"),
     ],
 )
@@ -108,7 +109,8 @@ def test_what_a_dead_worker_cannot_have_sent_is_told_as_that(
     capture = _connection(1)
     for at in range(4):
         _asks(capture, "a", at=float(at))
-    share, recorder, planned = _left(tmp_path, [capture], [[0]])
+    claimed = 2 if expected[1:3] == ["unknown", "not_sent"] else 4
+    share, recorder, planned = _left(tmp_path, [capture], [[0]], (0, claimed))
 
     left = workers.take_over(_dead(tmp_path, seconds), share, planned, Settings(speed=speed), recorder)
 
@@ -141,11 +143,14 @@ def test_the_last_of_what_a_dead_worker_learned_counts(tmp_path: Path) -> None:
     assert (left.own_requests, left.notes) == ({"Metadata": 3}, {"reconnected": 1})
 
 
-def _left(folder: Path, captured: list[Captured], frames: list[list[int]]) -> tuple[workers.Share, Recorder, Plan]:
+def _left(
+    folder: Path, captured: list[Captured], frames: list[list[int]], claim: tuple[int, int] = (0, 1)
+) -> tuple[workers.Share, Recorder, Plan]:
     """A share of all, a recorder, and a journal in which these steps were answered, frame by frame."""
     sessions, planned = _planned(*captured)
     (share,) = workers.shares(sessions, planned, 1)
     written = Journal(folder / "journal")
+    written.claim(*claim)
     for steps in frames:
         for step in steps:
             written.add(
