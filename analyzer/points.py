@@ -46,6 +46,7 @@ from analyzer.records.tables import BATCHES, FULL, META, NO_RECORDS, WITHOUT, em
 from analyzer.times import rfc3339
 from captures.attempts import Attempt
 from captures.files import CaptureError, CapturePoint, stored_bytes
+from captures.packets import Reader
 
 __all__ = [
     "BATCHES", "FULL", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead", "PointTables", "Progress",
@@ -56,6 +57,9 @@ __all__ = [
 MOST_HELD_BYTES: Final = 128 << 20
 """What a listener keeps until the capture ends (`Listener.held_bytes`), beside what it knew when it told last: beyond
 it what has ended becomes rows at once. That is 800,000 commits, or 130,000 events of groups or of transactions."""
+
+MANY_THREADS: Final = 4
+"""From so many on, several threads find packets: for fewer, one does that ahead of them and is seldom waited for."""
 
 PARTITIONS_A_ROW: Final = 8
 """Topic-partitions that weigh as much as an exchange where rows wait: few exchanges have more, some have a thousand."""
@@ -259,7 +263,8 @@ def point_tables(
 def _point_rows(
     point: CapturePoint, settings: Settings, choice: Choice, progress: Progress | None, stdin: BinaryIO | None
 ) -> Generator[tuple[str, Made], None, PointRead]:
-    engine = Engine(point, dataclasses.replace(settings, keep_records=choice.records != NO_RECORDS), stdin)
+    how = dataclasses.replace(settings, keep_records=choice.records != NO_RECORDS)
+    engine = Engine(point, how, stdin, reader=_reader(point, settings))
     topics = TopicIds()
     ahead = NamesAhead(topics, point, settings)
     point_rows = PointTables(engine.merging.names, choice, settings.threads, topics, ahead.look_up)
@@ -281,6 +286,15 @@ def _point_rows(
     yield from point_rows.rest()
     yield from point_rows.meant()
     return point_rows.finish(point, engine.reader, engine.attempts())
+
+
+def _reader(point: CapturePoint, settings: Settings) -> Reader | None:
+    """Who reads a capture point for many threads; None: whoever reads it for few."""
+    if settings.threads < MANY_THREADS:
+        return None
+    from captures.chunks import ahead  # large captures, on large machines
+
+    return ahead.reader_of(point, settings.threads, settings.window_bytes)
 
 
 class NamesAhead:

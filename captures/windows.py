@@ -111,12 +111,13 @@ class Window:
 
 
 class Pool:
-    """Windows for reuse, of `window_bytes` each, with at least `spare` bytes before them."""
+    """Windows for reuse, of `window_bytes` each, with at least `spare` bytes before them; so many are `kept`. Several
+    threads may take."""
 
-    def __init__(self, window_bytes: int, spare: int) -> None:
+    def __init__(self, window_bytes: int, spare: int, kept: int = POOLED) -> None:
         self._window_bytes = window_bytes
         self._spare = spare
-        self._windows: deque[Window] = deque(maxlen=POOLED)
+        self._windows: deque[Window] = deque(maxlen=kept)
 
     def take(self, size: int) -> Window:
         """Memory for a window of at least `size` bytes."""

@@ -45,7 +45,7 @@ from captures.files.sources import Source, Stored
 from captures.fragments import SERIAL, FragmentTables
 from captures.packets import Packets, Reader, batch
 from captures.problems import CaptureError
-from captures.windows import WINDOW_BYTES, Windows
+from captures.windows import WINDOW_BYTES, Pool, Windows
 
 _READING: Final = [FORMAT, BIG, RECORD_HEADER, SECTION, INTERFACES]
 """What of a layout's state says how records are to be read."""
@@ -161,19 +161,22 @@ def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> Known | None:
 
 class ChunkReader(Reader):
     """A chunk's packets, as `Reader` gives a point's; `said` is there when all were read. `known`: what is known where
-    it begins, None: that is to be guessed, from `look_bytes`
-    before and four times as many behind its border. Numbers of packets count from there where it was guessed.
+    it begins, None: that is to be guessed, from `look_bytes` before and four times as many behind its border, or was
+    (`guess`). Numbers of packets count from there where it was guessed. `pool`: memory for windows, where several
+    readers share it.
+
     `buffer_at`: how far behind the places of the last batch's buffer the same bytes stand in the file, for those at or
     behind `Packets.spare`; None where the file is to be had as a stream only. Raises CaptureError."""
 
     def __init__(
         self, chunk: Chunk, known: Known | None = None, window_bytes: int = WINDOW_BYTES,
-        look_bytes: int = starts.LOOK_BYTES,
+        look_bytes: int = starts.LOOK_BYTES, guess: Known | None = None, pool: Pool | None = None,
     ) -> None:  # fmt: skip
         super().__init__(CapturePoint("", (chunk.path,), (), chunk.folder), window_bytes)
+        self._pool = pool or self._pool
         self.chunk = chunk
         self._guessed = known is None
-        self._known = known if known is not None else guessed(chunk, look_bytes, 4 * look_bytes)
+        self._known = known or guess or guessed(chunk, look_bytes, 4 * look_bytes)
         self.said: Said | None = None
         self.buffer_at: int | None = None
 

@@ -38,11 +38,15 @@ BAR_SECONDS = 0.25
 """The serial part of 300 MB of *small* and of 1 GB of *large*."""
 
 IN_ORDER, DIVIDED = "in order", "divided"
+SCANNING = "kwire-scan"
+"""Threads that read and scan chunks of a large capture side by side: what they do is divided."""
 
 STAGES = (
     # what, where, name of the function there, kind
     ("read and checksum", "captures.files.sources", "Source.readinto", IN_ORDER),
     ("find packets", "captures.packets", "Reader._scan", IN_ORDER),
+    ("guess at chunks", "captures.chunks.ahead", "_guessed", IN_ORDER),
+    ("join chunks", "captures.chunks.reading", "Joining.take", IN_ORDER),
     ("follow connections", "captures.flows", "Flows.assign", IN_ORDER),
     ("order payload", "captures.streams", "Streams.advance", DIVIDED),
     ("frame, decode, match", "analyzer.bulk.shard", "Conversations.take", DIVIDED),
@@ -170,8 +174,8 @@ def serial_part(found: dict[str, Any]) -> tuple[float, str]:
     joined = {"put shards together": "main thread", "summary": "main thread", "learn": "main thread"}
     kinds = {stage: kind for stage, _, _, kind in STAGES}
     by_stage: dict[str, float] = defaultdict(float)
-    for stage, _, seconds in found["stages"]:
-        if kinds[stage] == IN_ORDER:
+    for stage, thread, seconds in found["stages"]:
+        if kinds[stage] == IN_ORDER and thread != SCANNING:
             by_stage[joined.get(stage, stage)] += seconds
     longest = max(by_stage, key=lambda stage: by_stage[stage])
     return by_stage[longest] + found["end"], longest

@@ -40,7 +40,11 @@ class Reading:
 
 def whole(point: CapturePoint) -> Reading:
     """By one reader."""
-    reader = Reader(point)
+    return read_by(Reader(point))
+
+
+def read_by(reader: Reader) -> Reading:
+    """By this one."""
     try:
         return _of(reader)
     except CaptureError as failure:

@@ -1,4 +1,4 @@
-"""Damaged captures, read in chunks and as a whole."""
+"""Damaged captures, read in chunks, by several threads ahead, and as a whole."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from captures.chunks.ahead import AheadReader
 from captures.files import CapturePoint
 from tests.captures import mutants
-from tests.captures.chunks.chunking import in_chunks, whole
+from tests.captures.chunks.chunking import in_chunks, read_by, whole
 
 KIB = 1 << 10
 
@@ -33,7 +34,9 @@ def differences_of(numbers: Iterable[int], folder: Path) -> list[str]:
             point = CapturePoint("point", (str(path),))
             chunk, look, shares = rng.choice((64, 200, 500, 2 * KIB)), rng.choice((32, 300, KIB)), rng.randint(1, 3)
             window = rng.choice((64, 300, 1 << 16))
-            different = in_chunks(point, chunk, shares, Path(name), look, window).differences(whole(point))
-        if different:
-            found.append(f"mutant {number}, chunks of {chunk}, {look} bytes looked at: {different}")
+            expected = whole(point)
+            different = in_chunks(point, chunk, shares, Path(name), look, window).differences(expected)
+            ahead = read_by(AheadReader(point, shares, max(chunk, 4 * 64))).differences(expected)
+        if different or ahead:
+            found.append(f"mutant {number}, chunks of {chunk}, {look} bytes looked at: {different}, ahead: {ahead}")
     return found
