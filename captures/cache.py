@@ -188,7 +188,8 @@ def opened(data: bytes) -> memoryview:
 
 def python_files(*folders: Path) -> list[Path]:
     """All of our files in some folders, however deep, in a fixed order: what is made by them goes by what they say."""
-    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+    found = (os.path.join(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names)
+    return [Path(path) for path in sorted(found) if path.endswith(".py")]
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from captures.flows import (
     WOKEN_SLOT,
     Assigned,
 )
-from captures.kernels import MACHINE_CODE, Array, Bytes, Int, Table, grown, inline, kernel, soon
+from captures.kernels import MACHINE_CODE, Array, Bytes, Int, Table, grown, inline, kernel, soon_all
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
 from captures.stream_tables import (
@@ -277,8 +277,7 @@ def advance(
         if i >= n:
             break
         if MACHINE_CODE and i + AHEAD < n and slots[i + AHEAD] % shards == shard:
-            soon(buffer, payload_at[i + AHEAD])
-            soon(buffer, payload_at[i + AHEAD] + 64)
+            soon_all(buffer, payload_at[i + AHEAD], captured[i + AHEAD])
         slot = np.int64(slots[i])
         if slot < 0 or slot % shards != shard:
             i += 1

@@ -67,7 +67,7 @@ from analyzer.bulk.seeking import (
     sought,
 )
 from analyzer.protocol.decoding import read_int16, read_int32
-from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, soon
+from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, soon_all
 from captures.stream_tables import (
     C_SYN_SIDE,
     DATA,
@@ -560,8 +560,7 @@ def converse(
     for i in range(begin, len(rows)):
         segment = rows[i]
         if MACHINE_CODE and i + AHEAD < len(rows):
-            soon(buffer, rows[i + AHEAD, SEG_AT])
-            soon(buffer, rows[i + AHEAD, SEG_AT] + 64)
+            soon_all(buffer, rows[i + AHEAD, SEG_AT], rows[i + AHEAD, SEG_LENGTH])
         if v[s.V_STAGE] == ARRIVING:
             status = _arrive(fr, segment, buffer, waiting, c, pairs, ports)
             if status != s.OK:
