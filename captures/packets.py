@@ -45,7 +45,7 @@ from captures.fragments import (
     FragmentTables,
     gather,
 )
-from captures.kernels import Bytes, Int, Table, inline, kernel
+from captures.kernels import MACHINE_CODE, Bytes, Int, Table, inline, kernel, soon
 from captures.links import (
     FRAGMENT,
     LINK_NAMES,
@@ -148,6 +148,7 @@ def scan(
     """
     state, interfaces, comments = layout
     room = fragments.state[SPARE_END] - SPARE_BYTES
+    before_1, before_2, before_3, before_4, before_5, before_6 = at, at, at, at, at, at
     while True:
         if fragments.state[SPARE_AT] > room:
             return np.int64(FULL), at, np.int64(0), row
@@ -156,6 +157,15 @@ def scan(
             return what, at, next_at, row
         here = at
         at = next_at
+        if MACHINE_CODE:
+            # Where the next record is stands in this one, so the processor cannot see further: it is likely that the
+            # next six are as long together as the last six were.
+            ahead = at + at - before_6
+            soon(b, ahead)
+            soon(b, ahead + 64)
+            before_6, before_5, before_4, before_3, before_2, before_1 = (
+                before_5, before_4, before_3, before_2, before_1, at,
+            )  # fmt: skip
         if what == SKIPPED:
             continue
         if what != RECORD:
