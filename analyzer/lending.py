@@ -7,12 +7,16 @@ a few windows later nobody needs: fresh memory for each costs more (the system c
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import weakref
 from collections import deque
 from math import prod
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 _LEAST_BYTES: Final = 1 << 20
 """Below it fresh memory is as good."""
@@ -58,3 +62,12 @@ def lent(array: np.ndarray) -> bool:
     """Whether this is all of an array that was lent, rather than a view of some of it."""
     whole = array.base
     return isinstance(whole, np.ndarray) and isinstance(whole.base, memoryview) and array.size == whole.size
+
+
+def give_back() -> None:
+    """Look for garbage, and give the system what is free of the memory that this process has: of many pieces large and
+    small, each allocator keeps some hundred megabytes."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # where there is no glibc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -23,6 +23,7 @@ from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Exchanges, Names, Window, end_point, ip_text
 from analyzer.dataset import Dataset, DatasetError, Writer, concatenated
 from analyzer.exchange import Exchange
+from analyzer.lending import give_back
 from analyzer.meaning import Watcher, hearing
 from analyzer.meaning.clients import Clients
 from analyzer.meaning.clients import Key as ClientKey
@@ -480,6 +481,8 @@ class PointTables:
                 self.listeners = (*self.listeners[:place], after, *self.listeners[place + 1 :])
                 self._known_before[place] = after.held_bytes
                 self._told += 1
+                del listener, after
+                give_back()
         sessions = self.latency.sessions
         if len(sessions.over) > MOST_READERS:
             for clients in (one for one in self.listeners if isinstance(one, Clients)):
@@ -504,6 +507,8 @@ class PointTables:
         while self.listeners:
             listener, *others = self.listeners
             self.listeners = tuple(others)
+            if self._told:
+                give_back()
             for name, table in listener.tables(self.names.capture, self.topics.name):
                 told[name].append(table)
             if isinstance(listener, Clients):

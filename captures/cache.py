@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import stat
@@ -201,6 +202,12 @@ _ARRAY: Final = "array"
 def packed(value: Any) -> bytes:
     """A plain value (None, bool, int, str, list, dict by str, and NumPy's arrays of numbers) as bytes: the size of its
     JSON, the JSON, and the arrays' numbers one after the other. Tuples become lists."""
+    # Joined at once: a state of an analysis has hundreds of megabytes, which should be there twice, not four times.
+    return b"".join(pieces(value))
+
+
+def pieces(value: Any) -> list[Any]:
+    """The same piece by piece, the arrays where they are."""
     arrays: list[Any] = []
     size = 0
 
@@ -214,29 +221,48 @@ def packed(value: Any) -> bytes:
         return {_ARRAY: [item.dtype.str, item.shape, start]}
 
     text = json.dumps(value, default=described, separators=(",", ":")).encode()
-    numbers = [array.reshape(-1).view(numpy.uint8).data for array in arrays]
-    # Joined at once: a state of an analysis has hundreds of megabytes, which should be there twice, not four times.
-    return b"".join([struct.pack("<I", len(text)), text, *numbers])
+    return [struct.pack("<I", len(text)), text, *(array.reshape(-1).view(numpy.uint8).data for array in arrays)]
 
 
 def unpacked(data: memoryview) -> Any:
     """The reverse. Raises ValueError (and kin) where the bytes are none of `packed`."""
-    end = 4 + struct.unpack_from("<I", data)[0]
+    return next_unpacked(io.BytesIO(data))
+
+
+def next_unpacked(file: Any) -> Any:
+    """The same of the next value in a file (`readinto`), and no further."""
+    size = numpy.empty(1, "<u4")
+    _fill(file, size)
+    text = numpy.empty(int(size[0]), numpy.uint8)
+    _fill(file, text)
+    begin = 0
 
     def restored(item: dict[str, Any]) -> Any:
+        nonlocal begin
         if item.keys() != {_ARRAY}:
             return item
         name, shape, start = item[_ARRAY]
         kind = numpy.dtype(str(name))
         if kind.kind not in "iufb":
             raise ValueError(f"arrays of {kind} are not kept")
-        count = 1
-        for size in shape:
-            count *= size
-        # A copy: kernels are compiled for arrays that may be written.
-        return numpy.frombuffer(data, kind, count, end + start).reshape(shape).copy()
+        if start != begin:  # they are described in the order in which they come
+            raise ValueError("an array that is elsewhere")
+        array = numpy.empty(shape, kind)
+        begin += array.nbytes
+        _fill(file, array)
+        return array
 
-    return json.loads(bytes(data[4:end]), object_hook=restored)
+    return json.loads(text.tobytes(), object_hook=restored)
+
+
+def _fill(file: Any, array: numpy.ndarray) -> None:
+    """Raises ValueError where the file ends before."""
+    into = memoryview(array.reshape(-1).view(numpy.uint8))
+    while len(into):
+        count = file.readinto(into)
+        if not count:
+            raise ValueError("cut off")
+        into = into[count:]
 
 
 @functools.cache

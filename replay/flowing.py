@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import sys
 import time
@@ -20,8 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import pyarrow as pa
-
+from analyzer.lending import give_back
 from captures.problems import Problem
 from replay import pace
 from replay.live import Live, Meeting
@@ -184,15 +182,6 @@ class Flowing:
     def _give_up(self, steps: Iterable[Step]) -> None:
         for step in steps:
             self._recorder.add(Outcome(step.request.row, step.number, "not_sent", "not_sent", "aborted"))
-
-
-def give_back() -> None:
-    """Look for garbage, and give the system what is free of the memory that this process has: of many frames large and
-    small, each allocator keeps some hundred megabytes."""
-    gc.collect()
-    pa.default_memory_pool().release_unused()
-    with contextlib.suppress(OSError, AttributeError):  # where there is no glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _size(outcome: Outcome) -> int:

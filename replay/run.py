@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer import dataset
+from analyzer.lending import give_back
 from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
 from captures.kernels import without_collection
 from replay import pace
 from replay.audit import audit
-from replay.flowing import Flowing, beside, give_back, topic_id
+from replay.flowing import Flowing, beside, topic_id
 from replay.live import Live, Meeting, nodes
 from replay.options import Options
 from replay.outcome import Counts, quantiles

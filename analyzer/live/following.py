@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from analyzer import commands
 from analyzer.dataset import Dataset, DatasetError, Writer
+from analyzer.lending import give_back
 from analyzer.live.ending import ended_by
 from analyzer.live.preparing import say
 from analyzer.options import Reading
@@ -48,6 +49,10 @@ FRESH_SECONDS: Final = 10.0
 STEP_BYTES: Final = 1 << 30
 """Whole files that become part of the dataset at once, so that a long row of them is not begun anew when it is killed;
 one at least."""
+
+_LARGE: Final = 1 << 20
+"""Bytes of a snapshot from which on memory is looked for that what it was made of has left: for what is only true for
+now all of it is made once more."""
 
 _SNAPSHOT: Final = re.compile(r"follow-[0-9a-f]{8}\.snapshot", re.ASCII)
 
@@ -208,9 +213,11 @@ class Following:
                 writer.write(name, rows)
         self._secrets = course.secrets
         read += map(known_by, taken)
-        return known._replace(
-            read=tuple(read), snapshot=course.snapshot(), snapshot_name=f"follow-{known.step}.snapshot"
-        )
+        snapshot = course.snapshot()
+        del course
+        if len(snapshot) > _LARGE:
+            give_back()
+        return known._replace(read=tuple(read), snapshot=snapshot, snapshot_name=f"follow-{known.step}.snapshot")
 
     def _for_now(self, writer: Writer, known: _Known, newest: Sequence[Found]) -> PointRead:
         """All that is true for now: as if the capture ended here."""

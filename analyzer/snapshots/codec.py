@@ -1,7 +1,7 @@
 """Objects of known classes as plain values, and back.
 
 In: objects whose classes the inventory lists, and what they hold: numbers, text, bytes, NumPy arrays of numbers,
-lists, tuples, sets, dicts, deques of these. Out: a tree of JSON's values with arrays in it, which
+lists, tuples, sets, dicts, deques of these. Out: trees of JSON's values with arrays in them, one after the other, which
 `captures.cache.packed` makes bytes of. Rules
 
 - A value that is none of these is an error where it is written: what cannot be stored is never left out silently.
@@ -18,13 +18,18 @@ A node is a plain JSON value (None, bool, int, str), an array, or a list that be
     ["b", array] bytes              ["y", array] bytearray           ["f", text] float        ["n", type, number]
     ["o", class, node ...] object: number of its class, its attributes in the inventory's order
     ["r", number] what was described before: arrays, containers that may change and objects count, from 0
+    ["m", tag, most, count] a list, dict, Counter, set or deque of more than `MOST_AT_ONCE`: what is in it comes later,
+                            in trees of its own, each a list of so many nodes, or of pairs of them
+
+So of much that is known little is there as nodes at a time, which take five times the memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,6 +37,8 @@ import numpy as np
 from captures.problems import Problem
 
 _NUMBERS: Final = "iufb"
+MOST_AT_ONCE: Final = 1000
+"""Of a container, in one tree."""
 
 
 class SnapshotError(Problem):
@@ -71,6 +78,17 @@ class Encoder:
         self._kinds = kinds
         self._known: dict[int, int] = {}
         self._alive: list[Any] = []  # no other object may get the place of one that was described
+        self._later: deque[Any] = deque()
+
+    def trees(self, value: Any) -> Iterator[Any]:
+        """The nodes of a value, for `Decoder.filled`. Raises TypeError for what cannot be stored."""
+        yield self.node(value)
+        while self._later:
+            many = self._later.popleft()
+            pairs = type(many) in _PAIRS
+            entries = iter(many.items() if pairs else many)
+            while some := list(itertools.islice(entries, MOST_AT_ONCE)):
+                yield [[self.node(key), self.node(item)] for key, item in some] if pairs else [*map(self.node, some)]
 
     def node(self, value: Any) -> Any:
         """The node of a value. Raises TypeError for what cannot be stored."""
@@ -99,6 +117,9 @@ class Encoder:
         node = self.node
         if kind is np.ndarray:
             return _array_node(value)
+        if kind in _LATER and len(value) > MOST_AT_ONCE:
+            self._later.append(value)
+            return ["m", _LATER[kind], value.maxlen if kind is deque else None, len(value)]
         if kind in _MANY:
             return [_MANY[kind], *map(node, value)]
         if kind in _PAIRS:
@@ -115,6 +136,8 @@ class Encoder:
 
 _MANY: Final = {list: "l", set: "s", frozenset: "e"}
 _PAIRS: Final = {dict: "d", Counter: "c"}
+_LATER: Final = {list: "l", set: "s", deque: "q", **_PAIRS}
+"""Those that may be filled after they were made."""
 
 
 def _array_node(array: np.ndarray) -> Any:
@@ -133,6 +156,29 @@ class Decoder:
     def __init__(self, kinds: list[Kind]) -> None:
         self._kinds = kinds
         self._known: list[Any] = []
+        self._later: deque[tuple[Any, int, Any]] = deque()
+
+    def filled(self, trees: Iterator[Any], like: Any = None) -> Any:
+        """The value of `Encoder.trees`; see `value`."""
+        made = self.value(next(trees, None), like)
+        while self._later:
+            into, count, old = self._later.popleft()
+            pairs = type(into) in _PAIRS
+            while len(into) < count:
+                before, some = len(into), next(trees, None)
+                if pairs:
+                    for key, value in some or ():
+                        name = self.value(key)
+                        into[name] = self.value(value)
+                elif type(into) is list:
+                    into += [self.value(one, old[before + at] if old else None) for at, one in enumerate(some or ())]
+                elif type(into) is set:
+                    into.update(map(self.value, some or ()))
+                else:
+                    into.extend(map(self.value, some or ()))
+                if len(into) == before:
+                    raise damaged()
+        return made
 
     def value(self, node: Any, like: Any = None) -> Any:
         """The value of a node; `like`: what is in its place. Raises SnapshotError, and what comes of nodes that make
@@ -165,6 +211,12 @@ class Decoder:
 
     def _container(self, tag: str, node: list[Any], like: Any) -> Any:
         place = len(self._known)
+        if tag == "m":
+            _, kind, most, count = node
+            empty: Any = deque(maxlen=most) if kind == "q" else {"l": list, "s": set, "d": dict, "c": Counter}[kind]()
+            old = like if kind == "l" and type(like) is list and len(like) == count else None
+            self._later.append((self._remember(empty), count, old))
+            return empty
         if tag == "l":
             made: list[Any] = self._remember([])
             old = like if type(like) is list and len(like) == len(node) - 1 else [None] * (len(node) - 1)

@@ -4,7 +4,7 @@ In: bytes. Out: bytes, and back. Rules: kernels go where the tables of a snapsho
 this user's kwire did not write on this machine is refused before anything of it is read. A snapshot holds bytes of
 messages in progress, a login's token among them where the capture was cut there: they are not in the clear.
 
-    kwire snapshot\\n1\\n, 16 bytes at random, the content under SHAKE-256's stream (FIPS 202) for key and random bytes,
+    kwire snapshot\\n2\\n, 16 bytes at random, the content under SHAKE-256's stream (FIPS 202) for key and random bytes,
     HMAC-SHA256 (RFC 2104) of all before it
 
 The key is made once, and lies with kwire's cache (`KWIRE_CACHE_DIR`, `~/.cache/kwire`), mode 0600. Tasks of
@@ -27,7 +27,7 @@ from analyzer.snapshots.codec import SnapshotError
 from captures.cache import cache_root, content_of
 
 MAGIC: Final = b"kwire snapshot\n"
-VERSION: Final = b"1\n"
+VERSION: Final = b"2\n"
 _RANDOM, _TAG, _KEY = 16, 32, 32
 
 

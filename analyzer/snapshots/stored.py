@@ -7,7 +7,8 @@ it was made with, or not at all; the keys of TLS are not in it (`inventory`).
 
 from __future__ import annotations
 
-import struct
+import itertools
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from analyzer.points import Choice
 from analyzer.snapshots import sealing
 from analyzer.snapshots.codec import Decoder, Encoder, SnapshotError, damaged
 from analyzer.snapshots.inventory import kinds, shape
-from captures.cache import packed, unpacked
+from captures.cache import next_unpacked, packed, pieces, unpacked
 
 MOST_BYTES: Final = 1 << 31
 """Of a snapshot, before it is compressed: beyond it what is known of the traffic has become too much to be stored again
@@ -27,9 +28,12 @@ and again."""
 
 def copied(objects: list[Any], into: list[Any]) -> None:
     """Put what some objects hold into others of their kind, which share nothing with them then."""
-    numbered = {kind.of: (number, kind) for number, kind in enumerate(kinds())}
-    state = Encoder(numbered).node(objects)
-    fill({"state": unpacked(memoryview(packed(state)))}, into)
+    trees = _encoder(watch=False).trees(objects)
+    _fill((unpacked(memoryview(packed(tree))) for tree in trees), into, watch=False)
+
+
+def _encoder(watch: bool) -> Encoder:
+    return Encoder({kind.of: (number, kind) for number, kind in enumerate(kinds(watch))})
 
 
 def stored(
@@ -37,40 +41,61 @@ def stored(
 ) -> bytes:
     """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too; `key`: of
     whom it is, if not of this user. Raises SnapshotError."""
-    numbered = {kind.of: (number, kind) for number, kind in enumerate(kinds(watch))}
-    said = packed({"shape": shape(watch), "about": about, "state": Encoder(numbered).node(objects)})
-    if len(said) > MOST_BYTES:
-        raise SnapshotError(
-            f"{name}: what is known of the traffic takes {len(said):,} bytes",
-            "--no-meaning keeps less, and so does a new dataset now and then",
-        )
-    return sealing.seal(struct.pack("<Q", len(said)) + pa.compress(said, "zstd", asbytes=True), key)
+    sink, size = pa.BufferOutputStream(), 0
+    trees = itertools.chain([{"shape": shape(watch), "about": about}], _encoder(watch).trees(objects))
+    # Compressed as it is described: as text and as nodes it takes many times the room.
+    with pa.CompressedOutputStream(sink, "zstd") as file:
+        for tree in trees:
+            for piece in pieces(tree):
+                size += len(piece)
+                if size > MOST_BYTES:
+                    raise SnapshotError(
+                        f"{name}: what is known of the traffic takes more than {MOST_BYTES:,} bytes",
+                        "--no-meaning keeps less, and so does a new dataset now and then",
+                    )
+                file.write(piece)
+    return sealing.seal(sink.getvalue().to_pybytes(), key)
 
 
 def opened(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> dict[str, Any]:
     """A snapshot's `about`, and its state for `fill`. Raises SnapshotError."""
     said = sealing.opened(snapshot, key)
     try:
-        size = struct.unpack_from("<Q", said)[0]
-        if size > MOST_BYTES:
-            raise damaged()
-        found: dict[str, Any] = unpacked(memoryview(pa.decompress(said[8:], size, "zstd", asbytes=True)))
+        found: dict[str, Any] = next(_trees(said))
         if found["shape"] != shape(watch):
             raise SnapshotError(
                 "a snapshot of another version of kwire", "begin anew: analyse the captures into a new dataset"
             )
         found["about"]["threads"] + 0
-    except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError, pa.ArrowException, OSError):
+    except _NONSENSE:
         raise damaged() from None
-    return found
+    return {**found, "state": said}
 
 
 def fill(found: dict[str, Any], objects: list[Any], watch: bool = False) -> None:
     """Put what was stored into the place of what is new. Raises SnapshotError."""
+    trees = _trees(found["state"])
+    next(trees)
+    _fill(trees, objects, watch)
+
+
+def _fill(trees: Iterator[Any], objects: list[Any], watch: bool) -> None:
     try:
-        Decoder(list(kinds(watch))).value(found["state"], objects)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        Decoder(list(kinds(watch))).filled(trees, objects)
+    except _NONSENSE:
         raise damaged() from None
+
+
+_NONSENSE: Final = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OSError, pa.ArrowException,
+)  # fmt: skip
+
+
+def _trees(said: bytes) -> Iterator[Any]:
+    """What was compressed, tree by tree."""
+    with pa.CompressedInputStream(pa.BufferReader(said), "zstd") as file:
+        while True:
+            yield next_unpacked(file)
 
 
 def about_reading(name: str, settings: Settings, choice: Choice) -> dict[str, Any]:

@@ -67,8 +67,7 @@ def content(capture: Path) -> bytes:
 
 def unpacked(snapshot: bytes) -> bytes:
     """What a snapshot is before it is compressed and sealed, as one row of bytes."""
-    [size] = struct.unpack_from("<Q", snapshot)
-    plain: bytes = pa.decompress(snapshot[8:], size, "zstd", asbytes=True)
+    plain: bytes = pa.CompressedInputStream(pa.BufferReader(snapshot), "zstd").read()
     return plain
 
 

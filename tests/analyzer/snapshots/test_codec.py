@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from analyzer.snapshots import inventory
+from analyzer.snapshots import codec, inventory
 from analyzer.snapshots.codec import Decoder, Encoder, SnapshotError, kind_of
 from captures.cache import packed, unpacked
 
@@ -32,8 +33,11 @@ KINDS = [kind_of(one, (), (), None) for one in (Pair, Holder)]
 
 
 def through(value: Any, like: Any = None) -> Any:
-    node = Encoder({kind.of: (number, kind) for number, kind in enumerate(KINDS)}).node(value)
-    return Decoder(KINDS).value(unpacked(memoryview(packed(node))), like)
+    return Decoder(KINDS).filled((unpacked(memoryview(packed(tree))) for tree in trees(value)), like)
+
+
+def trees(value: Any) -> Iterator[Any]:
+    return Encoder({kind.of: (number, kind) for number, kind in enumerate(KINDS)}).trees(value)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,9 @@ def through(value: Any, like: Any = None) -> Any:
         bytearray(), bytearray(b"ab"), Pair(1, [Pair(2, 3)]), Holder({"x": 1}, [None]), np.int64(5), np.uint8(7),
     ],
 )  # fmt: skip
-def test_a_value_comes_back_as_it_was(value: Any) -> None:
+@pytest.mark.parametrize("at_once", [1000, 1], ids=["at once", "one by one"])
+def test_a_value_comes_back_as_it_was(value: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MOST_AT_ONCE", at_once)
     found = through(value)
     assert found == value
     assert type(found) is type(value)
@@ -66,11 +72,34 @@ def test_an_array_comes_back_as_it_was(array: np.ndarray) -> None:
     assert (found.dtype, found.shape, found.flags.writeable) == (array.dtype, array.shape, True)
 
 
-def test_what_is_one_stays_one() -> None:
+@pytest.mark.parametrize("at_once", [1000, 1])
+def test_what_is_one_stays_one(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MOST_AT_ONCE", at_once)
     shared, array = [1], np.arange(3)
     found = through(Holder((shared, array), [shared, array]))
     assert found.value[0] is found.others[0]
     assert found.value[1] is found.others[1]
+
+
+@pytest.mark.parametrize("kind", [list, set, deque, Counter])
+def test_of_much_little_is_there_as_nodes_at_a_time(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MOST_AT_ONCE", 10)
+    many = Holder(kind(range(95)), [kind(range(200, 225)), Holder({n: kind(range(11)) for n in range(12)})])
+    found = list(trees(many))
+    assert max(map(_size, found)) < 100
+    assert through(many) == many
+
+
+def _size(tree: Any) -> int:
+    return 1 + sum(map(_size, tree)) if isinstance(tree, list) else 1
+
+
+def test_a_container_that_is_not_all_there_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MOST_AT_ONCE", 2)
+    whole = list(trees([1, 2, 3, 4, 5]))
+    for cut in (whole[:-1], [*whole[:-1], []]):
+        with pytest.raises(SnapshotError):
+            Decoder(KINDS).filled(iter(cut))
 
 
 def test_what_is_in_its_place_is_filled() -> None:
