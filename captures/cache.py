@@ -257,7 +257,7 @@ def next_unpacked(file: Any) -> Any:
 
 def _fill(file: Any, array: numpy.ndarray) -> None:
     """Raises ValueError where the file ends before."""
-    into = memoryview(array.reshape(-1).view(numpy.uint8))
+    into = array.reshape(-1).view(numpy.uint8).data
     while len(into):
         count = file.readinto(into)
         if not count:

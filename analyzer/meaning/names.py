@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
+from analyzer import arrow, tables
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Names, Window
 from analyzer.bulk.zookeeper import ZooKeeper
@@ -35,34 +35,59 @@ METADATA_TOPIC = {"AAAAAAAAAAAAAAAAAAAAAQ": "__cluster_metadata"}
 
 @dataclass(slots=True)
 class TopicIds:
-    """Names of topic ids."""
+    """Names of topic ids: `names`, by id, each the one that was said last for the first time."""
 
     names: dict[str, str] = field(default_factory=METADATA_TOPIC.copy)
-    _pairs: set[tuple[str, str]] = field(default_factory=set)
+    _unsaid: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
+    _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, where another name was said since
     _rows: Rows = field(default_factory=list)
 
     def take(self, window: Window) -> None:
         strings = window.names.strings
         for topic_id, topic, _ in window.topic_ids.tolist():
-            pair = (strings[topic_id], strings[topic])
-            if pair not in self._pairs:
-                self._pairs.add(pair)
-                self.names[pair[0]] = pair[1]
-                self._rows.append({"capture": window.names.capture, "topic_id": pair[0], "topic": pair[1]})
+            if self._learn(strings[topic_id], strings[topic]):
+                self._rows.append(_named(window.names.capture, (strings[topic_id], strings[topic])))
+
+    def _learn(self, topic_id: str, topic: str) -> bool:
+        """A message says so; whether none did before."""
+        if self._was_said(topic_id, topic):
+            return False
+        self._rename(topic_id, topic)
+        self._unsaid.discard(topic_id)
+        return True
+
+    def _was_said(self, topic_id: str, topic: str) -> bool:
+        if self.names.get(topic_id) == topic and topic_id not in self._unsaid:
+            return True
+        return (topic_id, topic) in self._earlier
+
+    def _rename(self, topic_id: str, topic: str) -> None:
+        before = self.names.get(topic_id)
+        if before is not None and before != topic and topic_id not in self._unsaid:
+            self._earlier.add((topic_id, before))
+        self.names[topic_id] = topic
+
+    @property
+    def _said(self) -> set[tuple[str, str]]:
+        """All that messages said."""
+        return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unsaid)
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         yield _table("topic_ids", self._rows)
         self._rows = []
 
     def join(self, other: TopicIds) -> None:
-        self._pairs |= other._pairs
+        for topic_id, topic in other.names.items():
+            said = topic_id not in other._unsaid or self._was_said(topic_id, topic)
+            self._rename(topic_id, topic)
+            (self._unsaid.discard if said else self._unsaid.add)(topic_id)
+        self._earlier |= other._earlier
         self._rows += other._rows
-        self.names.update(other.names)
 
     def onward(self, capture: str) -> TopicIds:
         """For another capture point, which begins where this one ends: it has what is known."""
-        rows = [{"capture": capture, "topic_id": id_, "topic": topic} for id_, topic in sorted(self._pairs)]
-        return TopicIds(self.names.copy(), self._pairs.copy(), rows)
+        rows = [_named(capture, pair) for pair in sorted(self._said)]
+        return TopicIds(self.names.copy(), self._unsaid.copy(), self._earlier.copy(), rows)
 
     def name(self, topic: str) -> str:
         """The name for a topic id, where a message so far says it; else what was given."""
@@ -70,12 +95,17 @@ class TopicIds:
 
     def learn(self, names: Mapping[str, str]) -> None:
         """Names that messages say only later; what was said so far goes before."""
+        self._unsaid.update(topic_id for topic_id in names if topic_id not in self.names)
         self.names = {**names, **self.names}
 
     def resolve(self, row: dict[str, Any]) -> None:
         """Put names for topic ids in a row of `exchanges`, as far as they are known."""
         if row["topics"]:
             row["topics"] = list(dict.fromkeys(map(self.name, row["topics"])))
+
+
+def _named(capture: str, pair: tuple[str, str]) -> dict[str, Any]:
+    return {"capture": capture, "topic_id": pair[0], "topic": pair[1]}
 
 
 @dataclass(slots=True)
@@ -158,32 +188,45 @@ def _offer(capture: str, connection: str, offer: Sequence[int]) -> dict[str, Any
     return {"capture": capture, "connection": connection, "broker": broker, **said}
 
 
+_KEY, _LEADER, _EPOCH, _ISR = range(4)
+_LATE: Final = 1024
+"""Topic-partitions, and a sixteenth of those that there are, that were told of anew and wait to be put in order."""
+
+_Said = tuple[int, int, int]
+"""Leader, its epoch, in-sync replicas (number of a list); NULL: not said."""
+
+
 @dataclass(slots=True)
 class Leaders:
     """Leaders of topic-partitions: a row where a leader, its epoch or the in-sync replicas are other than last said.
-    `topics` knows the names of ids, and has taken the window before."""
+    `topics` knows the names of ids, and has taken the window before. What was said last takes 32 bytes a partition.
+
+    _known    int64[4, n], by _KEY: number of the topic's name and partition
+    _late     what was said since of some
+    """
 
     topics: TopicIds
-    _last: dict[tuple[str, int], tuple[int, int, tuple[int, ...] | None]] = field(default_factory=dict)
+    _names: dict[str, int] = field(default_factory=dict)
+    _lists: list[tuple[int, ...]] = field(default_factory=list)
+    _list_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _known: np.ndarray = field(default_factory=lambda: np.zeros((4, 0), np.int64))
+    _late: dict[int, _Said] = field(default_factory=dict)
     _rows: Rows = field(default_factory=list)
 
     def take(self, window: Window) -> None:
         rows, names = window.leaders, window.names
         told_elsewhere = [(one, led) for one in window.zookeeper if (led := leader_of(one)) is not None]
         if told_elsewhere:
-            self._both(rows, told_elsewhere, names)
-            return
+            rows = self._both(rows, told_elsewhere, names)
         if not len(rows):
             return
-        # Most of what Metadata says repeats: what one topic-partition had said of it twice in a row is dropped here.
-        told = rows[:, [s.L_TOPIC, s.L_TOPIC_ID, s.L_PARTITION, s.L_LEADER, s.L_EPOCH, s.L_ISR]]
-        order = np.lexsort((told[:, 2], told[:, 1], told[:, 0]))
-        fresh = np.ones(len(rows), bool)
-        fresh[order[1:]] = (told[order[1:]] != told[order[:-1]]).any(axis=1)
-        for row in rows[fresh].tolist():
-            self._take(row, names)
+        keys, isr = self._keys(rows, names), self._isr(rows[:, s.L_ISR], names)
+        for place in np.flatnonzero(self._news(keys, rows, isr)).tolist():
+            self._take(rows[place].tolist(), int(keys[place]), int(isr[place]), names)
+        if len(self._late) > _LATE + self._known.shape[1] // 16:
+            self._settle()
 
-    def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, Led]], names: Names) -> None:
+    def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, Led]], names: Names) -> np.ndarray:
         """What messages and ZooKeeper say, in order."""
         told: list[tuple[int, list[int]]] = [(row[s.L_TRIGGER], row) for row in rows.tolist()]
         for one, led in elsewhere:
@@ -193,36 +236,111 @@ class Leaders:
             row[s.L_EPOCH] = s.NULL if led.epoch is None else led.epoch
             row[s.L_ISR] = s.NULL if led.isr is None else names.list_of(led.isr)
             told.append((one.trigger, row))
-        for _, row in sorted(told, key=lambda pair: pair[0]):
-            self._take(row, names)
+        return np.array([row for _, row in sorted(told, key=lambda pair: pair[0])], np.int64)
 
-    def _take(self, row: list[int], names: Names) -> None:
-        topic = names.strings[row[s.L_TOPIC]] if row[s.L_TOPIC] != s.NULL else None
-        topic_id = names.strings[row[s.L_TOPIC_ID]] if row[s.L_TOPIC_ID] != s.NULL else None
-        key = (topic or self.topics.name(topic_id or ""), row[s.L_PARTITION])
-        last = self._last.get(key)
-        replicas = names.lists[row[s.L_ISR]] if row[s.L_ISR] != s.NULL else None
-        now = (row[s.L_LEADER], row[s.L_EPOCH], replicas if replicas is not None or last is None else last[2])
+    def _keys(self, rows: np.ndarray, names: Names) -> np.ndarray:
+        """Which topic-partition each is of."""
+        said, where = _pairs(rows[:, s.L_TOPIC], rows[:, s.L_TOPIC_ID])
+        numbers = []
+        for topic, topic_id in said:
+            name = names.strings[topic] if topic != s.NULL else ""
+            name = name or self.topics.name(names.strings[topic_id] if topic_id != s.NULL else "")
+            numbers.append(self._names.setdefault(name, len(self._names)))
+        return _key(np.array(numbers, np.int64)[where], rows[:, s.L_PARTITION])
+
+    def _isr(self, lists: np.ndarray, names: Names) -> np.ndarray:
+        """Lists of `names` by their numbers here."""
+        found = np.full(len(lists), s.NULL, np.int64)
+        for number in arrow.distinct(lists[lists != s.NULL]).tolist():
+            found[lists == number] = self._list(names.lists[number])
+        return found
+
+    def _list(self, nodes: tuple[int, ...]) -> int:
+        number = self._list_numbers.get(nodes)
+        if number is None:
+            number = self._list_numbers[nodes] = len(self._lists)
+            self._lists.append(nodes)
+        return number
+
+    def _news(self, keys: np.ndarray, rows: np.ndarray, isr: np.ndarray) -> np.ndarray:
+        """Those that may say something new: what Metadata says is mostly what it said before."""
+        order = np.argsort(keys, kind="stable")
+        told = np.stack([keys, rows[:, s.L_LEADER], rows[:, s.L_EPOCH], isr])[:, order]
+        differs = np.append(True, (told[:, 1:] != told[:, :-1]).any(axis=0))
+        alone = np.append(True, told[_KEY, 1:] != told[_KEY, :-1])
+        alone &= np.append(alone[1:], True)
+        known = self._known
+        if known.shape[1]:
+            last = known[:, np.minimum(np.searchsorted(known[_KEY], told[_KEY]), known.shape[1] - 1)]
+            same = (told[:_ISR] == last[:_ISR]).all(axis=0) & ((told[_ISR] == s.NULL) | (told[_ISR] == last[_ISR]))
+            if self._late:
+                same &= ~np.isin(told[_KEY], np.fromiter(self._late, np.int64, len(self._late)))
+            differs &= ~(same & alone)
+        found = np.empty(len(keys), np.bool_)
+        found[order] = differs
+        return found
+
+    def _last(self, key: int) -> _Said | None:
+        late = self._late.get(key)
+        if late is not None:
+            return late
+        known = self._known
+        at = int(np.searchsorted(known[_KEY], key))
+        if at == known.shape[1] or known[_KEY, at] != key:
+            return None
+        _, leader, epoch, isr = known[:, at].tolist()
+        return leader, epoch, isr
+
+    def _take(self, row: list[int], key: int, isr: int, names: Names) -> None:
+        last = self._last(key)
+        now = (row[s.L_LEADER], row[s.L_EPOCH], isr if isr != s.NULL or last is None else last[2])
         if now == last:
             return
-        self._last[key] = now
+        self._late[key] = now
         self._rows.append(
             {
                 "capture": names.capture,
                 "time": row[s.L_NS] // 1000,
-                "topic": topic,
-                "topic_id": topic_id,
+                "topic": names.strings[row[s.L_TOPIC]] if row[s.L_TOPIC] != s.NULL else None,
+                "topic_id": names.strings[row[s.L_TOPIC_ID]] if row[s.L_TOPIC_ID] != s.NULL else None,
                 "partition": row[s.L_PARTITION],
                 "leader": row[s.L_LEADER] if row[s.L_LEADER] != s.NULL else None,
                 "leader_epoch": row[s.L_EPOCH] if row[s.L_EPOCH] != s.NULL else None,
-                "isr": list(replicas) if replicas is not None else None,
+                "isr": list(self._lists[isr]) if isr != s.NULL else None,
             }
         )
+
+    def _settle(self) -> None:
+        """What was said late is known, in order."""
+        late = np.array([(key, *said) for key, said in self._late.items()], np.int64).reshape(-1, 4).T
+        both = np.concatenate([self._known[:, ~np.isin(self._known[_KEY], late[_KEY])], late], axis=1)
+        self._known, self._late = both[:, np.argsort(both[_KEY])], {}
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         yield _table("leaders", self._rows)
         self._rows = []
 
     def join(self, other: Leaders) -> None:
-        self._last.update(other._last)
+        other._settle()
+        topics = np.array([self._names.setdefault(name, len(self._names)) for name in other._names], np.int64)
+        lists = [self._list(nodes) for nodes in other._lists]
+        for key, leader, epoch, isr in other._known.T.tolist():
+            mine = int(topics[key >> 32]) << 32 | key & 0xFFFFFFFF
+            self._late[mine] = leader, epoch, lists[isr] if isr != s.NULL else isr
+        self._settle()
         self._rows += other._rows
+
+
+def _key(topics: np.ndarray, partitions: np.ndarray) -> np.ndarray:
+    found: np.ndarray = topics << 32 | partitions & 0xFFFFFFFF
+    return found
+
+
+def _pairs(a: np.ndarray, b: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """(each pair once, which of them each row is)."""
+    order = np.lexsort((b, a))
+    first = np.append(True, (a[order[1:]] != a[order[:-1]]) | (b[order[1:]] != b[order[:-1]]))
+    where = np.empty(len(a), np.int64)
+    where[order] = np.cumsum(first) - 1
+    those = order[first]
+    return list(zip(a[those].tolist(), b[those].tolist(), strict=True)), where

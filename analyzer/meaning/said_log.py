@@ -91,7 +91,8 @@ class SaidLog:
 
         def of(transactional_id: str) -> np.ndarray:
             number = self._numbers.get(transactional_id)
-            return packets[:0] if number is None else packets[bounds[number] : bounds[number + 1]]
+            found: np.ndarray = packets[:0] if number is None else packets[bounds[number] : bounds[number + 1]]
+            return found
 
         return of
 
