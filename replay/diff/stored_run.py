@@ -2,9 +2,10 @@
 
 In: a RUN's tables. Out: rows and frames of both sides, by *place* (an exchange's number in that order). A RUN may be
 larger than memory, and its tables are in other orders than time: so what comparing needs of them is unpacked once into
-temporary files that are mapped, which the system may drop and read again, and memory holds only where in them an
-exchange's rows are (some 120 bytes each). Asking for one exchange costs some 100 us: `captured_part` and
-`replayed_part` tell of many of them by columns, and where their frames lie. Rule: nothing is decoded here.
+temporary files that are mapped, which the system may drop and read again (`scratch`), and so is where in them an
+exchange's rows are. Memory holds what is sorted, while it is (some 50 bytes an exchange). Asking for one exchange costs
+some 100 us: `captured_part` and `replayed_part` tell of many of them by columns, and where their frames lie. Rule:
+nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import pyarrow.compute as pc
 from analyzer.dataset import DatasetError, StoredDataset, open_dataset, readable
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.tables import REPLAYED
+from replay.diff.scratch import filled, mapped, no_room, slices
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -76,10 +78,17 @@ class _Index:
     """Where keys are: `_NONE` for those that are nowhere. Of equal keys the last counts."""
 
     def __init__(self, keys: Numbers) -> None:
-        self._at = np.argsort(keys, kind="stable")
-        self._keys = keys[self._at]
+        order = np.argsort(keys, kind="stable")
+        self._keys: Numbers = mapped(keys[order[part]] for part in slices(len(keys)))
+        self._at: Numbers = mapped((order,))
+
+    def all_found(self, keys: Numbers) -> Numbers:
+        """Of many."""
+        found: Numbers = mapped(self.find(keys[part]) for part in slices(len(keys)))
+        return found
 
     def find(self, keys: Numbers) -> Numbers:
+        """Of some."""
         if not len(self._keys):
             return np.full(len(keys), _NONE, np.int64)
         places = np.searchsorted(self._keys, keys, side="right") - 1
@@ -119,10 +128,7 @@ class _Unpacked:
         except OSError as failure:
             if failure.errno is None:
                 raise  # of Arrow: the table is damaged
-            raise DatasetError(
-                f"{Path(path).parent}: cannot unpack {table}: {failure.strerror or failure}",
-                "TMPDIR names a folder with more space",
-            ) from None
+            raise no_room(Path(path).parent, table, failure) from None
         finally:
             os.unlink(path)
         self.batches = [opened.get_batch(number) for number in range(opened.num_record_batches)]
@@ -140,15 +146,15 @@ class _Unpacked:
     def places(self, column: str) -> tuple[Numbers, Numbers]:
         """Where the values of a column of bytes lie in `heap`: begin, end. Null: no bytes."""
         base = self.heap.ctypes.data
-        begins, ends = [], []
-        for batch in self.batches:
-            values = batch.column(column)
-            _, offsets, data = values.buffers()
-            at = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
-            first = data.address - base if data is not None else 0
-            begins.append(at[:-1] + first)
-            ends.append(at[1:] + first)
-        return _joined(iter(begins)), _joined(iter(ends))
+
+        def places(first: int, last: int | None) -> Iterator[Numbers]:
+            for batch in self.batches:
+                values = batch.column(column)
+                _, offsets, data = values.buffers()
+                at = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
+                yield at[first:last] + (data.address - base if data is not None else 0)
+
+        return mapped(places(0, -1)), mapped(places(1, None))
 
     def row(self, at: int) -> dict[str, Any]:
         number = bisect.bisect_right(self._starts, at) - 1
@@ -208,20 +214,26 @@ class Run:
         self._exchanges = _Unpacked(stored, "exchanges", ROW)
         self._messages = _Unpacked(stored, "messages", _MESSAGE)
         self._outcomes = _Unpacked(stored, "outcomes", (*_KEY, *_OUTCOME))
-        exchanges = _joined(names.keys(batch, "exchange") for batch in self._exchanges.batches)
+        exchanges = mapped(names.keys(batch, "exchange") for batch in self._exchanges.batches)
         index = _Index(exchanges)
         self._asked, self._answered = self._frames(names, index, exchanges)
-        outcomes = _joined(names.keys(batch, "exchange") for batch in self._outcomes.batches)
-        asked = _joined(batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches) != 0
-        places = np.flatnonzero(asked & (outcomes != _NONE))
-        captured = index.find(outcomes[places])
-        if (captured == _NONE).any():
+        outcomes = mapped(names.keys(batch, "exchange") for batch in self._outcomes.batches)
+        valid = (batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches)
+        asked = mapped(valid, np.bool_)
+        places = mapped(
+            np.flatnonzero(asked[part] & (outcomes[part] != _NONE)) + part.start for part in slices(len(outcomes))
+        )
+        captured = index.all_found(_taken(outcomes, places))
+        if any((captured[part] == _NONE).any() for part in slices(len(captured))):
             raise DatasetError(f"{path}: has outcomes of exchanges that it lacks", "replay the capture again")
-        order = self._in_order(names, outcomes[places], captured)
-        self.keys: Numbers = outcomes[places][order]
-        self._outcome_at: Numbers = places[order]
-        self._captured_at: Numbers = captured[order]
-        self._replayed_at: Numbers = index.find(_replayed(names, self.keys))
+        order = self._in_order(names, _taken(outcomes, places), captured)
+        self._outcome_at: Numbers = _taken(places, order)
+        self._captured_at: Numbers = _taken(captured, order)
+        del order
+        self.keys: Numbers = _taken(outcomes, self._outcome_at)
+        self._replayed_at: Numbers = mapped(
+            index.find(_replayed(names, self.keys[part])) for part in slices(len(self.keys))
+        )
         self.renamed, self.captured_names, self.replayed_names = _topics(stored)
         self._names = names
         about = stored.manifest["replay"]
@@ -237,8 +249,8 @@ class Run:
 
     def _frames(self, names: ConnectionNames, index: _Index, exchanges: Numbers) -> tuple[Numbers, Numbers]:
         """Which message is each exchange's request, and which its answer."""
-        replies = _Index(_joined(self._answer_keys(names)))
-        asked, answered = (np.full(len(self._exchanges), _NONE, np.int64) for _ in range(2))
+        replies = _Index(mapped(self._answer_keys(names)))
+        asked, answered = (filled(len(self._exchanges), _NONE) for _ in range(2))
         first = 0
         for batch in self._messages.batches:
             numbers = np.arange(first, first + len(batch))
@@ -272,16 +284,20 @@ class Run:
 
     def place_of(self, keys: Numbers) -> Numbers:
         """Where exchanges are in this RUN's order, by another RUN's keys."""
-        return _Index(self.keys).find(keys)
+        return _Index(self.keys).all_found(keys)
 
-    def places_of_apis(self, api_keys: Collection[int]) -> list[int]:
+    def places_of_apis(self, api_keys: Collection[int]) -> Iterator[int]:
         """Where exchanges of some APIs are, in order."""
-        return np.flatnonzero(np.isin(self.api_keys, list(api_keys))).tolist()
+        for part in slices(len(self)):
+            yield from (np.flatnonzero(np.isin(self.api_keys[part], list(api_keys))) + part.start).tolist()
 
     def last_sent_us(self) -> dict[tuple[str, str], int]:
         """When each captured connection (capture, connection) sent its last request."""
-        times = _numbers(self._exchanges, "request_time", 0)[self._captured_at]
-        last = dict(zip((self.keys >> _ORDINALS).tolist(), times.tolist(), strict=True))  # in order of time
+        times = _numbers(self._exchanges, "request_time", 0)
+        last: dict[int, int] = {}
+        for part in slices(len(self)):  # in order of time
+            connections = (self.keys[part] >> _ORDINALS).tolist()
+            last.update(zip(connections, times[self._captured_at[part]].tolist(), strict=True))
         return {name: last[number] for name, number in self._names.of.items() if number in last}
 
     # --- by columns
@@ -289,18 +305,19 @@ class Run:
     @functools.cached_property
     def api_keys(self) -> Numbers:
         """By place."""
-        return _numbers(self._exchanges, "api_key", -1)[self._captured_at]
+        return _taken(_numbers(self._exchanges, "api_key", -1), self._captured_at)
 
     @functools.cached_property
     def held(self) -> Flags:
         """By place: did the captured broker answer late on purpose?"""
-        return _flags(self._exchanges, "cause", "hold")[self._captured_at]
+        return _taken(_flags(self._exchanges, "cause", "hold"), self._captured_at)
 
     @functools.cached_property
     def retried(self) -> Flags:
         """By place: has the replay done anything for it more than once?"""
         lengths = (pc.fill_null(pc.list_value_length(batch.column("retries")), 0) for batch in self._outcomes.batches)
-        return _joined(each.to_numpy(zero_copy_only=False) > 0 for each in lengths).astype(bool)[self._outcome_at]
+        again = mapped((each.to_numpy(zero_copy_only=False) > 0 for each in lengths), np.bool_)
+        return _taken(again, self._outcome_at)
 
     def connections(self, places: Numbers) -> list[tuple[str, str]]:
         """(capture, connection) of exchanges."""
@@ -383,7 +400,7 @@ class Run:
 
 def _numbers(rows: _Unpacked, name: str, absent: int) -> Numbers:
     """A column of numbers or times."""
-    return _joined(
+    return mapped(
         pc.fill_null(batch.column(name).cast(pa.int64()), absent).to_numpy(zero_copy_only=False)
         for batch in rows.batches
     )
@@ -392,11 +409,12 @@ def _numbers(rows: _Unpacked, name: str, absent: int) -> Numbers:
 def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
     """Does a column of texts say this?"""
     said = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
-    return _joined(each.to_numpy(zero_copy_only=False) for each in said).astype(bool)
+    return mapped((each.to_numpy(zero_copy_only=False) for each in said), np.bool_)
 
 
-def _joined(some: Iterator[Any]) -> Numbers:
-    return np.concatenate([np.empty(0, np.int64), *some])
+def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
+    """Those at some places, in their order."""
+    return mapped((values[places[part]] for part in slices(len(places))), values.dtype)
 
 
 def _replayed(names: ConnectionNames, keys: Numbers) -> Numbers:

@@ -1,0 +1,69 @@
+"""Long arrays that are a file's, and that a RUN's index takes no memory for each of its exchanges.
+
+Proves: replay/diff/scratch.py, replay/diff/stored_run.py
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analyzer.dataset import DatasetError
+from replay.diff import pairs, scratch
+from tests.bench import diff
+
+EXCHANGES = 50_000
+
+
+def test_parts_stand_one_behind_the_other() -> None:
+    made = scratch.mapped(iter([np.array([3, 1]), np.empty(0, np.int64), np.array([2])]))
+    assert made.tolist() == [3, 1, 2]
+    made[0] = 9  # of its own: kernels are compiled for arrays that may be written to
+    assert made.tolist() == [9, 1, 2]
+    flags = scratch.mapped([np.array([True, False])], np.bool_)
+    assert flags.tolist() == [True, False]
+    assert flags.dtype == np.dtype(np.bool_)
+    assert scratch.mapped([]).tolist() == []
+
+
+def test_an_array_to_be_written_to_is_filled_first() -> None:
+    made = scratch.filled(scratch.PART + 3, -1)
+    assert len(made) == scratch.PART + 3
+    made[-1] = 7
+    assert (int(made.sum()), made[-1]) == (7 - scratch.PART - 2, 7)
+    assert len(scratch.filled(0, -1)) == 0
+
+
+def test_nothing_is_left_in_the_folder_and_a_full_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = scratch.mapped([np.arange(5)])
+    assert (list(tmp_path.iterdir()), made.tolist()) == ([], [0, 1, 2, 3, 4])
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(np, "ascontiguousarray", full)
+    with pytest.raises(DatasetError, match="cannot unpack an index: No space left on device"):
+        scratch.mapped([np.arange(5)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_takes_no_memory_for_each_exchange(tmp_path: Path) -> None:
+    """It was a quarter of a kilobyte: 1 GiB was reached at some four million."""
+    diff.forge(tmp_path / "run", EXCHANGES)
+    pairs.from_run(tmp_path / "run")  # what is loaded once is loaded
+    tracemalloc.start()
+    try:
+        found = pairs.from_run(tmp_path / "run")
+        assert sum(len(block) for block in found.blocks()) == EXCHANGES  # everything that is looked up late, too
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept / EXCHANGES < 30
