@@ -54,6 +54,9 @@ _LISTS: Final[dict[int, tuple[TopicField, ...]]] = {
         TopicField(("forgottenTopicsData",), "", "topicId", "partitions", ""),
     ),
     names.SHARE_ACKNOWLEDGE: (TopicField(("topics",), "", "topicId", "partitions", "partitionIndex"),),
+    names.DESCRIBE_SHARE_GROUP_OFFSETS: (TopicField(("groups", "topics"), "topicName", "", "partitions", ""),),
+    names.ALTER_SHARE_GROUP_OFFSETS: (TopicField(("topics",), "topicName", "", "partitions", "partitionIndex"),),
+    names.DELETE_SHARE_GROUP_OFFSETS: (TopicField(("topics",), "topicName", "", "", ""),),
 }
 
 RESPONSE_LISTS: Final[dict[int, TopicField]] = {

@@ -158,6 +158,9 @@ class Offsets:
                     partition["committedOffset"] = self.offset(where, partition["committedOffset"])
                     if "committedLeaderEpoch" in partition:
                         partition["committedLeaderEpoch"] = -1
+            case names.ALTER_SHARE_GROUP_OFFSETS:
+                for where, partition in _named(body):
+                    partition["startOffset"] = self.offset(where, partition["startOffset"])
             case names.SHARE_FETCH | names.SHARE_ACKNOWLEDGE:
                 for where, partition in _named(body, known_only=True):
                     for acknowledged in partition.get("acknowledgementBatches") or ():

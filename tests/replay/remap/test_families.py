@@ -10,7 +10,7 @@ import pytest
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
 from replay.plan import convert
-from replay.plan.parts import NAME
+from replay.plan.parts import NAME, without_names
 from replay.plan.steps import Step
 from replay.plan.values import Producer
 from replay.remap.remap import Remap, RemapOptions
@@ -44,6 +44,30 @@ def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
         told = convert.fit(names.DELETE_TOPICS, offered, sent)
         assert told.get("topicNames") == (["copy"] if offered < 6 else None)
         assert [topic["name"] for topic in told.get("topics", ())] == (["copy"] if offered >= 6 else [])
+
+
+@pytest.mark.parametrize(
+    ("api_key", "asked"),
+    [
+        (names.ALTER_SHARE_GROUP_OFFSETS, {"groupId": "g", "topics": [
+            {"topicName": "orders", "partitions": [{"partitionIndex": 0, "startOffset": 12}]}]}),
+        (names.DELETE_SHARE_GROUP_OFFSETS, {"groupId": "g", "topics": [{"topicName": "orders"}]}),
+        (names.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [
+            {"groupId": "g", "topics": [{"topicName": "orders", "partitions": [0]}]}]}),
+    ],
+)  # fmt: skip
+def test_offsets_of_a_share_group_are_those_of_the_topic_on_the_target(api_key: int, asked: Body) -> None:
+    """Under another name, the target's own topic of the captured name is none of this group's business."""
+    (step,) = planned((api_key, 0, asked, None), allow=frozenset((api_key,)))
+    remap = Remap(RemapOptions(map_topic={"orders": "copy"}))
+    remap.offsets.appended(("orders", 0), 10, 0, 5)
+
+    sent = without_names(remap.request(step))
+
+    (topic,) = sent.get("topics") or sent["groups"][0]["topics"]
+    assert topic["topicName"] == "copy"
+    if api_key == names.ALTER_SHARE_GROUP_OFFSETS:
+        assert topic["partitions"] == [{"partitionIndex": 0, "startOffset": 2}]
 
 
 def test_an_epoch_that_is_asked_about_is_the_targets_and_others_are_unknown() -> None:
