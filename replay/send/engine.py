@@ -14,7 +14,7 @@ import contextlib
 import functools
 import gc
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
@@ -41,12 +41,13 @@ from replay.send.own_requests import Asker
 from replay.send.preparing import Job, Preparation, Skipped
 from replay.send.progress import Standing
 from replay.send.reach import NotReached
-from replay.send.routing import Connections, Router
+from replay.send.routing import Router
+from replay.send.session_state import SessionState
 from replay.send.settings import Settings
+from replay.send.timetable import Timetable
+from replay.send.watch import Watch
 
 _LEAST_BACKLOG: Final = 64 << 10
-_TELLING: Final = 1.0
-"""Seconds between two words about how far a run is."""
 _SPLIT: Final = 1.0
 """Seconds between the answers to JoinGroups of one generation, which brokers give all at once: who has none by then has
 come too late for it."""
@@ -57,48 +58,6 @@ _CLAIMED: Final = 32
 """Steps of a session that are claimed at once: so many of each are not known of, where a process dies."""
 _LATER: Final = 0.5
 """Seconds until a session that is over is looked at again, whose connections have not taken everything."""
-
-
-class _SessionState:
-    """What a session has planned and open."""
-
-    def __init__(self, broker: tuple[str, int], user: str | None) -> None:
-        self.steps: deque[Step] = deque()
-        self.claimed = 0  # so many more may be sent without claiming further ones
-        self.more: asyncio.Future[None] | None = None  # told of each step that is planned, while there is none
-        self.over = False  # no more steps come
-        self.runner: asyncio.Task[None] | None = None
-        self.connections = Connections(broker, user)
-        self.again = asyncio.Lock()
-        self.history = retry.History()
-        self.quick: dict[int, tuple[Step, Outcome]] = {}  # sent the short way and not answered yet
-        self.landed: asyncio.Future[None] | None = None  # told of each answer, while somebody waits for one
-        self.jobs: dict[asyncio.Task[None], Job] = {}
-        self.owed: set[asyncio.Task[None]] = set()  # of the jobs, those that were answered in the capture
-        self.lost = ""
-        self.next: Step | None = None  # is held until it is due and ready
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.quick) + len(self.jobs)
-
-    async def planned(self) -> None:
-        """Wait until there are more steps, or none will come."""
-        self.more = asyncio.get_running_loop().create_future()
-        await self.more
-
-    def has_more(self) -> None:
-        if self.more is not None and not self.more.done():
-            self.more.set_result(None)
-
-    async def landing(self) -> None:
-        """Wait until one more of the steps that were sent has its answer, or none will come."""
-        self.landed = asyncio.get_running_loop().create_future()
-        await self.landed
-
-    def has_landed(self) -> None:
-        if self.landed is not None and not self.landed.done():
-            self.landed.set_result(None)
 
 
 class Engine:
@@ -130,7 +89,9 @@ class Engine:
         """How often each rule was applied."""
         self.failure: LinkError | None = None
         """What the target did that kept something from being sent."""
-        self._bootstrap = bootstrap
+        self._loop = asyncio.get_running_loop()
+        self.timetable = Timetable(settings, self._loop)
+        self._due, self._now_ns = self.timetable.due, self.timetable.now_ns
         self._asker = Asker(dial, bootstrap, offers, topology, remap, settings, self.notes)
         self._brokers = sorted({session.broker for session in sessions})
         self._router = Router(self._brokers, topology, remap, self._asker, settings, self.notes)
@@ -138,10 +99,9 @@ class Engine:
         self._waiting = Waiting()
         self._keeping = Keeping(self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes)
         self._record = record
-        self._loop = asyncio.get_running_loop()
-        self._states: dict[int, _SessionState] = {}
+        self._states: dict[int, SessionState] = {}
         for index, session in enumerate(sessions):
-            self._states[index] = _SessionState(session.broker, session.user)
+            self._states[index] = SessionState(session.broker, session.user)
         self.total: int | None = None
         """How many requests there will be, where more are planned on the way and that is known."""
         self._feed = feed
@@ -150,27 +110,23 @@ class Engine:
         self._undone_bytes = 0
         self._count = 0
         self._last_ns = 0
-        self._late: dict[int, int] = {}
         self._no_more = False
         self._running = 0
         self._ended: asyncio.Future[None] | None = None
         self._open = asyncio.Event()  # else no further step is sent
         self._open.set()
-        self._started = 0.0
-        self._epoch_ns = 0
-        # The time is asked for three times a request: of the loop it would cost four times as much.
-        own = type(self._loop).time is not asyncio.BaseEventLoop.time
-        self._clock_ns: Callable[[], int] = self._loops_ns if own else time.monotonic_ns
-        self._ahead_ns = 0
-        self._heard = 0
-        self._errors = 0
-        self._dead = ""
-        self._progress = progress
+        self._watch = Watch(
+            bootstrap, settings, self._asker, self._states, self._waiting, self.timetable, self._total, progress
+        )
 
     @property
     def own_requests(self) -> Counter[str]:
         """What the replayer asked for itself, by API."""
         return self._asker.own_requests
+
+    def _total(self) -> int:
+        """How many requests there will be, as far as that is known."""
+        return self._count if self.total is None else self.total
 
     # --- the run ---
 
@@ -187,7 +143,7 @@ class Engine:
 
     async def _run(self, start_ns: int | None) -> None:
         epoch_ns = start_ns or time.time_ns()
-        self._begin_at(epoch_ns, self._loop.time() + (epoch_ns - time.time_ns() if start_ns else 0) / 1e9)
+        self.timetable.begin_at(epoch_ns, self._loop.time() + (epoch_ns - time.time_ns() if start_ns else 0) / 1e9)
         self._ended = self._loop.create_future()
         self._keeping.more = self._feed is not None
         self.add(self.plan.steps)
@@ -195,12 +151,14 @@ class Engine:
         if self._feed is None:
             self.no_more()
         feeding = [self._loop.create_task(self._fed(self._feed))] if self._feed is not None else []
-        watch = self._loop.create_task(self._watch())
-        besides = [self._loop.create_task(self._tell()), self._loop.create_task(self._keeping.run())]
+        watch = self._loop.create_task(self._watch.run())
+        besides = [self._loop.create_task(self._watch.tell()), self._loop.create_task(self._keeping.run())]
         try:
             done, _ = await asyncio.wait((self._ended, watch), return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
+            if watch.done():
+                self.failure = watch.result()
             jobs = [job for state in self._states.values() for job in state.jobs]
             if not watch.done():
                 await self._all_taken()
@@ -256,7 +214,7 @@ class Engine:
 
     def meet(self, index: int, broker: tuple[str, int], user: str | None) -> None:
         """A session that the plan's steps speak of from now on."""
-        self._states[index] = _SessionState(broker, user)
+        self._states[index] = SessionState(broker, user)
         if broker not in self._brokers:
             self._brokers.append(broker)
 
@@ -279,12 +237,7 @@ class Engine:
 
     def begin_now(self) -> None:
         """The schedule begins now: the first steps are there."""
-        self._begin_at(time.time_ns(), self._loop.time())
-
-    def _begin_at(self, epoch_ns: int, started: float) -> None:
-        """The schedule begins at that time of day, which is that of the loop's clock."""
-        self._epoch_ns, self._started = epoch_ns, started
-        self._ahead_ns = epoch_ns - round(started * 1e9)
+        self.timetable.begin_at(time.time_ns(), self._loop.time())
 
     def add(self, steps: Sequence[Step], live: bool = False) -> None:
         """The next steps of the plan, in order. `live`: they are due when they come, at the earliest."""
@@ -294,8 +247,8 @@ class Engine:
         for step in steps:
             state = self._states[step.session]
             state.steps.append(step)
-            if self._feed is not None and self.settings.speed_at(step.at_ns) is not None and self._due(step) < now:
-                self._late[step.number] = self._now_ns() if not live else -self._now_ns()
+            if self._feed is not None:
+                self.timetable.planned(step, now, live)
             if state.runner is None:
                 fresh.append(step.session)
             else:
@@ -326,7 +279,7 @@ class Engine:
             return False
         if settings.speed_at(self._last_ns) is None:
             return self._count - self._waiting.low < settings.horizon // 2
-        return self._started + settings.due(self._last_ns) - self._loop.time() < settings.ahead
+        return self.timetable.started + settings.due(self._last_ns) - self._loop.time() < settings.ahead
 
     def hold_back(self) -> None:
         """Send no further step until `go_on`: who records what came is behind."""
@@ -339,21 +292,14 @@ class Engine:
         self._open.set()
         for state in self._states.values():
             for step in state.steps:
-                if not self._note_late(step):
+                if not self.timetable.note_late(step):
                     break
 
     async def _held_back(self, step: Step) -> None:
         """Wait until steps are sent again."""
         self.notes["recording_behind"] += 1
         await self._open.wait()
-        self._note_late(step)
-
-    def _note_late(self, step: Step) -> bool:
-        """Note that a step could not be sent before now; False where it is not due."""
-        if self.settings.speed_at(step.at_ns) is None or self._due(step) >= self._loop.time():
-            return False
-        self._late.setdefault(step.number, self._now_ns())
-        return True
+        self.timetable.note_late(step)
 
     @property
     def _most_unsent(self) -> int:
@@ -361,7 +307,7 @@ class Engine:
         part = max(self.settings.unsent_bytes // max(len(self._states), 1), _LEAST_BACKLOG)
         return min(self.settings.backlog_bytes, part)
 
-    def _runner_done(self, index: int, state: _SessionState, task: asyncio.Task[None]) -> None:
+    def _runner_done(self, index: int, state: SessionState, task: asyncio.Task[None]) -> None:
         self._running -= 1
         assert self._ended is not None
         if not task.cancelled() and (failure := task.exception()) is not None and not self._ended.done():
@@ -373,7 +319,7 @@ class Engine:
         if self._no_more and not self._running and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    def _leave(self, index: int, state: _SessionState) -> None:
+    def _leave(self, index: int, state: SessionState) -> None:
         """Close what a session has open that is over, once all is answered and taken: a long capture has many."""
         if self._feed is None or not state.over or state.jobs or state.runner is None or not state.runner.done():
             return
@@ -390,16 +336,7 @@ class Engine:
             state.connections.close()
         self._asker.close()
 
-    def _loops_ns(self) -> int:
-        return round(self._loop.time() * 1e9)
-
-    def _now_ns(self) -> int:
-        return self._clock_ns() + self._ahead_ns
-
-    def _due(self, step: Step) -> float:
-        return self._started + self.settings.due(step.at_ns)
-
-    async def _run_session(self, state: _SessionState) -> None:
+    async def _run_session(self, state: SessionState) -> None:
         self._waiting.begin()
         try:
             while True:
@@ -439,14 +376,7 @@ class Engine:
         outcome = Outcome(step.request.row, step.number, "converted" if step.rules else "sent", "answered")
         outcome.rule = step.rules[0] if step.rules else None
         outcome.captured_answer = step.request.answer
-        outcome.scheduled_ns = self._epoch_ns
-        if self.settings.speed is not None or self.settings.schedule is not None:
-            outcome.scheduled_ns += round(self.settings.due(step.at_ns) * 1e9)
-        late = self._late.pop(step.number, None) if self._late else None
-        if late is not None:
-            if late < 0:
-                outcome.scheduled_ns = -late
-            outcome.planned_ns = abs(late)
+        self.timetable.stamp(step, outcome)
         return outcome
 
     def _finish(self, step: Step, outcome: Outcome) -> None:
@@ -458,7 +388,7 @@ class Engine:
 
     # --- one step ---
 
-    async def _hold(self, state: _SessionState, step: Step, outcome: Outcome) -> None:
+    async def _hold(self, state: SessionState, step: Step, outcome: Outcome) -> None:
         """Wait until the step is due and what it waits for is there."""
         state.next = step
         due = self._due(step)
@@ -470,7 +400,7 @@ class Engine:
             self.notes["wait_released"] += 1
         state.next = None
 
-    async def _run_step(self, state: _SessionState, step: Step) -> None:
+    async def _run_step(self, state: SessionState, step: Step) -> None:
         outcome = self._outcome(step)
         await self._hold(state, step, outcome)
         if step.quick is not None and self._send_quick(state, step, outcome):
@@ -500,7 +430,7 @@ class Engine:
         self._follow(state, job)
         return None
 
-    def _follow(self, state: _SessionState, job: Job) -> None:
+    def _follow(self, state: SessionState, job: Job) -> None:
         """Wait for the answer of what was sent, beside the session."""
         self._waiting.begin()
         task = self._loop.create_task(self._await_answer(state, job))
@@ -509,7 +439,7 @@ class Engine:
             state.owed.add(task)
         task.add_done_callback(functools.partial(self._job_done, state, job.step.session))
 
-    def _job_done(self, state: _SessionState, index: int, task: asyncio.Task[None]) -> None:
+    def _job_done(self, state: SessionState, index: int, task: asyncio.Task[None]) -> None:
         del state.jobs[task]
         state.owed.discard(task)
         state.has_landed()
@@ -522,11 +452,9 @@ class Engine:
 
     def _is_ready(self, step: Step) -> bool:
         """Is it due, and is everything there that it waits for?"""
-        if not self._waiting.is_ready(step):
-            return False
-        return self.settings.speed is None or self._loop.time() >= self._due(step)
+        return self._waiting.is_ready(step) and self.timetable.is_due(step)
 
-    def _send_quick(self, state: _SessionState, step: Step, outcome: Outcome | None) -> bool:
+    def _send_quick(self, state: SessionState, step: Step, outcome: Outcome | None) -> bool:
         """Send a step the short way; False where it has to take the other one."""
         assert step.quick is not None
         assert step.request.data is not None
@@ -552,7 +480,7 @@ class Engine:
         return True
 
     def _quick_answer(
-        self, state: _SessionState, step: Step, outcome: Outcome, channel: Channel, answer: bytes | ChannelClosed
+        self, state: SessionState, step: Step, outcome: Outcome, channel: Channel, answer: bytes | ChannelClosed
     ) -> None:
         """What came for a step sent the short way. Anything but a plain success goes the other way from here."""
         short = step.quick
@@ -571,7 +499,7 @@ class Engine:
                 waiter.exception()
             self._follow(state, Job(step, outcome, self.remap.request(step), [waiter], [channel]))
         else:
-            self._heard += 1
+            self._watch.heard += 1
             outcome.answered_ns = self._now_ns()
             outcome.answer = answer if isinstance(answer, bytes) else None
             if short.base >= 0:
@@ -580,80 +508,9 @@ class Engine:
         state.has_landed()
         self._waiting.end()
 
-    async def _watch(self) -> None:
-        """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue. Returns
-        when the target has been silent for too long, while answers were owed."""
-        tick = min(self.settings.answer_timeout / 4, self.settings.suspicion / 2)
-        heard, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
-        while True:
-            await asyncio.sleep(tick)
-            if self._heard != heard:
-                heard, silent = self._heard, 0.0
-            elif self._asker.dialling or any(state.in_flight for state in self._states.values()):
-                silent += tick
-            if silent < self.settings.suspicion:
-                alive, self._dead = self._loop.time(), ""
-            elif self._loop.time() < unasked:
-                pass  # it was alive just now
-            elif await self._asker.alive(self.settings.suspicion / 2):
-                alive, self._dead = self._loop.time(), ""
-                unasked = alive + self.settings.suspicion
-            elif self._is_dead(self._loop.time() - alive):
-                return
-            if silent > self.settings.silence:
-                host, port = self._bootstrap
-                self.failure = LinkError(
-                    f"{host}:{port}: no answer to anything for {self.settings.silence:g} s",
-                    "see the broker's log; a lower --speed",
-                )
-                return
-            overdue = self._now_ns() - round(self.settings.answer_timeout * 1e9)
-            for state in self._states.values():
-                oldest = next(iter(state.quick.values()), None)
-                if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
-                    state.connections.close()
-
-    def _is_dead(self, seconds: float) -> bool:
-        """The target answers nothing, and greets nobody: tell it, and in the end give up."""
-        host, port = self._bootstrap
-        self._dead = f"{host}:{port}: no answer to anything, and no broker greets a new connection, for {seconds:.0f} s"
-        if seconds <= self.settings.reconnect:
-            return False
-        self.failure = LinkError(self._dead, "is it up? see the broker's log")
-        return True
-
-    # --- who watches ---
-
-    async def _tell(self) -> None:
-        """Say how far the run is, again and again."""
-        before = (0, 0)
-        while self._progress is not None:
-            await asyncio.sleep(_TELLING)
-            now = self._waiting.sent_count(), self._heard
-            self._progress(self._standing(now[0], now != before))
-            before = now
-
-    def _standing(self, sent: int, moves: bool) -> Standing:
-        now_ns = self._now_ns()
-        flying: list[tuple[Step, Outcome]] = []
-        for state in self._states.values():
-            flying += [(job.step, job.outcome) for job in state.jobs.values()]
-            flying += list(state.quick.values())[:1]
-        awaited = None
-        if flying:
-            step, outcome = min(flying, key=lambda each: each[1].first_sent_ns or now_ns)
-            at = outcome.targets[0] if outcome.targets else "the target"
-            what = f"the answer to {names.name(step.request.api_key)} of {step.request.row['client_id']} from {at}"
-            awaited = what, (now_ns - (outcome.first_sent_ns or now_ns)) / 1e9
-        due = [self._due(state.next) for state in self._states.values() if state.next is not None]
-        behind = None if self.settings.speed is None else max(self._loop.time() - min(due, default=float("inf")), 0.0)
-        in_flight = sum(state.in_flight for state in self._states.values())
-        planned = self._count if self.total is None else self.total
-        return Standing(planned, sent, self._heard, self._errors, in_flight, behind, awaited, moves, self._dead)
-
     # --- sending ---
 
-    async def _send(self, state: _SessionState, job: Job) -> None:
+    async def _send(self, state: SessionState, job: Job) -> None:
         """Send all parts now, in one turn of the loop, so that the order on each connection is the session's."""
         reached = await self._router.reach(state.connections, job.step.request.api_key, job.body)
         for _, channel, _ in reached:
@@ -711,7 +568,7 @@ class Engine:
 
     # --- answers ---
 
-    async def _await_answer(self, state: _SessionState, job: Job) -> None:
+    async def _await_answer(self, state: SessionState, job: Job) -> None:
         """Wait for the answers of a sent step; send again by rule; learn; record."""
         step, outcome = job.step, job.outcome
         captured = self._preparation.captured(job)
@@ -803,7 +660,7 @@ class Engine:
         if replayed is None:
             return None
         job.outcome.reason = None
-        self._heard += 1
+        self._watch.heard += 1
         job.outcome.answered_ns = self._now_ns()
         return replayed
 
@@ -841,7 +698,7 @@ class Engine:
             return
         self._preparation.learn(job, captured, replayed)
         others = retry.codes(replayed) - retry.codes(captured)
-        self._errors += bool(others)
+        self._watch.errors += bool(others)
         if kept:
             replayed = merged(key, [*kept, replayed])
             outcome.answer = None

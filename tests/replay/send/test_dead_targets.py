@@ -1,7 +1,7 @@
 """A target that dies on the way is told within ten seconds, and ends the run once a broker would have been given up;
 one that only takes its time is asked, and left alone.
 
-Proves: replay/send/engine.py, replay/send/own_requests.py
+Proves: replay/send/watch.py, replay/send/engine.py, replay/send/own_requests.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A run whose steps are planned while others are sent.
 
-Proves: replay/send/engine.py, replay/send/dependencies.py, replay/send/keeping.py
+Proves: replay/send/engine.py, replay/send/timetable.py, replay/send/dependencies.py, replay/send/keeping.py
 """
 
 from __future__ import annotations
@@ -59,8 +59,11 @@ def test_steps_that_come_in_parts_are_sent_as_all_at_once(speed: float | None) -
     assert [one.verdict for one in parts.outcomes] == ["answered"] * 3 * COUNT
     assert sorted(one.step or 0 for one in parts.outcomes) == sorted(one.step or 0 for one in whole.outcomes)
     assert parts.seconds == pytest.approx(whole.seconds, abs=0.1)
-    times = [{one.step: (one.scheduled_ns or 0) - parts.engine._epoch_ns for one in run.outcomes} for run in (parts,)]
-    assert times[0] == {one.step: (one.scheduled_ns or 0) - whole.engine._epoch_ns for one in whole.outcomes}
+    times = [
+        {one.step: (one.scheduled_ns or 0) - parts.engine.timetable.epoch_ns for one in run.outcomes}
+        for run in (parts,)
+    ]
+    assert times[0] == {one.step: (one.scheduled_ns or 0) - whole.engine.timetable.epoch_ns for one in whole.outcomes}
 
 
 def test_a_plan_is_never_further_ahead_than_there_is_room_and_forgets_what_is_done() -> None:

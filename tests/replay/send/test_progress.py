@@ -1,6 +1,6 @@
 """What whoever watches a run is told.
 
-Proves: replay/send/progress.py
+Proves: replay/send/progress.py, replay/send/watch.py
 """
 
 from __future__ import annotations
