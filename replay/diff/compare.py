@@ -13,7 +13,7 @@ members were assigned.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -579,7 +579,11 @@ class _Comparing:
         for partition in self.correspondence.partitions.values():
             last: dict[Any, tuple[int, int]] = {}
             seen: dict[int, int] = {}
+            ends = deque(self.correspondence.anew.get(partition.topic, ()))
             for batch in partition.batches:
+                while ends and ends[0] < batch.place:  # made again on both sides: another log
+                    ends.popleft()
+                    last, seen = {}, {}
                 where = str(batch.left), str(batch.right), (partition.topic, str(partition.index))
                 if batch.right in seen and seen[batch.right] != batch.left:
                     told = Difference(self.pairs[batch.place].row, "(records)", "batch stored once for two", *where)

@@ -245,7 +245,8 @@ class Committed:
 class Correspondence:
     """What stands for what, all of it. `named_topics`: topics that captured requests name; `committed`: of captured
     commits by (group, topic, partition); `acquired`: by the same; `counts`: the most partitions that each side says a
-    topic has; `deleted`: topics that were deleted on the left, and not on the right."""
+    topic has; `deleted`: topics that were deleted on the left, and not on the right; `anew`: places at which both sides
+    have deleted a topic, in order."""
 
     left: TopicNames = field(default_factory=TopicNames)
     right: TopicNames = field(default_factory=TopicNames)
@@ -257,6 +258,7 @@ class Correspondence:
     acquired: dict[tuple[str, str, int], Acquired] = field(default_factory=dict)
     counts: dict[str, list[int]] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
+    anew: dict[str, list[int]] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader, repr=False)
     _producers: dict[Any, int] = field(default_factory=dict)
 
@@ -332,12 +334,14 @@ def _learn_growth(correspondence: Correspondence, pair: Pair, place: int) -> Non
 
 
 def _learn_deleted(correspondence: Correspondence, pair: Pair, place: int) -> None:
-    """Topics that only the left has deleted: their offsets begin anew there."""
+    """Topics that only the left has deleted: their offsets begin anew there; those that both have: on both sides."""
     left, right = (
         {topics.of(topic) for topic in (_body(side, pair.api_key) or {}).get("responses", ()) if not topic["errorCode"]}
         for side, topics in ((pair.left, correspondence.left), (pair.right, correspondence.right))
     )
     correspondence.deleted |= left - right
+    for topic in left & right:
+        correspondence.anew.setdefault(topic, []).append(place)
 
 
 # --- what is stored ---

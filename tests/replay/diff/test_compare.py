@@ -514,6 +514,19 @@ def test_a_topic_that_was_made_again_while_captured_is_one_log_where_it_is_not_d
     assert found(first, delete(41), second)[1:] == [(UNEXPECTED, *told)]
 
 
+def test_a_topic_that_was_made_again_on_both_sides_is_two_logs() -> None:
+    """Whatever lies where in the first says nothing of the second; within each producers keep their order."""
+    answer = {"responses": [{"name": "orders", "errorCode": 0}]}
+    deleted = pair("DeleteTopics", 4, {"topicNames": ["orders"], "timeoutMs": 1000}, answer, answer)
+    first = produce(batch("a", producer=7), 0, 5), produce(batch("b", producer=8), 1, 0)
+    second = produce(batch("c", producer=8), 0, 5), produce(batch("d", producer=7), 1, 0)
+    assert found(*first, deleted, *second) == []
+    turned = produce(batch("e", producer=7), 2, 9), produce(batch("f", producer=7), 3, 8)
+    told = UNEXPECTED, "(records)", "batch out of its producer's order"
+    assert found(*first, deleted, *second, *turned) == [told]
+    assert found(*first, *turned, deleted, *second) == [told]
+
+
 def test_the_order_of_two_producers_to_each_other_is_not() -> None:
     some = (
         produce(batch("a"), 0, 11, connection="10.0.0.1:50000-10.0.0.2:9092#1"),
