@@ -430,7 +430,9 @@ def paged(heading: bool = False) -> Iterator[IO[str]]:
     if heading and _sticky(pager):
         pager += " --header=1"
     # -F: leave at once what fits on the screen; -R: colours; -S: long lines are cut, not folded; -X: no clearing.
-    process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, text=True, env={"LESS": "-FRSX", **os.environ})
+    process = subprocess.Popen(
+        pager, shell=True, stdin=subprocess.PIPE, text=True, env={"LESS": "-FRSX", **os.environ}
+    )
     assert process.stdin is not None
     try:
         yield process.stdin

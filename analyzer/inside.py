@@ -91,3 +91,4 @@ def _of(packet: _Packet) -> str:
     sender, receiver = (f"{ip}:{port}" for ip, port in (packet.sender, packet.receiver))
     what = "bytes that are no message" if packet.length else "an acknowledgement or the like, without a byte"
     return f"packet {packet.number}, from {sender} to {receiver}: {what}"
+

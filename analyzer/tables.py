@@ -307,7 +307,7 @@ OUTCOMES = (
         ("action", pa.string(),
          "`sent` (same version; what the target assigns was replaced), `converted` (another version or form), "
          "`skipped` (by `rule`), `not_sent` (the run ended first, or the target could not be reached), "
-         "`unknown` (the worker that was to send it died before it could say)."),
+         "`unknown` (the worker that was to send it died)."),
         ("verdict", pa.string(),
          "`answered` (both sides were, so they can be compared), `not_comparable` (sent, and one side has no answer by "
          "nature or in the capture: `rule`), `unanswered` (the target owed an answer), `skipped`, `not_sent`."),

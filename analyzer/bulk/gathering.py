@@ -125,7 +125,9 @@ _EXCHANGES: Final = _kinds(
         s.X_ERRORS: m.OTHERS,
     },
 )
-_PARTS: Final = _kinds(s.P_COLUMNS, {s.P_OWNER: m.OWNER, s.P_TOPIC: m.STRING, s.P_TOPIC_ID: m.STRING, s.P_SET: m.SET})
+_PARTS: Final = _kinds(
+    s.P_COLUMNS, {s.P_OWNER: m.OWNER, s.P_TOPIC: m.STRING, s.P_TOPIC_ID: m.STRING, s.P_SET: m.SET}
+)
 _NO_OWNERS: Final = np.zeros(0, np.int64)
 
 

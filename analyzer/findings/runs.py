@@ -71,7 +71,9 @@ class Run:
             return False
         if grace == 0:
             return True
-        return (tries >= 3 and lasted >= grace * SECOND) or (tries >= TRIES and lasted >= TRIED_US and grace <= 5)
+        return (tries >= 3 and lasted >= grace * SECOND) or (
+            tries >= TRIES and lasted >= TRIED_US and grace <= 5
+        )
 
 
 def runs(seen: Seen) -> list[Run]:

@@ -101,10 +101,9 @@ class Screen:
     def run(self, stop: threading.Event) -> None:
         """Until somebody quits, or a signal says so. What ends by itself stays on the screen."""
         self._session.start()
-        with (
-            keyboard() as keys,
-            Live(self.shown(), console=self._console, screen=True, auto_refresh=False, transient=True) as live,
-        ):
+        with keyboard() as keys, Live(
+            self.shown(), console=self._console, screen=True, auto_refresh=False, transient=True
+        ) as live:
             while not stop.is_set():
                 live.update(self.shown(), refresh=True)
                 if self._session.failure is not None:

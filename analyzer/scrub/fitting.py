@@ -269,7 +269,9 @@ def _snappy_more(length: int) -> int:
 
 def _snappy_room(block: bytes) -> int:
     """By how many bytes it may grow by its literals alone: each byte may be one, with four bytes of length."""
-    return sum(5 * length - 1 - _snappy_more(length) for own, length, _ in _snappy_elements(block)[1] if not own)
+    return sum(
+        5 * length - 1 - _snappy_more(length) for own, length, _ in _snappy_elements(block)[1] if not own
+    )
 
 
 def _snappy_grown(block: bytes, size: int, content: bytes) -> tuple[bytes | None, int]:

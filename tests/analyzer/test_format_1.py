@@ -74,3 +74,5 @@ def test_its_report_says_that_it_was_not_analysed() -> None:
     assert statement.verdict == "look"
     assert statement.text.startswith("Not analysed: what the traffic of capture.pcap means")
     assert "Not analysed" in rendering.as_html(report)
+
+

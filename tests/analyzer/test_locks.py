@@ -76,7 +76,9 @@ def rows(path: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("mode", ["append", "replace"])
 @pytest.mark.parametrize("wait", ["wait", "no"])
-def test_two_processes_that_write_one_dataset(mode: str, wait: str, sources: dict[str, Path], tmp_path: Path) -> None:
+def test_two_processes_that_write_one_dataset(
+    mode: str, wait: str, sources: dict[str, Path], tmp_path: Path
+) -> None:
     own = {name: rows(path) for name, path in sources.items()}
     processes = {
         name: subprocess.Popen(

@@ -83,6 +83,8 @@ def packets_of(segments: Sequence[Segment], first: int = 1, snaplen: int = 1 << 
     )
 
 
+
+
 def _address(text: str) -> int:
     address = ipaddress.ip_address(text)
     return int(address) | (0xFFFF << 32 if address.version == 4 else 0)

@@ -208,12 +208,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument(
-        "--door",
-        default=CAPTURES,
-        choices=DOORS,
-        help="where the broken input goes (default: analyze, with all that must hold of its tables)",
-    )
+    parser.add_argument("--door", default=CAPTURES, choices=DOORS,
+                        help="where the broken input goes (default: analyze, with all that must hold of its tables)")
     parser.add_argument("--seconds", type=float, help="processor time that one may take (default: 2, other doors 5)")
     parser.add_argument("--out", default=str(ROOT / "out" / "fuzz"), help="where failures are written")
     parser.add_argument(

@@ -106,14 +106,8 @@ def test_a_source_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     ("source", "name"),
-    [
-        ("-", "standard input"),
-        ("some/where/orders.pcap", "orders.pcap"),
-        ("day1/", "day1"),
-        (".", "."),
-        ("s3://KEY:SECRET@bucket/day1?region=x", "day1"),
-        ("zip://a.pcap::/some/day.zip", "a.pcap"),
-    ],
+    [("-", "standard input"), ("some/where/orders.pcap", "orders.pcap"), ("day1/", "day1"), (".", "."),
+     ("s3://KEY:SECRET@bucket/day1?region=x", "day1"), ("zip://a.pcap::/some/day.zip", "a.pcap")],
 )
 def test_a_report_names_no_folder_of_its_maker(source: str, name: str) -> None:
     assert output.name_of(source) == name

@@ -167,7 +167,9 @@ def test_a_query_that_java_has_no_room_for_is_told_by_its_cause(
     "out, message",
     [("nowhere/answer.csv", "cannot be written: No such file"), (".", "it is a folder"), ("answer.xlsx", ".xlsx")],
 )
-def test_a_file_that_cannot_be_written_is_told_first(dataset: str, out: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_told_first(
+    dataset: str, out: str, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(Problem, match=message) as raised:
         asked(dataset, COUNTS, out=str(tmp_path / out))
     assert raised.value.hint

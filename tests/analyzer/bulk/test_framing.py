@@ -157,3 +157,4 @@ def test_conversations_with_losses(writes: list[Write], rng: random.Random, hand
         path = Path(folder) / "capture.pcap"
         path.write_bytes(pcap(rendered(without(segments, *gone)), 1, nanoseconds=True))
         check([path])
+

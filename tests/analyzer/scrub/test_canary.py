@@ -211,3 +211,5 @@ def test_what_is_cut_off_inside_is_blank_from_there() -> None:
     assert MARK not in clean
     assert b"the-client" not in clean
     assert clean[:12] == data[:12]
+
+

@@ -138,3 +138,5 @@ def test_what_is_kept_is_kept() -> None:
     found = opened(scrubber("keys").scrub(data, "orders")).records
     assert [one.key for one in found] == [one.key for one in opened(data).records]
     assert all(MARK not in (one.value or b"") for one in found)
+
+

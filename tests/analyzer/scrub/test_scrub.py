@@ -356,3 +356,5 @@ def test_the_finder_finds_wherever_it_stands() -> None:
     assert finder.first(b"") is None
     assert Finder([]).first(b"anything") is None
     assert Finder([b"abc"]).first(b"abc") is None
+
+

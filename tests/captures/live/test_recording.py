@@ -218,7 +218,6 @@ def test_a_full_disk_keeps_whole_records(
         return done
 
     monkeypatch.setattr("captures.live.recording.os.write", into_little)
-
     def take() -> None:
         for chunk in chunks_of(sample_records(), 50):
             recording.take(chunk)

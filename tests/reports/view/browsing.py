@@ -67,12 +67,7 @@ class Opened:
     """The page, and all that it complained of or asked others for."""
 
     def __init__(
-        self,
-        browser: Any,
-        place: Place,
-        state: str = "",
-        width: int = 1500,
-        height: int = 900,
+        self, browser: Any, place: Place, state: str = "", width: int = 1500, height: int = 900,
         scheme: str = "light",
     ) -> None:
         address, token = place

@@ -83,11 +83,8 @@ def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -
         place = (who if who in clients else "client others", where, (time - told["first"]) // told["step"])
         wanted[*place, "all"] += 1
         wanted[*place, "wrong"] += bool(code)
-    found = {
-        (told["actors"][one], told["actors"][other], row, what): count
-        for one, other, row, *both in told["cells"]
-        for what, count in zip(("all", "wrong"), both, strict=True)
-    }
+    found = {(told["actors"][one], told["actors"][other], row, what): count
+             for one, other, row, *both in told["cells"] for what, count in zip(("all", "wrong"), both, strict=True)}
     assert found == dict(wanted)
     starts = [sum((time - told["first"]) // told["step"] < row for time in rows["request_time"])
               for row in range(told["rows"])]  # fmt: skip

@@ -129,7 +129,7 @@ def test_only_reading_is_possible(inside: Client) -> None:
 def test_the_page_is_served_and_nothing_beside_it(inside: Client) -> None:
     status, headers, body = inside.get("/")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert b'<script type="module" src="/page/view.js"></script>' in body
+    assert b"<script type=\"module\" src=\"/page/view.js\"></script>" in body
     assert b"style=" not in body  # the policy would stop it
     assert b"onclick" not in body
     assert inside.get("/page/rows.js")[1]["content-type"].startswith("text/javascript")
