@@ -244,9 +244,7 @@ async def replay(
         lag = quantiles(recorder.counts.lags_us).get("p99", 0)
         in_time = options.settings.speed is None or lag <= options.lag_limit_us
         settings = options.settings
-        lasted = (
-            done.seconds if live is None or spoken is None else spoken
-        )  # its source may have been silent in the end
+        lasted = done.seconds if live is None or spoken is None else spoken  # its source may be silent in the end
         kept = pace.pace(recorder.counts, end_ns, settings.speed, lasted, done.busy, settings.schedule)
         result = Result(
             recorder.counts,
