@@ -15,6 +15,11 @@ import pytest
 from analyzer import points
 from analyzer.bulk.engine import Engine
 from analyzer.dataset import Dataset
+from analyzer.meaning.clients import Clients
+from analyzer.meaning.groups import Groups
+from analyzer.meaning.hearing import APIS, Border, Hearing
+from analyzer.meaning.offsets import Offsets
+from analyzer.meaning.transactions import Transactions
 from analyzer.options import Reading
 from analyzer.points import Choice, PointTables
 from analyzer.protocol import embedded
@@ -106,6 +111,48 @@ def test_what_is_kept_is_bounded(
     held = [most_held(tmp_path / "a.pcap", kind, count * times, found if times == 1 else {}) for times in (1, 3, 9)]
     assert {name: found[name] for name in rows} == rows
     assert 0 < held[2] < held[1] * 1.3 + points.MOST_HELD_BYTES
+
+
+def test_what_was_learned_is_let_go_of_as_its_rows_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of one listener are made while those that come after it are there, and none before."""
+    there: list[list[str]] = []
+    for kind in (Clients, Groups, Offsets, Transactions):
+        monkeypatch.setattr(kind, "tables", _noting(kind.tables, there))
+    monkeypatch.setattr(PointTables, "listeners", _Listeners(), raising=False)
+    assert most_held(tmp_path / "a.pcap", "groups", 10, {})
+    assert there == [["Groups", "Offsets", "Transactions"], ["Offsets", "Transactions"], ["Transactions"], []]
+
+
+class _Listeners:
+    """The attribute of that name; the last that was set to it is `latest`."""
+
+    latest: tuple[Any, ...] = ()
+
+    def __get__(self, made: Any, of: Any = None) -> tuple[Any, ...]:
+        return _Listeners.latest
+
+    def __set__(self, made: Any, value: tuple[Any, ...]) -> None:
+        _Listeners.latest = value
+
+
+def _noting(tables: Any, there: list[list[str]]) -> Any:
+    def noted(self: Any, *given: Any) -> Any:
+        there.append([type(one).__name__ for one in _Listeners.latest])
+        return tables(self, *given)
+
+    return noted
+
+
+def test_ends_of_transactions_are_counted_and_forgotten(tmp_path: Path) -> None:
+    """An EndTxn matters to commits before it alone; this capture has none."""
+    seen.capture(tmp_path / "a.pcap", "transactions", 300, 10)
+    [point] = capture_points([str(tmp_path / "a.pcap")], False)
+    hearing, offsets = Hearing(), Offsets()
+    for window in Engine(point, Reading(threads=1).settings(APIS)).windows():
+        for piece, heard in hearing.pieces(window):
+            offsets.take(piece, heard)
+    assert offsets.held_bytes > 300 * 32
+    assert offsets.onward(Border(str, 0)).held_bytes == 0
 
 
 def test_readers_of_whom_no_table_tells_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
