@@ -20,6 +20,7 @@ from analyzer.protocol.topics import topics_of
 from replay.diff.offsets import LEFT, RIGHT, OffsetRanges, Seen, Stored, StoredBatches
 from replay.diff.pairs import Pair, Side
 from replay.diff.records import Numbers, Reader, Record
+from replay.diff.scratch import Heap
 
 _ABORT = "abort"
 _READ_COMMITTED = 1
@@ -73,8 +74,8 @@ class Reading:
     for them (`records_awaited`) and got none, each with its place."""
 
     place: int
-    left: Seen = field(default_factory=Seen)
-    right: Seen = field(default_factory=Seen)
+    left: Seen
+    right: Seen
     hidden: set[int] = field(default_factory=set)
     served: list[tuple[int, int]] = field(default_factory=list)
     starved: list[tuple[int, int]] = field(default_factory=list)
@@ -85,11 +86,13 @@ class Partition:
     """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `unseen`: something
     was produced whose offset no answer tells (acks=0); `interleaved`: batches are in another order on the right;
     `swallowed`: places of exchanges whose batch one side took for a duplicate; `untimed`: has the left, has the right
-    answered a batch without a log append time? `forms`: how what either side has read is stored (`records.FORMS`)."""
+    answered a batch without a log append time? `forms`: how what either side has read is stored (`records.FORMS`).
+    `heap`: where most of what is known of it lies."""
 
     topic: str
     index: int
-    batches: StoredBatches = field(default_factory=StoredBatches)
+    heap: Heap = field(default_factory=Heap, repr=False)
+    batches: StoredBatches = field(init=False)
     failed: bool = False
     unseen: bool = False
     transactional: bool = False
@@ -97,11 +100,14 @@ class Partition:
     swallowed: set[int] = field(default_factory=set)
     untimed: list[bool] = field(default_factory=lambda: [False, False])
     forms: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
-    _timed: StoredBatches = field(default_factory=StoredBatches)  # with a log append time on one side only
+    _timed: StoredBatches = field(init=False)  # with a log append time on one side only
     _timed_left: set[int] = field(default_factory=set)  # of these, places where that is the left
     _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
     _by_left: OffsetRanges = field(default_factory=OffsetRanges)
     _by_right: OffsetRanges = field(default_factory=OffsetRanges)
+
+    def __post_init__(self) -> None:
+        self.batches, self._timed = StoredBatches(self.heap), StoredBatches(self.heap)
 
     @property
     def readings(self) -> Iterable[Reading]:
@@ -111,7 +117,7 @@ class Partition:
         """Of a (capture, connection), which fetches now."""
         reading = self._readings.get(connection)
         if reading is None:
-            reading = self._readings[connection] = Reading(place)
+            reading = self._readings[connection] = Reading(place, Seen(self.heap), Seen(self.heap))
         reading.place = place
         return reading
 
@@ -135,7 +141,7 @@ class Partition:
         stored = sorted([*self.batches, *self._timed], key=lambda batch: batch.place)
         timed = {batch.place for batch in self._timed}
         given: tuple[set[int], set[int]] = (set(), set())
-        self.batches = StoredBatches()
+        self.batches = StoredBatches(self.heap)
         for batch in stored:
             side = 0 if batch.place in self._timed_left else 1
             base = (batch.left, batch.right)
@@ -260,12 +266,13 @@ class Correspondence:
     deleted: set[str] = field(default_factory=set)
     anew: dict[str, list[int]] = field(default_factory=dict)
     reader: Reader = field(default_factory=Reader, repr=False)
+    heap: Heap = field(default_factory=Heap, repr=False)
     _producers: dict[Any, int] = field(default_factory=dict)
 
     def partition(self, topic: str, index: int) -> Partition:
         found = self.partitions.get((topic, index))
         if found is None:
-            found = self.partitions[topic, index] = Partition(topic, index)
+            found = self.partitions[topic, index] = Partition(topic, index, self.heap)
         return found
 
     def group(self, name: str) -> Group:

@@ -7,14 +7,18 @@ records by offset. Pure.
 from __future__ import annotations
 
 import bisect
+import struct
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from replay.diff.records import DIGEST, Heap, Numbers, Record
+from replay.diff.records import DIGEST, Numbers, Record
+from replay.diff.scratch import Growing, Heap, mapped
 
 
 class Stored(NamedTuple):
@@ -32,39 +36,52 @@ LEFT, RIGHT, RECORDS = (Stored._fields.index(name) for name in ("left", "right",
 
 
 class StoredBatches:
-    """`Stored`s in the order in which they were produced, 40 bytes each."""
+    """`Stored`s in the order in which they were produced, 40 bytes each, most of them in `heap`."""
 
-    def __init__(self) -> None:
-        self._numbers = array("q")
+    def __init__(self, heap: Heap) -> None:
+        self._kept = Growing(heap)
+        self._count = 0
 
     def append(self, batch: Stored) -> None:
-        self._numbers.extend(batch)
+        self._kept.extend(_pack(*batch))
+        self._count += 1
 
     def __len__(self) -> int:
-        return len(self._numbers) // len(Stored._fields)
+        return self._count
 
     def __iter__(self) -> Iterator[Stored]:
-        numbers = iter(self._numbers)
-        return map(Stored._make, zip(*[numbers] * len(Stored._fields), strict=True))
+        return map(Stored._make, struct.iter_unpack(_STORED, self._kept.data()))
 
     def ranges(self, by: int, other: int) -> OffsetRanges:
         """(offset on one side, on the other, count) in order of the first. `by`, `other`: fields of `Stored`."""
-        table = np.array(self._numbers, np.int64).reshape(-1, len(Stored._fields))
+        table = np.frombuffer(self._kept.data(), np.int64).reshape(-1, len(Stored._fields))
         order = np.lexsort((table[:, RECORDS], table[:, other], table[:, by]))
-        return OffsetRanges(*(array("q", table[order, column].tobytes()) for column in (by, other, RECORDS)))
+        return OffsetRanges(*(_column(table[order, column]) for column in (by, other, RECORDS)))
+
+
+_STORED: Final = f"={len(Stored._fields)}q"
+_pack: Final = struct.Struct(_STORED).pack
+_LONG: Final = 1 << 14
+"""Numbers from which on an array is a file's: as many files may be mapped as there are of these, some ten thousand."""
+_Column: TypeAlias = "array[int] | memoryview[int]"
+
+
+def _column(numbers: Numbers) -> _Column:
+    """As an array whose elements are Python's."""
+    return array("q", numbers.tobytes()) if len(numbers) < _LONG else mapped((numbers,)).data
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRanges:
     """Offsets of batches on one side, in order; on the other; records of each."""
 
-    here: array[int] = field(default_factory=lambda: array("q"))
-    there: array[int] = field(default_factory=lambda: array("q"))
-    counts: array[int] = field(default_factory=lambda: array("q"))
+    here: _Column = field(default_factory=lambda: array("q"))
+    there: _Column = field(default_factory=lambda: array("q"))
+    counts: _Column = field(default_factory=lambda: array("q"))
 
     def all_translated(self, offsets: Numbers) -> Numbers:
         """The other side's offsets of records; -1 where no batch has one."""
-        here, there, counts = (np.array(each, np.int64) for each in (self.here, self.there, self.counts))
+        here, there, counts = (np.asarray(each, np.int64) for each in (self.here, self.there, self.counts))
         at = np.searchsorted(here, offsets, "right") - 1
         if not len(here):
             return np.full(len(offsets), -1, np.int64)
@@ -81,36 +98,34 @@ class OffsetRanges:
 
 
 class Seen:
-    """Records by offset, 25 bytes each."""
+    """Records by offset, 25 bytes each, most of them in `heap`."""
 
-    def __init__(self) -> None:
-        self._offsets = array("q")
-        self._digests = bytearray()
-        self._forms = bytearray()
+    def __init__(self, heap: Heap) -> None:
+        self._offsets, self._digests, self._forms = (Growing(heap) for _ in range(3))
 
     def add(self, record: Record) -> None:
-        self._offsets.append(record.offset)
-        self._digests += record.digest
-        self._forms.append(record.form)
+        self.extend(record.offset.to_bytes(8, sys.byteorder), record.digest, bytes((record.form,)))
 
     def extend(self, offsets: bytes, digests: bytes, forms: bytes) -> None:
         """Add several: offsets as int64, digests one behind the other, a byte for each form."""
-        self._offsets.frombytes(offsets)
-        self._digests += digests
-        self._forms += forms
+        self._offsets.extend(offsets)
+        self._digests.extend(digests)
+        self._forms.extend(forms)
 
-    def columns(self) -> tuple[Numbers, Numbers, Heap]:
+    def columns(self) -> tuple[Numbers, Numbers, npt.NDArray[np.uint8]]:
         """All, in order of offsets; of several with one offset the last."""
-        offsets = np.array(self._offsets, np.int64)
-        digests = np.frombuffer(bytes(self._digests), np.int64).reshape(-1, DIGEST // 8)
+        offsets = np.frombuffer(self._offsets.data(), np.int64)
+        digests = np.frombuffer(self._digests.data(), np.int64).reshape(-1, DIGEST // 8)
         last = len(offsets) - 1 - np.unique(offsets[::-1], return_index=True)[1]
-        return offsets[last], digests[last], np.frombuffer(bytes(self._forms), np.uint8)[last]
+        return offsets[last], digests[last], np.frombuffer(self._forms.data(), np.uint8)[last]
 
     def forms(self) -> dict[int, int]:
         """How each is stored (a place in `records.FORMS`)."""
-        return dict(zip(self._offsets, self._forms, strict=True))
+        return dict(zip(array("q", self._offsets.data()), self._forms.data(), strict=True))
 
     def by_offset(self) -> dict[int, bytes]:
         """The digest of each; the last one counts."""
-        size = len(self._digests) // max(len(self._offsets), 1)
-        return {at: bytes(self._digests[n * size : n * size + size]) for n, at in enumerate(self._offsets)}
+        digests = self._digests.data()
+        size = len(digests) // max(len(self._forms), 1)
+        offsets = array("q", self._offsets.data())
+        return {at: digests[n * size : n * size + size] for n, at in enumerate(offsets)}

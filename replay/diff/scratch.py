@@ -20,6 +20,9 @@ from analyzer.dataset import DatasetError
 PART: Final = 1 << 16
 """Numbers that are worked on at a time, in memory."""
 
+RECENT: Final = 1 << 14
+"""Bytes that wait in memory, of each of what may be a hundred thousand partitions."""
+
 
 def slices(count: int) -> Iterator[slice]:
     """Parts of so many."""
@@ -44,6 +47,67 @@ def filled(count: int, value: int) -> npt.NDArray[np.int64]:
             file.write(np.full(min(part.stop, count) - part.start, value, np.int64).data)
 
     return _kept(write, np.dtype(np.int64), "r+")
+
+
+class Heap:
+    """A temporary file without a name, for what many `Growing`s do not keep in memory. Raises DatasetError where there
+    is no room."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._end = 0
+
+    def put(self, data: bytes | bytearray) -> tuple[int, int]:
+        """Keep bytes: where they begin, and how many there are."""
+        try:
+            if self._descriptor is None:
+                self._descriptor, path = tempfile.mkstemp(prefix="kwire-diff-")
+                os.unlink(path)
+            left = memoryview(data)
+            while left:
+                left = left[os.pwrite(self._descriptor, left, self._end + len(data) - len(left)) :]
+        except OSError as failure:
+            raise no_room(Path(tempfile.gettempdir()), "what was read", failure) from None
+        self._end += len(data)
+        return self._end - len(data), len(data)
+
+    def get(self, at: int, size: int) -> bytes:
+        """Bytes that were kept."""
+        assert self._descriptor is not None
+        parts = []
+        while size and (part := os.pread(self._descriptor, size, at)):
+            parts.append(part)
+            at, size = at + len(part), size - len(part)
+        return b"".join(parts)
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+class Growing:
+    """Bytes that only grow: the last `RECENT` of them are in memory, the others in a heap's file."""
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
+        self._places: list[tuple[int, int]] = []
+        self._recent = bytearray()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def extend(self, data: bytes) -> None:
+        """Add some."""
+        self._recent += data
+        self._size += len(data)
+        if len(self._recent) >= RECENT:
+            self._places.append(self._heap.put(self._recent))
+            self._recent = bytearray()
+
+    def data(self) -> bytes:
+        """All of them."""
+        return b"".join([*(self._heap.get(*place) for place in self._places), self._recent])
 
 
 def _kept(write: Any, kind: np.dtype[Any], mode: Any) -> npt.NDArray[Any]:

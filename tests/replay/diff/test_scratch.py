@@ -1,6 +1,6 @@
 """Long arrays that are a file's, and that a RUN's index takes no memory for each of its exchanges.
 
-Proves: replay/diff/scratch.py, replay/diff/stored_run.py
+Proves: replay/diff/scratch.py, replay/diff/stored_run.py, replay/diff/offsets.py
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from analyzer.dataset import DatasetError
-from replay.diff import pairs, scratch
+from replay.diff import offsets, pairs, scratch
+from replay.diff.learning import learn
 from tests.bench import diff
 
 EXCHANGES = 50_000
@@ -67,3 +68,52 @@ def test_an_index_takes_no_memory_for_each_exchange(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert kept / EXCHANGES < 30
+
+
+def test_what_grows_is_what_was_added_wherever_it_lies() -> None:
+    heap = scratch.Heap()
+    some = [scratch.Growing(heap), scratch.Growing(heap)]
+    said = [bytearray(), bytearray()]
+    for number in range(3 * scratch.RECENT // 1_000):
+        for index, one in enumerate(some):
+            data = bytes([number % 256, index]) * (500 + index)
+            one.extend(data)
+            said[index] += data
+    assert [one.data() for one in some] == said
+    assert [len(one) for one in some] == list(map(len, said))
+    assert some[0].data() == said[0]  # again
+    assert scratch.Growing(heap).data() == b""
+
+
+def test_long_ranges_of_offsets_are_those_of_short_ones() -> None:
+    """Longer ones are a file's."""
+    batches = offsets.StoredBatches(scratch.Heap())
+    count = 40_000
+    for number in range(count):
+        batches.append(offsets.Stored(number * 3, 7 + number * 3, 3, 1, number))
+    assert len(batches) == count
+    assert list(batches)[-1] == offsets.Stored(3 * count - 3, 3 * count + 4, 3, 1, count - 1)
+    ranges = batches.ranges(offsets.LEFT, offsets.RIGHT)
+    assert isinstance(ranges.here, memoryview)
+    for offset in (0, 1, 3 * count - 1):
+        assert ranges.translated(offset) == offset + 7
+        assert isinstance(ranges.translated(offset), int)
+    assert (ranges.translated(-1), ranges.translated(3 * count)) == (None, None)
+    assert ranges.all_translated(np.array([-1, 4, 3 * count])).tolist() == [-1, 11, -1]
+
+
+def test_what_a_comparison_remembers_lies_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digests of records that were read, and where batches are: they were 200 bytes an exchange."""
+    monkeypatch.setattr(scratch, "RECENT", 2_048)
+    monkeypatch.setattr(offsets, "_LONG", 100)
+    diff.forge(tmp_path / "run", EXCHANGES)
+    found = pairs.from_run(tmp_path / "run")
+    learn(pairs.from_run(tmp_path / "run"))  # what is loaded once is loaded
+    tracemalloc.start()
+    try:
+        learned = learn(found)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(len(one.batches) for one in learned.partitions.values()) == EXCHANGES * 4 // 5
+    assert kept / EXCHANGES < 60
