@@ -5,6 +5,7 @@ Proves: replay/send/workers.py, replay/run.py, replay/journal.py, replay/diff/te
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -14,15 +15,25 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import analyzer
-from replay import journal
+from analyzer.dataset import Writer
+from replay import journal, run
 from replay.diff import pairs, text
 from replay.diff.compare import Comparison, compare
+from replay.options import Options
+from replay.outcome import Counts
+from replay.plan import decide
+from replay.recording import Recorder
+from replay.remap.remap import Remap
+from replay.remap.topology import Topology
+from replay.send import workers
 from tests.bench.replay import Sink
+from tests.replay.conversation import Captured
 from tests.replay.test_commands import replayed, serving, until
 
 STEPS = 104
@@ -128,3 +139,29 @@ def test_answers_that_nobody_knows_are_not_called_the_same() -> None:
     assert text.verdict(lost, []) == (
         "the run ended first (worker 1 of 2 was killed by SIGKILL): same answers to what is known, not audited"
     )
+
+
+def test_a_run_of_several_workers_took_as_long_as_the_longest_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as long as it took to start them and to make rows, for which a target cannot be called slower."""
+    done = [
+        workers.Done(Counts(), {"Metadata": 1}, {}, False, None, seconds, cpu, busy)
+        for seconds, cpu, busy in ((2.0, 1.9, 0.95), (4.0, 1.0, 0.25))
+    ]
+
+    async def send(*_: object) -> tuple[list[workers.Done], list[workers.Dead]]:
+        return done, []
+
+    monkeypatch.setattr(workers, "send", send)
+    sessions = [Captured().session()]
+    planned, cluster = decide.make(sessions, {}, decide.PlanOptions())
+    target = SimpleNamespace(offers={}, topology=Topology())
+    with Writer(tmp_path / "run") as writer:
+        recorder = Recorder(writer)
+        options = Options("h", 1, processes=2)
+        whole = asyncio.run(
+            run._workers(sessions, planned, cluster, target, Remap(), options, recorder)  # type: ignore[arg-type]
+        )
+    assert (whole.seconds, whole.cpu_seconds, whole.busy) == (4.0, 2.9, 0.95)
+    assert whole.own_requests == {"Metadata": 2}
