@@ -16,7 +16,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from analyzer.protocol import errors, names, tree
 from analyzer.protocol.decoding import OK
@@ -56,6 +56,8 @@ _GARBAGE: Final = (50_000, 1_000, 1_000)
 that are older again and again took a sixth of a run."""
 _CLAIMED: Final = 32
 """Steps of a session that are claimed at once: so many of each are not known of, where a process dies."""
+_UNNOTICED: Final = 0.1
+"""Seconds until a task that was cancelled and goes on is cancelled again."""
 _LATER: Final = 0.5
 """Seconds until a session that is over is looked at again, whose connections have not taken everything."""
 
@@ -172,9 +174,7 @@ class Engine:
                 state.quick.clear()
             runners = [state.runner for state in self._states.values() if state.runner is not None]
             ending = (watch, *feeding, *besides, *runners, *self._preparation.joins, *following)
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await _ended(ending)
             if not self._ended.done():
                 self._ended.cancel()
             for step, outcome in owed:
@@ -709,6 +709,16 @@ class Engine:
         elif errors.UNSUPPORTED_VERSION in others:
             self._preparation.refuse(key)
             outcome.reason = f"the target offers {names.name(key)} and answers UNSUPPORTED_VERSION (35)"
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """End tasks. One that is cancelled at the moment at which it gets what it waits for may not notice (`wait_for`,
+    before Python 3.12): it is cancelled again, else a session would go on to its last step."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_UNNOTICED)
 
 
 def _size(step: Step) -> int:

@@ -8,6 +8,8 @@ settings.py (all in replay/send), replay/remap/topology.py, replay/remap/transac
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import struct
 from collections import Counter
@@ -20,6 +22,7 @@ from analyzer.protocol.tree import Body
 from replay.plan import batches
 from replay.plan.sessions import Request
 from replay.remap import offsets, remap, retry
+from replay.send.link import Receiver
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.conversation import Captured, Target, replayed
 from tests.replay.forging import batch as stored
@@ -1085,3 +1088,23 @@ def test_a_run_does_not_look_for_garbage_among_its_outcomes_and_leaves_that_as_i
 
     assert min(during) > 10_000
     assert gc.get_threshold() == before
+
+
+def test_a_session_that_does_not_notice_that_the_run_ends_is_told_again() -> None:
+    """`asyncio.wait_for` loses a cancellation that comes together with its result: Ctrl-C left a worker that waited an
+    hour for the next step."""
+
+    class Unnoticing(Target):
+        async def dial(self, host: str, port: int, receiver: Receiver) -> Any:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(10.0)
+            return await super().dial(host, port, receiver)
+
+    captured = Captured()
+    for at in (0.0, 3600.0):
+        captured.said(at, names.PRODUCE, 9, produced(batch()), produced_answer(0))
+
+    run = replayed([captured], Unnoticing(), topics={"orders": 1}, speed=1.0, interrupted_after=1.0)
+
+    assert run.seconds < 60
+    assert [one.verdict for one in run.outcomes if one.step == 1] == ["not_sent"]
