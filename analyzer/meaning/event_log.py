@@ -1,7 +1,7 @@
 """Events of groups as they wait to be told: bytes, not objects.
 
 In: `Event`s, one after the other. Out: the same, group by group, each group's in order; the latest of them. Rule: an
-event is an object while its group is looked at. As one it takes a kilobyte, here (`packed`) some 400 bytes.
+event is an object while its group is looked at. As one it takes a kilobyte, here (`said_rows`) some 400 bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from analyzer.arrow import distinct
 from analyzer.meaning import group_events as g
 from analyzer.meaning.group_events import Event
-from analyzer.meaning.packed import Packed
+from analyzer.meaning.said_rows import SaidRows
 
 _KINDS: Final = tuple(
     sorted(
@@ -41,7 +41,7 @@ class EventLog:
 
     groups: list[str] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
-    _packed: Packed = field(default_factory=lambda: Packed(_WIDTH))
+    _packed: SaidRows = field(default_factory=lambda: SaidRows(_WIDTH))
 
     def __len__(self) -> int:
         return len(self._packed)

@@ -1,4 +1,4 @@
-"""What was said of transactional ids, as it waits to be told to their producers: bytes, not objects (`packed`).
+"""What was said of transactional ids, as it waits to be told to their producers: bytes, not objects (`said_rows`).
 
 In: what one message said after the other. Out: the same, id by id. Rule: as an
 object it takes two thirds of a kilobyte, here a third of that.
@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.meaning.packed import Packed
 from analyzer.meaning.producers import Asked, Partition
+from analyzer.meaning.said_rows import SaidRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SaidLog:
 
     ids: list[str] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
-    _packed: Packed = field(default_factory=lambda: Packed(_WIDTH))
+    _packed: SaidRows = field(default_factory=lambda: SaidRows(_WIDTH))
 
     def __len__(self) -> int:
         return len(self._packed)

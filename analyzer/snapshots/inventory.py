@@ -100,7 +100,7 @@ _PLAIN: Final = (
     "analyzer.meaning.names.Leaders",
     "analyzer.meaning.noted.Noted",
     "analyzer.meaning.offsets.Offsets",
-    "analyzer.meaning.packed.Packed",
+    "analyzer.meaning.said_rows.SaidRows",
     "analyzer.meaning.positions._Reader",
     "analyzer.meaning.positions.Positions",
     "analyzer.meaning.producers.Asked",

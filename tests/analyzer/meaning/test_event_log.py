@@ -1,4 +1,4 @@
-"""Events of groups as bytes (proves: analyzer/meaning/event_log.py, analyzer/meaning/packed.py)."""
+"""Events of groups as bytes (proves: analyzer/meaning/event_log.py, analyzer/meaning/said_rows.py)."""
 
 from __future__ import annotations
 

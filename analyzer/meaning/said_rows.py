@@ -18,7 +18,7 @@ _text = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
-class Packed:
+class SaidRows:
     """So many rows of `width` numbers, in the order in which they came. What is said ends in the heap where a column
     after these says, and begins where that of the row before ends."""
 
@@ -66,7 +66,7 @@ class Packed:
     def _begin(self, place: int) -> int:
         return int(self._table[place - 1, self.width]) if place else 0
 
-    def join(self, other: Packed) -> None:
+    def join(self, other: SaidRows) -> None:
         """Take in those of another, after these."""
         more = other._table[: other._count].copy()
         more[:, self.width] += len(self._heap)
@@ -75,9 +75,9 @@ class Packed:
         self._count += len(more)
         self._heap += other._heap
 
-    def some(self, places: np.ndarray) -> Packed:
+    def some(self, places: np.ndarray) -> SaidRows:
         """Some of them as a collection of their own."""
-        made = Packed(self.width)
+        made = SaidRows(self.width)
         taken = self._table[places]
         begins = np.where(places > 0, self._table[places - 1, self.width], 0)
         # Those that stand side by side are taken at once: mostly all do, and as pieces they would be there twice.
