@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import errors, names, schema
 from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis
@@ -59,6 +59,8 @@ _NOT_FOR: Final = frozenset((names.METADATA, names.DESCRIBE_CONFIGS, names.DELET
 """APIs that ask about a topic: that it is not there is an answer."""
 _TELLING: Final = {names.METADATA: ("topics", "name"), names.DESCRIBE_CONFIGS: ("results", "resourceName")}
 """Of those that brokers answer from what they know by then: where their answers list topics, and call them."""
+_BY_BROKERS: Final = frozenset(schema.TOPICS) - {"__cluster_metadata"}
+"""Topics that brokers make themselves, when somebody first asks for a coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +245,14 @@ class Retries:
         return rule
 
     def _comes(self, replayed: Body) -> bool:
-        """Does an answer lack a topic that this replay has made, and that was there when captured? Not every broker
-        knows it at once."""
+        """Does an answer lack a topic that this replay, or the target itself, has made or is about to make, and that
+        was there when captured? Not every broker knows it at once."""
         where = _TELLING.get(self._step.request.api_key)
-        if where is None or self.captured is None or not self._topology.made:
+        if where is None or self.captured is None:
             return False
         topics, name = where
         good = [one[name] for one in self.captured[topics] if one[name] and not one["errorCode"]]
-        made = self._topology.made.intersection(map(self._remap.topics.name, good))
+        made = (self._topology.made | _BY_BROKERS).intersection(map(self._remap.topics.name, good))
         return any(one["errorCode"] in NO_TOPIC and one[name] in made for one in replayed[topics])
 
     def _is_lost(self, replayed: Body) -> bool:

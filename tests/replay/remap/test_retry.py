@@ -79,6 +79,23 @@ def test_a_topic_is_waited_for_once_and_then_absent_for_all() -> None:
     assert (later.rule, later.also) == (None, ("topic_absent",))
 
 
+def test_a_topic_that_brokers_make_themselves_is_waited_for_once() -> None:
+    """The target makes it when somebody first asks for a coordinator, and not every broker knows it at once."""
+
+    def said(error: int) -> Body:
+        topic = {"name": "__consumer_offsets", "errorCode": error, "isInternal": True, "partitions": []}
+        return {"brokers": [], "controllerId": 1, "topics": [topic]}
+
+    asks: Body = {"topics": [{"name": "__consumer_offsets"}]}
+    good, bad = planned(*((names.METADATA, 1, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION)))
+    missing, topology = said(errors.UNKNOWN_TOPIC_OR_PARTITION), Topology()
+    first = retries(good, topology=topology)
+    assert first.after(asks, missing, 0.0).rule == "topic_appears"
+    assert retries(bad, topology=topology).after(asks, missing, 0.0).rule is None
+    assert first.after(asks, missing, 31.0).rule is None
+    assert retries(good, topology=topology).after(asks, missing, 40.0).rule is None
+
+
 @pytest.mark.parametrize("api_key", [names.METADATA, names.DESCRIBE_CONFIGS])
 def test_a_topic_that_this_replay_has_made_is_waited_for_by_who_asks_what_it_is(api_key: int) -> None:
     """Brokers know it a moment after CreateTopics was answered, for which the client had waited. Without that it is the
