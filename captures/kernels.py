@@ -531,9 +531,9 @@ def _helper(function: F, **options: Any) -> F:
     return cast(F, helper.dispatcher if _BOUNDS_CHECKED else helper)
 
 
-def doubled(table: numpy.ndarray) -> numpy.ndarray:
-    """A copy with room for twice the rows; the new ones are zero."""
-    larger = numpy.zeros((len(table) * 2, *table.shape[1:]), table.dtype)
+def doubled(table: numpy.ndarray, times: int = 2) -> numpy.ndarray:
+    """A copy with room for twice the rows, or more; the new ones are zero."""
+    larger = numpy.zeros((len(table) * times, *table.shape[1:]), table.dtype)
     larger[: len(table)] = table
     return larger
 

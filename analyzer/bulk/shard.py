@@ -38,6 +38,10 @@ MOST_SYMBOLS: Final = 1 << 15
 """Strings, and lists, that a shard knows before it lets go of those that nothing in progress names; of more in progress
 twice as many."""
 
+_AT_ONCE: Final = 4
+"""Times that a table of what comes out becomes larger: what was filled of a smaller one was cleared by the system for
+nothing, and what is not filled of a larger one takes no memory."""
+
 MOST_KEPT_SLAB: Final = 16 << 20
 """Of the memory that regions were in before they moved, as much is kept for the next time."""
 _NO_BYTES: Final = np.zeros(0, np.uint8)
@@ -222,7 +226,11 @@ class Conversations:
             self._state = self._state._replace(parts=parts._replace(sets=self._spare[0], set_bytes=self._spare[1]))
             self._spare = spare
         output = self._state.output
-        exchanges, rows = self._spare_out
+        # As many rows as the window before had will do for this one too.
+        exchanges, rows = (
+            spare if len(spare) == len(last) else np.empty_like(last)
+            for spare, last in zip(self._spare_out, (output.exchanges, output.parts), strict=True)
+        )
         self._spare_out = (output.exchanges, output.parts)
         self._state = self._state._replace(output=output._replace(exchanges=exchanges, parts=rows))
         v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
@@ -322,7 +330,7 @@ class Conversations:
             room = frame + (1 << 16) if name == "strings" else len(self._state.matching.scratch)
             self._put(part, name, grown(table, room))
         else:
-            self._put(part, name, doubled(table))
+            self._put(part, name, doubled(table, _AT_ONCE if part == "output" else 2))
         if status == s.NEED_TOPICS:
             self._put(part, "scratch", np.zeros(4 * len(self._state.matching.topics), np.uint8))
 
