@@ -6,6 +6,7 @@ a RUN has is a matter of disk, and of what is looked at, not of memory. Files ar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -54,35 +55,34 @@ class Heap:
     is no room."""
 
     def __init__(self) -> None:
-        self._descriptor: int | None = None
+        self._file: BinaryIO | None = None
         self._end = 0
 
     def put(self, data: bytes | bytearray) -> tuple[int, int]:
         """Keep bytes: where they begin, and how many there are."""
         try:
-            if self._descriptor is None:
-                self._descriptor, path = tempfile.mkstemp(prefix="kwire-diff-")
-                os.unlink(path)
-            left = memoryview(data)
-            while left:
-                left = left[os.pwrite(self._descriptor, left, self._end + len(data) - len(left)) :]
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="kwire-diff-")  # noqa: SIM115 (it ends with this)
+            self._file.seek(self._end)
+            self._file.write(data)
         except OSError as failure:
             raise no_room(Path(tempfile.gettempdir()), "what was read", failure) from None
         self._end += len(data)
         return self._end - len(data), len(data)
 
     def get(self, at: int, size: int) -> bytes:
-        """Bytes that were kept."""
-        assert self._descriptor is not None
-        parts = []
-        while size and (part := os.pread(self._descriptor, size, at)):
-            parts.append(part)
-            at, size = at + len(part), size - len(part)
-        return b"".join(parts)
+        """Bytes that were kept. Raises DatasetError where those that waited find no room."""
+        assert self._file is not None
+        try:
+            self._file.seek(at)
+            return self._file.read(size)
+        except OSError as failure:
+            raise no_room(Path(tempfile.gettempdir()), "what was read", failure) from None
 
     def __del__(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
 
 
 class Growing:
@@ -124,7 +124,8 @@ def _kept(write: Any, kind: np.dtype[Any], mode: Any) -> npt.NDArray[Any]:
             raise  # of Arrow: the table is damaged
         raise no_room(Path(path).parent, "an index", failure) from None
     finally:
-        os.unlink(path)
+        with contextlib.suppress(PermissionError):  # Windows: it is mapped
+            os.unlink(path)
 
 
 def no_room(folder: Path, what: str, failure: OSError) -> DatasetError:
