@@ -2,9 +2,9 @@
 
 In: outcomes as they are known, and what was learned and counted besides. Out: a file of frames, each its length (8
 bytes, big-endian) and what `marshal` makes of a tuple; whoever takes over reads as many frames as are whole. Rules:
-rows of the RUN are made at the end, for that takes longer than sending; this takes a microsecond an outcome. What was
-written survives the process, not the machine (nothing waits for the disk). A journal that cannot be written ends where
-it is: the run goes on without it.
+rows of the RUN are made at the end, for that takes longer than sending; this takes two microseconds an outcome. What
+was written survives the process, not the machine (nothing waits for the disk). A journal that cannot be written ends
+where it is: the run goes on without it.
 """
 
 from __future__ import annotations

@@ -39,9 +39,7 @@ _OWNED: Final = _SAID.index("owned")
 class EventLog:
     """Events of groups, in the order in which they came."""
 
-    groups: list[str] = field(default_factory=list)
-    _numbers: dict[str, int] = field(default_factory=dict)
-    _packed: SaidRows = field(default_factory=lambda: SaidRows(_WIDTH))
+    _packed: SaidRows = field(default_factory=lambda: SaidRows(_WIDTH, _GROUP))
 
     def __len__(self) -> int:
         return len(self._packed)
@@ -49,27 +47,22 @@ class EventLog:
     def put(self, event: Event) -> None:
         """One more."""
         kind, state = _KINDS.index(event.kind), _TOLD * event.told | _SETTLED * event.settled
-        row = (*event.place, event.order, kind, self._number(event.group), state)
+        row = (*event.place, event.order, kind, self._packed.number(event.group), state)
         self._packed.put(row, list(_said(event)))
 
-    def _number(self, group: str) -> int:
-        number = self._numbers.get(group)
-        if number is None:
-            number = self._numbers[group] = len(self.groups)
-            self.groups.append(group)
-        return number
+    @property
+    def groups(self) -> list[str]:
+        """By number, in order of their first event."""
+        return self._packed.names
 
     def number(self, group: str) -> int:
         """Of a group, as `groups` has it; -1: it has no events."""
-        return self._numbers.get(group, -1)
+        number = self._packed.known(group)
+        return -1 if number is None else number
 
     def join(self, other: EventLog) -> None:
         """Take in those of another, after these."""
-        numbers = np.array([self._number(group) for group in other.groups], np.int64)
-        before = len(self)
         self._packed.join(other._packed)
-        group = self._packed.rows[before:, _GROUP]
-        group[:] = numbers[group]
 
     def by_group(self) -> Iterator[tuple[str, np.ndarray, list[Event]]]:
         """(group, places of its events here, the events), both in order; groups in order of their first event."""
@@ -126,9 +119,8 @@ class EventLog:
     def told(self, places: np.ndarray) -> EventLog:
         """Some of them as a log of their own; rows have been made of them."""
         made = EventLog(_packed=self._packed.some(places))
-        rows = made._packed.rows
-        rows[:, _GROUP] = [made._number(self.groups[number]) for number in rows[:, _GROUP].tolist()]
-        rows[:, _STATE] |= _TOLD
+        state = made._packed.rows[:, _STATE]
+        state |= _TOLD
         return made
 
 

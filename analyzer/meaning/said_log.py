@@ -1,7 +1,7 @@
 """What was said of transactional ids, as it waits to be told to their producers: bytes, not objects (`said_rows`).
 
-In: what one message said after the other. Out: the same, id by id. Rule: as an
-object it takes two thirds of a kilobyte, here a third of that.
+In: what one message said after the other. Out: the same, id by id. Rule: as an object it takes two thirds of a
+kilobyte, here a third of that.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ _VALUES: Final = 15
 
 @dataclass(slots=True)
 class SaidLog:
-    """In the order in which it came. `ids`: transactional ids by number, in order of what was said first of them."""
+    """In the order in which it came."""
 
-    ids: list[str] = field(default_factory=list)
-    _numbers: dict[str, int] = field(default_factory=dict)
-    _packed: SaidRows = field(default_factory=lambda: SaidRows(_WIDTH))
+    _packed: SaidRows = field(default_factory=lambda: SaidRows(_WIDTH, _ID))
 
     def __len__(self) -> int:
         return len(self._packed)
@@ -54,22 +52,16 @@ class SaidLog:
             one.api, one.committed, one.partitions, one.asked_id, one.given, one.timeout_ms, event.place, event.key,
             event.client, event.ip, event.asked, event.done, event.error, event.producer_id, event.epoch,
         ]  # fmt: skip
-        self._packed.put((*event.order, self._number(one.transactional_id)), said)
+        self._packed.put((*event.order, self._packed.number(one.transactional_id)), said)
 
-    def _number(self, transactional_id: str) -> int:
-        number = self._numbers.get(transactional_id)
-        if number is None:
-            number = self._numbers[transactional_id] = len(self.ids)
-            self.ids.append(transactional_id)
-        return number
+    @property
+    def ids(self) -> list[str]:
+        """Transactional ids by number, in order of what was said first of them."""
+        return self._packed.names
 
     def join(self, other: SaidLog) -> None:
         """Take in what another has, after this."""
-        numbers = np.array([self._number(one) for one in other.ids], np.int64)
-        before = len(self)
         self._packed.join(other._packed)
-        column = self._packed.rows[before:, _ID]
-        column[:] = numbers[column]
 
     @property
     def packets(self) -> np.ndarray:
@@ -78,10 +70,7 @@ class SaidLog:
 
     def some(self, which: np.ndarray) -> SaidLog:
         """Those that a mask lets through."""
-        made = SaidLog(_packed=self._packed.some(np.flatnonzero(which)))
-        column = made._packed.rows[:, _ID]
-        column[:] = [made._number(self.ids[number]) for number in column.tolist()]
-        return made
+        return SaidLog(_packed=self._packed.some(np.flatnonzero(which)))
 
     def packets_of(self) -> Callable[[str], np.ndarray]:
         """To be asked for the first packets of the requests of an id, in order."""
@@ -90,7 +79,7 @@ class SaidLog:
         packets, bounds = rows[order, _PACKET], self._bounds(order)
 
         def of(transactional_id: str) -> np.ndarray:
-            number = self._numbers.get(transactional_id)
+            number = self._packed.known(transactional_id)
             found: np.ndarray = packets[:0] if number is None else packets[bounds[number] : bounds[number + 1]]
             return found
 

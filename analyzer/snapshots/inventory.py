@@ -100,7 +100,6 @@ _PLAIN: Final = (
     "analyzer.meaning.names.Leaders",
     "analyzer.meaning.noted.Noted",
     "analyzer.meaning.offsets.Offsets",
-    "analyzer.meaning.said_rows.SaidRows",
     "analyzer.meaning.positions._Reader",
     "analyzer.meaning.positions.Positions",
     "analyzer.meaning.producers.Asked",
@@ -110,6 +109,7 @@ _PLAIN: Final = (
     "analyzer.meaning.records.OpenedRecords:_made",
     "analyzer.meaning.replicated.Replicated",
     "analyzer.meaning.said_log.SaidLog",
+    "analyzer.meaning.said_rows.SaidRows",
     "analyzer.meaning.sessions.Reader",
     "analyzer.meaning.sessions.Sessions:over _partitions _know _known",
     "analyzer.meaning.sessions._Partitions:"

@@ -223,7 +223,7 @@ class Engine:
         state = self._states.get(index)
         if state is not None:
             state.over = True
-            state.has_more()
+            state.more.ring()
             if state.runner is None:
                 del self._states[index]
 
@@ -232,7 +232,7 @@ class Engine:
         self._no_more = True
         self._keeping.more = False
         for state in self._states.values():
-            state.has_more()
+            state.more.ring()
         self._has_ended()
 
     def begin_now(self) -> None:
@@ -252,7 +252,7 @@ class Engine:
             if state.runner is None:
                 fresh.append(step.session)
             else:
-                state.has_more()
+                state.more.ring()
         for index in sorted(set(fresh)):
             state = self._states[index]
             self._running += 1
@@ -345,7 +345,7 @@ class Engine:
                         break
                     self._waiting.end()
                     try:
-                        await state.planned()
+                        await state.more.wait()
                     finally:
                         self._waiting.begin()
                     continue
@@ -357,13 +357,13 @@ class Engine:
                     state.claimed -= 1
                 if state.in_flight >= self.settings.in_flight:
                     self.notes["back_pressure"] += 1
-                    await state.landing()
+                    await state.landed.wait()
                 if not self._open.is_set():
                     await self._held_back(step)
                 if not (step.quick is not None and self._is_ready(step) and self._send_quick(state, step, None)):
                     await self._run_step(state, step)
             while state.owed or state.quick:
-                await state.landing()
+                await state.landed.wait()
         finally:
             self._waiting.end()
 
@@ -442,7 +442,7 @@ class Engine:
     def _job_done(self, state: SessionState, index: int, task: asyncio.Task[None]) -> None:
         del state.jobs[task]
         state.owed.discard(task)
-        state.has_landed()
+        state.landed.ring()
         if not task.cancelled() and task.exception() is not None:
             self._loop.call_exception_handler({"message": "a step failed", "exception": task.exception()})
         self._waiting.end()
@@ -505,7 +505,7 @@ class Engine:
             if short.base >= 0:
                 self.remap.offsets.appended((short.topic, short.partition), short.base, good[0], short.count)
             self._finish(step, outcome)
-        state.has_landed()
+        state.landed.ring()
         self._waiting.end()
 
     # --- sending ---
