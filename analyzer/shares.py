@@ -199,8 +199,10 @@ def names_said(point: CapturePoint, settings: Settings, part: Share, reader: Rea
     return topics.names
 
 
-def _placed(made: PointTables, opened: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+def _placed(made: PointTables, opened: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     """Tables of record batches, each row with its place."""
+    if not opened:
+        return
     waiting, names = made.waiting, made.names
     none = np.zeros(0, np.int64)
     trigger, exchange, reply = (

@@ -56,7 +56,7 @@ def pack(table: np.ndarray, which: Sequence[int], rows: np.ndarray | None = None
     if not count:
         return Packed(0, columns, about, np.zeros(0, np.uint8))
     of = _ALL if rows is None else rows
-    content = np.empty(look(table, columns, count, of, about), np.uint8)
+    content = np.zeros(look(table, columns, count, of, about), np.uint8)  # what fills up words is stored too
     fill(table, columns, count, of, about, *_words(content))
     return Packed(count, columns, about, content)
 

@@ -86,7 +86,7 @@ def carry(rows: Exchanges) -> Carried:
             np.array(connections, np.int64),
             [(names.connections[one], names.ends[one], names.born[one]) for one in connections],
         ),
-        _Known(topics, list(of_topics)),
+        _Known(topics, of_topics),
         _Known(errors, [names.lists[one] for one in errors.tolist()]),
     )
 

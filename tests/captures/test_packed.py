@@ -70,6 +70,14 @@ def test_a_number_takes_as_few_bytes_as_it_can(numbers: list[int], width: int) -
     assert packed.content.nbytes == (width * len(numbers) + 7) // 8 * 8
 
 
+def test_what_fills_up_words_is_zero() -> None:
+    """It is stored too, and memory may have held anything."""
+    for _ in range(20):
+        np.full(64, 0xAA, np.uint8)  # freed at once: the next piece of its size has it
+        packed = pack(np.array([[1, 2, NULL]] * 8), range(8))
+        assert (packed.content.reshape(8, 8)[:, 3:] == 0).all()
+
+
 def test_what_was_cut_off_is_not_read() -> None:
     packed = pack(np.array([np.arange(100), np.arange(100) * 10**9]), (0, 1))
     short = packed._replace(content=packed.content[:16])
