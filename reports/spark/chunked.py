@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, ch
 from captures.chunks.routing import Routed, Stored, store
 from captures.files import CaptureError, CapturePoint
 from reports.spark import split
-from reports.spark.tasks import Done, Refused, attempt, quietly
+from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -112,8 +111,9 @@ class _Reading:
     def verified(self, point: CapturePoint) -> tuple[Joining, list[Stored]]:
         """What all chunks say together, and where their packets lie. Raises CaptureError, and `_TooMany`."""
         how, chunks = self._how, self._chunks
-        numbers = self._context.parallelize(range(len(chunks)), len(chunks))
-        found = numbers.map(quietly(partial(_read, dict(enumerate(chunks)), None, *how))).collect()
+        found = self._context.parallelize(range(len(chunks)), len(chunks)).map(
+            lambda number: _read(chunks[number], number, None, *how)
+        ).collect()  # fmt: skip
         self._made += [one[1].path for one in found if not isinstance(one, Refused)]
         joining = Joining(point)
         stored: list[Stored] = []
@@ -132,8 +132,8 @@ class _Reading:
         return joining, stored
 
     def _again(self, number: int, known: Known) -> tuple[Said, Stored]:
-        read = partial(_read, {number: self._chunks[number]}, known, *self._how)
-        [one] = self._context.parallelize([number], 1).map(quietly(read)).collect()
+        how, chunk = self._how, self._chunks[number]
+        [one] = self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
         said, kept = _accepted(one)
         self._made.append(kept.path)
         return said, kept
@@ -146,10 +146,9 @@ def _accepted(one: tuple[Said, Stored] | Refused) -> tuple[Said, Stored]:
 
 
 def _read(
-    chunks: Mapping[int, Chunk], known: Known | None, shares: int, window_bytes: int, name: str, number: int
+    chunk: Chunk, number: int, known: Known | None, shares: int, window_bytes: int, name: str
 ) -> tuple[Said, Stored] | Refused:
     """One chunk, in a task. What is wrong with it is a value."""
-    chunk = chunks[number]
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
         return store(ChunkReader(chunk, known, window_bytes), shares, path)
@@ -180,5 +179,5 @@ def _shared(
         part, reader = read(number)
         return split.shared(point, settings, choice, part, packets, path, reader, topics)
 
-    shares = context.parallelize(range(count), count).map(quietly(decode)).collect()
+    shares = context.parallelize(range(count), count).map(decode).collect()
     return split.together(context, shares, point, choice, folder, label)

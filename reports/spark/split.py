@@ -38,7 +38,7 @@ from analyzer.points import META, Choice
 from analyzer.shares import Share, Shared, by_range, merge, names_said, share, take_facts
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
-from reports.spark.tasks import Done, Refused, attempt, quietly
+from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -95,7 +95,7 @@ def split_point(
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
         return shared(point, settings, choice, Share(number, count), packets, path, topics=topics)
 
-    shares = context.parallelize(range(count), count).map(quietly(decode)).collect()
+    shares = context.parallelize(range(count), count).map(decode).collect()
     return together(context, shares, point, choice, folder, label)
 
 
@@ -116,7 +116,7 @@ def names_of(
             return Refused(str(failure), failure.hint)
 
     topics: dict[str, str] = {}
-    for one in context.parallelize(range(count), count).map(quietly(said)).collect():
+    for one in context.parallelize(range(count), count).map(said).collect():
         if isinstance(one, Refused):
             return one
         topics |= one
@@ -149,7 +149,7 @@ def together(
             parts.abandon()
             raise
 
-    [(read, names, small, decided)] = context.parallelize([last], 1).map(quietly(tell)).collect()
+    [(read, names, small, decided)] = context.parallelize([last], 1).map(tell).collect()
 
     def write(number: int) -> Any:
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
@@ -159,7 +159,7 @@ def together(
             parts.abandon()
             raise
 
-    merged = context.parallelize(range(last), last).map(quietly(write)).collect() if last else []
+    merged = context.parallelize(range(last), last).map(write).collect() if last else []
     for path in {piece.path for one in shares for piece in one.pieces} | {piece.path for piece in decided.values()}:
         os.unlink(path)
     return Done(read, names, [*(entry for files in merged for entry in files), *small])

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from analyzer.points import PointRead
-
-T = TypeVar("T")
-U = TypeVar("U")
-
-_COLLECT_AFTER: Final = 100_000
-"""New objects after which the interpreter looks for cycles among them, in a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +31,3 @@ def attempt() -> int:
 
     context = TaskContext.get()
     return int(context.taskAttemptId()) if context is not None else 0
-
-
-def quietly(work: Callable[[T], U]) -> Callable[[T], U]:
-    """The same work, in a task that seldom looks for cycles of objects: there are a hundred thousand of what was
-    imported, and to walk them took a twelfth of a task's time."""
-
-    def quiet(thing: T) -> U:
-        with _seldom_collecting():
-            return work(thing)
-
-    return quiet
-
-
-@contextlib.contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    """The worker may do others' work afterwards."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER, 20, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
