@@ -191,19 +191,3 @@ def strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
     used, local = compact(numbers, len(values))
     where = over(local, pa.int32(), _absent(numbers))
     return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)
-
-
-def list_offsets(
-    local: np.ndarray, has: np.ndarray, seen: np.ndarray, lists: list[tuple[int, ...]], width: int
-) -> tuple[pa.Array, np.ndarray]:
-    """Offsets of a column of lists, and which values of all `lists` in a row are its elements: row i is lists[local[i]]
-    where `has`, empty where only `seen`, else null."""
-    lengths = np.array([len(entry) // width for entry in lists] or [0], np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    sizes = np.where(has, lengths[local], 0)
-    offsets = np.zeros(len(local) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    total = int(offsets[-1])
-    # Element j of the result is values[first of its row's list + how far j is into that row].
-    index = np.arange(total) + np.repeat(np.where(has, starts[local], 0) - offsets[:-1], sizes)
-    return over(offsets.astype(np.int32), pa.int32(), np.append(~(has | seen), False)), index

@@ -414,12 +414,21 @@ def _topics(x: _Numbers, names: _Texts) -> pa.Array:
     lists = [names.lists[i] for i in used.tolist()]
     numbers = np.array([i for entry in lists for i in entry], np.int64)
     of_all, items = _compact(numbers, len(names.strings))
-    ends = np.cumsum([len(entry) for entry in lists], dtype=np.int64)
-    offsets = np.empty(x.rows + 1, np.int32)
-    found = np.empty(forming.list_ends(local, values, ends, offsets), np.int32)
-    forming.list_items(local, values, ends, items, found)
+    offsets, found = _listed(local, values, [len(entry) for entry in lists], items)
     topics = arrow.coded(arrow.formed(found, pa.int32(), None, 0), [names.strings[i] for i in of_all.tolist()])
     return pa.ListArray.from_arrays(_list_offsets(offsets, _without_list(x, values)), topics)
+
+
+def _listed(
+    local: np.ndarray, values: np.ndarray, lengths: Sequence[int], items: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(int32[rows + 1]: where the list of each row begins; int32: the items of all of them). A row has one of some
+    lists, which stand one after the other in `items` and are so long, as `_compact` says of `values`."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    offsets = np.empty(len(values) + 1, np.int32)
+    found = np.empty(forming.list_ends(local, values, ends, offsets), np.int32)
+    forming.list_items(local, values, ends, items, found)
+    return offsets, found
 
 
 def _list_offsets(offsets: np.ndarray, without: np.ndarray | None) -> pa.Array:
@@ -444,10 +453,13 @@ def _errors(x: _Numbers, names: _Texts) -> pa.Array:
     values = x[s.X_ERRORS]
     used, local = _compact(values, len(names.lists))
     lists = [names.lists[i] for i in used.tolist()]
-    structs = _error_structs([pair for entry in lists for pair in zip(entry[::2], entry[1::2], strict=True)])
-    where, index = arrow.list_offsets(local, values != s.NULL, seen, lists, 2)
+    pairs = [pair for entry in lists for pair in zip(entry[::2], entry[1::2], strict=True)]
+    offsets, found = _listed(local, values, [len(entry) // 2 for entry in lists], np.arange(len(pairs), dtype=np.int32))
+    without = ~(seen | (values != s.NULL))
+    structs = _error_structs(pairs)
     # Seldom any: `take` loads PyArrow's functions, a tenth of a small capture's time.
-    return pa.ListArray.from_arrays(where, structs.take(pa.array(index)) if len(index) else structs[:0])
+    structs = structs.take(pa.array(found)) if len(found) else structs[:0]
+    return pa.ListArray.from_arrays(_list_offsets(offsets, without if without.any() else None), structs)
 
 
 def _error_structs(pairs: Sequence[tuple[int, int]]) -> pa.Array:
