@@ -9,8 +9,9 @@ range of packets; of all shares' pieces, the tables that one reader would give, 
  capture ──▶ ...              (in files)  ─┘    `take_facts`, once ──▶ small tables, coverage
 ```
 
-Every share reads the whole capture point and decodes only its connections. So all of them see the same windows, clock,
-fragments and numbers of packets and connections, and nothing of that has to be told between them.
+Every share reads the whole capture point and decodes only its connections, or a reader gives it the packets of these
+and the times of all others. So all of them see the same windows, clock, fragments and numbers of packets and the same
+order of connections, and nothing of that has to be told between them.
 
 What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: whoever
 takes those of all shares does so in order, window by window, as one reader does. Where meaning is wanted, exchanges
@@ -25,6 +26,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +40,7 @@ import pyarrow as pa
 
 from analyzer import columns, tables
 from analyzer.bulk.carried import Carried, carry, put_in_order
-from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPairs
+from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets, ShareOfPairs
 from analyzer.bulk.facts import Facts, Naming, facts_of, put_together
 from analyzer.bulk.rows import Exchanges, Merging, Names
 from analyzer.dataset import Parts
@@ -48,12 +50,15 @@ from analyzer.meaning.latency import is_across
 from analyzer.meaning.names import TopicIds
 from analyzer.meaning.summary import Summary
 from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
-from captures.attempts import Attempt
+from captures.attempts import Unmet, attempts
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
 from captures.packets import Reader
 
-__all__ = ["Piece", "Share", "ShareOfPairs", "Shared", "by_range", "merge", "names_said", "share", "take_facts"]
+__all__ = [
+    "Piece", "Share", "ShareOfPackets", "ShareOfPairs", "Shared", "by_range", "decided_path", "merge", "names_said",
+    "share", "take_facts",
+]  # fmt: skip
 
 _TRIGGER, _BORN = "_trigger", "_born"
 _ROWS = "rows"
@@ -81,9 +86,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What came of one share. `files`, `counts`, `notes` and `attempts`: what the reader says of the capture point; all
-    shares say the same. `ranges`: how many there are; `passed`: how many exchanges the filter let through, of how
-    many."""
+    """What came of one share. `files`, `counts` and `notes`: what the reader says of the capture point; all shares say
+    the same. `ranges`: how many there are; `passed`: how many exchanges the filter let through, of how many; `unmet`:
+    connections that were asked for in vain, of this share where it saw its own packets `alone`, else of all."""
 
     pieces: list[Piece]
     ranges: int
@@ -93,7 +98,8 @@ class Shared:
     summary: Summary
     passed: tuple[int, int]
     listeners: tuple[Listener, ...]
-    attempts: list[Attempt]
+    unmet: Piece
+    alone: bool
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -107,8 +113,12 @@ class _Pieces:
         self.written: list[Piece] = []
         self._file: io.BufferedWriter | None = None
 
-    def add(self, place: int, name: str, content: pa.Table | list[Carried] | list[Facts] | np.ndarray) -> None:
-        """Rows, facts, or what was decided; `place` is the number of the range."""
+    def add(self, place: int, name: str, content: pa.Table | list[Carried] | list[Facts]) -> None:
+        """Rows or facts; `place` is the number of the range."""
+        self.written.append(self.put(place, name, content))
+
+    def put(self, place: int, name: str, content: Any) -> Piece:
+        """The same, which is not among what was `written`."""
         if self._file is None:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
@@ -118,7 +128,7 @@ class _Pieces:
                 out.write_table(content)
         else:
             pickle.dump(content, self._file, pickle.HIGHEST_PROTOCOL)
-        self.written.append(Piece(str(self.path), at, self._file.tell() - at, place, name))
+        return Piece(str(self.path), at, self._file.tell() - at, place, name)
 
     def close(self) -> None:
         if self._file is not None:
@@ -180,12 +190,13 @@ def share(
     for name, table in made.rest():
         if len(table):
             pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
+    unmet = pieces.put(place, "", engine.unmet())
     pieces.close()
     made.join_counts()
     reader = engine.reader
     return Shared(
         pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary,
-        made.passed, made.listeners, engine.attempts(),
+        made.passed, made.listeners, unmet, part.alone,
     )  # fmt: skip
 
 
@@ -260,11 +271,11 @@ def by_range(shares: Sequence[Shared]) -> tuple[list[list[Piece]], list[Piece]]:
 
 def merge(
     point: CapturePoint, files: Sequence[FileInfo], ranges: Iterable[Sequence[Piece]], parts: Parts,
-    decided: Mapping[int, Piece] = MappingProxyType({}),
+    decided: Path | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
-    hold them. `files`: those of the capture point; `decided`: by range, what `take_facts` found of exchanges that
-    depend on other connections'."""
+    hold them. `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that
+    depend on other connections', of these ranges at least; None: nothing was asked of it."""
     lender = Lender()
     for pieces in ranges:
         found: dict[str, list[Piece]] = defaultdict(list)
@@ -273,8 +284,8 @@ def merge(
         if _ROWS in found:
             names = Names(point.name, list(files))
             rows = put_in_order(names, [pickle.loads(_bytes_of(piece)) for piece in found.pop(_ROWS)], lender)
-            if pieces[0].range in decided:
-                _decide(rows, decided[pieces[0].range])
+            if decided is not None:
+                _decide(rows, decided_path(decided, pieces[0].range))
             parts.write("exchanges", columns.later_exchanges(names, [rows]))
             if rows.partitions.shape[1]:
                 parts.write("partitions", columns.later_partitions(names, [rows]))
@@ -298,11 +309,16 @@ def _order(trigger: np.ndarray, born: np.ndarray) -> np.ndarray:
     return order
 
 
-def _decide(rows: Exchanges, decided: Piece) -> None:
+def decided_path(path: Path, place: int) -> Path:
+    """The file with what was decided of a range; it is there when that is."""
+    return path.with_name(f"{path.name}-{place}")
+
+
+def _decide(rows: Exchanges, decided: Path) -> None:
     """Put in what was decided of those across connections, which come in their order; a filter may have left some of
     them out."""
     across = is_across(rows.columns)
-    found, keys = np.split(pickle.loads(_bytes_of(decided)), [len(_DECIDED)])
+    found, keys = np.split(pickle.loads(decided.read_bytes()), [len(_DECIDED)])
     if len(found[0]) != np.count_nonzero(across):
         born = np.array(rows.names.born, np.int64)[rows.connection[across]]
         wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
@@ -341,10 +357,10 @@ class _Connections:
 
 def take_facts(
     pieces: Sequence[Piece], shares: Sequence[Shared], point: CapturePoint, choice: Choice, parts: Parts, path: Path
-) -> tuple[PointRead, tuple[str, ...], list[dict[str, Any]], dict[int, Piece]]:
+) -> tuple[PointRead, tuple[str, ...], list[dict[str, Any]]]:
     """The facts of a capture point, `pieces` in order of shares in order of ranges: all that is known besides its rows,
-    the names of its tables, its small tables written, and what was decided of rows, in pieces of the file `path`, by
-    range."""
+    the names of its tables, and its small tables written. Where the choice is for what traffic means, what is decided
+    of rows is put into a file a range (`decided_path`), in order, for who merges them meanwhile."""
     connections = _Connections()
     first = shares[0]
     merging = Merging(point.name, len(shares), connections, first.files)
@@ -352,8 +368,6 @@ def take_facts(
     nothing = PointTables(Names(point.name), choice)
     names = [name for name, _ in (*nothing.flush(), *nothing.rest(), *nothing.meant())]
     names += ["messages"] if choice.keep_bytes else []
-    out = _Pieces(path)
-    decided: dict[int, Piece] = {}
     for at in range(0, len(pieces), len(shares)):
         found: list[np.ndarray] = []
         told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
@@ -371,14 +385,12 @@ def take_facts(
             made.take(merged.facts_alone())
             merging.names.release()
         if choice.meaning:
-            out.add(pieces[at].range, "", np.concatenate(found, axis=1))
-            decided[pieces[at].range] = out.written[-1]
+            _store(np.concatenate(found, axis=1), decided_path(path, pieces[at].range))
         for name, table in made.flush():
             if len(table):
                 parts.write(name, table)
         if merging.names.crowded:
             merging.forget(made.named())
-    out.close()
     for one in shares:
         made.summary.join(one.summary)
         made.join_passed(one.passed)
@@ -386,4 +398,12 @@ def take_facts(
     for name, table in made.meant():
         if len(table):
             parts.write(name, table)
-    return made.finish(point, first, first.attempts), tuple(names), parts.close(), decided
+    unmet: list[Unmet] = [pickle.loads(_bytes_of(one.unmet)) for one in (shares if first.alone else shares[:1])]
+    return made.finish(point, first, attempts(unmet)), tuple(names), parts.close()
+
+
+def _store(values: np.ndarray, path: Path) -> None:
+    """All at once: another attempt may store the same at the same time, and somebody waits for it to be there."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        pickle.dump(values, file, pickle.HIGHEST_PROTOCOL)
+    os.replace(file.name, path)

@@ -1,12 +1,14 @@
 """Attempts to connect that came to nothing: SYNs that were refused, or that nobody answered, by who asked whom.
 
-In: `Flows` at the end of a capture point. Out: `Attempt`s, most frequent first. Rules: a four-tuple counts once, for a
-client that tries again takes a port of its own each time; what happened once between two hosts is left out, and of the
-rest `MOST` are kept; so a scan of a million ports adds numbers for a moment and no rows.
+In: `Flows` at the end of a capture point, or several that had a share of it. Out: `Attempt`s, most frequent first.
+Rules: a four-tuple counts once, for a client that tries again takes a port of its own each time; what happened once
+between two hosts is left out, and of the rest `MOST` are kept; so a scan of a million ports adds numbers for a moment
+and no rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,7 +22,6 @@ from captures.flow_tables import (
     SYN_ANSWERED,
     SYN_REFUSED,
     WOKEN_SIDE,
-    FlowTables,
 )
 from captures.flows import Flows
 
@@ -51,9 +52,32 @@ class Attempt(NamedTuple):
     last_ns: int
 
 
-def attempts(flows: Flows) -> list[Attempt]:
-    """All of a capture point that has been read, most frequent first."""
-    keys, swapped, times, refused = _unmet(flows.tables)
+class Unmet(NamedTuple):
+    """SYNs that became no connection, the last of each four-tuple that is known.
+
+    keys uint64[n, 5]: the two ends, as in `FlowTables.keys`; swapped bool[n]: side 1 sent it; time_ns int64[n]; refused
+    bool[n]: the other side refused it, else nobody answered for `WAITED_NS`."""
+
+    keys: np.ndarray
+    swapped: np.ndarray
+    time_ns: np.ndarray
+    refused: np.ndarray
+
+
+def unmet(flows: Flows) -> Unmet:
+    """Those of all packets that have been read."""
+    tables = flows.tables
+    known = tables.flows[: int(tables.state[S_FLOWS])]
+    shape = known[:, FLOW_SYN_SHAPE]
+    refused = shape & SYN_REFUSED != 0
+    waited = tables.state[S_CLOCK] - known[:, FLOW_SYN_NS] >= WAITED_NS
+    rows = np.flatnonzero((known[:, FLOW_BORN] >= 0) & (shape & SYN_ANSWERED == 0) & (refused | waited))
+    return Unmet(tables.keys[rows], shape[rows] & WOKEN_SIDE != 0, known[rows, FLOW_SYN_NS], refused[rows])
+
+
+def attempts(of: Sequence[Unmet]) -> list[Attempt]:
+    """What all of these have in common, most frequent first; no four-tuple is in two of them."""
+    keys, swapped, times, refused = (np.concatenate(parts) for parts in zip(*of, strict=True))
     if len(times) < 2:
         return []
     side = swapped[:, None]
@@ -85,15 +109,3 @@ def attempts(flows: Flows) -> list[Attempt]:
 
 def _address(halves: np.ndarray) -> int:
     return int(halves[0]) << 64 | int(halves[1])
-
-
-def _unmet(tables: FlowTables) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """SYNs that became no connection, the last of each four-tuple that is known: (uint64[n, 5], the two ends, as in
-    `FlowTables.keys`; bool[n], side 1 sent it; int64[n], when; bool[n], the other side refused it). Of those that
-    nobody answered only such as waited for `WAITED_NS`."""
-    flows = tables.flows[: int(tables.state[S_FLOWS])]
-    shape = flows[:, FLOW_SYN_SHAPE]
-    refused = shape & SYN_REFUSED != 0
-    waited = tables.state[S_CLOCK] - flows[:, FLOW_SYN_NS] >= WAITED_NS
-    rows = np.flatnonzero((flows[:, FLOW_BORN] >= 0) & (shape & SYN_ANSWERED == 0) & (refused | waited))
-    return tables.keys[rows], shape[rows] & WOKEN_SIDE != 0, flows[rows, FLOW_SYN_NS], refused[rows]

@@ -72,6 +72,9 @@ of its own minutes or hours later; numbers go on from there as long as the four-
 REMEMBERED = 100_000
 """Four-tuples without an open connection that are kept however old they are: 20 MB."""
 
+OTHERS = -1
+"""The number (`PacketColumns`) of a packet of which only the time is known: its connection is somebody else's."""
+
 _PARKED = -2
 """In FLOW_SLOT: its open connection is a SYN so far."""
 
@@ -248,17 +251,19 @@ def _wake(tables: FlowTables, f: Int, i: Int) -> Int:
 
 @kernel
 def assign(
-    begin: Int, packets: PacketColumns, tables: FlowTables, out_slot: Array, out_side: Array, ends_used: Int
-) -> tuple[Int, Int, Int]:
+    begin: Int, packets: PacketColumns, tables: FlowTables, out_slot: Array, out_side: Array, ends_used: Int,
+    base: Int,
+) -> tuple[Int, Int, Int]:  # fmt: skip
     """Give packets [begin, n) their slot and side. Returns (status, next packet, ends used): on a NEED_ status the
-    caller grows that table and calls again from the packet named.
+    caller grows that table and calls again from the packet named. Connections are numbered one by one, or, where
+    `base` is not negative, by the packet that began them: it is the number of the first one.
 
     `out_slot` is -1 for a packet that belongs to no connection (no payload, no SYN, nothing known of it), and for one
     that is all of it so far.
     """
     buckets, flow_key, flow, conn = tables.buckets, tables.keys, tables.flows, tables.connections
     queue, past, ends, state = tables.queue, tables.past, tables.ends, tables.state
-    time_ns, seq, ack, flags = packets.time_ns, packets.seq, packets.ack, packets.flags
+    number, time_ns, seq, ack, flags = packets.number, packets.time_ns, packets.seq, packets.ack, packets.flags
     src_hi, src_lo, dst_hi, dst_lo = packets.src_hi, packets.src_lo, packets.dst_hi, packets.dst_lo
     src_port, dst_port, payload_length = packets.src_port, packets.dst_port, packets.payload_length
     n = len(time_ns)
@@ -302,6 +307,10 @@ def assign(
         if ends_used + 2 > len(ends):
             state[S_CLOCK] = clock
             return NEED_ENDS, i, ends_used
+        if number[i] == OTHERS:
+            out_slot[i] = -1
+            out_side[i] = 0
+            continue
 
         # The four-tuple, smaller end point first.
         side = 0
@@ -403,6 +412,8 @@ def assign(
                 ends_used += 1
                 conn[slot, CONN_SERIAL] = -1
             flow[f, FLOW_USES] += 1
+            if base >= 0:
+                state[S_SERIAL] = base + i
             flow[f, FLOW_BORN] = state[S_SERIAL]
             state[S_SERIAL] += 1
             if flag & (SYN | ACK | FIN | RST) == SYN and payload_length[i] == 0:
@@ -465,9 +476,11 @@ class Assigned(NamedTuple):
 
 class Flows:
     """The state of connection tracking over a capture point. Not safe to share between threads. `remembered`: how many
-    four-tuples without an open connection are kept however old they are."""
+    four-tuples without an open connection are kept however old they are; `alone`: packets of others are not there
+    (OTHERS), and connections are numbered so that they are in the same order for who sees all."""
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    def __init__(self, remembered: int = REMEMBERED, alone: bool = False) -> None:
+        self._packets = 0 if alone else _NONE
         state = np.zeros(S_COLUMNS, np.int64)
         state[S_CLOCK] = _NONE
         state[S_FREE_FLOW] = -1
@@ -493,10 +506,11 @@ class Flows:
         used, at = 0, 0
         self.tables.state[S_WOKEN] = 0
         while True:
-            status, at, used = assign(at, packets.columns, self.tables, slot, side, used)
+            status, at, used = assign(at, packets.columns, self.tables, slot, side, used, self._packets)
             if status == OK:
                 break
             self._grow(status)
+        self._packets += n
         woken = self.tables.woken[: int(self.tables.state[S_WOKEN])].copy()
         return self._assigned(slot, side, self.tables.ends[:used].copy(), woken)
 

@@ -44,7 +44,7 @@ class Packed(NamedTuple):
 
     def _unpack(self, about: np.ndarray, which: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
         if self.rows:
-            unpack(*_words(self.content), about, which, self.rows, places, table)
+            unpack(*words(self.content), about, which, self.rows, places, table)
 
 
 def pack(table: np.ndarray, which: Sequence[int], rows: np.ndarray | None = None) -> Packed:
@@ -57,18 +57,18 @@ def pack(table: np.ndarray, which: Sequence[int], rows: np.ndarray | None = None
         return Packed(0, columns, about, np.zeros(0, np.uint8))
     of = _ALL if rows is None else rows
     content = np.zeros(look(table, columns, count, of, about), np.uint8)  # what fills up words is stored too
-    fill(table, columns, count, of, about, *_words(content))
+    fill(table, columns, count, of, about, *words(content))
     return Packed(count, columns, about, content)
 
 
-def _words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The same memory as numbers of 1, 2, 4 and 8 bytes."""
     whole = content[: len(content) & ~7]
     return content, whole.view(np.uint16), whole.view(np.uint32), whole.view(np.int64)
 
 
 @inline
-def _width(least: Int, most: Int) -> Int:
+def width_of(least: Int, most: Int) -> Int:
     """Bytes for what numbers exceed the one before the least of them by."""
     apart = np.uint64(most) - np.uint64(least)  # their difference may be no int64
     if apart < np.uint64(0xFF):
@@ -117,7 +117,7 @@ def look(table: Table, which: Table, count: Int, rows: Table, about: Table) -> I
         elif known and least == most:
             about[k, LEAST], about[k, WIDTH] = least, 0
         else:
-            width = _width(least, most)
+            width = width_of(least, most)
             about[k, LEAST], about[k, WIDTH] = least - 1 if width < 8 else 0, width
             at += (width * count + 7) & ~7
     return at

@@ -42,7 +42,7 @@ from captures.flows import (
     WOKEN_SLOT,
     Assigned,
 )
-from captures.kernels import MACHINE_CODE, Array, Bytes, Int, Table, grown, inline, kernel, soon_all
+from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, grown, inline, kernel, soon_all
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
 from captures.stream_tables import (
@@ -249,6 +249,16 @@ def _origin(packets: PacketColumns, i: Int, ordinal: Int) -> Origin:
     )
 
 
+@inline
+def _ours(slot: Int, shard: Int, shards: Int) -> Flag:
+    """Whether a connection is this shard's. To divide takes as long as all else that is done for a packet of others."""
+    if slot < 0:
+        return False
+    if shards & (shards - 1) == 0:
+        return slot & (shards - 1) == shard
+    return slot % shards == shard
+
+
 @kernel
 def advance(
     begin: Int, ends_at: Int, shard: Int, shards: Int, base: Int, buffer: Bytes, words: Array, packets: PacketColumns,
@@ -268,7 +278,7 @@ def advance(
     while i <= n:
         while e < len(ends) and (ends[e, 0] <= i):
             slot = ends[e, 1]
-            if slot % shards == shard:
+            if _ours(slot, shard, shards):
                 if v[V_OUT] + 4 * (d[2 * slot, D_COUNT] + d[2 * slot + 1, D_COUNT]) + 32 > room:
                     return NEED_SEGMENTS, i, e
                 moment = time_ns[i] if i < n else c[slot, C_LAST_NS]
@@ -276,10 +286,10 @@ def advance(
             e += 1
         if i >= n:
             break
-        if MACHINE_CODE and i + AHEAD < n and slots[i + AHEAD] % shards == shard:
+        if MACHINE_CODE and i + AHEAD < n and _ours(np.int64(slots[i + AHEAD]), shard, shards):
             soon_all(buffer, payload_at[i + AHEAD], captured[i + AHEAD])
         slot = np.int64(slots[i])
-        if slot < 0 or slot % shards != shard:
+        if not _ours(slot, shard, shards):
             i += 1
             continue
         side = np.int64(sides[i])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from analyzer.bulk.gathering import Helpers
 from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
 from analyzer.bulk.zookeeper import Conversations as ZooKeepers
-from captures.attempts import Attempt, attempts
+from captures.attempts import Attempt, Unmet, attempts, unmet
 from captures.files import CapturePoint
 from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
 from captures.kernels import compile_apart
@@ -67,10 +67,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which connections an engine works on: those whose place in order of creation is `number` modulo `of`."""
+    """Which connections an engine works on: those whose place in order of creation is `number` modulo `of`. `alone`:
+    the reader knows but the time of packets of others."""
 
     number: int = 0
     of: int = 1
+    alone: ClassVar[bool] = False
 
     def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
         """What concerns these connections, and the slots of others that ended. Packets of others become strays."""
@@ -87,16 +89,28 @@ class Share:
         return mine
 
 
+@dataclass(frozen=True, slots=True)
 class ShareOfPairs(Share):
-    """The same, by four-tuple: `captures.chunks.routing.shares_of`."""
+    """The same, by four-tuple: `captures.chunks.routing.groups_of`, some of `among` so many."""
+
+    groups: tuple[int, ...] = ()
+    among: int = 1
 
     def _mine(self, assigned: Assigned) -> np.ndarray:
-        from captures.chunks.routing import shares_of  # few engines have a share
+        from captures.chunks.routing import groups_of, pairs_of  # few engines have a share
 
         a_hi, a_lo, b_hi, b_lo, ports = assigned.pairs.T
         a, b = (a_hi, a_lo, ports >> np.uint64(16)), (b_hi, b_lo, ports & np.uint64(0xFFFF))
-        mine: np.ndarray = shares_of(a, b, self.of) == self.number
-        return mine
+        return np.isin(groups_of(pairs_of(a, b), self.among), self.groups)
+
+
+class ShareOfPackets(Share):
+    """The same, of a reader that gives the packets of these alone: nothing is left to be divided."""
+
+    alone: ClassVar[bool] = True
+
+    def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
+        return assigned, np.zeros(0, np.int64)
 
 
 LARGEST_SHARE = 4
@@ -188,7 +202,7 @@ class Engine:
         self._leaving = False
         self._live = "-" in point.paths
         self._keys = _Keys(settings.keylogs, self.reader, self._live)
-        self.flows = Flows()
+        self.flows = Flows(alone=share is not None and share.alone)
         self.merging = Merging(point.name, max(1, settings.threads), self.flows, self.reader.files)
         self.packets = 0
         self.done_packets = 0
@@ -233,8 +247,12 @@ class Engine:
                 shard.tls.take_up(self.reader.secrets)
 
     def attempts(self) -> list[Attempt]:
-        """All has been read: connections that were asked for in vain. Every share of a capture point sees all."""
-        return attempts(self.flows)
+        """All has been read: connections that were asked for in vain."""
+        return attempts([self.unmet()])
+
+    def unmet(self) -> Unmet:
+        """The same as SYNs, for who has the other shares' too. One that is not `alone` sees those of all."""
+        return unmet(self.flows)
 
     def windows(
         self, progress: Callable[[int], None] = lambda _: None, over: bool = True

@@ -3,15 +3,16 @@
 In: a capture point. Out: the dataset files that the local engine would write for it, row for row and in the same order.
 
 ```
- capture ──▶ chunk 0 ──▶ packets of share 0 ... k ─┐              ┌──▶ share 0 of k ─┐
- capture ──▶ chunk 1 ──▶ packets of share 0 ... k ─┼── verified ──┼──▶ share 1 of k ─┼──▶ as in `split`
+ capture ──▶ chunk 0 ──▶ packets of group 0 ... n ─┐              ┌──▶ share 0 of k ─┐
+ capture ──▶ chunk 1 ──▶ packets of group 0 ... n ─┼── verified ──┼──▶ share 1 of k ─┼──▶ as in `split`
  capture ──▶ ...              (in files)          ─┘              └──▶ ...          ─┘
 ```
 
 A chunk's task finds packets, and sorts them by four-tuple into a file: columns, nothing pickled, and bytes, but for
-those that are read from the capture with less work. Sharing tasks read, of all files, what tells connections apart
-(some 40 bytes a packet) and the bytes of their own connections; so all see the same batches, clock and numbers, as in
-`split`, and nothing is guessed of what a connection said before.
+those that are read from the capture with less work. Sharing tasks read, of all files, the time of each packet (4 bytes)
+and the packets of their own connections; so all see the same batches, clock and order, as in `split`, and nothing is
+guessed of what a connection said before. Only where so many connections come and go, for so long, that some are
+forgotten, they read what tells connections apart of all packets (some 40 bytes each).
 
 What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
 and has those read again whose guess was wrong (`captures.chunks.reading.Joining`). Where that is more than a tenth, the
@@ -29,9 +30,9 @@ from typing import TYPE_CHECKING
 
 from analyzer.dataset import DatasetError
 from analyzer.points import Choice
-from analyzer.shares import Share, Shared, ShareOfPairs
+from analyzer.shares import Share, Shared, ShareOfPackets, ShareOfPairs
 from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, chunks_of
-from captures.chunks.routing import Routed, Stored, store
+from captures.chunks.routing import Routed, Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint
 from reports.spark import split
 from reports.spark.tasks import Done, Refused, attempt
@@ -49,6 +50,9 @@ FEW_SHARES = 4
 
 SMALLEST_BYTES = 1 << 15
 """A chunk is not smaller."""
+
+GROUPS = 4
+"""Groups of four-tuples a share, which is given some of them by how much there is to do for each."""
 
 MOST_AGAIN = 0.1
 """The part of a point's chunks that may have to be read again, one after the other."""
@@ -151,7 +155,7 @@ def _read(
     """One chunk, in a task. What is wrong with it is a value."""
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
-        return store(ChunkReader(chunk, known, window_bytes), shares, path)
+        return store(ChunkReader(chunk, known, window_bytes), GROUPS * shares, shares, path)
     except CaptureError as failure:
         path.unlink(missing_ok=True)
         return Refused(str(failure), failure.hint)
@@ -166,9 +170,12 @@ def _shared(
     said: Joining, stored: list[Stored], count: int,
 ) -> Done | Refused:  # fmt: skip
     packets, whole = split.range_packets(choice), said.said()
+    groups, every = divided(stored, count), not apart(stored)
 
     def read(number: int) -> tuple[Share, Routed]:
-        return ShareOfPairs(number, count), Routed(point, whole, stored, number)
+        mine = groups[number]
+        part = ShareOfPairs(number, count, mine, GROUPS * count) if every else ShareOfPackets(number, count)
+        return part, Routed(point, whole, stored, mine, every)
 
     topics = split.names_of(context, point, settings, choice, read, count)
     if isinstance(topics, Refused):

@@ -5,7 +5,7 @@ In: a capture point. Out: the dataset files that the local engine would write fo
 ```
  capture ──▶ share 0 of k ──▶ rows, facts ─┐
  capture ──▶ share 1 of k ──▶ rows, facts ─┼──▶ merge, a task for each range of packets ──▶ Parquet
- capture ──▶ ...              (in files)  ─┘    after one for the facts ──▶ small tables, coverage
+ capture ──▶ ...              (in files)  ─┘    beside one for the facts ──▶ small tables, coverage
 ```
 
 Every sharing task reads the whole capture point as the local engine does, and decodes only the connections of its share
@@ -20,22 +20,25 @@ Filters and records of internal topics ask for names of topic ids that any conne
 the shares are asked for all names first (`names_of`), in a stage that makes no rows.
 
 What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: one task
-takes those of all shares in order, window by window, as the local engine does. Rows carry the packet that completed
-them and their connection's number, and merging sorts by both. Rows and facts go from task to task in *pieces*, files in
-the folder of the unfinished dataset, which all machines share: Spark and the driver carry only where they lie.
+takes those of all shares in order, window by window, as the local engine does. What it decides of rows is a file for
+each range of packets, which the driver looks for, so ranges are merged while facts of later ones are taken. Rows carry
+the packet that completed them and their connection's number, and merging sorts by both. Rows and facts go from task to
+task in *pieces*, files in the folder of the unfinished dataset, which all machines share: Spark and the driver carry
+only where they lie.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from analyzer.dataset import DatasetError, Parts
 from analyzer.points import META, Choice
-from analyzer.shares import Share, Shared, by_range, merge, names_said, share, take_facts
+from analyzer.shares import Piece, Share, Shared, by_range, decided_path, merge, names_said, share, take_facts
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
 from reports.spark.tasks import Done, Refused, attempt
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 
     from analyzer.options import Settings
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 MOST_SHARES = 16
 """Tasks that a capture point is decoded by. Each reads all of it: where that is a tenth to a third of one task's work
 on the whole, sixteen take a seventh to a third of the time, and twice as many would hardly take less."""
@@ -53,8 +59,18 @@ RANGE_PACKETS = 1 << 18
 """Packets whose rows are merged at once; a quarter of it where there is a row a record. Not more: fresh memory is dear,
 and what a range has used serves the next one."""
 
-RANGES_A_TASK = 4
-"""Ranges that a merging task takes, one after the other, into one file a table."""
+RANGES_A_TASK = 4, 16
+"""Ranges that a merging task takes, one after the other, into one file a table: at least, and at most."""
+
+TASKS_A_CORE = 4
+"""Merging tasks for each core, where there are enough ranges: to begin one takes a fifth of the time of four ranges."""
+
+
+MERGES_AT_ONCE = 4
+"""Jobs that merge what is decided, while facts are taken."""
+
+LOOK_SECONDS = 0.05
+"""How often is looked for what has been decided."""
 
 
 def range_packets(choice: Choice) -> int:
@@ -136,33 +152,73 @@ def together(
     if any(one.files != shares[0].files for one in shares):
         return Refused(f"{point.name}: it changed while it was read", "analyse it when it is complete, or a copy of it")
     ranges, facts = by_range(shares)
-    merging = [ranges[at : at + RANGES_A_TASK] for at in range(0, len(ranges), RANGES_A_TASK)]
-
+    least, most = RANGES_A_TASK
+    each = min(max(least, len(ranges) // (TASKS_A_CORE * context.defaultParallelism)), most)
+    merging = [ranges[at : at + each] for at in range(0, len(ranges), each)]
     last = len(merging)
+    path = folder / PIECES / f"{label}-decided"
+    decided = path if choice.meaning else None
 
     def tell(number: int) -> Any:
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
         try:
-            path = folder / PIECES / f"{label}-decided-{attempt()}"
             return take_facts(facts, shares, point, choice, parts, path)
         except BaseException:
             parts.abandon()
             raise
 
-    [(read, names, small, decided)] = context.parallelize([last], 1).map(tell).collect()
+    files = shares[0].files  # each task is sent what it names
 
-    def write(number: int) -> Any:
+    def write(numbered: tuple[int, list[list[Piece]]]) -> Any:
+        number, mine = numbered
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
         try:
-            return merge(point, shares[0].files, merging[number], parts, decided)
+            return merge(point, files, mine, parts, decided)
         except BaseException:
             parts.abandon()
             raise
 
-    merged = context.parallelize(range(last), last).map(write).collect() if last else []
-    for path in {piece.path for one in shares for piece in one.pieces} | {piece.path for piece in decided.values()}:
-        os.unlink(path)
+    def is_decided(numbered: tuple[int, list[list[Piece]]]) -> bool:
+        return decided is None or decided_path(decided, numbered[1][-1][0].range).exists()
+
+    (read, names, small), merged = _side_by_side(context, tell, last, write, list(enumerate(merging)), is_decided)
+    used = [one.unmet.path for one in shares]
+    used += [str(decided_path(path, piece.range)) for piece in facts[:: len(shares)]] if choice.meaning else []
+    for one_path in used:
+        os.unlink(one_path)
     return Done(read, names, [*(entry for files in merged for entry in files), *small])
+
+
+def _side_by_side(
+    context: SparkContext, work: Callable[[S], Any], on: S, each: Callable[[T], Any], of: Sequence[T],
+    ready: Callable[[T], bool],
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """What came of one task, and of one for each of several things, which begin when they are `ready`: in order, while
+    that one is at work, and all of them at its end."""
+    found: list[Any] = []
+    with ThreadPoolExecutor(1 + MERGES_AT_ONCE) as pool:
+
+        def run(work: Callable[[Any], Any], things: Sequence[Any]) -> Future[list[Any]]:
+            return pool.submit(lambda: context.parallelize(things, len(things)).map(work).collect())
+
+        [one] = running = [run(work, [on])]
+        at = 0
+        while at < len(of):
+            over = one.done()
+            if over:
+                one.result()  # raises what it raised
+            end = at
+            while end < len(of) and (over or ready(of[end])):
+                end += 1
+            if end > at and (over or sum(not job.done() for job in running) <= MERGES_AT_ONCE):
+                running.append(run(each, of[at:end]))
+                at = end
+            else:
+                wait([one], LOOK_SECONDS)
+        [told] = one.result()
+        for job in running[1:]:
+            found += job.result()
+    return told, found
 
 
 PIECES = "pieces"

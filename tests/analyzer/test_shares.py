@@ -50,8 +50,8 @@ def test_shares_become_what_one_reader_gives(sample: str, count: int, wanted: st
     assert made[0].ranges > 2
     rows, facts = shares.by_range(made)
     parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
-    read, names, more, decided = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
-    files = shares.merge(point, made[0].files, rows, parts, decided)
+    read, names, more = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
+    files = shares.merge(point, made[0].files, rows, parts, tmp_path / "decided")
     found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
     expected = analyzer.analyze(capture, keep_bytes=True, **WANTED[wanted])
     assert (len(expected.tables["exchanges"]) > 0) == (wanted != "nothing")

@@ -181,10 +181,10 @@ def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
     ]
     rows, facts = shares.by_range(made)
     parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
-    read, _, more, decided = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
+    read, _, more = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
     import pyarrow.parquet as pq
 
-    files = [*shares.merge(point, made[0].files, rows, parts, decided), *more]
+    files = [*shares.merge(point, made[0].files, rows, parts, tmp_path / "decided"), *more]
     found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
     expected = analyzer.analyze(capture, window_bytes=20_000, keylogs=how.keylogs)
     for name in ("exchanges", "partitions", "connections", "batches"):

@@ -27,10 +27,10 @@ from analyzer.dataset import Parts
 from analyzer.options import Reading
 from analyzer.points import Choice
 from captures.chunks.reading import ChunkReader, Heard, Joining, Said, chunks_of
-from captures.chunks.routing import Routed, Stored, store
+from captures.chunks.routing import Routed, Stored, divided, store
 from captures.files import CapturePoint, capture_points
 from reports.spark import split
-from reports.spark.chunked import WINDOW_BYTES
+from reports.spark.chunked import GROUPS, WINDOW_BYTES
 from tests.bench import generate
 from tests.bench.__main__ import say
 from tests.shared import ROOT
@@ -89,7 +89,8 @@ def cost(path: Path, choice: Choice, folder: Path) -> Cost:
     made = [one for _, one in by_count[FEW][1]]
     ranges, pieces = shares.by_range(made)
     small = Parts(folder, "facts")
-    facts, (_, _, _, decided) = taken(lambda: shares.take_facts(pieces, made, point, choice, small, folder / "decided"))
+    decided = folder / "decided" if choice.meaning else None
+    facts, _ = taken(lambda: shares.take_facts(pieces, made, point, choice, small, folder / "decided"))
     merge, _ = taken(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
     return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge)
 
@@ -99,14 +100,13 @@ def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[
     joining = Joining(point)
     stored = []
     for number, chunk in enumerate(chunks_of(point, CHUNK_BYTES)):
-        found = store(ChunkReader(chunk, None, WINDOW_BYTES), count, folder / f"chunk-{count}-{number}")
+        found = store(ChunkReader(chunk, None, WINDOW_BYTES), GROUPS * count, count, folder / f"chunk-{count}-{number}")
         said: Said = found[0]
         if not joining.wants(chunk):
             continue
         if not joining.fits(chunk, said):
-            said, _ = found = store(
-                ChunkReader(chunk, joining.begin(chunk), WINDOW_BYTES), count, folder / f"again-{count}-{number}"
-            )
+            reader = ChunkReader(chunk, joining.begin(chunk), WINDOW_BYTES)
+            said, _ = found = store(reader, GROUPS * count, count, folder / f"again-{count}-{number}")
         joining.take(chunk, said)
         stored.append(found[1]._replace(number=joining.numbers[-1]))
     return joining.said(), stored
@@ -122,12 +122,12 @@ def _shared(
     folder: Path,
 ) -> list[tuple[float, shares.Shared]]:
     """Each share, with its processor time."""
-    packets = split.range_packets(choice)
+    packets, groups = split.range_packets(choice), divided(stored, count)
     return [
         taken(
             lambda number=number: shares.share(  # type: ignore[misc]
-                point, settings, choice, shares.ShareOfPairs(number, count), packets,
-                folder / "pieces" / f"{count}-{number}", Routed(point, whole, stored, number),
+                point, settings, choice, shares.ShareOfPackets(number, count), packets,
+                folder / "pieces" / f"{count}-{number}", Routed(point, whole, stored, groups[number]),
             )
         )
         for number in range(count)

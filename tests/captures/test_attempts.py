@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from captures.attempts import MOST, PAUSE_NS, WAITED_NS, Attempt, attempts
-from captures.flows import Flows
+from captures.attempts import MOST, PAUSE_NS, WAITED_NS, Attempt, attempts, unmet
+from captures.flows import OTHERS, Flows
 from captures.forge import ACK, RST, SYN, End, Segment
 from tests.captures.streaming import HANDSHAKE, MS, START_NS, b, c, packets_of, timed
 from tests.captures.test_flows import using
@@ -24,7 +24,7 @@ def of(segments: Sequence[Segment], *cuts: int) -> list[Attempt]:
     for end in (*cuts, len(every)):
         flows.assign(packets_of(every[begin:end], begin + 1))
         begin = end
-    return attempts(flows)
+    return attempts([unmet(flows)])
 
 
 def turn(number: int, *segments: Segment, every_ms: int = 1000, client: str = "10.0.0.1") -> list[Segment]:
@@ -106,7 +106,7 @@ def test_a_scan_makes_no_rows_and_hides_nobody() -> None:
     real = [one for number in range(3) for one in turn(number, *REFUSAL, client="10.9.9.9")]
     flows.assign(packets_of(timed([*[replace(one, time_ns=START_NS) for one in scan], *real, *LATER])))
     assert flows.slots == 1
-    assert [(one.refused, one.unanswered) for one in attempts(flows)] == [(3, 0)]
+    assert [(one.refused, one.unanswered) for one in attempts([unmet(flows)])] == [(3, 0)]
 
 
 def test_of_very_many_pairs_the_most_frequent_are_kept() -> None:
@@ -116,12 +116,27 @@ def test_of_very_many_pairs_the_most_frequent_are_kept() -> None:
     twice = [using(HANDSHAKE[:1], end)[0] for end in ends]
     thrice = turn(7, HANDSHAKE[0], client="10.1.39.20")
     flows.assign(packets_of(timed([*[replace(one, time_ns=START_NS) for one in twice], *thrice, *LATER])))
-    found = attempts(flows)
+    found = attempts([unmet(flows)])
     assert len(found) == MOST
     assert (found[0].unanswered, found[0].client & 0xFFFF) == (3, 39 << 8 | 20)
     assert np.all(np.diff([one.unanswered for one in found]) <= 0)
 
 
+def test_who_had_shares_of_the_packets_says_the_same_together() -> None:
+    tries = [one for number in range(7) for one in turn(number, *(REFUSAL if number % 3 else HANDSHAKE[:1]))]
+    every = [*tries, *LATER]
+    shares = []
+    for share in range(2):
+        flows = Flows(alone=True)
+        packets = packets_of(every)
+        theirs = np.maximum(packets.columns.src_port, packets.columns.dst_port) % 2 != share
+        packets.columns.number[theirs] = OTHERS
+        flows.assign(packets)
+        shares.append(unmet(flows))
+    assert all(len(one.time_ns) > 1 for one in shares)
+    assert attempts(shares) == of(every) != []
+
+
 def test_nothing_of_nothing() -> None:
-    assert attempts(Flows()) == []
+    assert attempts([unmet(Flows())]) == []
     assert of([c(-1, flags=SYN)]) == []

@@ -139,7 +139,7 @@ def test_shares_of_the_connections_tell_the_same(capture: str, tmp_path: Path) -
         for number in range(3)
     ]
     _, facts = shares.by_range(made)
-    read, _, files, _ = shares.take_facts(facts, made, point, choice, Parts(tmp_path, "facts"), tmp_path / "decided")
+    read, _, files = shares.take_facts(facts, made, point, choice, Parts(tmp_path, "facts"), tmp_path / "decided")
     found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in files}
     expected = analyzer.analyze(capture)
     for name in ("offsets", "leaders", "brokers"):

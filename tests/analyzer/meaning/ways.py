@@ -62,5 +62,5 @@ def shared_out(path: Path, folder: Path) -> dict[str, pa.Table]:
         for number in range(SHARES)
     ]
     _, facts = shares.by_range(made)
-    _, _, files, _ = shares.take_facts(facts, made, point, choice, Parts(folder, "facts"), folder / "decided")
+    _, _, files = shares.take_facts(facts, made, point, choice, Parts(folder, "facts"), folder / "decided")
     return {entry["table"]: pq.read_table(folder / entry["path"], partitioning=None) for entry in files}

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from captures.chunks.reading import ChunkReader, Joining, chunks_of
-from captures.chunks.routing import Routed, Stored, shares_of, store
+from captures.chunks.routing import Routed, Stored, divided, groups_of, pairs_of, store
 from captures.files import CaptureError, CapturePoint
+from captures.flows import OTHERS
 from captures.packets import Reader
 from tests.captures.reading import rows_of
+
+GROUPS = 2
+"""A share."""
 
 T = TypeVar("T")
 
@@ -51,17 +58,24 @@ def read_by(reader: Reader) -> Reading:
         return Reading([], [], [], {}, [], str(failure))
 
 
-def _of(*readers: Reader) -> Reading:
-    """What readers that have a share each give together."""
+def _of(*readers: Reader, groups: Sequence[Sequence[int]] = ()) -> Reading:
+    """What readers that have a share each give together. `groups`: of each, where they tell connections of all packets
+    apart."""
     found: list[list[Any]] = []
+    times: list[int] = []
     for share, reader in enumerate(readers):
         at = 0
         for batch in reader:
             c = batch.columns
-            ends = ((c.src_hi, c.src_lo, c.src_port), (c.dst_hi, c.dst_lo, c.dst_port))
-            mine = (shares_of(*ends, len(readers)) == share).tolist()
+            if groups:
+                pairs = pairs_of((c.src_hi, c.src_lo, c.src_port), (c.dst_hi, c.dst_lo, c.dst_port))
+                mine = np.isin(groups_of(pairs, GROUPS * len(readers)), groups[share]).tolist()
+            else:
+                mine = (c.number != OTHERS).tolist()
             if share == 0:
                 found += [[] for _ in mine]
+                times += c.time_ns.tolist()
+            assert times[at : at + len(mine)] == c.time_ns.tolist()
             files = c.file.tolist()
             if not all(mine):
                 _blank(batch, mine)
@@ -103,7 +117,7 @@ def in_chunks(
     point: CapturePoint, chunk_bytes: int, shares: int, folder: Path, look_bytes: int = 256 << 10,
     window_bytes: int = 1 << 16,
 ) -> Reading:  # fmt: skip
-    """By chunks."""
+    """By chunks, of which shares read their own packets, and then what tells connections of all apart."""
     try:
         chunks = chunks_of(point, chunk_bytes)
         joining = Joining(point)
@@ -111,18 +125,22 @@ def in_chunks(
         again = guesses = 0
         for number, chunk in enumerate(chunks):
             guesses += chunk.begin > 0
-            said, kept = store(ChunkReader(chunk, None, window_bytes, look_bytes), shares, folder / f"{number}")
+            reader = ChunkReader(chunk, None, window_bytes, look_bytes)
+            said, kept = store(reader, GROUPS * shares, shares, folder / f"{number}")
             if not joining.wants(chunk):
                 continue
             if not joining.fits(chunk, said):
                 again += 1
                 reader = ChunkReader(chunk, carried(joining.begin(chunk)), window_bytes)
-                said, kept = store(reader, shares, folder / f"{number}-again")
+                said, kept = store(reader, GROUPS * shares, shares, folder / f"{number}-again")
                 assert joining.fits(chunk, said)
             joining.take(chunk, carried(said))
             stored.append(kept._replace(number=joining.numbers[-1]))
         told = carried(joining.said())
-        found = _of(*(Routed(point, told, stored, share) for share in range(shares)))
+        groups = divided(stored, shares)
+        found = _of(*(Routed(point, told, stored, mine) for mine in groups))
+        same = _of(*(Routed(point, told, stored, mine, True) for mine in groups), groups=groups)
+        assert found.differences(same) == []
     except CaptureError as failure:
         return Reading([], [], [], {}, [], str(failure))
     found.guesses, found.again = guesses, again

@@ -25,8 +25,9 @@ from captures import forge
 from captures.chunks import routing, starts
 from captures.chunks.checksums import combined
 from captures.chunks.reading import ChunkReader, Joining, chunks_of, guessed
-from captures.chunks.routing import Routed, store
+from captures.chunks.routing import Routed, Stored, store
 from captures.files import CaptureError, CapturePoint, capture_points, layouts
+from captures.flows import FORGET_NS, REMEMBERED
 from captures.forge import RAW, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.chunks.chunking import Reading, in_chunks, whole
 from tests.captures.chunks.damaging import differences_of
@@ -187,15 +188,49 @@ def test_bytes_that_stay_in_the_capture_are_not_stored_and_are_of_the_same_file(
     point = CapturePoint("point", (str(path),))
     joining, stored = Joining(point), []
     for number, chunk in enumerate(chunks_of(point, path.stat().st_size // 3)):
-        said, kept = store(ChunkReader(chunk), 3, tmp_path / str(number))
+        said, kept = store(ChunkReader(chunk), 3, 3, tmp_path / str(number))
         joining.take(chunk, said)
         stored.append(kept)
     assert len(stored) == 3
     assert sum(one.size for one in stored) < 20_000
     os.utime(path, ns=(0, 0))
-    readers = [Routed(point, joining.said(), stored, share) for share in range(3)]
+    readers = [Routed(point, joining.said(), stored, [share]) for share in range(3)]
     with pytest.raises(CaptureError, match="it changed while it was read"):
         [list(reader) for reader in readers]
+
+
+def _stored(pairs: int, first_ns: int, last_ns: int, *work: int) -> Stored:
+    return Stored("", 0, 0, 0, pairs, first_ns, last_ns, np.array(work, np.int64))
+
+
+def test_shares_see_all_where_four_tuples_may_be_forgotten() -> None:
+    """Many, and in a long time."""
+    few, many, hour = REMEMBERED // 2, REMEMBERED // 2 + 1, FORGET_NS
+    assert routing.apart([_stored(few, 0, 5), _stored(few, hour, hour + 1)])
+    assert routing.apart([_stored(many, 0, 5), _stored(many, 6, hour), _stored(0, 1 << 62, -(1 << 62))])
+    assert not routing.apart([_stored(many, 0, 5), _stored(many, hour, hour + 1)])
+    assert routing.apart([])
+
+
+def test_four_tuples_of_a_chunk_are_counted_and_shares_have_as_much_to_do(tmp_path: Path) -> None:
+    records: list[Record] = []
+    for number in range(900):
+        client = (f"10.0.{number >> 8}.{number & 255}", 40_000)
+        writes = [Write(TO_BROKER, bytes(200)) for _ in range(1 + number % 7)]
+        records += forge.rendered(forge.converse(writes, client=client, start_ns=forge.START_NS + number * 1000))
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(forge.pcap(records))
+    [chunk] = chunks_of(CapturePoint("point", (str(path),)), 1 << 30)
+    _, kept = store(ChunkReader(chunk), 12, 3, tmp_path / "stored")
+    assert kept.pairs == 900
+    assert (kept.first_ns, kept.last_ns) == (
+        min(one.time_ns for one in records), max(one.time_ns for one in records)
+    )  # fmt: skip
+    groups = routing.divided([kept, kept], 3)
+    assert sorted(group for some in groups for group in some) == list(range(12))
+    loads = [int(kept.work[list(some)].sum()) for some in groups]
+    assert max(loads) < 1.1 * min(loads)
+    assert routing.divided([_stored(1, 0, 0, 5, 0, 0, 0)], 2) == [(0,), (1, 2, 3)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xd4\xc3\xb2\xa1", b"no capture at all" * KIB])

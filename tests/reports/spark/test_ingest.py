@@ -147,6 +147,20 @@ def test_what_asks_for_names_that_others_say_is_divided_too(
 
 
 @pytest.mark.usefixtures("crumbs")
+@pytest.mark.parametrize("alone", [True, False])
+def test_in_chunks_shares_of_their_own_packets_or_of_all_see_the_same(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    monkeypatch.setattr(chunked, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
+    monkeypatch.setattr(chunked, "apart", lambda _: alone)
+    [capture] = _unpacked(SAMPLES / "group-kip848-librdkafka-4.3", tmp_path)
+    analyzer.analyze(capture, tmp_path / "local")
+    ingest.analyze(capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=32_000, window_bytes=20_000)
+    assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+@pytest.mark.usefixtures("crumbs")
 def test_where_too_much_was_guessed_wrong_each_task_reads_all_and_that_is_said(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
