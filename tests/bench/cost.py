@@ -30,12 +30,12 @@ from captures.chunks.reading import ChunkReader, Heard, Joining, Said, chunks_of
 from captures.chunks.routing import Routed, Stored, divided, store
 from captures.files import CapturePoint, capture_points
 from reports.spark import split
-from reports.spark.chunked import GROUPS, WINDOW_BYTES
+from reports.spark.chunked import GROUPS, window_bytes
 from tests.bench import generate
 from tests.bench.__main__ import say
 from tests.shared import ROOT
 
-CHUNK_BYTES = 128 << 20
+CHUNK_BYTES = 512 << 20
 FEW, MANY = 4, 16
 """Numbers of shares of which the cost is taken."""
 CORES = (10, 100, 1000)
@@ -98,14 +98,15 @@ def cost(path: Path, choice: Choice, folder: Path) -> Cost:
 def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[Stored]]:
     """A point's chunks, sorted for so many shares."""
     joining = Joining(point)
+    size = window_bytes(Reading().settings(False), MANY)  # of both alike, or shares could not be compared
     stored = []
     for number, chunk in enumerate(chunks_of(point, CHUNK_BYTES)):
-        found = store(ChunkReader(chunk, None, WINDOW_BYTES), GROUPS * count, count, folder / f"chunk-{count}-{number}")
+        found = store(ChunkReader(chunk, None, size), GROUPS * count, count, folder / f"chunk-{count}-{number}")
         said: Said = found[0]
         if not joining.wants(chunk):
             continue
         if not joining.fits(chunk, said):
-            reader = ChunkReader(chunk, joining.begin(chunk), WINDOW_BYTES)
+            reader = ChunkReader(chunk, joining.begin(chunk), size)
             said, _ = found = store(reader, GROUPS * count, count, folder / f"again-{count}-{number}")
         joining.take(chunk, said)
         stored.append(found[1]._replace(number=joining.numbers[-1]))
