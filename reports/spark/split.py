@@ -198,8 +198,8 @@ def _side_by_side(
     found: list[Any] = []
     with ThreadPoolExecutor(1 + MERGES_AT_ONCE) as pool:
 
-        def run(work: Callable[[Any], Any], things: Sequence[Any]) -> Future[list[Any]]:
-            return pool.submit(lambda: context.parallelize(things, len(things)).map(work).collect())
+        def run(task: Callable[[Any], Any], things: Sequence[Any]) -> Future[list[Any]]:
+            return pool.submit(lambda: context.parallelize(things, len(things)).map(task).collect())
 
         [one] = running = [run(work, [on])]
         at = 0

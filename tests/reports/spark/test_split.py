@@ -1,0 +1,72 @@
+"""Ranges are merged while facts are taken, in order, and what fails is told. Proves: reports.spark.split; `test_ingest`
+has what comes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from reports.spark.split import _side_by_side
+
+
+class Jobs:
+    """A context that does a job's tasks one after the other, where the job was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Any]] = []
+
+    def parallelize(self, things: Sequence[Any], slices: int) -> Jobs:
+        assert len(things) == slices > 0
+        mine = Jobs()
+        mine._things = list(things)
+        self.asked.append(mine._things)
+        return mine
+
+    def map(self, work: Callable[[Any], Any]) -> Jobs:
+        self._work = work
+        return self
+
+    def collect(self) -> list[Any]:
+        return [self._work(one) for one in self._things]
+
+    _things: list[Any]
+    _work: Callable[[Any], Any]
+
+
+def test_what_is_ready_is_done_while_the_first_task_is_at_work() -> None:
+    """Which ends only when the first three are done; the fourth is not ready before that."""
+    done = {number: threading.Event() for number in range(4)}
+    decided: set[int] = set()
+
+    def tell(name: str) -> str:
+        for number in range(3):
+            decided.add(number)
+            assert done[number].wait(60)
+        return name
+
+    def merge(number: int) -> int:
+        done[number].set()
+        return 10 * number
+
+    jobs: Any = Jobs()
+    assert _side_by_side(jobs, tell, "told", merge, range(4), decided.__contains__) == ("told", [0, 10, 20, 30])
+    assert jobs.asked == [["told"], [0], [1], [2], [3]]
+
+
+def test_nothing_to_be_merged() -> None:
+    jobs: Any = Jobs()
+    assert _side_by_side(jobs, str.upper, "told", str.lower, "", lambda _: True) == ("TOLD", [])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_task_that_fails_is_told(first: bool) -> None:
+    def fails(_: Any) -> None:
+        raise OSError("no room")
+
+    jobs: Any = Jobs()
+    work, each = (fails, str) if first else (str, fails)
+    with pytest.raises(OSError, match="no room"):
+        _side_by_side(jobs, work, 0, each, [1, 2], lambda _: not first)
