@@ -42,9 +42,16 @@ class Packed(NamedTuple):
         """Put all columns into int64[columns, n], each where it is called: the i-th row at places[i], or at i."""
         self._unpack(self.about, self.which, _ALL if places is None else places, table)
 
+    def spread(self, which: int, into: np.ndarray, places: np.ndarray | None = None) -> None:
+        """Put one column, the `which`-th of them, into an array of numbers of any width: the i-th row at places[i], or
+        at i."""
+        if self.rows:
+            where = _ALL if places is None else places
+            unpack_column(*_words(self.content), self.about[which], self.rows, where, into)
+
     def _unpack(self, about: np.ndarray, which: np.ndarray, places: np.ndarray, table: np.ndarray) -> None:
         if self.rows:
-            unpack(*words(self.content), about, which, self.rows, places, table)
+            unpack(*_words(self.content), about, which, self.rows, places, table)
 
 
 def pack(table: np.ndarray, which: Sequence[int], rows: np.ndarray | None = None) -> Packed:
@@ -57,18 +64,18 @@ def pack(table: np.ndarray, which: Sequence[int], rows: np.ndarray | None = None
         return Packed(0, columns, about, np.zeros(0, np.uint8))
     of = _ALL if rows is None else rows
     content = np.zeros(look(table, columns, count, of, about), np.uint8)  # what fills up words is stored too
-    fill(table, columns, count, of, about, *words(content))
+    fill(table, columns, count, of, about, *_words(content))
     return Packed(count, columns, about, content)
 
 
-def words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The same memory as numbers of 1, 2, 4 and 8 bytes."""
     whole = content[: len(content) & ~7]
     return content, whole.view(np.uint16), whole.view(np.uint32), whole.view(np.int64)
 
 
 @inline
-def width_of(least: Int, most: Int) -> Int:
+def _width(least: Int, most: Int) -> Int:
     """Bytes for what numbers exceed the one before the least of them by."""
     apart = np.uint64(most) - np.uint64(least)  # their difference may be no int64
     if apart < np.uint64(0xFF):
@@ -80,63 +87,85 @@ def width_of(least: Int, most: Int) -> Int:
     return np.int64(8)
 
 
+@inline
+def _look(values: Table, count: Int, rows: Table, at: Int, about: Table) -> Int:
+    """Say of a column what its numbers exceed, how many bytes each takes, and that they begin at `at`; returns the
+    bytes of all. `count`: of rows, or of the first numbers where no rows are named."""
+    n = len(values)
+    least = np.int64(0x7FFFFFFFFFFFFFFF)
+    most = np.int64(NULL)
+    # Most columns have no NULL, or nothing else: one quick look tells.
+    if len(rows) == 0:
+        for i in range(min(count, n)):
+            least = min(least, values[i])
+            most = max(most, values[i])
+    else:
+        for i in range(len(rows)):
+            row = rows[i]
+            value = values[row] if 0 <= row < n else np.int64(NULL)
+            least = min(least, value)
+            most = max(most, value)
+    known = least != NULL
+    if not known and most != NULL:
+        least = np.int64(0x7FFFFFFFFFFFFFFF)
+        for i in range(min(count, n) if len(rows) == 0 else len(rows)):
+            row = i if len(rows) == 0 else rows[i]
+            if 0 <= row < n and values[row] != NULL:
+                least = min(least, values[row])
+    width = np.int64(0)
+    if most == NULL:
+        least = np.int64(NULL)
+    elif not known or least != most:
+        width = _width(least, most)
+        least = least - 1 if width < 8 else np.int64(0)
+    about[LEAST], about[WIDTH], about[AT] = least, width, at
+    return (width * count + 7) & ~7
+
+
 @kernel
 def look(table: Table, which: Table, count: Int, rows: Table, about: Table) -> Int:
-    """Say of each column what its numbers exceed, how many bytes each takes and where they are to begin; returns the
-    bytes of all. `count`: of rows, or of the first rows of the table where no rows are named."""
+    """`_look` at columns, which are to stand one behind the other; returns the bytes of all."""
     at = np.int64(0)
-    n = table.shape[1]
     for k in range(len(which)):
-        column = which[k]
-        least = np.int64(0x7FFFFFFFFFFFFFFF)
-        most = np.int64(NULL)
-        if not 0 <= column < len(table):
+        if 0 <= which[k] < len(table):
+            at += _look(table[which[k]], count, rows, at, about[k])
+        else:
             about[k, LEAST], about[k, WIDTH], about[k, AT] = NULL, 0, at
-            continue
-        # Most columns have no NULL, or nothing else: one quick look tells.
-        if len(rows) == 0:
-            for i in range(min(count, n)):
-                least = min(least, table[column, i])
-                most = max(most, table[column, i])
-        else:
-            for i in range(len(rows)):
-                row = rows[i]
-                value = table[column, row] if 0 <= row < n else np.int64(NULL)
-                least = min(least, value)
-                most = max(most, value)
-        known = least != NULL
-        if not known and most != NULL:
-            least = np.int64(0x7FFFFFFFFFFFFFFF)
-            for i in range(min(count, n) if len(rows) == 0 else len(rows)):
-                row = i if len(rows) == 0 else rows[i]
-                if 0 <= row < n and table[column, row] != NULL:
-                    least = min(least, table[column, row])
-        about[k, AT] = at
-        if most == NULL:
-            about[k, LEAST], about[k, WIDTH] = NULL, 0
-        elif known and least == most:
-            about[k, LEAST], about[k, WIDTH] = least, 0
-        else:
-            width = width_of(least, most)
-            about[k, LEAST], about[k, WIDTH] = least - 1 if width < 8 else 0, width
-            at += (width * count + 7) & ~7
     return at
 
 
 @inline
-def _fill(table: Table, column: Int, count: Int, rows: Table, less: Int, begin: Int, out: Array) -> None:
+def _narrow(values: Table, count: Int, rows: Table, less: Int, begin: Int, out: Array) -> None:
     if begin + count > len(out):
         return
-    n = table.shape[1]
+    n = len(values)
     if len(rows) == 0:
         for i in range(min(count, n)):
-            value = table[column, i]
-            out[begin + i] = value - less if value != NULL else 0
+            out[begin + i] = values[i] - less if values[i] != NULL else 0
         return
     for i in range(min(count, len(rows))):
         row = rows[i]
-        there = 0 <= row < n and table[column, row] != NULL
-        out[begin + i] = table[column, row] - less if there else 0
+        there = 0 <= row < n and values[row] != NULL
+        out[begin + i] = values[row] - less if there else 0
+
+
+@inline
+def _fill(
+    values: Table, count: Int, rows: Table, about: Table, begin: Int, ones: Array, twos: Array, fours: Array,
+    eights: Table,
+) -> None:  # fmt: skip
+    """Put a column where `_look` said, behind `begin`, which is a whole word's."""
+    less, width, at = about[LEAST], about[WIDTH], begin + about[AT]
+    if width == 1:
+        _narrow(values, count, rows, less, at, ones)
+    elif width == 2:
+        _narrow(values, count, rows, less, at >> 1, twos)
+    elif width == 4:
+        _narrow(values, count, rows, less, at >> 2, fours)
+    elif width == 8 and (at >> 3) + count <= len(eights):
+        for i in range(count):
+            row = i if len(rows) == 0 else rows[i]
+            eights[(at >> 3) + i] = values[row] if 0 <= row < len(values) else NULL
 
 
 @kernel
@@ -145,36 +174,101 @@ def fill(
     eights: Table,
 ) -> None:  # fmt: skip
     """Put columns where `look` said."""
-    n = table.shape[1]
     for k in range(len(which)):
-        column, less, width, at = which[k], about[k, LEAST], about[k, WIDTH], about[k, AT]
-        if width == 1:
-            _fill(table, column, count, rows, less, at, ones)
-        elif width == 2:
-            _fill(table, column, count, rows, less, at >> 1, twos)
-        elif width == 4:
-            _fill(table, column, count, rows, less, at >> 2, fours)
-        elif width == 8 and (at >> 3) + count <= len(eights):
-            for i in range(count):
-                row = i if len(rows) == 0 else rows[i]
-                eights[(at >> 3) + i] = table[column, row] if 0 <= row < n else NULL
+        if 0 <= which[k] < len(table):
+            _fill(table[which[k]], count, rows, about[k], np.int64(0), ones, twos, fours, eights)
+
+
+@kernel
+def pack_parts(
+    column: Array, rows: Table, ends: Table, begins: Table, used: Table, about: Table, gathered: Table, ones: Array,
+    twos: Array, fours: Array, eights: Table,
+) -> None:  # fmt: skip
+    """Pack one more column, part by part: part k has rows[ends[k - 1]:ends[k]] of it, its bytes are from begins[k] on,
+    of which used[k] have something already; about[k] gets what is to be said of it. `gathered`: room for as many
+    numbers as there are rows."""
+    begin = np.int64(0)
+    for k in range(len(ends)):
+        end = ends[k]
+        values = gathered[begin:end]
+        for i in range(len(values)):
+            row = rows[begin + i]
+            values[i] = np.int64(column[row]) if 0 <= row < len(column) else np.int64(NULL)
+        size = _look(values, len(values), rows[:0], used[k], about[k])
+        if size > 0:
+            eights[(begins[k] + used[k] + size >> 3) - 1] = 0  # what fills up the last word is stored too
+        _fill(values, len(values), rows[:0], about[k], begins[k], ones, twos, fours, eights)
+        used[k] += size
+        begin = end
+
+
+class Packing:
+    """Columns of some rows packed one by one, part by part: rows[ends[k - 1]:ends[k]] are those of part k. `scratch`:
+    uint8[`room`(rows, columns)], overwritten; parts lie there."""
+
+    def __init__(self, rows: np.ndarray, ends: np.ndarray, columns: int, scratch: np.ndarray) -> None:
+        self._rows, self._ends = rows, ends
+        self._counts = np.diff(ends, prepend=0)
+        self._begins = 8 * columns * (ends - self._counts)
+        self._used = np.zeros(len(ends), np.int64)
+        self._about = np.zeros((columns, len(ends), ABOUT), np.int64)
+        self._content = scratch[: 8 * columns * len(rows)]
+        self._gathered = scratch[len(self._content) :].view(np.int64)
+        self._words = _words(self._content)
+
+    @staticmethod
+    def room(rows: int, columns: int) -> int:
+        """Bytes that it takes at most."""
+        return 8 * rows * (columns + 1)
+
+    def take(self, which: int, column: np.ndarray) -> None:
+        """The next column: of whole numbers, any width; what it is called by."""
+        pack_parts(
+            column, self._rows, self._ends, self._begins, self._used, self._about[which], self._gathered, *self._words
+        )
+
+    def part(self, which: int) -> Packed:
+        """All columns of a part."""
+        begin, size = int(self._begins[which]), int(self._used[which])
+        columns = np.arange(len(self._about))
+        return Packed(int(self._counts[which]), columns, self._about[:, which], self._content[begin : begin + size])
 
 
 @inline
-def _widen(values: Array, begin: Int, count: Int, less: Int, places: Table, column: Int, out: Table) -> None:
+def _widen(values: Array, begin: Int, count: Int, less: Int, places: Table, out: Array) -> None:
     if begin + count > len(values):
         return
-    n = out.shape[1]
+    n = len(out)
     if len(places) == 0:
         for i in range(min(count, n)):
             value = np.int64(values[begin + i])
-            out[column, i] = value + less if value != 0 else NULL
+            out[i] = value + less if value != 0 else NULL
         return
     for i in range(min(count, len(places))):
         value = np.int64(values[begin + i])
         place = places[i]
         if 0 <= place < n:
-            out[column, place] = value + less if value != 0 else NULL
+            out[place] = value + less if value != 0 else NULL
+
+
+@inline
+def _unpack(
+    ones: Array, twos: Array, fours: Array, eights: Table, about: Table, count: Int, places: Table, out: Array
+) -> None:
+    less, width, at = about[LEAST], about[WIDTH], about[AT]
+    if at < 0:
+        return
+    if width == 1:
+        _widen(ones, at, count, less, places, out)
+    elif width == 2:
+        _widen(twos, at >> 1, count, less, places, out)
+    elif width == 4:
+        _widen(fours, at >> 2, count, less, places, out)
+    else:
+        for i in range(count if len(places) == 0 else min(count, len(places))):
+            place = i if len(places) == 0 else places[i]
+            if 0 <= place < len(out) and (width == 0 or (at >> 3) + i < len(eights)):
+                out[place] = less if width == 0 else eights[(at >> 3) + i]
 
 
 @kernel
@@ -184,19 +278,14 @@ def unpack(
 ) -> None:  # fmt: skip
     """The other way: column k of them goes to which[k] of int64[columns, n], its rows to `places`, without these to the
     first of the table."""
-    n = out.shape[1]
     for k in range(len(which)):
-        column, less, width, at = which[k], about[k, LEAST], about[k, WIDTH], about[k, AT]
-        if not 0 <= column < len(out) or at < 0:
-            continue
-        if width == 1:
-            _widen(ones, at, count, less, places, column, out)
-        elif width == 2:
-            _widen(twos, at >> 1, count, less, places, column, out)
-        elif width == 4:
-            _widen(fours, at >> 2, count, less, places, column, out)
-        else:
-            for i in range(count if len(places) == 0 else min(count, len(places))):
-                place = i if len(places) == 0 else places[i]
-                if 0 <= place < n and (width == 0 or (at >> 3) + i < len(eights)):
-                    out[column, place] = less if width == 0 else eights[(at >> 3) + i]
+        if 0 <= which[k] < len(out):
+            _unpack(ones, twos, fours, eights, about[k], count, places, out[which[k]])
+
+
+@kernel
+def unpack_column(
+    ones: Array, twos: Array, fours: Array, eights: Table, about: Table, count: Int, places: Table, out: Array
+) -> None:
+    """The same of one column, into numbers of any width that hold what it has."""
+    _unpack(ones, twos, fours, eights, about, count, places, out)

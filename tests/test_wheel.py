@@ -155,6 +155,16 @@ def test_a_kernel_that_fits_is_not_compiled(installed: Path, tmp_path: Path) -> 
     assert first(installed, tmp_path, MERGED) == ["[1, 0, 2] 0", ""]
 
 
+def test_every_kernel_comes_along(tmp_path: Path) -> None:
+    """Those of a larger capture, a live one, TLS and Spark's tasks too; of two that only other kernels call there is no
+    code of their own."""
+    tool = [sys.executable, str(ROOT / "tools" / "object_code.py"), "kinds", str(tmp_path / "kinds")]
+    done = subprocess.run([*tool, "--commands", "all"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    inside = ["analyzer.bulk.symbols.enter", "analyzer.records.checksums.checksum"]
+    assert done.stdout.endswith(f"never called: {inside}\n")
+
+
 def another_numba(installed: Path) -> None:
     made = installed / "captures" / "object_code" / "made.json"
     made.write_text(json.dumps({**json.loads(made.read_text()), "numba": "0.1"}))

@@ -74,7 +74,36 @@ def run_all(samples: Path, folder: Path) -> None:
         run("show", capture, "--filter", "request.acks == 0")
         if not number:
             run("scrub", capture, "-o", str(folder / "clean.pcap"))
+    run_shared(samples / "codecs-franzgo-4.3" / "capture.pcap", folder)
     by_themselves()
+
+
+def run_shared(capture: Path, folder: Path) -> None:
+    """What tasks of Spark do with a capture in chunks, where shares see their own packets and where they see all."""
+    from analyzer import shares
+    from analyzer.dataset import Parts
+    from analyzer.options import Reading
+    from analyzer.points import Choice
+    from captures.chunks.reading import ChunkReader, Joining, chunks_of
+    from captures.chunks.routing import Routed
+    from captures.chunks.sorting import store
+    from captures.files import capture_points
+
+    [point] = capture_points([str(capture)])
+    [chunk] = chunks_of(point, 1 << 30)
+    choice = Choice.of(records="meta")
+    settings = Reading().settings(choice.keep)
+    joining = Joining(point)
+    said, kept = store(ChunkReader(chunk), 2, 1, folder / "stored")
+    joining.take(chunk, said)
+    for part in (shares.ShareOfPackets(0, 1), shares.ShareOfPairs(0, 1, (0, 1), 2)):
+        reader = Routed(point, joining.said(), [kept], (0, 1), every=not part.alone)
+        pieces = folder / f"pieces-{part.alone}" / "share"
+        made = [shares.share(point, settings, choice, part, 1 << 18, pieces, reader)]
+        ranges, facts = shares.by_range(made)
+        decided = pieces.with_name("decided")
+        shares.take_facts(facts, made, point, choice, Parts(folder, "facts"), decided)
+        shares.merge(point, made[0].files, ranges, Parts(folder, "rows"), decided)
 
 
 def by_themselves() -> None:
@@ -83,7 +112,7 @@ def by_themselves() -> None:
     from analyzer.protocol import encoding
     from analyzer.records import opening
     from captures import out_of_order, packed, prefixes
-    from captures.chunks import routing
+    from captures.chunks import sorting
     from captures.flows import Flows, rebuild_buckets
     from captures.live import records
     from captures.stream_tables import SEG_COLUMNS
@@ -103,7 +132,7 @@ def by_themselves() -> None:
     prefixes.client_prefix(some, 0, 0)
     prefixes.broker_prefix(some, 0, 0, 0)
     records.fit(some, 0, 0, 64, 0, 64)
-    routing.gather(some, np.zeros(1, np.int64), np.ones(1, np.int64), some.copy())
+    sorting.gather(some, np.zeros(1, np.int64), np.ones(1, np.int64), some.copy())
     numbers, written = np.arange(8).reshape(2, 4), np.arange(8).reshape(2, 4)
     written.flags.writeable = False  # as windows are
     for table in (numbers, written):

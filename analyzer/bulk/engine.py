@@ -91,13 +91,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ShareOfPairs(Share):
-    """The same, by four-tuple: `captures.chunks.routing.groups_of`, some of `among` so many."""
+    """The same, by four-tuple: `captures.chunks.groups`, some of `among` so many."""
 
     groups: tuple[int, ...] = ()
     among: int = 1
 
     def _mine(self, assigned: Assigned) -> np.ndarray:
-        from captures.chunks.routing import groups_of, pairs_of  # few engines have a share
+        from captures.chunks.groups import groups_of, pairs_of  # few engines have a share
 
         a_hi, a_lo, b_hi, b_lo, ports = assigned.pairs.T
         a, b = (a_hi, a_lo, ports >> np.uint64(16)), (b_hi, b_lo, ports & np.uint64(0xFFFF))

@@ -32,7 +32,8 @@ from analyzer.dataset import DatasetError
 from analyzer.points import Choice
 from analyzer.shares import Share, Shared, ShareOfPackets, ShareOfPairs
 from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, chunks_of
-from captures.chunks.routing import Routed, Stored, apart, divided, store
+from captures.chunks.routing import Routed
+from captures.chunks.sorting import Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint
 from reports.spark import split
 from reports.spark.tasks import Done, Refused, attempt

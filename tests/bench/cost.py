@@ -27,7 +27,8 @@ from analyzer.dataset import Parts
 from analyzer.options import Reading
 from analyzer.points import Choice
 from captures.chunks.reading import ChunkReader, Heard, Joining, Said, chunks_of
-from captures.chunks.routing import Routed, Stored, divided, store
+from captures.chunks.routing import Routed
+from captures.chunks.sorting import Stored, divided, store
 from captures.files import CapturePoint, capture_points
 from reports.spark import split
 from reports.spark.chunked import GROUPS, window_bytes

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from captures.chunks.groups import groups_of, pairs_of
 from captures.chunks.reading import ChunkReader, Joining, chunks_of
-from captures.chunks.routing import Routed, Stored, divided, groups_of, pairs_of, store
+from captures.chunks.routing import Routed
+from captures.chunks.sorting import Stored, divided, store
 from captures.files import CaptureError, CapturePoint
 from captures.flows import OTHERS
 from captures.packets import Reader

@@ -22,10 +22,11 @@ import numpy as np
 import pytest
 
 from captures import forge
-from captures.chunks import routing, starts
+from captures.chunks import sorting, starts
 from captures.chunks.checksums import combined
 from captures.chunks.reading import ChunkReader, Joining, chunks_of, guessed
-from captures.chunks.routing import Routed, Stored, store
+from captures.chunks.routing import Routed
+from captures.chunks.sorting import Stored, store
 from captures.files import CaptureError, CapturePoint, capture_points, layouts
 from captures.flows import FORGET_NS, REMEMBERED
 from captures.forge import RAW, TO_BROKER, TO_CLIENT, Record, Write
@@ -58,7 +59,7 @@ def _compared(
     expected = whole(point)
     assert not expected.problem
     for how in WAYS:
-        with tempfile.TemporaryDirectory(dir=folder) as parts, mock.patch.multiple(routing, **how):
+        with tempfile.TemporaryDirectory(dir=folder) as parts, mock.patch.multiple(sorting, **how):
             found = in_chunks(point, chunk_bytes, 3, Path(parts), look_bytes)
         assert found.differences(expected) == []
     return found
@@ -206,10 +207,10 @@ def _stored(pairs: int, first_ns: int, last_ns: int, *work: int) -> Stored:
 def test_shares_see_all_where_four_tuples_may_be_forgotten() -> None:
     """Many, and in a long time."""
     few, many, hour = REMEMBERED // 2, REMEMBERED // 2 + 1, FORGET_NS
-    assert routing.apart([_stored(few, 0, 5), _stored(few, hour, hour + 1)])
-    assert routing.apart([_stored(many, 0, 5), _stored(many, 6, hour), _stored(0, 1 << 62, -(1 << 62))])
-    assert not routing.apart([_stored(many, 0, 5), _stored(many, hour, hour + 1)])
-    assert routing.apart([])
+    assert sorting.apart([_stored(few, 0, 5), _stored(few, hour, hour + 1)])
+    assert sorting.apart([_stored(many, 0, 5), _stored(many, 6, hour), _stored(0, 1 << 62, -(1 << 62))])
+    assert not sorting.apart([_stored(many, 0, 5), _stored(many, hour, hour + 1)])
+    assert sorting.apart([])
 
 
 def test_four_tuples_of_a_chunk_are_counted_and_shares_have_as_much_to_do(tmp_path: Path) -> None:
@@ -226,11 +227,11 @@ def test_four_tuples_of_a_chunk_are_counted_and_shares_have_as_much_to_do(tmp_pa
     assert (kept.first_ns, kept.last_ns) == (
         min(one.time_ns for one in records), max(one.time_ns for one in records)
     )  # fmt: skip
-    groups = routing.divided([kept, kept], 3)
+    groups = sorting.divided([kept, kept], 3)
     assert sorted(group for some in groups for group in some) == list(range(12))
     loads = [int(kept.work[list(some)].sum()) for some in groups]
     assert max(loads) < 1.1 * min(loads)
-    assert routing.divided([_stored(1, 0, 0, 5, 0, 0, 0)], 2) == [(0,), (1, 2, 3)]
+    assert sorting.divided([_stored(1, 0, 0, 5, 0, 0, 0)], 2) == [(0,), (1, 2, 3)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xd4\xc3\xb2\xa1", b"no capture at all" * KIB])
