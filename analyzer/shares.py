@@ -26,7 +26,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +50,7 @@ from analyzer.meaning.names import TopicIds
 from analyzer.meaning.summary import Summary
 from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
 from captures.attempts import Unmet, attempts
+from captures.cache import put_at_once
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
 from captures.packets import Reader
@@ -88,7 +88,7 @@ class Piece:
 class Shared:
     """What came of one share. `files`, `counts` and `notes`: what the reader says of the capture point; all shares say
     the same. `ranges`: how many there are; `passed`: how many exchanges the filter let through, of how many; `unmet`:
-    connections that were asked for in vain, of this share where it saw its own packets `alone`, else of all."""
+    connections that were asked for in vain; None: another share, which saw the same packets, has them."""
 
     pieces: list[Piece]
     ranges: int
@@ -98,8 +98,12 @@ class Shared:
     summary: Summary
     passed: tuple[int, int]
     listeners: tuple[Listener, ...]
-    unmet: Piece
-    alone: bool
+    unmet: Piece | None
+
+    @property
+    def paths(self) -> set[str]:
+        """Of its files."""
+        return {piece.path for piece in (*self.pieces, self.unmet) if piece is not None}
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -190,13 +194,13 @@ def share(
     for name, table in made.rest():
         if len(table):
             pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
-    unmet = pieces.put(place, "", engine.unmet())
+    unmet = pieces.put(place, "", engine.unmet()) if part.alone or part.number == 0 else None
     pieces.close()
     made.join_counts()
     reader = engine.reader
     return Shared(
         pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary,
-        made.passed, made.listeners, unmet, part.alone,
+        made.passed, made.listeners, unmet,
     )  # fmt: skip
 
 
@@ -385,7 +389,8 @@ def take_facts(
             made.take(merged.facts_alone())
             merging.names.release()
         if choice.meaning:
-            _store(np.concatenate(found, axis=1), decided_path(path, pieces[at].range))
+            content = pickle.dumps(np.concatenate(found, axis=1), pickle.HIGHEST_PROTOCOL)
+            put_at_once(decided_path(path, pieces[at].range), content)  # another attempt may do the same
         for name, table in made.flush():
             if len(table):
                 parts.write(name, table)
@@ -398,12 +403,5 @@ def take_facts(
     for name, table in made.meant():
         if len(table):
             parts.write(name, table)
-    unmet: list[Unmet] = [pickle.loads(_bytes_of(one.unmet)) for one in (shares if first.alone else shares[:1])]
+    unmet: list[Unmet] = [pickle.loads(_bytes_of(one.unmet)) for one in shares if one.unmet is not None]
     return made.finish(point, first, attempts(unmet)), tuple(names), parts.close()
-
-
-def _store(values: np.ndarray, path: Path) -> None:
-    """All at once: another attempt may store the same at the same time, and somebody waits for it to be there."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        pickle.dump(values, file, pickle.HIGHEST_PROTOCOL)
-    os.replace(file.name, path)

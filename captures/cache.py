@@ -132,10 +132,15 @@ def replace(path: Path, content: bytes) -> None:
     written costs making it again, no more."""
     with contextlib.suppress(OSError):
         _make(path.parent)
-        import tempfile
+        put_at_once(path, content)
 
-        number, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-        put(number, name, path, content)
+
+def put_at_once(path: Path, content: bytes) -> None:
+    """Write a file that only its user may read: it is there whole or not at all, whoever writes the same at the same
+    time. Raises OSError."""
+    import tempfile
+
+    put(*tempfile.mkstemp(prefix=".", dir=path.parent), path, content)
 
 
 def put(descriptor: int, part: str, path: str | Path, content: bytes) -> None:

@@ -65,7 +65,6 @@ RANGES_A_TASK = 4, 16
 TASKS_A_CORE = 4
 """Merging tasks for each core, where there are enough ranges: to begin one takes a fifth of the time of four ranges."""
 
-
 MERGES_AT_ONCE = 4
 """Jobs that merge what is decided, while facts are taken."""
 
@@ -156,13 +155,13 @@ def together(
     each = min(max(least, len(ranges) // (TASKS_A_CORE * context.defaultParallelism)), most)
     merging = [ranges[at : at + each] for at in range(0, len(ranges), each)]
     last = len(merging)
-    path = folder / PIECES / f"{label}-decided"
-    decided = path if choice.meaning else None
+    deciding = folder / PIECES / f"{label}-decided"
+    decided = deciding if choice.meaning else None
 
     def tell(number: int) -> Any:
         parts = Parts(folder, f"{label}-{number:05d}-{attempt()}")
         try:
-            return take_facts(facts, shares, point, choice, parts, path)
+            return take_facts(facts, shares, point, choice, parts, deciding)
         except BaseException:
             parts.abandon()
             raise
@@ -182,10 +181,11 @@ def together(
         return decided is None or decided_path(decided, numbered[1][-1][0].range).exists()
 
     (read, names, small), merged = _side_by_side(context, tell, last, write, list(enumerate(merging)), is_decided)
-    used = [one.unmet.path for one in shares]
-    used += [str(decided_path(path, piece.range)) for piece in facts[:: len(shares)]] if choice.meaning else []
-    for one_path in used:
-        os.unlink(one_path)
+    used = {path for one in shares for path in one.paths}
+    if decided is not None:
+        used |= {str(decided_path(decided, piece.range)) for piece in facts}
+    for path in used:
+        os.unlink(path)
     return Done(read, names, [*(entry for files in merged for entry in files), *small])
 
 

@@ -23,7 +23,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,7 @@ from analyzer.locks import DatasetError, Writing
 from analyzer.points import Choice
 from analyzer.snapshots.course import Course
 from analyzer.snapshots.sealing import key_of_user
+from captures.cache import put_at_once
 from captures.files import CapturePoint, urls
 from captures.files.sources import Source, place_of
 from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
@@ -149,7 +149,7 @@ class _Order:
 
     def _store(self) -> None:
         files = [[one.number, *one.file] for one in self.listed]
-        _replace(self._path, json.dumps({"count": self.count, "files": files}).encode())
+        put_at_once(self._path, json.dumps({"count": self.count, "files": files}).encode())
 
     def until(self, end: _Place) -> tuple[_Listed, ...]:
         """The files of a batch that ends there, and those before it that a snapshot may have to be made of."""
@@ -294,7 +294,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pass  # rows of an earlier batch
         if part.begin < part.end:
             yield from self._chosen(_read(course, part, part.begin, part.end))
-            _replace(_path_of(Path(part.state), part.end), course.snapshot())
+            put_at_once(_path_of(Path(part.state), part.end), course.snapshot())
         if part.over:
             yield from self._chosen(course.finish())
 
@@ -398,11 +398,3 @@ def _snapshots(state: Path) -> list[_Place]:
     """The places at which something is known."""
     names = (_SNAPSHOT.fullmatch(path.name) for path in state.glob("[0-9]*.snapshot"))
     return [_Place(int(name[1]), int(name[2] or 0)) for name in names if name is not None]
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Under its name at once, or not at all: the same may be written by two tries."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(content)
-    os.replace(part, path)
