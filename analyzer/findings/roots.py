@@ -6,9 +6,10 @@ whose broker dies sees resets, moved leaders and coordinators, and asks for meta
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,62 +45,92 @@ def losses(seen: Seen) -> list[Loss]:
 
 
 def _losses(seen: Seen) -> Iterator[Loss]:
-    rows = seen.exchanges
-    ended = seen.link_times("last_time")
-    closed = np.array([end != "open" for end in seen.closed], bool)
-    for broker in range(len(seen.brokers)):
-        links = np.flatnonzero(closed & (seen.broker_of == broker) & (ended != NULL))
-        if len({int(seen.client_of[link]) for link in links.tolist()}) < 2:
-            continue
-        heard: np.ndarray | None = None
+    ended, first, unready = seen.link_times("last_time"), seen.link_times("first_time"), _unready(seen)
+    closed = np.array([end != "open" for end in seen.closed], bool) & (ended != NULL)
+    order = np.argsort(seen.broker_of, kind="stable")
+    bounds = np.searchsorted(seen.broker_of[order], np.arange(len(seen.brokers) + 1)).tolist()
+    for broker, (begin, end) in enumerate(pairwise(bounds)):
+        every = order[begin:end]
+        links = every[closed[every]]
         links = links[np.argsort(ended[links], kind="stable")]
-        at = 0
-        while at < len(links):
-            time = int(ended[links[at]])
-            past = int(np.searchsorted(ended[links], time + _TOGETHER_US, side="right"))
-            group = links[at:past]
-            last = int(ended[group[-1]])
-            clients = {int(seen.client_of[link]) for link in group.tolist()}
-            if len(clients) < 2 or not _unready(seen, group):
-                at += 1
+        times, client = ended[links], seen.client_of[links]
+        past = np.searchsorted(times, times + _TOGETHER_US, side="right")
+        # Of each connection and those that ended within a second: whether they are several clients', and one broke off.
+        changes = np.flatnonzero(client[1:] != client[:-1]) + 1
+        other = np.append(changes, len(links))[np.searchsorted(changes, np.arange(len(links)), side="right")]
+        broken = np.append(0, np.cumsum(unready[links]))
+        crowds = (other < past) & (broken[past] > broken[:-1])
+        if not crowds.any():
+            continue
+        # Connections that stayed open, and talk on, are those of a broker that lives.
+        answered = seen.exchanges.answered
+        heard = np.sort(answered[(seen.broker == broker) & (answered != NULL)])
+        last = times[past - 1]
+        after = np.searchsorted(heard, last, side="right")
+        quiet = np.append(heard, _NEVER)[after] > last + SECOND
+        opened = every[np.argsort(first[every], kind="stable")]
+        back_from = np.searchsorted(first[opened], last + SECOND, side="right")
+        back_until = np.searchsorted(first[opened], last + _BACK_US, side="left")
+        crowd = _Crowd(client.tolist(), seen.client_of[opened].tolist())
+        known = 0
+        for at in np.flatnonzero(crowds & quiet).tolist():
+            if at < known:
                 continue
-            if heard is None:
-                heard = np.sort(rows.answered[(seen.broker == broker) & (rows.answered != NULL)])
-            after = int(np.searchsorted(heard, last, side="right"))
-            quiet = after == len(heard) or heard[after] > last + SECOND
-            # Connections that stayed open, and talk on, are those of a broker that lives.
-            missed = _came_back(seen, broker, group, last) or _led_elsewhere(seen, time)
-            if quiet and missed:
-                yield Loss(broker, time, group)
-                at = past
-            else:
-                at += 1
+            # Clients that run one after the other are no crowd: those who come back were there together.
+            back = crowd.back((at, int(past[at])), (int(back_from[at]), int(back_until[at])))
+            if back >= 2 or _led_elsewhere(seen, int(times[at])):
+                known = int(past[at])
+                yield Loss(broker, int(times[at]), links[at:known])
 
 
 _BACK_US = 60 * SECOND
+"""Who opens a connection to the broker again within that, after a second or more, had not meant to go."""
+
+_NEVER = (1 << 63) - 1
 
 
-def _came_back(seen: Seen, broker: int, links: np.ndarray, last: int) -> bool:
-    """Two of the clients opened connections to the broker again, after a second or more: they had not meant to go."""
-    first = seen.link_times("first_time")
-    again = (seen.broker_of == broker) & (first > last + SECOND) & (first < last + _BACK_US)
-    clients = {int(seen.client_of[link]) for link in links.tolist()}
-    back = clients & {int(client) for client in seen.client_of[again].tolist()}
-    # Clients that run one after the other are no crowd: those who come back were there together.
-    return len(back) >= 2
+class _Crowd:
+    """Clients of connections that ended, and of those that began, in order; spans of either only move on, so that all
+    questions together take as long as there are connections."""
+
+    def __init__(self, ended: Sequence[int], began: Sequence[int]) -> None:
+        self._sides = ended, began
+        self._spans = [(0, 0), (0, 0)]
+        self._counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+        self._both = 0
+
+    def back(self, ended: tuple[int, int], began: tuple[int, int]) -> int:
+        """How many clients have connections in both spans."""
+        self._move(0, *ended)
+        self._move(1, *began)
+        return self._both
+
+    def _move(self, side: int, begin: int, end: int) -> None:
+        clients, counts, others = self._sides[side], self._counts[side], self._counts[1 - side]
+        before, until = self._spans[side]
+        for client in clients[until:end]:
+            counts[client] += 1
+            self._both += counts[client] == 1 and others[client] > 0
+        for client in clients[before:begin]:
+            counts[client] -= 1
+            self._both -= counts[client] == 0 and others[client] > 0
+        self._spans[side] = begin, max(end, until)
 
 
 def _led_elsewhere(seen: Seen, time: int) -> bool:
     """Leaders moved within ten seconds."""
-    return any(abs(move.time - time) <= AROUND_US for move in moves(seen))
+    if "move times" not in seen.memo:
+        seen.memo["move times"] = np.array(sorted(move.time for move in moves(seen)), np.int64)
+    known: np.ndarray = seen.memo["move times"]
+    return bool(np.searchsorted(known, time - AROUND_US) < np.searchsorted(known, time + AROUND_US, side="right"))
 
 
-def _unready(seen: Seen, links: np.ndarray) -> bool:
-    """Some connection broke off with a request open, or by a reset."""
-    if "unready" not in seen.memo:
-        seen.memo["unready"] = arrow.distinct(seen.exchanges.link[seen.exchanges.status == UNANSWERED])
-    open_ = arrow.among(links, seen.memo["unready"])
-    return bool(open_.any()) or any(seen.closed[link] == "rst" for link in links.tolist())
+def _unready(seen: Seen) -> np.ndarray:
+    """bool[links]: the connection broke off with a request open, or by a reset."""
+    reset = np.array([end == "rst" for end in seen.closed], bool)
+    open_ = seen.exchanges.link[seen.exchanges.status == UNANSWERED]
+    broken: np.ndarray = reset | arrow.among(np.arange(len(reset)), arrow.distinct(open_))
+    return broken
 
 
 @dataclass(frozen=True, slots=True)
