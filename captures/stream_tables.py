@@ -115,11 +115,11 @@ V_OUT, V_FREE, V_ROWS, V_BYTES, V_LIVE, V_COLUMNS = 0, 1, 2, 3, 4, 5
 
 
 class StreamTables(NamedTuple):
-    """TCP state of the connections of one shard, as kernels take it.
+    """TCP state of the connections of one shard, as kernels take it; a slot is one of that shard (`Streams.slots`).
 
-    connections  [slots, C_COLUMNS]
-    directions   [2 * slots, D_COLUMNS]: key 2 * slot + side
-    recent       [2 * slots, RECENT, R_COLUMNS]
+    connections  [n, C_COLUMNS], a row a slot
+    directions   [2 * n, D_COLUMNS]: key 2 * slot + side
+    recent       [2 * n, RECENT, R_COLUMNS]
     waiting      [n, W_COLUMNS]: out-of-order segments
     held         their bytes
     counters     [V_COLUMNS]

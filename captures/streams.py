@@ -23,6 +23,7 @@ Rules
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,7 +40,6 @@ from captures.flows import (
     WOKEN_NS,
     WOKEN_NUMBERS,
     WOKEN_SHAPE,
-    WOKEN_SLOT,
     Assigned,
 )
 from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, grown, inline, kernel, soon_all
@@ -170,10 +170,9 @@ def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
 
 
 @inline
-def _open(tables: StreamTables, syn: Table) -> None:
+def _open(tables: StreamTables, slot: Int, syn: Table) -> None:
     """A new connection whose SYN came before; `syn` is a row of `Assigned.woken`. As `advance` does for that packet."""
     c, d = tables.connections, tables.directions
-    slot = syn[WOKEN_SLOT]
     side = np.int64(syn[WOKEN_SHAPE] & WOKEN_SIDE != 0)
     key = 2 * slot + side
     _start(tables, slot, syn[WOKEN_NS])
@@ -259,10 +258,16 @@ def _ours(slot: Int, shard: Int, shards: Int) -> Flag:
     return slot % shards == shard
 
 
+@inline
+def _own(slot: Int, shards: Int, bits: Int) -> Int:
+    """The row of a connection in this shard's tables. `bits`: how many `shards` takes away, -1: it is no power of 2."""
+    return slot >> bits if bits >= 0 else slot // shards
+
+
 @kernel
 def advance(
-    begin: Int, ends_at: Int, shard: Int, shards: Int, base: Int, buffer: Bytes, words: Array, packets: PacketColumns,
-    assigned: Assigned, tables: StreamTables, limit: Int,
+    begin: Int, ends_at: Int, shard: Int, shards: Int, bits: Int, base: Int, buffer: Bytes, words: Array,
+    packets: PacketColumns, assigned: Assigned, tables: StreamTables, limit: Int,
 ) -> tuple[Int, Int, Int]:  # fmt: skip
     """Packets [begin, n) of the connections whose slot is `shard` modulo `shards`. `base` is the ordinal of packet 0.
     Returns (status, next packet, next end); on a NEED_ status the caller grows that table and calls again."""
@@ -279,6 +284,7 @@ def advance(
         while e < len(ends) and (ends[e, 0] <= i):
             slot = ends[e, 1]
             if _ours(slot, shard, shards):
+                slot = _own(slot, shards, bits)
                 if v[V_OUT] + 4 * (d[2 * slot, D_COUNT] + d[2 * slot + 1, D_COUNT]) + 32 > room:
                     return NEED_SEGMENTS, i, e
                 moment = time_ns[i] if i < n else c[slot, C_LAST_NS]
@@ -292,6 +298,7 @@ def advance(
         if not _ours(slot, shard, shards):
             i += 1
             continue
+        slot = _own(slot, shards, bits)
         side = np.int64(sides[i])
         key = 2 * slot + side
         other = 2 * slot + 1 - side
@@ -301,7 +308,7 @@ def advance(
             while woke < len(woken) and woken[woke, WOKEN_INDEX] < i:
                 woke += 1
             if woke < len(woken) and woken[woke, WOKEN_INDEX] == i:
-                _open(tables, woken[woke])
+                _open(tables, slot, woken[woke])
             else:
                 _start(tables, slot, time_ns[i])
                 if flag & SYN == 0:
@@ -467,6 +474,10 @@ def advance(
     return OK, n, e
 
 
+Slots = TypeVar("Slots", int, np.ndarray)
+"""One, or several."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """What became certain in one window for one shard: `rows` int64[n, SEG_COLUMNS], in order of `SEG_TRIGGER`.
@@ -477,8 +488,9 @@ class Segments:
 
 
 class Streams:
-    """TCP state of the connections of one shard: those whose slot is `shard` modulo `shards`. A later stage reads
-    counters from the tables `connections` and `directions` when a connection ends."""
+    """TCP state of the connections of one shard: those whose slot is `shard` modulo `shards`. Its tables, and all that
+    comes out, number these alone: `slots` says which they are. A later stage reads counters from the tables
+    `connections` and `directions` when a connection ends."""
 
     def __init__(self, shard: int = 0, shards: int = 1, waiting_bytes: int = WAITING_BYTES) -> None:
         self.shard, self.shards, self.waiting_bytes = shard, shards, waiting_bytes
@@ -496,15 +508,16 @@ class Streams:
 
     def advance(self, packets: Packets, assigned: Assigned, base: int, slots: int) -> Segments:
         """Take one batch; `base` is the ordinal of its first packet, `slots` how many slots there are."""
-        while len(self._tables.connections) < slots:
+        while self.shard + self.shards * len(self._tables.connections) < slots:
             self._tables = grown(self._tables, NEED_SLOTS, FULL)
         self._compact()
         self._tables.counters[V_OUT] = 0
         words = packets.buffer[: len(packets.buffer) & ~7].view(np.uint64)
         at = ends = 0
+        bits = self.shards.bit_length() - 1 if self.shards & (self.shards - 1) == 0 else -1
         while True:
             status, at, ends = advance(
-                at, ends, self.shard, self.shards, base, packets.buffer, words, packets.columns, assigned,
+                at, ends, self.shard, self.shards, bits, base, packets.buffer, words, packets.columns, assigned,
                 self._tables, self.waiting_bytes,
             )  # fmt: skip
             if status == OK:
@@ -513,14 +526,18 @@ class Streams:
         tables = self._tables
         return Segments(tables.out[: tables.counters[V_OUT]], (packets.buffer, tables.held))
 
+    def slots(self, own: Slots) -> Slots:
+        """The slots, as `Flows` numbers them, of connections as this shard does."""
+        return own * self.shards + self.shard
+
     @property
     def connections(self) -> np.ndarray:
-        """int64[slots, C_COLUMNS]."""
+        """int64[n, C_COLUMNS]."""
         return self._tables.connections
 
     @property
     def directions(self) -> np.ndarray:
-        """int64[2 * slots, D_COLUMNS]."""
+        """int64[2 * n, D_COLUMNS]."""
         return self._tables.directions
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, Final
 
 import numpy as np
 
@@ -113,6 +113,9 @@ class ShareOfPackets(Share):
         return assigned, np.zeros(0, np.int64)
 
 
+ENDED_AT_ONCE: Final = 1 << 13
+"""Connections that end in one window when the capture does: what is said of one takes more memory than a packet."""
+
 LARGEST_SHARE = 4
 """A frame larger than this part of the frame limit is counted and not kept, however many threads share the limit: 128
 MiB of 512, more than the 100 MiB that brokers accept by default (socket.request.max.bytes)."""
@@ -139,7 +142,8 @@ class _Shard:
             self.tls.leave(self.conversations.begun())
         if self.tls is not None:
             segments = self.tls.take(segments, keys.blocks, self.streams.connections)
-        spoken = self.zookeeper.take(segments, window.assigned.pairs)
+        spoken = self.zookeeper.take(segments, window.assigned.pairs[self.streams.shard :: self.streams.shards])
+        spoken = [one._replace(slot=self.streams.slots(one.slot)) for one in spoken]
         ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
         return replace(ended, zookeeper=spoken) if spoken else ended
 
@@ -300,9 +304,12 @@ class Engine:
                 return
             if not over:
                 return
-            last = _Packets(no_packets(), self._mine(self.flows.all_end()), self.packets)
-            final = [pool.submit(shard.process, last, self.flows.slots, True, self._keys) for shard in self._shards]
-            yield [part.result() for part in final]
+            every = self._mine(self.flows.all_end())
+            for start in range(0, max(len(every.ends), 1), ENDED_AT_ONCE):
+                piece = every._replace(ends=every.ends[start : start + ENDED_AT_ONCE])
+                last = _Packets(no_packets(), piece, self.packets)
+                final = [pool.submit(shard.process, last, self.flows.slots, True, self._keys) for shard in self._shards]
+                yield [part.result() for part in final]
         finally:
             # Not waited for: where stdin is read, a thread may sit there until somebody sends more.
             pool.shutdown(wait=False, cancel_futures=not self._leaving)

@@ -135,7 +135,7 @@ def _begin(fr: s.Framing, c: Table, slot: Int, pairs: Array, ports: Table) -> No
     opener = c[slot, C_SYN_SIDE]
     if opener >= 0:
         k[slot, s.K_CLIENT] = opener
-    pair = np.int64(pairs[slot, 4])
+    pair = np.int64(pairs[slot * fr.v[s.V_SHARDS] + fr.v[s.V_SHARD], 4])
     for i in range(len(ports)):
         for side in range(2):
             port = pair >> 16 if side == 0 else pair & 0xFFFF

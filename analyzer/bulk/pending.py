@@ -33,13 +33,15 @@ KEPT_OPEN: Final = 64
 
 @inline
 def put_out(st: s.State, row: Table, status: Int, trigger: Int) -> None:
-    """An exchange has ended: copy `row` (int64[X_COLUMNS]) to the output. Room was made sure of before."""
+    """An exchange has ended: copy `row` (int64[X_COLUMNS]) to the output, where slots are those of `Flows`. Room was
+    made sure of before."""
     fr = st.framing
     parts = st.parts
     out = st.output
     to = out.v[s.V_OUT]
     for column in range(s.X_COLUMNS):
         out.exchanges[to, column] = row[column]
+    out.exchanges[to, s.X_SLOT] = row[s.X_SLOT] * out.v[s.V_SHARDS] + out.v[s.V_SHARD]
     out.exchanges[to, s.X_STATUS] = status
     out.exchanges[to, s.X_CLIENT_SIDE] = fr.k[row[s.X_SLOT], s.K_CLIENT]
     out.exchanges[to, s.X_TRIGGER] = trigger

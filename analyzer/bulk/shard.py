@@ -203,7 +203,7 @@ class Conversations:
         self._spare_out = (np.empty_like(self._state.output.exchanges), np.empty_like(self._state.output.parts))
 
     def begun(self) -> np.ndarray:
-        """Slots of connections of which segments came."""
+        """This shard's connections of which segments came."""
         slots: np.ndarray = np.flatnonzero(self._state.framing.k[:, s.K_STARTED])
         return slots
 
@@ -235,7 +235,7 @@ class Conversations:
         self._state = self._state._replace(output=output._replace(exchanges=exchanges, parts=rows))
         v[s.V_OUT] = v[s.V_FACTS] = v[s.V_MESSAGES] = v[s.V_MESSAGE_BYTES] = v[s.V_ENDED] = 0
         v[s.V_PARTS_OUT] = v[s.V_LEADERS] = v[s.V_SETS] = v[s.V_SET_BYTES] = 0
-        v[s.V_FINAL] = final
+        v[s.V_FINAL], v[s.V_SHARD], v[s.V_SHARDS] = final, streams.shard, streams.shards
         at = 0
         while True:
             status, at = converse(
@@ -384,13 +384,13 @@ class Conversations:
         ready, framing, symbols = state.output, state.framing, state.matching
         out, parts = ready.exchanges[: v[s.V_OUT]], ready.parts[: v[s.V_PARTS_OUT]]
         out[:, [s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US]] = s.NULL  # what links stood in
-        out[:, s.X_WAY_NS] = way_behind(streams.connections, out[:, s.X_SLOT])
+        out[:, s.X_WAY_NS] = way_behind(streams.connections, out[:, s.X_SLOT] // streams.shards)
         ended = ready.ended[: v[s.V_ENDED]]
         every = ended[:, 0].copy()
         # Scans end by the hundred thousand; nobody wants their names.
         spoke = streams.directions[2 * every, D_CAPTURED] + streams.directions[2 * every + 1, D_CAPTURED] > 0
         ended = ended[spoke | (framing.k[every, s.K_CLASS] == s.KAFKA)]
-        slots = ended[:, 0]
+        slots = ended[:, 0].copy()
         sides = (2 * slots[:, None] + np.arange(2)).ravel()
         strings, lists = content(symbols.strings, self._strings_out), content(symbols.lists, self._lists_out)
         self._strings_out += len(strings)
@@ -398,18 +398,27 @@ class Conversations:
         said_clear = {**self._overheard.over, **over}
         both = (streams.directions[sides, D_PACKETS] > 0).reshape(-1, 2).all(axis=1)
         texts, said = sealed(slots, said_clear, both & (framing.k[slots, s.K_CLOSED] != 0))
+        ended[:, 0] = streams.slots(slots)
+        facts, messages, leaders = (
+            table[:used].copy()
+            for table, used in (
+                (ready.facts, v[s.V_FACTS]), (ready.messages, v[s.V_MESSAGES]), (state.parts.leaders, v[s.V_LEADERS]),
+            )
+        )  # fmt: skip
+        for table, column in ((facts, s.FACT_SLOT), (messages, s.MSG_SLOT), (leaders, s.L_SLOT)):
+            table[:, column] = streams.slots(table[:, column])
         return Ended(
             exchanges=out.T,
-            facts=ready.facts[: v[s.V_FACTS]].copy(),
+            facts=facts,
             connections=connections(
                 ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides], said
             ),
             texts=texts,
-            slots=every,
-            messages=ready.messages[: v[s.V_MESSAGES]].copy(),
+            slots=streams.slots(every),
+            messages=messages,
             message_bytes=ready.message_bytes[: v[s.V_MESSAGE_BYTES]].copy(),
             parts=parts.T,
-            leaders=state.parts.leaders[: v[s.V_LEADERS]].copy(),
+            leaders=leaders,
             sets=state.parts.sets[: v[s.V_SETS]],
             set_bytes=state.parts.set_bytes[: v[s.V_SET_BYTES]],
             strings=strings,

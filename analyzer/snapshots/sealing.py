@@ -27,7 +27,7 @@ from analyzer.snapshots.codec import SnapshotError
 from captures.cache import cache_root, content_of
 
 MAGIC: Final = b"kwire snapshot\n"
-VERSION: Final = b"2\n"
+VERSION: Final = b"3\n"
 _RANDOM, _TAG, _KEY = 16, 32, 32
 
 

@@ -170,15 +170,15 @@ def follow(
                 assert row[stream_tables.SEG_TRIGGER] >= trigger[shard], "rows are in order of what made them certain"
                 assert row[stream_tables.SEG_ORDINAL] <= row[stream_tables.SEG_TRIGGER]
                 trigger[shard] = row[stream_tables.SEG_TRIGGER]
-                _take(found[row[stream_tables.SEG_KEY] >> 1], row, handed_on.sources)
+                _take(found[(row[stream_tables.SEG_KEY] >> 1) * shards + shard], row, handed_on.sources)
     for slot, one in found.items():
-        stage = stages[slot % shards]
+        stage, own = stages[slot % shards], slot // shards
         names = {name: getattr(stream_tables, "D_" + name.upper()) for name in COUNTERS}
-        rows = stage.directions[2 * slot : 2 * slot + 2]
+        rows = stage.directions[2 * own : 2 * own + 2]
         sides = [{name: int(row[column]) for name, column in names.items()} for row in rows]
         one.counters = (sides[0], sides[1])
-        one.rtt_ns = int(stage.connections[slot, stream_tables.C_RTT_NS])
-        opener = int(stage.connections[slot, stream_tables.C_SYN_SIDE])
+        one.rtt_ns = int(stage.connections[own, stream_tables.C_RTT_NS])
+        opener = int(stage.connections[own, stream_tables.C_SYN_SIDE])
         one.client_opened = None if opener < 0 else opener == 0
         if ended:
             for who, counted in zip(("client", "broker"), one.counters, strict=True):

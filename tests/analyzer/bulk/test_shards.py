@@ -1,0 +1,63 @@
+"""Many connections, divided among shards and ended a few at a time.
+
+(proves: analyzer/bulk/engine.py, the numbering of `captures.streams.Streams`)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from analyzer.bulk import engine
+from analyzer.bulk.engine import Engine, Settings
+from analyzer.options import Reading
+from analyzer.points import Choice
+from analyzer.reading import decode
+from captures.files import capture_points
+from captures.stream_tables import C_STARTED
+from tests.bench import generate
+
+CONNECTIONS = 900
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shards") / "many.pcap"
+    generate.small(path, 3_000_000, CONNECTIONS)
+    return path
+
+
+def tables(path: Path, threads: int) -> dict[str, pa.Table]:
+    [point] = capture_points([str(path)], False)
+    reading = Reading(threads=threads, window_bytes=200_000, ports=(9092,))
+    found = decode(point, None, reading, Choice.of(records="meta")).tables
+    assert found["connections"].num_rows == CONNECTIONS
+    return found
+
+
+def test_rows_do_not_depend_on_how_many_shards_there_are_or_end_at_once(
+    capture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tables(capture, 1)
+    for threads, at_once in ((2, 1 << 13), (3, 250), (5, 1), (1, 7)):
+        monkeypatch.setattr(engine, "ENDED_AT_ONCE", at_once)
+        divided = tables(capture, threads)
+        assert divided.keys() == whole.keys()
+        for name, table in whole.items():
+            assert divided[name].equals(table), (name, threads, at_once)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 8])
+def test_a_shard_has_room_for_its_own_connections(capture: Path, shards: int) -> None:
+    [point] = capture_points([str(capture)], False)
+    run = Engine(point, Settings(threads=shards))
+    for window in run.windows(over=False):
+        window.names.release()
+    stages = [shard.streams for shard in run._shards]
+    begun = [stage.connections[:, C_STARTED] != 0 for stage in stages]
+    assert sum(int(one.sum()) for one in begun) == CONNECTIONS
+    for stage, own in zip(stages, begun, strict=True):
+        assert own[: CONNECTIONS // shards].all(), "no row belongs to another shard"
+        assert len(stage.connections) < max(512, 4 * CONNECTIONS // shards)
