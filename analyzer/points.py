@@ -55,9 +55,9 @@ __all__ = [
     "read_point_later", "size_of",
 ]  # fmt: skip
 
-MOST_HELD_BYTES: Final = 128 << 20
+MOST_HELD_BYTES: Final = 96 << 20
 """What a listener keeps until the capture ends (`Listener.held_bytes`), beside what it knew when it told last: beyond
-it what has ended becomes rows at once. That is 800,000 commits, or 130,000 events of groups or of transactions."""
+it what has ended becomes rows at once. That is 600,000 commits, or 100,000 events of groups or of transactions."""
 
 MANY_THREADS: Final = 4
 """From so many on, several threads find packets: for fewer, one does that ahead of them and is seldom waited for."""

@@ -34,30 +34,33 @@ class Noted:
     texts: tuple[str, ...]
     strings: list[str] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
-    _parts: list[np.ndarray] = field(default_factory=list)
+    _parts: list[list[np.ndarray]] = field(default_factory=list)  # of each its columns
 
     def put(self, values: Mapping[str, np.ndarray], texts: Sequence[str], connections: Sequence[str]) -> None:
         """Events of one window, in order: int64[n] for each column. Numbers in text columns are places in `texts`, in
         the column `connection` places in `connections`."""
-        part = np.stack([values[name] for name in self.columns])
-        for name in self.texts:
-            row = self.columns.index(name)
-            part[row] = self._own(part[row], connections if name == "connection" else texts)
+        if not len(values[PLACE[0]]):
+            return
+        part = []
+        for name in self.columns:
+            column = values[name]
+            if name in self.texts:
+                column = self._own(column, connections if name == "connection" else texts)
+            part.append(_held(column))
         self._parts.append(part)
 
     def join(self, other: Noted) -> None:
         """Take in the events of another share."""
         for part in other._parts:
-            part = part.copy()
-            for name in self.texts:
-                row = self.columns.index(name)
-                part[row] = self._own(part[row], other.strings)
-            self._parts.append(part)
+            said = [name in self.texts for name in self.columns]
+            self._parts.append(
+                [self._own(column, other.strings) if text else column for column, text in zip(part, said, strict=True)]
+            )
 
     @property
     def count(self) -> int:
         """How many events there are."""
-        return sum(part.shape[1] for part in self._parts)
+        return sum(len(part[0]) for part in self._parts)
 
     @property
     def held_bytes(self) -> int:
@@ -77,12 +80,20 @@ class Noted:
         return made
 
     def inside(self) -> Columns:
-        """All events in order."""
-        parts = self._parts or [np.zeros((len(self.columns), 0), np.int64)]
-        rows = np.concatenate(parts, axis=1)
-        trigger, born = (rows[self.columns.index(name)] for name in PLACE)
-        rows = rows[:, np.lexsort((born, trigger))]  # stable: what one connection says in one packet stays in order
-        return dict(zip(self.columns, rows, strict=True))
+        """All events in order. From here on they are held as given, each column joined as its parts are let go of."""
+        parts, self._parts = self._parts, []
+        if not parts:
+            return {name: np.zeros(0, np.int64) for name in self.columns}
+        found: Columns = {}
+        for name in reversed(self.columns):
+            found[name] = _joined([part.pop() for part in parts])
+        trigger, born = (found[name] for name in PLACE)
+        if not np.all((trigger[1:] > trigger[:-1]) | ((trigger[1:] == trigger[:-1]) & (born[1:] >= born[:-1]))):
+            order = np.lexsort((born, trigger))  # stable: what one connection says in one packet stays in order
+            for name in self.columns:
+                found[name] = _held(found[name][order])
+        self._parts.append([found[name] for name in self.columns])
+        return found
 
     def number(self, text: str | None) -> int:
         """The number of a text here, a new one if it is new; NULL of None."""
@@ -108,6 +119,22 @@ class Noted:
             numbers == NULL, NULL, mine[np.minimum(np.searchsorted(used, numbers), len(used) - 1)]
         )
         return found
+
+
+def _held(column: np.ndarray) -> np.ndarray:
+    """A copy of a column; where all are equal, as most of what is seldom said, it takes no memory."""
+    if len(column) and (column == column[0]).all():
+        return np.broadcast_to(np.int64(column[0]), column.shape)
+    return np.array(column, np.int64)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The parts of a column as one, which takes no memory either where no part does and all are equal."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(part.strides == (0,) and part[0] == parts[0][0] for part in parts):
+        return np.broadcast_to(parts[0][0], (sum(map(len, parts)),))
+    return np.concatenate(parts)
 
 
 def places(every: Exchanges, rows: np.ndarray) -> Columns:

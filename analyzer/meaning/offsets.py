@@ -31,6 +31,7 @@ from analyzer.meaning.noted import Columns, Noted, places
 from analyzer.meaning.positions import ASKED, LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
 from analyzer.meaning.replicated import Replicated
 from analyzer.meaning.zookeeper import Committed, offset_of
+from analyzer.parts import ROW_GROUP_ROWS
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as apis
 from captures.kernels import NULL
@@ -138,23 +139,30 @@ class Offsets:
         commits = self._commits.inside()
         placed = [*self._resets(topic_name), *self._in_zookeeper()]
         replicated = self._replicated.rows(capture)
+        schema = tables.schema("offsets")
         if not placed and not len(commits["trigger"]) and replicated is None:  # PyArrow's functions take time to load
-            yield "offsets", tables.schema("offsets").empty_table()
+            yield "offsets", schema.empty_table()
             return
-        parts = [
-            self._commit_rows(capture, commits, topic_name),
-            pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], tables.schema("offsets")),
-        ]
+        others = [pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], schema)]
         place = np.array([place for place, _ in placed], np.int64).reshape(-1, 2)
-        here = commits["earlier"] == 0
+        here = np.flatnonzero(commits["earlier"] == 0)
         triggers, borns = [commits["trigger"][here], place[:, 0]], [commits["born"][here], place[:, 1]]
         if replicated is not None:
             rows, noted = replicated
-            parts.append(rows)
+            others.append(rows)
             triggers.append(noted["trigger"])
             borns.append(noted["born"])
-        made, trigger, born = pa.concat_tables(parts), np.concatenate(triggers), np.concatenate(borns)
-        yield "offsets", made.take(pa.array(np.lexsort((born, trigger))))
+        other = pa.concat_tables(others)
+        order = np.lexsort((np.concatenate(borns), np.concatenate(triggers)))
+        commits = self._with_previous(commits, topic_name)
+        for start in range(0, max(len(order), 1), ROW_GROUP_ROWS):  # rows take as much memory as what was noted
+            piece = order[start : start + ROW_GROUP_ROWS]
+            ours = piece < len(here)
+            made = self._commit_rows(capture, {name: column[here[piece[ours]]] for name, column in commits.items()})
+            if not ours.all():
+                rest = other.take(pa.array(piece[~ours] - len(here)))
+                made = pa.concat_tables([made, rest]).take(pa.array(np.argsort(np.argsort(~ours, kind="stable"))))
+            yield "offsets", made
 
     # -- commits ------------------------------------------------------------------------------------------------------
     def _take_ends(self, heard: Sequence[Heard]) -> None:
@@ -172,53 +180,60 @@ class Offsets:
             self._ends.put(values, self._ends.strings, ())
 
     def _take_commits(self, every: Exchanges, wanted: np.ndarray) -> None:
-        if not wanted.any():
-            return
-        parts = every.partitions.compress(wanted[every.owner], axis=1)
-        rows = parts[s.P_OWNER]
-        self._commits.put(
-            {
-                **places(every, rows),
-                "api": every.column("api_key")[rows],
-                "version": every.column("api_version")[rows],
-                "group": every.column("group_id")[rows],
-                "member": every.column("member_id")[rows],
-                "transaction": every.column("transactional_id")[rows],
-                "topic": parts[s.P_TOPIC],
-                "topic_id": parts[s.P_TOPIC_ID],
-                "partition": parts[s.P_PARTITION],
-                "offset": parts[s.P_OFFSET],
-                "epoch": parts[s.P_EPOCH],
-                "error": parts[s.P_ERROR],
-                "earlier": np.zeros(len(rows), np.int64),
-            },
-            every.names.strings,
-            every.names.connections,
-        )
+        found = np.flatnonzero(wanted[every.owner]) if wanted.any() else ()
+        for start in range(0, len(found), ROW_GROUP_ROWS):  # a window may have a million
+            parts = every.partitions[:, found[start : start + ROW_GROUP_ROWS]]
+            rows = parts[s.P_OWNER]
+            self._commits.put(
+                {
+                    **places(every, rows),
+                    "api": every.column("api_key")[rows],
+                    "version": every.column("api_version")[rows],
+                    "group": every.column("group_id")[rows],
+                    "member": every.column("member_id")[rows],
+                    "transaction": every.column("transactional_id")[rows],
+                    "topic": parts[s.P_TOPIC],
+                    "topic_id": parts[s.P_TOPIC_ID],
+                    "partition": parts[s.P_PARTITION],
+                    "offset": parts[s.P_OFFSET],
+                    "epoch": parts[s.P_EPOCH],
+                    "error": parts[s.P_ERROR],
+                    "earlier": np.zeros(len(rows), np.int64),
+                },
+                every.names.strings,
+                every.names.connections,
+            )
 
-    def _commit_rows(self, capture: str, commits: Columns, topic_name: Callable[[str], str]) -> pa.Table:
-        strings = self._commits.strings
+    def _with_previous(self, commits: Columns, topic_name: Callable[[str], str]) -> Columns:
+        """Commits with what was committed before each (`previous`), and whether that is in ZooKeeper (0 or 1)."""
         key, counts = self._counting(commits, topic_name)
-        previous = _previous(key, commits["offset"], counts)
-        here = commits["earlier"] == 0
-        commits, previous = {name: column[here] for name, column in commits.items()}, previous[here]
-        zookeeper, topic = key[0][here] == 1, key[2][here]
+        zookeeper, _, topic, _ = key
+        return {
+            **commits,
+            "topic": topic,
+            "zookeeper": zookeeper,
+            "previous": _previous(key, commits["offset"], counts),
+        }
+
+    def _commit_rows(self, capture: str, commits: Columns) -> pa.Table:
+        """Rows of some commits, as `_with_previous` has them."""
+        strings = self._commits.strings
         in_transaction = commits["api"] == apis.TXN_OFFSET_COMMIT
         kinds = (COMMIT, TXN_COMMIT, ZOOKEEPER)
         error = commits["error"]
         known = arrow.distinct(error[(error != NULL) & (error != 0)])
         epoch = np.where(commits["epoch"] < 0, NULL, commits["epoch"])
         columns = {
-            "capture": arrow.dictionary(np.zeros(len(topic), np.int32), [capture]),
+            "capture": arrow.dictionary(np.zeros(len(error), np.int32), [capture]),
             "time": arrow.times(arrow.micros(commits["time"])),
             "group_id": arrow.strings(commits["group"], strings),
-            "topic": arrow.strings(topic, self._commits.strings),
+            "topic": arrow.strings(commits["topic"], strings),
             "topic_id": arrow.strings(commits["topic_id"], strings),
             "partition": arrow.integers(commits["partition"], pa.int32()),
             "offset": arrow.integers(commits["offset"], pa.int64()),
-            "previous": arrow.integers(previous, pa.int64()),
-            "step": arrow.integers(arrow.minus(commits["offset"], previous), pa.int64()),
-            "kind": arrow.dictionary(np.where(zookeeper, 2, in_transaction.astype(np.int64)), kinds),
+            "previous": arrow.integers(commits["previous"], pa.int64()),
+            "step": arrow.integers(arrow.minus(commits["offset"], commits["previous"]), pa.int64()),
+            "kind": arrow.dictionary(np.where(commits["zookeeper"] == 1, 2, in_transaction.astype(np.int64)), kinds),
             "member_id": arrow.strings(commits["member"], strings),
             "client_id": arrow.strings(commits["client"], strings),
             "leader_epoch": arrow.integers(epoch, pa.int32()),
@@ -446,12 +461,13 @@ def _previous(key: Sequence[np.ndarray], offset: np.ndarray, counts: np.ndarray)
         ordered = column[order]
         first[1:] &= ordered[1:] == ordered[:-1]
     first[1:] = ~first[1:]
-    start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
-    last = np.maximum.accumulate(np.where(counts[order], np.arange(len(order)), -1))
-    before = np.concatenate([[-1], last[:-1]]).astype(np.int64)[: len(order)]
+    rows = np.arange(len(order))
+    start, last = np.where(first, rows, 0), np.where(counts[order], rows, -1)
+    for column in (start, last):
+        np.maximum.accumulate(column, out=column)
     found = np.full(len(order), NULL, np.int64)
-    there = before >= start
-    found[order[there]] = offset[order[before[there]]]
+    there = last[:-1] >= start[1:]
+    found[order[1:][there]] = offset[order[last[:-1][there]]]
     return found
 
 
