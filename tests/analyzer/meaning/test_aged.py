@@ -42,6 +42,13 @@ def counted(name: str, table: pa.Table) -> Counter[str]:
     return Counter(map(repr, (table.drop_columns("group_id") if name == "readers" else table).to_pylist()))
 
 
+@pytest.fixture(autouse=True)
+def garbage_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here something is told after each of some hundred small windows, and in a process in which thousands of tests ran
+    before to look for garbage takes a second. It is no matter of rows."""
+    monkeypatch.setattr(points, "give_back", lambda: None)
+
+
 @pytest.fixture
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that has ended is told after each window, but for what may still wait for an answer."""
