@@ -17,11 +17,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from analyzer.findings.columns import Columns, Wanted
-from analyzer.findings.source import SMALL_ROWS, Source
+from analyzer.findings.source import KEPT_ROWS, SMALL_ROWS, Source
 from analyzer.parts import Made, made
 
-MOST_ROWS: Final = 1 << 20
-"""Rows of a large table whose columns are kept: some 40 bytes each, in memory that comes in large pages."""
+MOST_ROWS: Final = KEPT_ROWS
+"""Rows of a large table whose columns are kept: some 50 bytes each. Of so many they would be kept once they are read
+back, which takes twice as long, and more memory: that of the readers comes on top."""
 
 
 class _Kept:
