@@ -7,6 +7,8 @@ retransmission. Bytes handed on are not kept; of a copy of them only the sum tel
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from captures.kernels import Bytes, Flag, Int, Table, inline, shared
@@ -19,7 +21,6 @@ from captures.stream_tables import (
     R_IDENTITY,
     R_NUMBERS,
     R_SHAPE,
-    R_SUM,
     R_TIME_NS,
     RECENT,
 )
@@ -31,6 +32,11 @@ on both sides of a router or in a mirror milliseconds; TCP sends again after 200
 UNNAMED_COPY_NS = 1_000_000
 """The same where there is no identification (IPv6, or 0). The TCP checksum then tells, which covers the timestamps
 that most hosts send, or that it is another interface: so no longer than a retransmission can be quick."""
+
+
+_SUM_AT: Final = 41
+"""Bits of a packet's length and flags: a length has 32, as the capture's."""
+_SHAPE: Final = (1 << _SUM_AT) - 1
 
 
 @inline
@@ -116,7 +122,7 @@ def same_packet(recent: Table, d: Table, key: Int, numbers: Int, shape: Int, tim
     """Whether this packet is one of the last of its direction, seen again. The TTL may differ."""
     named = identity >> 16 & 0xFFFF
     for row in range(min(d[key, D_PACKETS], RECENT)):
-        if recent[key, row, R_NUMBERS] != numbers or recent[key, row, R_SHAPE] != shape:
+        if recent[key, row, R_NUMBERS] != numbers or recent[key, row, R_SHAPE] & _SHAPE != shape:
             continue
         # Halves, because the difference of two hostile times may not fit in 64 bits.
         apart = abs((time_ns >> 1) - (recent[key, row, R_TIME_NS] >> 1)) << 1
@@ -133,13 +139,13 @@ def same_packet(recent: Table, d: Table, key: Int, numbers: Int, shape: Int, tim
 def remember(
     recent: Table, d: Table, key: Int, numbers: Int, shape: Int, time_ns: Int, identity: Int, total: Int
 ) -> None:
-    """Write a packet into the ring; before it is counted in D_PACKETS. `total`: its `payload_sum`, or -1."""
+    """Write a packet into the ring; before it is counted in D_PACKETS. `shape`: 512 * its length + its flags; `total`:
+    its `payload_sum`, or -1."""
     row = d[key, D_PACKETS] & (RECENT - 1)
     recent[key, row, R_NUMBERS] = numbers
-    recent[key, row, R_SHAPE] = shape
+    recent[key, row, R_SHAPE] = shape & _SHAPE | (total + 1) << _SUM_AT
     recent[key, row, R_TIME_NS] = time_ns
     recent[key, row, R_IDENTITY] = identity
-    recent[key, row, R_SUM] = total
 
 
 @inline
@@ -149,8 +155,9 @@ def differs(recent: Table, d: Table, key: Int, numbers: Int, shape: Int, total: 
     for back in range(1, min(count, RECENT) + 1):
         row = (count - back) & (RECENT - 1)
         same = (recent[key, row, R_NUMBERS] ^ numbers) & 0xFFFFFFFF == 0
-        if same and recent[key, row, R_SHAPE] >> 9 == shape >> 9:
-            return total >= 0 and recent[key, row, R_SUM] >= 0 and recent[key, row, R_SUM] != total
+        if same and (recent[key, row, R_SHAPE] & _SHAPE) >> 9 == shape >> 9:
+            other = (recent[key, row, R_SHAPE] >> _SUM_AT) - 1
+            return total >= 0 and other >= 0 and other != total
     return False
 
 

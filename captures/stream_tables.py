@@ -87,7 +87,8 @@ LATE_RANGES = 4
 ) = (*range(16), *range(16 + 2 * LATE_RANGES - 1, 30 + 2 * LATE_RANGES - 1))
 
 # Columns of the recent packets: of each direction a ring of RECENT.
-R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_SUM, R_COLUMNS = 0, 1, 2, 3, 4, 5
+# Half a line of the cache each, so the sum of its bytes stands above its length and flags (`copies.remember`).
+R_NUMBERS, R_SHAPE, R_TIME_NS, R_IDENTITY, R_COLUMNS = 0, 1, 2, 3, 4
 
 # Columns of a waiting segment.
 (
