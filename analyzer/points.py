@@ -65,6 +65,9 @@ MANY_THREADS: Final = 4
 PARTITIONS_A_ROW: Final = 8
 """Topic-partitions that weigh as much as an exchange where rows wait: few exchanges have more, some have a thousand."""
 
+ROWS_A_CONNECTION: Final = 2
+"""Exchanges that weigh as much as a connection that has ended: a capture's end may end a hundred thousand at once."""
+
 MOST_READERS: Final = 200_000
 """The same of readers that are over, half a kilobyte each."""
 
@@ -427,6 +430,7 @@ class PointTables:
         if len(window.exchanges):
             self.waiting.append(window.exchanges)
             self.rows += max(len(window.exchanges), window.exchanges.partitions.shape[1] // PARTITIONS_A_ROW)
+        self.rows = max(self.rows, ROWS_A_CONNECTION * self._ended.waiting)
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         """Rows of record batches, and the raw messages of the last window where they are asked for."""

@@ -310,6 +310,7 @@ class Engine:
                 last = _Packets(no_packets(), piece, self.packets)
                 final = [pool.submit(shard.process, last, self.flows.slots, True, self._keys) for shard in self._shards]
                 yield [part.result() for part in final]
+            self._shards = []  # of connections that have ended nothing is known any more, and memory is wanted
         finally:
             # Not waited for: where stdin is read, a thread may sit there until somebody sends more.
             pool.shutdown(wait=False, cancel_futures=not self._leaving)

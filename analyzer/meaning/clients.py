@@ -40,6 +40,9 @@ _AT_ONCE: Final = 8192
 Key = tuple[str | None, str | None]
 """Client id and address."""
 Place = tuple[int, int]
+Named = tuple[str, ...] | set[str] | None
+"""Names, each once: of up to `FEW_NAMES` a tuple."""
+FEW_NAMES: Final = 8
 
 _WRITING: Final = np.array([apis.PRODUCE])
 _READING: Final = np.array([apis.FETCH, apis.SHARE_FETCH])
@@ -56,11 +59,11 @@ class _Client:
     errors: int = 0
     first_ns: int = s.NULL
     last_ns: int = s.NULL
-    apis: dict[int, tuple[int, int, int]] | None = None  # by key: lowest and highest version, exchanges
-    # Most clients have nothing of some of these, and an empty set takes 200 bytes.
-    groups: set[str] | None = None
-    written: set[str] | None = None
-    read: set[str] | None = None
+    uses: tuple[int, ...] = ()  # of each API four: key, lowest and highest version, exchanges; a dict takes 300 bytes
+    # Most clients have nothing of some of these, and little of others: a set takes 200 bytes.
+    groups: Named = None
+    written: Named = None
+    read: Named = None
     software: Counter[tuple[str | None, str | None]] | None = None
     principals: Counter[str] | None = None
 
@@ -73,17 +76,24 @@ class _Client:
         self.last_ns = max(self.last_ns, last_ns)  # NULL is below all times
 
     def used(self, api: int, lowest: int, highest: int, exchanges: int) -> None:
-        if self.apis is None:
-            self.apis = {}
-        use = self.apis.get(api, (lowest, highest, 0))
-        self.apis[api] = min(use[0], lowest), max(use[1], highest), use[2] + exchanges
+        uses = self.uses
+        for at in range(0, len(uses), 4):
+            if uses[at] == api:
+                use = api, min(uses[at + 1], lowest), max(uses[at + 2], highest), uses[at + 3] + exchanges
+                self.uses = (*uses[:at], *use, *uses[at + 4 :])
+                return
+        self.uses = (*uses, api, lowest, highest, exchanges)
+
+    def used_apis(self) -> Iterator[tuple[int, ...]]:
+        """(key, lowest version, highest, exchanges) of each API."""
+        return (self.uses[at : at + 4] for at in range(0, len(self.uses), 4))
 
     def join(self, other: _Client) -> None:
         self.first = min(self.first, other.first)
         self.connections += other.connections
         self.count(other.exchanges, other.errors, other.first_ns, other.last_ns)
-        for api, use in (other.apis or {}).items():
-            self.used(api, *use)
+        for use in other.used_apis():
+            self.used(*use)
         self.groups = _added(self.groups, other.groups)
         self.written = _added(self.written, other.written)
         self.read = _added(self.read, other.read)
@@ -91,16 +101,23 @@ class _Client:
         self.principals = _counted(self.principals, other.principals)
 
 
-def _added(names: set[str] | None, more: set[str] | None) -> set[str] | None:
+def _added(names: Named, more: Named) -> Named:
     """With more names; of too many, those that come first in the alphabet stay, in whatever order they came."""
     if not more:
         return names
-    if names is None:
-        names = set()
-    names |= more
-    if len(names) > 2 * MAX_NAMED:
-        names.intersection_update(sorted(names)[:MAX_NAMED])
-    return names
+    if not names and len(more) <= FEW_NAMES:
+        return tuple(more)
+    if isinstance(names, tuple):
+        new = [name for name in more if name not in names]
+        if not new:
+            return names
+        if len(names) + len(new) <= FEW_NAMES:
+            return (*names, *new)
+    found = names if isinstance(names, set) else set(names or ())
+    found.update(more)
+    if len(found) > 2 * MAX_NAMED:
+        found.intersection_update(sorted(found)[:MAX_NAMED])
+    return found
 
 
 def _counted(said: Counter[Any] | None, more: Iterable[Any] | None) -> Counter[Any] | None:
@@ -115,15 +132,17 @@ def _counted(said: Counter[Any] | None, more: Iterable[Any] | None) -> Counter[A
 
 @dataclass(slots=True)
 class _Open:
-    """A connection that is open: its first client id, those seen on it, what was said without one until then."""
+    """A connection that is open: its first client id, whether that was counted, others seen on it, what was said
+    without one until then. A hundred thousand may be open: few say more than one client id, or who they are."""
 
     born: int
     ip: str
     first: str | None = None
     unnamed: str | None = None  # what it says instead until then: nothing, or an empty one
-    seen: set[str | None] = field(default_factory=set)
+    counted: bool = False
+    others: set[str] | None = None
     waiting: _Client | None = None
-    login: Login = field(default_factory=Login)
+    login: Login | None = None
     principal: str | None = None  # who logged in last
     since: str | None = None  # who was logged in where this stretch of the capture begins
 
@@ -170,12 +189,13 @@ class Clients:
             if s.NULL not in (use[c.U_API], use[c.U_VERSION]):
                 one.used(use[c.U_API], use[c.U_VERSION], use[c.U_VERSION], use[c.U_EXCHANGES])
             if use[c.U_GROUP] != s.NULL:
-                one.groups = _added(one.groups, {names.strings[use[c.U_GROUP]]})
+                one.groups = _added(one.groups, (names.strings[use[c.U_GROUP]],))
             of.append(one)
         self._topics(window, place, found[:, c.U_API], of)
         for heard_one in heard:
             if heard_one.exchange.api_key in _LOGINS:
                 speaker = self._open[int(every.connection[heard_one.row])]
+                speaker.login = speaker.login or Login()
                 name = speaker.login.take(heard_one.exchange)
                 if name is not None:
                     speaker.principal = name
@@ -196,7 +216,7 @@ class Clients:
             if one.waiting is not None:
                 self._client((client, one.ip), one.waiting.first).join(one.waiting)
                 one.waiting = None
-                one.seen.add(client)
+                one.counted = True
 
     def _of(self, number: int, client: str | None, place: Place) -> _Client:
         """Whose what is counted is; the connection is counted where it is new there."""
@@ -209,8 +229,13 @@ class Clients:
             one.waiting.first = min(one.waiting.first, place)
             return one.waiting
         found = self._client((client, one.ip), place)
-        if client not in one.seen:
-            one.seen.add(client)
+        if client == one.first:
+            if not one.counted:
+                one.counted = True
+                self._comes(one, found)
+        elif one.others is None or client not in one.others:
+            one.others = one.others or set()
+            one.others.add(client)
             self._comes(one, found)
         return found
 
@@ -246,9 +271,9 @@ class Clients:
         for one, named in zip(*(column.tolist() for column in pairs(use, topic)), strict=True):
             client = of[one]
             if written[one]:
-                client.written = _added(client.written, {strings[named]})
+                client.written = _added(client.written, (strings[named],))
             else:
-                client.read = _added(client.read, {strings[named]})
+                client.read = _added(client.read, (strings[named],))
 
     def _software(self, ended: Connections, i: int, names: Names) -> None:
         """What a connection that has ended said of its client's software (ApiVersions, KIP-511)."""
@@ -305,9 +330,12 @@ class Clients:
         del border
         after = Clients()
         for number, one in self._open.items():
-            after._open[number] = replace(one, seen=set(), waiting=None, login=replace(one.login), since=one.principal)
-            for key in ((client, one.ip) for client in {one.first, *one.seen}):
-                groups = (self._clients[key].groups if key in self._clients else None) or set[str]()
+            login = None if one.login is None else replace(one.login)
+            after._open[number] = replace(
+                one, counted=False, others=None, waiting=None, login=login, since=one.principal
+            )
+            for key in ((client, one.ip) for client in {one.first, *(one.others or ())}):
+                groups = set((self._clients[key].groups if key in self._clients else None) or ())
                 if groups or key in self.groups_before:
                     after.groups_before[key] = groups | self.groups_before.get(key, set())
         return after
@@ -341,7 +369,7 @@ def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], st
     written, read = ({topic_name(topic) for topic in topics or ()} for topics in (client.written, client.read))
     used = [
         {"api": schema.api_name(api), "min_version": low, "max_version": high, "exchanges": count}
-        for api, (low, high, count) in sorted((client.apis or {}).items())
+        for api, low, high, count in sorted(client.used_apis())
     ]
     return {
         "capture": capture,
@@ -362,7 +390,7 @@ def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], st
     }
 
 
-def _listed(names: set[str] | None) -> list[str]:
+def _listed(names: Iterable[str] | None) -> list[str]:
     return sorted(names or ())[:MAX_NAMED]
 
 

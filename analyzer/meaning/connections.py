@@ -145,6 +145,11 @@ class EndedConnections:
         self._not_kafka(ended.take(np.flatnonzero(~kafka)), names)
         self._kafka(ended.take(np.flatnonzero(kafka)), names)
 
+    @property
+    def waiting(self) -> int:
+        """Connections whose rows have not been told yet."""
+        return sum(map(len, self._ended))
+
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         ended, self._ended = self._ended, []
         yield "connections", pa.concat_tables([tables.schema("connections").empty_table(), *ended])

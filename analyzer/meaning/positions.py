@@ -33,28 +33,33 @@ MOVE_COLUMNS: Final = (
 )  # fmt: skip
 MOVE_TEXTS: Final = ("connection", "client", "ip", "topic", "topic_id")
 
+_PLACE_BITS: Final = 32
+"""Of a key: below them is the place, above them the connection."""
+_PLACE: Final = (1 << _PLACE_BITS) - 1
+_FEW_PLACES: Final = 1000
+"""Places that may be remembered though nobody reads there."""
 
-@dataclass(slots=True)
-class _Reader:
-    """Of an open connection: its client's id and address (numbers of strings), and the next offset of each topic (a
-    number of strings) or else topic id, and partition."""
 
-    client: int
-    ip: int
-    at: dict[tuple[int, int, int], int] = field(default_factory=dict)
+def _none() -> np.ndarray:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
 class Positions:
-    """The next offset of each reader, by connection."""
+    """The next offset of each reader: `_at` int64[n], by `_keys` int64[n] in order, each a connection and a place. A
+    place is a topic (a number of strings) or else topic id, and partition. `_clients` int64[connections]: the client
+    id (a number of strings) of each connection."""
 
-    _open: dict[int, _Reader] = field(default_factory=dict)
+    _keys: np.ndarray = field(default_factory=_none)
+    _at: np.ndarray = field(default_factory=_none)
+    _clients: np.ndarray = field(default_factory=_none)
+    _places: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def named(self) -> np.ndarray:
-        """int64[n]: the numbers of strings in them."""
-        said = [number for one in self._open.values() for number in (one.client, one.ip)]
-        places = [number for one in self._open.values() for place in one.at for number in place[:2]]
-        return np.array([*said, *places], np.int64)
+        """int64[n]: the numbers of strings in them. (A place where nobody reads may become another, as its strings
+        do.)"""
+        places = self._listed()[arrow.distinct(self._keys & _PLACE), :2].ravel()
+        return np.concatenate([places, self._clients[arrow.distinct(self._keys >> _PLACE_BITS)]])
 
     def take(self, window: Window) -> Iterator[Columns]:
         """The moves of one window."""
@@ -67,10 +72,10 @@ class Positions:
         fetches = api == apis.FETCH
         if fetches.any():
             yield from self._fetched(every, fetches, told)
-        numbers, triggers = window.over
-        ended = [(n, t) for n, t in zip(numbers.tolist(), triggers.tolist(), strict=True) if n in self._open]
-        if ended:
-            yield self._left(window, ended)
+        if len(self._keys) and len(window.over[0]):
+            left = self._left(window)
+            if len(left["trigger"]):
+                yield left
 
     def _fetched(self, every: Exchanges, wanted: np.ndarray, told: np.ndarray) -> Iterator[Columns]:
         """Moves by fetches; `told`: client ids that were told an offset in this window."""
@@ -82,24 +87,12 @@ class Positions:
         keys = (every.connection[rows], *(parts[column, of_fetches] for column in _OF_READERS))
         heads, reader = combining.numbered(*keys)
         asked, after = parts[s.P_OFFSET, of_fetches], parts[s.P_FOLLOWING, of_fetches]
-        names, client = every.names, every.column("client_id")[rows[heads]].tolist()
-        now = np.full(len(heads), NULL, np.int64)
-        readers: list[tuple[_Reader, tuple[int, int, int]]] = []
-        for i, (number, topic, topic_id, partition) in enumerate(
-            zip(*(key[heads].tolist() for key in keys), strict=True)
-        ):
-            one = self._open.get(number)
-            if one is None:
-                one = self._open[number] = _Reader(NULL, names.ends[number][0])
-            one.client = client[i]
-            place = (topic, topic_id, partition)
-            now[i] = one.at.get(place, NULL)
-            readers.append((one, place))
+        self._learn(keys[0][heads], every.column("client_id")[rows[heads]])
+        wanted = keys[0][heads] << _PLACE_BITS | self._numbers(*(key[heads] for key in keys[1:]))
+        now, there = self._looked_up(wanted)
         expected, moved = np.empty((2, len(rows)), np.int64)
         combining.follow(reader, combining.steady(asked), combining.steady(after), now, expected, moved)
-        for (one, place), position in zip(readers, now.tolist(), strict=True):
-            if position != NULL:
-                one.at[place] = position
+        self._put(wanted, now, there)
         refused = parts[s.P_ERROR, of_fetches] == kafka_errors.OFFSET_OUT_OF_RANGE
         elsewhere = np.flatnonzero(moved)
         told = np.concatenate([told, every.column("client_id")[rows[refused]]])
@@ -109,19 +102,84 @@ class Positions:
                 offset = np.where(asked[chosen] != NULL, asked[chosen], expected[chosen])
                 yield _moves(every, rows[chosen], parts[:, of_fetches[chosen]], what, offset, expected[chosen])
 
-    def _left(self, window: Window, ended: list[tuple[int, int]]) -> Columns:
+    def _learn(self, connections: np.ndarray, clients: np.ndarray) -> None:
+        """The client ids of connections, in order: the last is what counts."""
+        most = int(connections.max()) + 1
+        if most > len(self._clients):
+            grown = np.full(1 << (most - 1).bit_length(), NULL, np.int64)
+            grown[: len(self._clients)] = self._clients
+            self._clients = grown
+        self._clients[connections] = clients
+
+    def _numbers(self, *columns: np.ndarray) -> np.ndarray:
+        """int64[n]: the numbers of places; columns: topic, topic id, partition."""
+        first, which = combining.numbered(*columns)
+        given = [
+            self._places.setdefault(place, len(self._places))
+            for place in zip(*(column[first].tolist() for column in columns), strict=True)
+        ]
+        found: np.ndarray = np.array(given, np.int64)[which]
+        return found
+
+    def _listed(self) -> np.ndarray:
+        """int64[places, 3]: topic, topic id and partition by number."""
+        return np.array([*self._places], np.int64).reshape(-1, 3)
+
+    def _looked_up(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(the position of each key, NULL: none; its place among those that are known, -1: it is not)."""
+        if not len(self._keys):
+            return np.full(len(wanted), NULL, np.int64), np.full(len(wanted), -1, np.int64)
+        there = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        known = self._keys[there] == wanted
+        return np.where(known, self._at[there], NULL), np.where(known, there, -1)
+
+    def _put(self, wanted: np.ndarray, now: np.ndarray, there: np.ndarray) -> None:
+        """Where readers are from here on; `there` as `_looked_up` gives it. Each key stands once in `wanted`."""
+        said = now != NULL
+        known = said & (there >= 0)
+        self._at[there[known]] = now[known]
+        fresh = np.flatnonzero(said & (there < 0))
+        if len(fresh):
+            fresh = fresh[np.argsort(wanted[fresh])]
+            into = np.searchsorted(self._keys, wanted[fresh])
+            self._at = np.insert(self._at, into, now[fresh])
+            self._keys = np.insert(self._keys, into, wanted[fresh])
+
+    def _left(self, window: Window) -> Columns:
         """The places at which connections ended."""
-        found: list[tuple[int, ...]] = []
-        for number, trigger in ended:
-            reader = self._open.pop(number)
-            for (topic, topic_id, partition), position in reader.at.items():
-                born = window.names.born[number]
-                found.append(
-                    (trigger, born, 0, number, NULL, NULL, reader.client, reader.ip, LEFT, topic, topic_id, partition,
-                     position, NULL, NULL)
-                )  # fmt: skip
-        columns = np.array(found, np.int64).reshape(-1, len(MOVE_COLUMNS)).T
-        return dict(zip(MOVE_COLUMNS, columns, strict=True))
+        numbers, triggers = window.over
+        starts, ends = (np.searchsorted(self._keys, (numbers + more) << _PLACE_BITS) for more in (0, 1))
+        counts = ends - starts
+        rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        which = np.repeat(np.arange(len(numbers)), counts)
+        places = self._listed()[self._keys[rows] & _PLACE]
+        names, count = window.names, len(rows)
+        of = numbers[which]
+        ended = arrow.distinct(of)
+        born, ip = np.empty((2, int(ended[-1]) + 1 if count else 0), np.int64)
+        for number in ended.tolist():
+            born[number], ip[number] = names.born[number], names.ends[number][0]
+        left = {
+            "trigger": triggers[which], "born": born[of], "time": np.zeros(count, np.int64), "connection": of,
+            "exchange": np.full(count, NULL), "reply": np.full(count, NULL), "client": self._clients[of], "ip": ip[of],
+            "what": np.full(count, LEFT, np.int64), "topic": places[:, 0], "topic_id": places[:, 1],
+            "partition": places[:, 2], "offset": self._at[rows], "expected": np.full(count, NULL),
+            "error": np.full(count, NULL),
+        }  # fmt: skip
+        self._forget(rows)
+        return left
+
+    def _forget(self, rows: np.ndarray) -> None:
+        """Readers that are over, and places where nobody reads any more once they are most."""
+        kept = np.ones(len(self._keys), np.bool_)
+        kept[rows] = False
+        self._keys, self._at = self._keys[kept], self._at[kept]
+        if len(self._places) > 2 * len(self._keys) + _FEW_PLACES:
+            mine = self._keys & _PLACE
+            used = arrow.distinct(mine)
+            places = [*self._places]
+            self._places = {places[number]: new for new, number in enumerate(used.tolist())}
+            self._keys = self._keys - mine + np.searchsorted(used, mine)  # in order as before
 
 
 def _listed(every: Exchanges, wanted: np.ndarray) -> Columns:

@@ -100,7 +100,6 @@ _PLAIN: Final = (
     "analyzer.meaning.names.Leaders",
     "analyzer.meaning.noted.Noted",
     "analyzer.meaning.offsets.Offsets",
-    "analyzer.meaning.positions._Reader",
     "analyzer.meaning.positions.Positions",
     "analyzer.meaning.producers.Asked",
     "analyzer.meaning.producers.Producer:"

@@ -174,12 +174,15 @@ def _without_connections(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "connections"}
 
 
-def test_names_beyond_a_limit_are_the_last_in_the_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("few", [0, 2, 8])
+def test_names_beyond_a_limit_are_the_last_in_the_alphabet(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MAX_NAMED", 3)
+    monkeypatch.setattr(clients, "FEW_NAMES", few)
     for order in itertools.permutations("abcdefg"):
-        names: set[str] | None = None
+        names: clients.Named = None
         for name in order:
-            names = clients._added(names, {name})
+            names = clients._added(clients._added(names, (name,)), {name})
+            assert len(names or ()) == len(set(names or ()))
         assert clients._listed(names) == ["a", "b", "c"]
 
 
