@@ -58,7 +58,7 @@ class Positions:
     def named(self) -> np.ndarray:
         """int64[n]: the numbers of strings in them. (A place where nobody reads may become another, as its strings
         do.)"""
-        places = self._listed()[arrow.distinct(self._keys & _PLACE), :2].ravel()
+        places = self._places_of(arrow.distinct(self._keys & _PLACE))[:, :2].ravel()
         return np.concatenate([places, self._clients[arrow.distinct(self._keys >> _PLACE_BITS)]])
 
     def take(self, window: Window) -> Iterator[Columns]:
@@ -72,10 +72,7 @@ class Positions:
         fetches = api == apis.FETCH
         if fetches.any():
             yield from self._fetched(every, fetches, told)
-        if len(self._keys) and len(window.over[0]):
-            left = self._left(window)
-            if len(left["trigger"]):
-                yield left
+        yield from self._left(window)
 
     def _fetched(self, every: Exchanges, wanted: np.ndarray, told: np.ndarray) -> Iterator[Columns]:
         """Moves by fetches; `told`: client ids that were told an offset in this window."""
@@ -121,9 +118,12 @@ class Positions:
         found: np.ndarray = np.array(given, np.int64)[which]
         return found
 
-    def _listed(self) -> np.ndarray:
-        """int64[places, 3]: topic, topic id and partition by number."""
-        return np.array([*self._places], np.int64).reshape(-1, 3)
+    def _places_of(self, numbers: np.ndarray) -> np.ndarray:
+        """int64[n, 3]: topic, topic id and partition of places, by their numbers."""
+        used, known = arrow.distinct(numbers), [*self._places]
+        few = np.array([known[number] for number in used.tolist()], np.int64).reshape(-1, 3)
+        found: np.ndarray = few[np.searchsorted(used, numbers)]
+        return found
 
     def _looked_up(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(the position of each key, NULL: none; its place among those that are known, -1: it is not)."""
@@ -145,29 +145,29 @@ class Positions:
             self._at = np.insert(self._at, into, now[fresh])
             self._keys = np.insert(self._keys, into, wanted[fresh])
 
-    def _left(self, window: Window) -> Columns:
+    def _left(self, window: Window) -> Iterator[Columns]:
         """The places at which connections ended."""
         numbers, triggers = window.over
         starts, ends = (np.searchsorted(self._keys, (numbers + more) << _PLACE_BITS) for more in (0, 1))
         counts = ends - starts
-        rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-        which = np.repeat(np.arange(len(numbers)), counts)
-        places = self._listed()[self._keys[rows] & _PLACE]
-        names, count = window.names, len(rows)
-        of = numbers[which]
-        ended = arrow.distinct(of)
-        born, ip = np.empty((2, int(ended[-1]) + 1 if count else 0), np.int64)
-        for number in ended.tolist():
+        count = int(counts.sum())
+        if not count:
+            return
+        rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(count)
+        places = self._places_of(self._keys[rows] & _PLACE)
+        of, names = np.repeat(numbers, counts), window.names
+        born, ip = np.empty((2, int(of.max()) + 1), np.int64)
+        for number in arrow.distinct(of).tolist():
             born[number], ip[number] = names.born[number], names.ends[number][0]
         left = {
-            "trigger": triggers[which], "born": born[of], "time": np.zeros(count, np.int64), "connection": of,
-            "exchange": np.full(count, NULL), "reply": np.full(count, NULL), "client": self._clients[of], "ip": ip[of],
-            "what": np.full(count, LEFT, np.int64), "topic": places[:, 0], "topic_id": places[:, 1],
-            "partition": places[:, 2], "offset": self._at[rows], "expected": np.full(count, NULL),
-            "error": np.full(count, NULL),
+            "trigger": np.repeat(triggers, counts), "born": born[of], "time": np.zeros(count, np.int64),
+            "connection": of, "exchange": np.full(count, NULL), "reply": np.full(count, NULL),
+            "client": self._clients[of], "ip": ip[of], "what": np.full(count, LEFT, np.int64), "topic": places[:, 0],
+            "topic_id": places[:, 1], "partition": places[:, 2], "offset": self._at[rows],
+            "expected": np.full(count, NULL), "error": np.full(count, NULL),
         }  # fmt: skip
         self._forget(rows)
-        return left
+        yield left
 
     def _forget(self, rows: np.ndarray) -> None:
         """Readers that are over, and places where nobody reads any more once they are most."""
