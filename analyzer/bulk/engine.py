@@ -113,7 +113,7 @@ class ShareOfPackets(Share):
         return assigned, np.zeros(0, np.int64)
 
 
-ENDED_AT_ONCE: Final = 1 << 13
+ENDED_AT_ONCE: Final = 1 << 12
 """Connections that end in one window when the capture does: what is said of one takes more memory than a packet."""
 
 LARGEST_SHARE = 4

@@ -8,6 +8,7 @@ exchanges completed after it; partitions beyond `MAX_KNOWN` are not remembered, 
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -29,24 +30,39 @@ _WENT_ON: Final = 2
 """Of a reader's S_BEGUN: it was told of in an earlier stretch of the capture."""
 
 
+_NUMBERS: Final = struct.Struct("<10q")
+"""`Numbers`."""
+
+
 class Reader(NamedTuple):
-    """A row of `readers`, times in nanoseconds; topic and id as messages say them."""
+    """A row of `readers`, times in nanoseconds; topic and id as messages say them. Many wait for the capture's end, so
+    numbers are packed (`_NUMBERS`): objects take three times as much."""
 
     connection: str
     client_ip: str
-    session_id: int | None
     client_id: str | None
     topic: str | None
     topic_id: str | None
+    packed: bytes
+
+    @property
+    def numbers(self) -> Numbers:
+        return Numbers(*_NUMBERS.unpack(self.packed))
+
+
+class Numbers(NamedTuple):
+    """The numbers in a row of `readers`, NULL where there is none."""
+
+    session_id: int
     partition: int
     from_ns: int
     to_ns: int
     first_offset: int
     last_offset: int
-    records: int | None
+    records: int
     record_bytes: int
-    begun: bool
-    isolation_level: int | None
+    begun: int
+    isolation_level: int
 
 
 class Sessions:
@@ -188,21 +204,19 @@ class Sessions:
                 Reader(
                     names.connections[connection],
                     strings[names.ends[connection][0]],
-                    _value(row[h.S_ID]),
                     text(row[h.S_CLIENT]),
                     text(row[h.S_TOPIC]),
                     text(row[h.S_TOPIC_ID]),
-                    row[h.S_PARTITION],
-                    row[h.S_FROM_NS],
-                    row[h.S_TO_NS],
-                    row[h.S_FIRST],
-                    row[h.S_LAST],
-                    _value(row[h.S_RECORDS]),
-                    row[h.S_BYTES],
-                    row[h.S_BEGUN] == 1,
-                    _value(row[h.S_ISOLATION]),
+                    _NUMBERS.pack(*(row[column] for column in _PACKED)),
                 )
             )
+
+
+_PACKED: Final = (
+    h.S_ID, h.S_PARTITION, h.S_FROM_NS, h.S_TO_NS, h.S_FIRST, h.S_LAST, h.S_RECORDS, h.S_BYTES, h.S_BEGUN,
+    h.S_ISOLATION,
+)  # fmt: skip
+"""Columns of a reader in the order of `Numbers`."""
 
 
 def _value(number: int) -> int | None:
@@ -361,17 +375,24 @@ def readers_table(
     none is said."""
     ordered = sorted(readers, key=_place)
     of = (groups.get((one.client_id, one.client_ip), ()) for one in ordered)
+
+    def number(name: str) -> Iterator[int | None]:
+        column = attrgetter(name)
+        return (_value(column(one.numbers)) for one in ordered)
+
     columns: dict[str, Iterable[Any]] = {  # column by column: a row as an object takes half a kilobyte
         "capture": itertools.repeat(capture, len(ordered)),
         "group_id": (found[0] if len(found) == 1 else None for found in of),
-        "from_time": (one.from_ns // 1000 for one in ordered),
-        "to_time": (None if one.to_ns == s.NULL else one.to_ns // 1000 for one in ordered),
-        "start_seen": (one.begun for one in ordered),
+        "from_time": (one.numbers.from_ns // 1000 for one in ordered),
+        "to_time": (None if to_ns is None else to_ns // 1000 for to_ns in number("to_ns")),
+        "start_seen": (one.numbers.begun == 1 for one in ordered),
+        **{name: map(attrgetter(name), ordered) for name in Reader._fields},
+        **{name: number(name) for name in Numbers._fields},
     }
     schema = tables.schema("readers")
     arrays = [
-        pa.array(columns.get(field.name, map(attrgetter(field.name), ordered)), field.type, size=len(ordered))
-        if field.name in columns or field.name in Reader._fields
+        pa.array(columns[field.name], field.type, size=len(ordered))
+        if field.name in columns
         else pa.nulls(len(ordered), field.type)
         for field in schema
     ]
@@ -379,4 +400,5 @@ def readers_table(
 
 
 def _place(one: Reader) -> tuple[int, str, str, int, int]:
-    return one.from_ns, one.connection, one.topic or one.topic_id or "", one.partition, one.to_ns
+    numbers = one.numbers
+    return numbers.from_ns, one.connection, one.topic or one.topic_id or "", numbers.partition, numbers.to_ns
