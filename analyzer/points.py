@@ -69,7 +69,7 @@ ROWS_A_CONNECTION: Final = 2
 """Exchanges that weigh as much as a connection that has ended: a capture's end may end a hundred thousand at once."""
 
 MOST_READERS: Final = 200_000
-"""The same of readers that are over, half a kilobyte each."""
+"""The same of readers that are over, a third of a kilobyte each."""
 
 ANSWERED_NS: Final = 60 * 10**9
 """After this time no answer is expected any more to a request about transactions that something else is to wait for."""
