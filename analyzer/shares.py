@@ -383,9 +383,8 @@ def take_facts(
                 merged = made.latency.decide(merged)
                 across = is_across(merged.every.columns)
                 every = merged.every
-                said = [every.column(name) for name in (*_DECIDED, "exchange", "reply")]
-                born = merged.names.born_of(every.connection)
-                found.append(np.stack([values[across] for values in (*said, born)]))
+                said = [every.column(name)[across] for name in (*_DECIDED, "exchange", "reply")]
+                found.append(np.stack([*said, merged.names.born_of(every.connection[across])]))
             made.take(merged.facts_alone())
             merging.names.release()
         if choice.meaning:

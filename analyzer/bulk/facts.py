@@ -38,6 +38,7 @@ _OF_PARTS: Final = (
 )  # fmt: skip
 """The same of their topic-partitions."""
 _PART_SYMBOLS: Final = (s.P_TOPIC, s.P_TOPIC_ID)
+_PARTS_UNSAID: Final = tuple(set(range(s.P_COLUMNS)) - set(_OF_PARTS))
 _NO_ROWS: Final = np.zeros((s.X_COLUMNS, 0), np.int64)
 
 
@@ -126,8 +127,7 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     )
     at = np.where(others, -1, place[chosen])  # -1 is no row: what only names its connection says nothing else
     rest = pack(every.columns if every is not None else _NO_ROWS, _OF_EXCHANGES, at)
-    told_names = pack(names, range(len(_NAMED)))._replace(which=np.array(_NAMED))
-    return Facts(thin, told_names, rest, pack(rows, _OF_PARTS), named)
+    return Facts(thin, pack(names, range(len(_NAMED))), rest, pack(rows, _OF_PARTS), named)
 
 
 def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender) -> gathering.Gathered:
@@ -135,30 +135,59 @@ def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender
     gives them, but for columns that nobody decides by, which are NULL. `lender`: whose memory they are in."""
     begins = np.cumsum([0, *(one.names.rows for one in told)], dtype=np.int64)
     symbols = [naming.numbers(share).strings for share in range(len(told))]
-    known = [one.names for one in told]
-    connection = naming.connections(_joined(known, s.X_SLOT), _joined(known, s.X_CLIENT_SIDE))
-    age, trigger = naming.named()[1][connection], _joined(known, s.X_TRIGGER)
+    names = np.empty((len(_NAMED), int(begins[-1])), np.int64)
+    for one, begin, end in zip(told, begins[:-1], begins[1:], strict=True):
+        one.names.into(names, np.arange(begin, end))
+    slots, sides, trigger = names[: -len(_SYMBOLS)]
+    connection = naming.connections(slots, sides)
+    age = naming.named()[1][connection]
     place = gathering.places(begins, merging.Orders(trigger, connection, age))
     x = lender.numbers(s.X_COLUMNS, len(place))
     for which in _UNSAID:
         x[which] = s.NULL
     x[s.X_TRIGGER, place] = trigger
-    for which in _SYMBOLS:
-        x[which, place] = _joined(known, which, symbols)
-    for one, begin, end in zip(told, begins[:-1], begins[1:], strict=True):
+    for numbers, one, begin, end in zip(symbols, told, begins[:-1], begins[1:], strict=True):
+        for which, values in zip(_SYMBOLS, names[-len(_SYMBOLS) :, begin:end], strict=True):
+            x[which, place[begin:end]] = through(numbers, values)
         one.exchanges.into(x, place[begin:end])
     ordered = np.empty_like(connection)
     ordered[place] = connection
-    parts = [one.parts for one in told]
-    owner = place[_joined(parts, s.P_OWNER) + np.repeat(begins[:-1], [one.rows for one in parts])]
-    gone = _joined(parts, s.P_ANSWERED) == s.FORGOTTEN
-    orders = [rows[np.argsort(owner[rows], kind="stable")] for rows in (np.flatnonzero(~gone), np.flatnonzero(gone))]
-    tables = [np.full((s.P_COLUMNS, len(order)), s.NULL) for order in orders]
-    for which in _OF_PARTS:
-        values = _joined(parts, which, symbols if which in _PART_SYMBOLS else ()) if which != s.P_OWNER else owner
-        for table, order in zip(tables, orders, strict=True):
-            np.take(values, order, out=table[which])
+    owner = _owners([one.parts for one in told], begins, place)
+    tables = [_parts_together(told, owner, gone, len(place), symbols, lender) for gone in (False, True)]
     return gathering.Gathered(x, ordered, *tables)
+
+
+def _owners(parts: Sequence[Packed], begins: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """`merging.look_at_parts` of the topic-partitions of all shares; `begins`: where the exchanges of each begin."""
+    rows = np.repeat(begins[:-1], [one.rows for one in parts])
+    rows += _joined(parts, s.P_OWNER)
+    owner: np.ndarray = place[rows]
+    gone = _joined(parts, s.P_ANSWERED) == s.FORGOTTEN
+    owner[gone] = -1 - owner[gone]
+    return owner
+
+
+def _parts_together(
+    told: Sequence[Facts], owner: np.ndarray, gone: bool, exchanges: int, symbols: Sequence[np.ndarray], lender: Lender
+) -> np.ndarray:
+    """The topic-partitions of all shares that are, or are not, taken out of a session, in order of their exchanges."""
+    places = np.empty(len(owner), np.int64)
+    count = merging.place_parts(owner, gone, np.empty(exchanges, np.int64), places)
+    table = lender.numbers(s.P_COLUMNS, count) if count else np.empty((s.P_COLUMNS, 0), np.int64)
+    if not count:
+        return table
+    for which in _PARTS_UNSAID:
+        table[which] = s.NULL
+    begin = 0
+    for one in told:
+        one.parts.into(table, places[begin : begin + one.parts.rows])
+        begin += one.parts.rows
+    chosen = slice(None) if count == len(places) else np.flatnonzero(places >= 0)
+    where = places[chosen]
+    table[s.P_OWNER, where] = -1 - owner[chosen] if gone else owner[chosen]
+    for which in _PART_SYMBOLS:
+        table[which, where] = _joined([one.parts for one in told], which, symbols)[chosen]
+    return table
 
 
 def _joined(some: Sequence[Packed], which: int, symbols: Sequence[np.ndarray] = ()) -> np.ndarray:

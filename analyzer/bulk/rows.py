@@ -142,8 +142,11 @@ class Names:
 
     def born_of(self, numbers: np.ndarray) -> np.ndarray:
         """`born` of many connections."""
-        used, where = np.unique(numbers, return_inverse=True)
-        found: np.ndarray = np.array([self.born[number] for number in used.tolist()], np.int64)[where]
+        counts = np.bincount(numbers)  # they are few and dense
+        used = np.flatnonzero(counts)
+        born = np.zeros(len(counts), np.int64)
+        born[used] = [self.born[number] for number in used.tolist()]
+        found: np.ndarray = born[numbers]
         return found
 
 

@@ -63,6 +63,10 @@ class Look:
             assert opened.complaints == []
 
 
+_SHOWN = "[document.activeElement && document.activeElement.outerHTML.slice(0, 200), document.body.innerText.slice(0, 2000)]"
+"""What has the focus, and what a person would read."""
+
+
 class Opened:
     """The page, and all that it complained of or asked others for."""
 
@@ -96,7 +100,7 @@ class Opened:
         """Until it holds. (Playwright's own way evaluates text in the page, which the page's policy forbids.)"""
         given_up = time.monotonic() + 60
         while not self.page.evaluate(condition):
-            assert time.monotonic() < given_up, condition
+            assert time.monotonic() < given_up, (condition, self.complaints, self.page.evaluate(_SHOWN))
             self.page.wait_for_timeout(10)
 
     def total(self, count: str) -> None:
