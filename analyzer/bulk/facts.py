@@ -17,7 +17,7 @@ from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
 from analyzer.bulk.rows import EndPoints, Exchanges, through
 from analyzer.lending import Lender
-from captures.packed import Packed, pack
+from captures.packed import Packed, pack, picked
 
 _WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_WAY_NS)
 _NAMED: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER, s.X_CLIENT_ID, s.X_GROUP, s.X_TRANSACTIONAL_ID)
@@ -32,7 +32,7 @@ _OF_EXCHANGES: Final = (
 )  # fmt: skip
 """What else `analyzer.meaning.latency` reads of those that matter, to decide how long they were held."""
 _UNSAID: Final = tuple(set(range(s.X_COLUMNS)) - {*_OF_EXCHANGES, *_SYMBOLS, s.X_TRIGGER})
-_OF_PARTS: Final = (
+_OF_PARTS: Final = (  # the owner first: it is said anew
     s.P_OWNER, s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION, s.P_ANSWERED, s.P_ERROR, s.P_OFFSET, s.P_HIGH_WATERMARK,
     s.P_LAST_STABLE, s.P_RECORD_BYTES, s.P_RECORDS, s.P_FOLLOWING, s.P_SENT_ON,
 )  # fmt: skip
@@ -76,7 +76,7 @@ class Naming:
 
     def new(self, slots: np.ndarray) -> dict[int, tuple[Any, Any, int, int]]:
         """Those of the connections in some slots that were not named yet."""
-        used = np.unique(slots)
+        used = np.flatnonzero(np.bincount(slots))  # they are few and dense
         if len(used) and used[-1] >= len(self._named):
             self._named = np.append(self._named, np.zeros(used[-1] + 1, np.int64))
         now = self._flows.born(used) + 1
@@ -88,31 +88,32 @@ class Naming:
 def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matter: np.ndarray | None = None) -> Facts:
     """The facts of one window of a share. `every`: its exchanges as the share's `Window` has them, with what has been
     worked out; `matter` bool[n]: those of them that matter for others."""
-    x = ended.exchanges
-    count = x.shape[1]
-    kept, place = np.zeros(count, np.bool_), np.arange(count)
+    x = np.ascontiguousarray(ended.exchanges.T)  # rows lie one by one, so nothing is copied
+    names = picked(x, _NAMED)
+    slot, _, trigger, *_ = names
+    kept, place = np.zeros(len(x), np.bool_), np.arange(len(x))
     if every is not None and matter is not None and len(every):
-        born = naming.born(x[s.X_SLOT])
-        place = gathering.places(np.array([0, count]), merging.Orders(x[s.X_TRIGGER].copy(), born, born))
+        born = naming.born(slot)
+        place = gathering.places(np.array([0, len(x)]), merging.Orders(trigger, born, born))
         kept = matter[place]
-    told = kept | _first_of_each(x[s.X_SLOT])
+    told = kept | _first_of_each(slot)
     chosen = np.flatnonzero(told)
     others = ~kept[chosen]
+    names = names if len(chosen) == len(x) else names[:, chosen]
+    names[len(_NAMED) - len(_SYMBOLS) :, others] = s.NULL
     leaders, facts, connections = ended.leaders.copy(), ended.facts.copy(), ended.connections
-    slots = (x[s.X_SLOT, chosen], facts[:, s.FACT_SLOT], leaders[:, s.L_SLOT])
+    slots = (names[0], facts[:, s.FACT_SLOT], leaders[:, s.L_SLOT])
     spoken = np.array([one.slot for one in ended.zookeeper], np.int64)
     named = naming.new(np.concatenate([*slots, connections.number, spoken]))
     for numbers in slots:
         numbers[:] = naming.slots(numbers)
-    names = np.stack([slots[0], *(x[which, chosen] for which in _NAMED[1:])])
-    names[len(_NAMED) - len(_SYMBOLS) :, others] = s.NULL
-    owner = ended.parts[s.P_OWNER]
-    theirs = np.flatnonzero(kept[owner])
-    rows = np.ascontiguousarray(ended.parts.T[theirs].T)  # they lie row by row
-    rows[s.P_OWNER] = (np.cumsum(told) - 1)[rows[s.P_OWNER]]
+    rows = picked(np.ascontiguousarray(ended.parts.T), _OF_PARTS)
+    theirs = kept[rows[0]]
+    rows = rows if theirs.all() else rows[:, theirs]
+    rows[0] = (np.cumsum(told) - 1)[rows[0]]
     thin = replace(
         ended,
-        exchanges=x[:, :0].copy(),
+        exchanges=ended.exchanges[:, :0].copy(),
         facts=facts,
         leaders=leaders,
         connections=replace(connections, number=naming.slots(connections.number)),
@@ -126,8 +127,15 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
         ],
     )
     at = np.where(others, -1, place[chosen])  # -1 is no row: what only names its connection says nothing else
-    rest = pack(every.columns if every is not None else _NO_ROWS, _OF_EXCHANGES, at)
-    return Facts(thin, pack(names, range(len(_NAMED))), rest, pack(rows, _OF_PARTS), named)
+    columns = every.columns if every is not None else _NO_ROWS
+    as_they_stand = len(at) == columns.shape[1] and bool((at == np.arange(len(at))).all())
+    rest = pack(columns, _OF_EXCHANGES, None if as_they_stand else at)  # mostly all matter, which takes half the time
+    return Facts(thin, pack(names, range(len(_NAMED))), rest, _of(rows, _OF_PARTS), named)
+
+
+def _of(columns: np.ndarray, which: Sequence[int]) -> Packed:
+    """Packed by what they are called."""
+    return pack(columns, range(len(which)))._replace(which=np.array(which))
 
 
 def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender) -> gathering.Gathered:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from captures.kernels import NULL
-from captures.packed import WIDTH, pack
+from captures.packed import WIDTH, pack, picked
 
 EDGES = (NULL, NULL + 1, -1, 0, 1, 254, 255, 256, 65534, 65535, 65536, 2**32 - 2, 2**32 - 1, 2**32, 2**63 - 1)
 NUMBERS = st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 300)
@@ -49,6 +49,15 @@ def test_some_rows_come_back_and_what_is_no_row_is_null(table: np.ndarray, data:
         found = packed.column(column)
         assert (found[there] == table[column][rows[there]]).all()
         assert (found[~there] == NULL).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 40])
+def test_columns_are_picked_of_rows(count: int) -> None:
+    """Blocks of eight rows, the last of fewer; a column more than once, and one that is none."""
+    rows = np.arange(5 * count, dtype=np.int64).reshape(count, 5)
+    found = picked(rows, (3, 0, 5, -1, 3))
+    assert (found[[0, 1, 4]] == rows.T[[3, 0, 3]]).all()
+    assert (found[[2, 3]] == NULL).all()
 
 
 @pytest.mark.parametrize(

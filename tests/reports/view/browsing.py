@@ -63,7 +63,7 @@ class Look:
             assert opened.complaints == []
 
 
-_SHOWN = "[document.activeElement && document.activeElement.outerHTML.slice(0, 200), document.body.innerText.slice(0, 2000)]"
+_SHOWN = "[document.activeElement?.outerHTML.slice(0, 200), document.body.innerText.slice(0, 2000)]"
 """What has the focus, and what a person would read."""
 
 
