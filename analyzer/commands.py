@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
@@ -406,6 +405,8 @@ def _sticky(pager: str) -> bool:
     words = shlex.split(pager) or [""]
     if os.path.basename(words[0]) != "less":
         return False
+    import subprocess  # a sixtieth of a start, for who has a pager
+
     with contextlib.suppress(OSError):
         said = subprocess.run([words[0], "--version"], capture_output=True, text=True, check=False).stdout
         version = re.match(r"less (\d+)", said)
@@ -427,6 +428,8 @@ def paged(heading: bool = False) -> Iterator[IO[str]]:
     if not sys.stdout.isatty() or not pager or pager == "cat":
         yield sys.stdout
         return
+    import subprocess
+
     if heading and _sticky(pager):
         pager += " --header=1"
     # -F: leave at once what fits on the screen; -R: colours; -S: long lines are cut, not folded; -X: no clearing.

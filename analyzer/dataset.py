@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import stat
 import time
@@ -144,7 +143,7 @@ class Writer:
         self._placed: list[Path] = []  # moved to `path`, and not listed there yet
         self._committed = False
         self._settled = 0
-        self._run = secrets.token_hex(4)
+        self._run = os.urandom(4).hex()
         self._writers = writers
         try:
             os.fspath(path).encode()
