@@ -324,7 +324,7 @@ def _decide(rows: Exchanges, decided: Path) -> None:
     across = is_across(rows.columns)
     found, keys = np.split(pickle.loads(decided.read_bytes()), [len(_DECIDED)])
     if len(found[0]) != np.count_nonzero(across):
-        born = np.array(rows.names.born, np.int64)[rows.connection[across]]
+        born = rows.names.born_of(rows.connection[across])
         wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
         found = found[:, _places(wanted, keys)]
     for name, values in zip(_DECIDED, found, strict=True):

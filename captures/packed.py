@@ -12,19 +12,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.kernels import MACHINE_CODE, NULL, Array, Int, Table, inline, kernel, soon
+from captures.kernels import BLOCK, NULL, Array, Int, Table, inline, kernel, soon_block
 
 LEAST, WIDTH, AT = range(3)
 """Of a column, in `Packed.about`: what its numbers exceed; bytes of each of them, 0: all are that; where they begin."""
 ABOUT: Final = 3
 
 _ALL: Final = np.zeros(0, np.int64)
-_BLOCK: Final = 8
-"""Rows at a time: what they fill of a column is a line of the cache or two."""
-_AHEAD: Final = 4 * _BLOCK
-"""Rows from the ones at hand to those that are fetched from memory meanwhile."""
-_LINE: Final = 8
-"""Numbers in a line of the cache."""
 
 
 class Packed(NamedTuple):
@@ -91,11 +85,9 @@ def _words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 def pick(rows: Table, which: Table, out: Table) -> None:
     """out[k, i] = rows[i, which[k]], NULL where there is no such column. Few rows at a time, which are read once."""
     columns, count, width = min(len(which), out.shape[0]), min(rows.shape[0], out.shape[1]), rows.shape[1]
-    for begin in range(0, count, _BLOCK):
-        end = min(begin + _BLOCK, count)
-        if MACHINE_CODE:
-            for at in range((begin + _AHEAD) * width, (end + _AHEAD) * width, _LINE):
-                soon(rows, at)
+    for begin in range(0, count, BLOCK):
+        end = min(begin + BLOCK, count)
+        soon_block(rows, begin)
         for k in range(columns):
             column = which[k]
             there = 0 <= column < width

@@ -15,7 +15,8 @@ SHARED = Path(os.environ.get("KWIRE_SHARED_CAPTURES") or os.path.normpath(ROOT /
 PATTERNS = ("capture*.pcap", "capture*.pcapng", "capture*.pcap.gz", "capture*.pcapng.gz")
 
 KWIRE = (sys.executable, "-c", "from analyzer.cli import command; command()")
-"""The installed command as this interpreter runs it, wherever its script was put."""
+"""The installed command as this interpreter runs it, wherever its script was put: a process of its own, which loads
+less than one that imports kwire."""
 
 
 def shared_present() -> bool:

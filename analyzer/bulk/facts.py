@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.arrow import distinct
 from analyzer.bulk import gathering, merging
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import Ended
@@ -48,7 +49,7 @@ class Facts:
     connection, of which it says the connection alone, and those that matter with their topic-partitions; slots numbered
     over all shares, and the connections that it is the first to name: end points, reuse and number by slot. The
     exchanges and topic-partitions stand beside the `Ended`, which has none: for `put_together`; of an exchange `names`
-    has its connection and symbols, `exchanges` the rest."""
+    has its connection and symbols (the columns `_NAMED`, by their place there), `exchanges` the rest."""
 
     ended: Ended
     names: Packed
@@ -76,7 +77,7 @@ class Naming:
 
     def new(self, slots: np.ndarray) -> dict[int, tuple[Any, Any, int, int]]:
         """Those of the connections in some slots that were not named yet."""
-        used = np.flatnonzero(np.bincount(slots))  # they are few and dense
+        used = distinct(slots)
         if len(used) and used[-1] >= len(self._named):
             self._named = np.append(self._named, np.zeros(used[-1] + 1, np.int64))
         now = self._flows.born(used) + 1
@@ -181,7 +182,7 @@ def _parts_together(
     """The topic-partitions of all shares that are, or are not, taken out of a session, in order of their exchanges."""
     places = np.empty(len(owner), np.int64)
     count = merging.place_parts(owner, gone, np.empty(exchanges, np.int64), places)
-    table = lender.numbers(s.P_COLUMNS, count) if count else np.empty((s.P_COLUMNS, 0), np.int64)
+    table = lender.numbers(s.P_COLUMNS, count)
     if not count:
         return table
     for which in _PARTS_UNSAID:

@@ -7,22 +7,12 @@ rows of all shards. The others work on any rows of one, in any order and on any 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from analyzer.bulk import state as s
-from captures.kernels import MACHINE_CODE, NULL, Flag, Int, Table, inline, kernel, soon
-
-_BLOCK: Final = 8
-"""Rows moved at a time: what they fill of a column is a line of the cache or two, which are written once. (Row by row
-is as fast, but not where columns are a multiple of 4 KiB apart: then all of them want the same places in the cache.)"""
-
-_AHEAD: Final = 4 * _BLOCK
-"""Rows from the ones at hand to those that are fetched from memory meanwhile."""
-
-_LINE: Final = 8
-"""Numbers in a line of the cache."""
+from captures.kernels import BLOCK, NULL, Flag, Int, Table, inline, kernel, soon_block
 
 SAME, NOTHING, STRING, TOPICS, OTHERS, OWNER, SET = range(7)
 """What becomes of a column: it stays; NULL; a symbol of a string, of a list of strings or of another list becomes its
@@ -157,7 +147,7 @@ def _numbered(
 @inline
 def _as_they_are(rows: Table, begin: Int, column: Int, place: Table, out: Table) -> None:
     """A column of a whole block, of which all places are in `out`. Unsigned: see `kernels.copy_bytes`."""
-    for row in range(np.uint64(begin), np.uint64(begin + _BLOCK)):
+    for row in range(np.uint64(begin), np.uint64(begin + BLOCK)):
         out[np.uint64(column), np.uint64(place[row])] = rows[row, np.uint64(column)]
 
 
@@ -167,12 +157,10 @@ def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Tab
     `look_at_parts`, which those have that have an owner."""
     count = min(len(rows), len(place))
     width = rows.shape[1]
-    for begin in range(0, count, _BLOCK):
-        end = min(begin + _BLOCK, count)
-        if MACHINE_CODE:
-            for at in range((begin + _AHEAD) * width, (end + _AHEAD) * width, _LINE):
-                soon(rows, at)
-        whole = end - begin == _BLOCK
+    for begin in range(0, count, BLOCK):
+        end = min(begin + BLOCK, count)
+        soon_block(rows, begin)
+        whole = end - begin == BLOCK
         for row in range(begin, end):
             whole = whole and 0 <= place[row] < out.shape[1]
         for column in range(min(width, out.shape[0], len(becomes))):

@@ -10,16 +10,12 @@ import gzip
 import os
 import shutil
 import subprocess
-import sys
 import time
 from typing import Any
 
 from reports.view.answers import View
 from tests.reports.view.conftest import served
-from tests.shared import ROOT
-
-SCRIPT = (sys.executable, "-c", "from analyzer.cli import command; command()")
-"""What the installed `kwire` runs: a process of its own, which loads less than one that imports kwire."""
+from tests.shared import KWIRE, ROOT
 
 FRAMES = """(wheel) => new Promise(done => {
   const times = [], list = document.querySelector('#list');
@@ -117,7 +113,7 @@ def first_rows(what: str, *options: str) -> None:
             page.goto("about:blank")
             began = time.perf_counter()
             started = subprocess.Popen(
-                [*SCRIPT, "view", what, "--no-open", *options], stdout=subprocess.PIPE,
+                [*KWIRE, "view", what, "--no-open", *options], stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, text=True, env=environment,
             )  # fmt: skip
             assert started.stdout is not None

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from reports.results import as_csv, as_json, as_text
 from reports.spark.engine import Spark
 from reports.wrong import WrongQuery, check
 from tests.reports.terminal import terminal
-from tests.shared import SAMPLES
+from tests.shared import KWIRE, SAMPLES
 
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 COUNTS = "SELECT api, count(*) AS n FROM exchanges GROUP BY api ORDER BY n DESC, api LIMIT 3"
@@ -302,8 +301,7 @@ def test_a_prompt_completes_remembers_and_survives_ctrl_c(chosen: str, dataset: 
     # With settings of a cluster no class archive is made, which would take the end of the session some seconds.
     environment = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path / "cache"), "SPARK_CONF_DIR": str(tmp_path)}
     (tmp_path / "cache").mkdir()
-    command = [sys.executable, "-c", "from analyzer.cli import command; command()", "sql", dataset]
-    command += ["--engine", chosen]
+    command = [*KWIRE, "sql", dataset, "--engine", chosen]
     with terminal(command, environment) as screen:
         screen.wait_for("kwire> ")
         screen.type("SELECT api FROM latency_by_a\t WHERE api = 'Produce';\n")

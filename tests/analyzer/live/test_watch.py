@@ -172,7 +172,7 @@ def test_the_screen_and_its_keys(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     program = shutil.which("sh")
     assert program
-    command = f'exec "$0" -c "import sys; from analyzer.cli import main; sys.exit(main())" watch - < {pipe}'
+    command = f'exec "$0" -c "from analyzer.cli import command; command()" watch - < {pipe}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "LINES": "40"}
     words = ["/usr/bin/env", "TERM=xterm", program, "-c", command, sys.executable]
     with terminal(words, environment) as screen, open(pipe, "wb", buffering=0) as feed:
