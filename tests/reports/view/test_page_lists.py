@@ -188,6 +188,7 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
         for _ in range(2):
             page.keyboard.press("o")  # frames, then pairs
         opened.wait("document.activeElement.id === 'other'")
+        page.locator("#others-head button", has_text="broker.pcap").wait_for()  # frames have such rows too
         page.locator("#other .row", has_text="ApiVersions").first.wait_for()
         page.keyboard.press("j")
         page.keyboard.press("j")
