@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow
+from analyzer.findings import large
 
 NULL: Final = np.iinfo(np.int64).min
 """Absent, in arrays of integers of any use."""
@@ -134,7 +135,7 @@ class Filled:
 
     def _array(self) -> np.ndarray:
         if self._values is None:
-            self._values = np.empty(self._rows, self.dtype)
+            self._values = large.empty(self._rows, self.dtype)
             if self._at:
                 self._values[: self._at] = self._one
         return self._values
@@ -144,12 +145,6 @@ class Filled:
         if self._values is None and self._at:
             return np.broadcast_to(np.array(self._one, self.dtype), self._rows)
         return self._array()
-
-
-def some_of(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The values of some rows of a column; where all rows have one value, they still take no memory."""
-    found: np.ndarray = np.broadcast_to(values[:1], len(rows)) if values.strides == (0,) else values[rows]
-    return found
 
 
 def fill(out: Mapping[str, Filled], part: pa.Table) -> None:

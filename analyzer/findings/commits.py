@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken
 from analyzer.findings.fetch import reads
 from analyzer.findings.grouping import busiest, grouped, parted
@@ -118,8 +119,8 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     """The places that each commit was refused for; by group and place when commits were taken, sorted."""
     if "commits" not in seen.memo:
         parts, (groups, _) = seen.partitions, seen.groups
-        of_commits = np.flatnonzero((parts.owner >= 0) & (parts.error != NO_CODE))
-        of_commits = of_commits[seen.exchanges.api[parts.owner[of_commits]] == names.OFFSET_COMMIT]
+        of_commits = large.where(len(parts.owner), lambda block: seen.api_of(parts.owner[block]) == names.OFFSET_COMMIT)
+        of_commits = of_commits[parts.error[of_commits] != NO_CODE]
         bad: dict[int, list[int]] = defaultdict(list)
         for part in of_commits[parts.error[of_commits] != 0].tolist():
             bad[int(parts.owner[part])].append(int(parts.place[part]))
@@ -146,8 +147,8 @@ def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(seen.of_api(names.OFFSET_COMMIT)):
         return
     parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
-    rows = np.flatnonzero((parts.owner >= 0) & (parts.error == 0) & (offset >= 0))
-    rows = rows[seen.exchanges.api[parts.owner[rows]] == names.OFFSET_COMMIT]
+    rows = large.where(len(parts.owner), lambda block: seen.api_of(parts.owner[block]) == names.OFFSET_COMMIT)
+    rows = rows[(parts.error[rows] == 0) & (offset[rows] >= 0)]
     groups, named = seen.groups
     member, members = seen.table("exchanges").codes("member_id")
     nobody = members.index("") if "" in members else -1

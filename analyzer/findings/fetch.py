@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
@@ -42,25 +44,28 @@ class Reads:
 
     def position(self) -> np.ndarray:
         """Where the reader stands after each answer."""
-        known: np.ndarray = np.where((self.lag != NULL) & (self.end != NULL), self.end - self.lag, self.at)
-        return known
+
+        def of_block(block: slice) -> np.ndarray:
+            lag, end = self.lag[block], self.end[block]
+            return np.where((lag != NULL) & (end != NULL), end - lag, self.at[block])
+
+        return large.made(len(self.at), np.int64, of_block)
 
 
 def reads(seen: Seen) -> Reads:
     """What was fetched. Worked out once."""
     if "reads" not in seen.memo:
         parts, table = seen.partitions, seen.table("partitions")
-        chosen = np.flatnonzero(parts.owner >= 0)
-        chosen = chosen[seen.exchanges.api[parts.owner[chosen]] == names.FETCH]
-        owner = parts.owner[chosen]
-        order = np.argsort(seen.exchanges.answered[owner], kind="stable")
-        chosen, owner = chosen[order], owner[order]
-        at, end, stable, lag, size_ = (
-            table.numbers(column)[chosen]
-            for column in ("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes")
-        )
-        times_ = seen.exchanges.answered[owner]
-        seen.memo["reads"] = Reads(chosen, owner, parts.place[chosen], at, end, stable, lag, size_, times_)
+        chosen = large.where(len(parts.owner), lambda block: seen.api_of(parts.owner[block]) == names.FETCH)
+        owner = large.taken(parts.owner, chosen)
+        times_ = large.taken(seen.exchanges.answered, owner)
+        if (times_[1:] < times_[:-1]).any():
+            order = np.argsort(times_, kind="stable")
+            chosen, owner, times_ = (large.taken(values, order) for values in (chosen, owner, times_))
+        whole = table.together(("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes"))
+        at, end, stable, lag, size_ = (large.taken(values, chosen) for values in whole)
+        place_ = large.taken(parts.place, chosen)
+        seen.memo["reads"] = Reads(chosen, owner, place_, at, end, stable, lag, size_, times_)
     kept: Reads = seen.memo["reads"]
     return kept
 
@@ -68,14 +73,14 @@ def reads(seen: Seen) -> Reads:
 def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
     got = np.zeros(len(seen.exchanges) + 1, bool)  # the last is of topic-partitions without an exchange
-    got[seen.partitions.owner[seen.table("partitions").numbers("record_bytes") > 0]] = True
-    asked = seen.of_api(names.FETCH)
-    rows: np.ndarray = asked[~got[asked]]
+    owner, size_ = seen.partitions.owner, seen.table("partitions").numbers("record_bytes")
+    for block in large.blocks(len(owner)):
+        got[owner[block][size_[block] > 0]] = True
+    rows = large.where(len(seen.exchanges), lambda block: (seen.exchanges.api[block] == names.FETCH) & ~got[:-1][block])
     if not len(rows):
         return rows
-    latency, wait, least, pause = (
-        seen.column(column)[rows] for column in ("latency_us", "max_wait_ms", "min_bytes", "throttle_us")
-    )
+    whole = seen.table("exchanges").together(("latency_us", "max_wait_ms", "min_bytes", "throttle_us"))
+    latency, wait, least, pause = (large.taken(values, rows) for values in whole)
     quick: np.ndarray = rows[
         (seen.exchanges.error[rows] == 0) & (latency >= 0) & (latency < quick_us) & (wait > 0) & (least >= 1)
         & (pause <= 0)
@@ -196,7 +201,7 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
 def _committed(seen: Seen, client_: int, where: int, offset: int) -> bool:
     """Whether that client was told, or said itself, that it stands there."""
     parts, table = seen.partitions, seen.table("partitions")
-    rows = np.flatnonzero((parts.place == where) & (parts.owner >= 0) & (table.numbers("offset") == offset))
+    rows = large.true((parts.place == where) & (parts.owner >= 0) & (table.numbers("offset") == offset))
     owner = parts.owner[rows]
     of_groups = arrow.among(seen.exchanges.api[owner], (names.OFFSET_FETCH, names.OFFSET_COMMIT, names.LIST_OFFSETS))
     return bool((of_groups & (seen.client[owner] == client_)).any())
@@ -222,11 +227,15 @@ def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
 def _given_twice(seen: Seen) -> Iterator[Found]:
     """Offsets that one broker gave, and then another."""
     table, parts = seen.table("partitions"), seen.partitions
-    offset, records = (table.numbers(name) for name in ("offset", "record_count"))
-    valid = (parts.owner >= 0) & (parts.error == 0) & (offset != NULL)
-    rows = np.flatnonzero(valid)
-    rows = rows[seen.exchanges.api[parts.owner[rows]] == names.PRODUCE]
-    rows = rows[_several(parts.place[rows], seen.broker[parts.owner[rows]], len(seen.places))]
+    offset, records = table.together(("offset", "record_count"))
+
+    def are_given(block: slice) -> Any:
+        of_produce = seen.api_of(parts.owner[block]) == names.PRODUCE
+        return of_produce & (parts.error[block] == 0) & (offset[block] != NULL)
+
+    rows = large.where(len(offset), are_given)
+    owner, place_ = large.taken(parts.owner, rows), large.taken(parts.place, rows)
+    rows = rows[_several(place_, large.taken(seen.broker, owner), len(seen.places))]
     order, starts, ends = grouped(parts.place[rows], seen.exchanges.answered[parts.owner[rows]])
     del starts, ends
     rows = rows[order]
@@ -254,9 +263,10 @@ def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
     """bool[n]: rows of those topic-partitions that have more than one value."""
     one, more = np.zeros(places, values.dtype), np.zeros(places, np.bool_)
     one[place_] = values  # of what is written twice one stays
-    more[place_[values != one[place_]]] = True
-    found_: np.ndarray = more[place_]
-    return found_
+    for block in large.blocks(len(place_)):
+        some = place_[block]
+        more[some[values[block] != one[some]]] = True
+    return large.taken(more, place_)
 
 
 def _diverged(seen: Seen) -> Iterator[Found]:
@@ -266,10 +276,14 @@ def _diverged(seen: Seen) -> Iterator[Found]:
     if diverging.max(initial=NULL) == NULL and not len(seen.of_api(names.OFFSET_FOR_LEADER_EPOCH)):
         return
     offset, parts, read = seen.table("partitions").numbers("offset"), seen.partitions, reads(seen)
-    owned = np.maximum(parts.owner, 0)
-    ends = (seen.exchanges.api[owned] == names.OFFSET_FOR_LEADER_EPOCH) & (parts.error == 0) & (offset >= 0)
-    ends = np.where(ends, offset, diverging)
-    rows = np.flatnonzero((parts.owner >= 0) & (ends != NULL))
+
+    def told(block: slice) -> np.ndarray:
+        of_epochs = seen.api_of(parts.owner[block]) == names.OFFSET_FOR_LEADER_EPOCH
+        ends = of_epochs & (parts.error[block] == 0) & (offset[block] >= 0)
+        return np.where(ends, offset[block], diverging[block])
+
+    ends = large.made(len(offset), np.int64, told)
+    rows = large.true((parts.owner >= 0) & (ends != NULL))
     rows = rows[~seen.between_brokers[seen.client[parts.owner[rows]]]] if len(rows) else rows
     position = read.position() if len(rows) else read.at
     worst: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -296,8 +310,9 @@ def _fallen(seen: Seen) -> Iterator[Found]:
     if epoch.max(initial=NULL) < 0:
         return
     read = reads(seen)
-    known = np.flatnonzero((read.end >= 0) & (epoch[read.part] >= 0))
-    known = known[_several(read.place[known], epoch[read.part[known]], len(seen.places))]
+    known = large.where(len(read.end), lambda block: (read.end[block] >= 0) & (epoch[read.part[block]] >= 0))
+    epochs = large.taken(epoch, large.taken(read.part, known))
+    known = known[_several(large.taken(read.place, known), epochs, len(seen.places))]
     broker = seen.broker[read.owner[known]]
     order, _, _ = grouped(read.place[known], broker, read.time[known])
     rows, servers = known[order], broker[order]
@@ -331,8 +346,9 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.span[1] - seen.span[0] < at.windows * width:
         return
     read = reads(seen)
-    known = np.flatnonzero((read.lag != NULL) & (read.lag >= 0))
-    for mine in parted(known, seen.client[read.owner[known]], read.place[known]):
+    known = large.true(read.lag >= 0)  # NULL is below
+    clients = large.taken(seen.client, large.taken(read.owner, known))
+    for mine in parted(known, clients, large.taken(read.place, known)):
         if len(mine) <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
             continue
         window = (read.time[mine] - read.time[mine[0]]) // width
@@ -370,9 +386,10 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     position = read.position()
     ends, followed, rebalanced = _last_ends(seen), _followed(seen), _rebalanced(seen)
     latest = np.full(len(seen.clients), NULL)
-    moved = np.flatnonzero(read.size > 0)
-    latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
-    for mine in parted(np.arange(len(read.owner)), seen.client[read.owner], read.place):
+    for block in large.blocks(len(read.owner)):
+        moved = block.start + np.flatnonzero(read.size[block] > 0)
+        latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
+    for mine in parted(None, large.taken(seen.client, read.owner), read.place):
         mine = mine[(position[mine] != NULL) & (read.time[mine] != NULL)]  # no answer, no moment
         if not len(mine) or seen.between_brokers[seen.client[read.owner[mine[0]]]]:
             continue
@@ -432,12 +449,13 @@ def _followed(seen: Seen) -> dict[tuple[int, tuple[str, int]], int]:
 def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
     """Of each topic-partition the end of its log as anybody was last told."""
     table, parts = seen.table("partitions"), seen.partitions
-    end, offset, records = (table.numbers(name) for name in ("high_watermark", "offset", "record_count"))
-    written = np.zeros(len(end), bool)
-    good = parts.owner >= 0
-    written[good] = (seen.exchanges.api[parts.owner[good]] == names.PRODUCE) & (parts.error[good] == 0)
-    known = np.where(written & (offset >= 0), offset + np.maximum(records, 0), end)
-    last = highest(parts.place, known, len(seen.places), -1)
+    end, offset, records = table.together(("high_watermark", "offset", "record_count"))
+    last = np.full(len(seen.places), -1, np.int64)
+    for block in large.blocks(len(end)):
+        written = (seen.api_of(parts.owner[block]) == names.PRODUCE) & (parts.error[block] == 0)
+        after = offset[block] + np.maximum(records[block], 0)
+        known = np.where(written & (offset[block] >= 0), after, end[block])
+        last = np.maximum(last, highest(parts.place[block], known, len(last), -1))
     return {seen.places[number]: int(value) for number, value in enumerate(last.tolist()) if value >= 0}
 
 
@@ -496,17 +514,24 @@ def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, began = seen.exchanges, seen.column("response_time")
-    took = np.where((began != NULL) & (rows.answered != NULL), rows.answered - began, 0)
-    if took.max(initial=0) < at.transfer_s * SECOND:
+    least = at.transfer_s * SECOND
+
+    def are_slow(block: slice) -> Any:
+        known = (began[block] != NULL) & (rows.answered[block] != NULL)
+        return known & (rows.answered[block] - began[block] >= least)
+
+    slow = large.where(len(rows), are_slow)
+    if not len(slow):
         return
     sent = seen.column("response_bytes")
-    slow = np.flatnonzero((took >= at.transfer_s * SECOND) & (sent * SECOND < at.rate * took) & (sent > 0))
+    slow = slow[(sent[slow] * SECOND < at.rate * (rows.answered[slow] - began[slow])) & (sent[slow] > 0)]
     slow = slow[~seen.between_brokers[seen.client[slow]]]
     for mine in parted(slow, seen.client[slow], seen.broker[slow]):
-        worst = int(mine[took[mine].argmax()])
+        took = rows.answered[mine] - began[mine]
+        worst, longest = int(mine[took.argmax()]), int(took.max())
         who = seen.who(int(seen.client[worst]), int(seen.broker[worst]))
-        text = f"{who['broker']} needed {lasting(int(took[worst]))} to send {size(int(sent[worst]))} to {client(who)}, "
-        text += f"{size(int(sent[worst]) * SECOND / int(took[worst]))} a second ({count(len(mine), 'answer')})."
+        text = f"{who['broker']} needed {lasting(longest)} to send {size(int(sent[worst]))} to {client(who)}, "
+        text += f"{size(int(sent[worst]) * SECOND / longest)} a second ({count(len(mine), 'answer')})."
         yield Found(text, len(mine), int(began[mine].min()), int(rows.answered[mine].max()), who,
                     {"api": api_name(int(rows.api[worst]))}, (int(mine[0]), worst, int(mine[-1])))  # fmt: skip
 

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer import arrow
+from analyzer.findings import large
+
 
 def dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Different values of keys that are not negative, and for each key its number among them, int32."""
@@ -19,24 +22,37 @@ def dense(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return known, at.astype(np.int32)
     there = np.zeros(top, np.bool_)
     there[keys] = True
-    return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[keys]
+    return np.flatnonzero(there), large.taken(np.cumsum(there, dtype=np.int32) - 1, keys)
 
 
 def highest(place: np.ndarray, values: np.ndarray, count: int, none: int) -> np.ndarray:
     """int64[count]: the highest value at each place, `none` where there is none higher."""
     out = np.full(count, none, np.int64)
-    # Of other types it takes ten times as long.
-    np.maximum.at(out, place.astype(np.intp, copy=False), values.astype(np.int64, copy=False))
+    for block in large.blocks(len(place)):
+        # Of other types it takes ten times as long.
+        np.maximum.at(out, place[block].astype(np.intp, copy=False), values[block].astype(np.int64, copy=False))
     return out
 
 
-def indexed(rows: np.ndarray, link: np.ndarray, ordinal: np.ndarray, links: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows by connection (a number below `links`) and ordinal: row = index[base[link] + ordinal], -1: none."""
+def summed(place: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
+    """float64[count]: the sum of the amounts at each place, of those that are positive."""
+    out = np.zeros(count)
+    for block in large.blocks(len(place)):
+        out += np.bincount(place[block], weights=np.maximum(amounts[block], 0), minlength=count)
+    return out
+
+
+def indexed(
+    rows: np.ndarray | None, link: np.ndarray, ordinal: np.ndarray, links: int
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Rows (None: row k is k) by connection (a number below `links`) and ordinal: row = index[base[link] + ordinal],
+    -1: none."""
     base = np.concatenate([[0], np.cumsum(highest(link, ordinal, links, -1) + 1)])
-    index = np.full(int(base[-1]), -1, np.int32)
-    place = base[link]
-    place += ordinal
-    index[place] = rows
+    index = large.empty(int(base[-1]), np.int32)
+    index.fill(-1)
+    for block in large.blocks(len(link)):
+        some = np.arange(block.start, block.stop) if rows is None else rows[block]
+        index[base[link[block]] + ordinal[block]] = some
     return index, base
 
 
@@ -44,6 +60,13 @@ def put_owners(
     out: np.ndarray, known: tuple[np.ndarray, np.ndarray], link: np.ndarray, ordinal: np.ndarray, wanted: np.ndarray
 ) -> None:
     """Of rows that are `wanted` the exchange; `known`: as `indexed` gives it."""
+    for block in large.blocks(len(out)):
+        _put_owners(out[block], known, link[block], ordinal[block], wanted[block])
+
+
+def _put_owners(
+    out: np.ndarray, known: tuple[np.ndarray, np.ndarray], link: np.ndarray, ordinal: np.ndarray, wanted: np.ndarray
+) -> None:
     index, base = known
     wanted = wanted & (link >= 0) & (link < len(base) - 1)
     if wanted.all():  # mostly: then nothing is chosen, which takes longer than the rest
@@ -65,6 +88,8 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         none = np.zeros(0, np.int64)
         return none, none, none
     one = _as_one(keys)
+    if one is not None and one.itemsize <= 2 and len(one) > large.BLOCK:
+        return _counted(one)
     order = np.lexsort(tuple(reversed(keys))) if one is None else np.argsort(one, kind="stable")
     change = np.zeros(len(order), bool)
     change[0] = True
@@ -75,11 +100,32 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return order, starts, np.append(starts[1:], len(order))
 
 
-def parted(rows: np.ndarray, *keys: np.ndarray, least: float = 1) -> Iterator[np.ndarray]:
-    """The rows of each combination of keys that has at least so many, in order of the keys. A key has a value a row."""
+def parted(rows: np.ndarray | None, *keys: np.ndarray, least: float = 1) -> Iterator[np.ndarray]:
+    """The rows of each combination of keys that has at least so many, in order of the keys. A key has a value a row;
+    None: row k is k."""
+    if least > 1 and len(keys[0]) > large.BLOCK:
+        mine = _often(keys, least)
+        if mine is not None:
+            rows = mine if rows is None else large.taken(rows, mine)
+            keys = tuple(large.taken(key, mine) for key in keys)
     order, starts, ends = grouped(*keys)
     for number in np.flatnonzero(ends - starts >= least).tolist():
-        yield rows[order[starts[number] : ends[number]]]
+        some = order[starts[number] : ends[number]]
+        yield some if rows is None else large.taken(rows, some)
+
+
+def _often(keys: tuple[np.ndarray, ...], least: float) -> np.ndarray | None:
+    """Rows whose combination of keys at least so many rows have: mostly few or none, which is soon known, for to sort
+    values takes a tenth of what it takes to order rows by them. None: not known."""
+    one = _as_one(keys)
+    if one is None or one.itemsize <= 2:
+        return None
+    ordered = large.made(len(one), one.dtype, lambda block: one[block])
+    ordered.sort()
+    apart = math.ceil(least) - 1
+    again = large.where(len(one) - apart, lambda block: ordered[apart:][block] == ordered[block])
+    wanted = arrow.distinct(ordered[again])
+    return large.where(len(one), lambda block: arrow.among(one[block], wanted))
 
 
 def _as_one(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
@@ -93,11 +139,32 @@ def _as_one(keys: tuple[np.ndarray, ...]) -> np.ndarray | None:
     if whole >= 1 << 62:
         return None
     width = np.dtype(np.uint8 if whole < 1 << 8 else np.uint16 if whole < 1 << 16 else np.int64)
-    one: np.ndarray = np.zeros(len(keys[0]), width)
-    for key, low, span in zip(keys, lows, spans, strict=True):
-        if span > 1:
-            one = one * width.type(span) + (key - low).astype(width)
-    return one
+
+    def of_block(block: slice) -> np.ndarray:
+        one: np.ndarray = np.zeros(block.stop - block.start, width)
+        for key, low, span in zip(keys, lows, spans, strict=True):
+            if span > 1:
+                one = one * width.type(span) + np.subtract(key[block], low, dtype=np.int64).astype(width)
+        return one
+
+    return large.made(len(keys[0]), width, of_block)
+
+
+def _counted(key: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`grouped` by one narrow key, of many rows: those of a block, in order, go to where those of their key belong."""
+    each = [np.bincount(key[block]) for block in large.blocks(len(key))]
+    counts = np.zeros(max(map(len, each)), np.int64)
+    for some in each:
+        counts[: len(some)] += some
+    begins = np.cumsum(counts) - counts
+    order, following = large.empty(len(key), np.int64), begins.copy()
+    for block, some in zip(large.blocks(len(key)), each, strict=True):
+        mine = np.argsort(key[block], kind="stable")
+        ahead = following[: len(some)] - (np.cumsum(some) - some)  # how far from where they stand in the block
+        order[np.arange(len(mine)) + np.repeat(ahead, some)] = mine + block.start
+        following[: len(some)] += some
+    used = np.flatnonzero(counts)
+    return order, begins[used], begins[used] + counts[used]
 
 
 def busiest(times: np.ndarray, width_us: int) -> tuple[int, int, int]:

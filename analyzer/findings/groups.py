@@ -231,12 +231,13 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
     session_s=45, share=0.7, often=3,
 )  # fmt: skip
 def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = np.flatnonzero(arrow.among(seen.exchanges.api, _BEATS) & (seen.exchanges.asked != NULL))
+    rows = seen.of_api(*_BEATS)
+    rows = rows[seen.exchanges.asked[rows] != NULL]
     member, members = seen.table("exchanges").codes("member_id")
     groups, named = seen.groups
     # Commits without a member are no beats, and who never sent a heartbeat owes none.
-    beats = arrow.among(seen.exchanges.api, _HEARTBEATS)
-    alive = arrow.distinct(member[beats & (member >= 0)])
+    beats = member[seen.of_api(*_HEARTBEATS)]
+    alive = arrow.distinct(beats[beats >= 0])
     alive = alive[alive != (members.index("") if "" in members else -1)]
     seen_whole = (seen.link_numbers("gaps") == 0)[seen.exchanges.link[rows]]
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import parted
 from analyzer.findings.rules import Found, Limits, rule
@@ -44,7 +45,7 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("broker_us") < at.note_ms * 1000:
         return
     spent = seen.column("broker_us")
-    rows = np.flatnonzero((spent != NULL) & (seen.exchanges.answered != NULL))
+    rows = large.true((spent != NULL) & (seen.exchanges.answered != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(seen.between_brokers[seen.client[rows]] & arrow.among(seen.exchanges.api[rows], HELD))]
     if len(rows) < at.answers:
@@ -84,13 +85,13 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     pause = int(at.pause_ms * 1000)
     asked: np.ndarray | None = None
-    for broker in range(len(seen.brokers)):
-        mine = np.flatnonzero((seen.broker == broker) & (rows.answered != NULL))
-        times = rows.answered[mine]
+    known = large.true(rows.answered != NULL)
+    for mine in parted(known, large.taken(seen.broker, known)):
+        broker, times = int(seen.broker[mine[0]]), large.taken(rows.answered, mine)
         if (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
-            mine, times = mine[order], times[order]
-        for gap in np.flatnonzero(np.diff(times) >= pause).tolist():
+            mine, times = large.taken(mine, order), large.taken(times, order)
+        for gap in _apart(times, pause).tolist():
             begin, end = int(times[gap]), int(times[gap + 1])
             burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))
             some = mine[gap + 1 : burst]
@@ -106,6 +107,15 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
             text += f"{count(clients, 'client')} waited."
             yield Found(text, len(waited), begin, end, seen.who(broker=broker), {}, tuple(waited[[0, 0, -1]].tolist()),
                         cause="a pause of the broker", proven=False)  # fmt: skip
+
+
+def _apart(times: np.ndarray, least: int) -> np.ndarray:
+    """Of sorted times those that the next is so far from."""
+
+    def far(block: slice) -> np.ndarray:
+        return np.asarray(times[1:][block] - times[:-1][block] >= least)
+
+    return large.where(len(times) - 1, far)
 
 
 @rule(
@@ -124,8 +134,8 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, acks = seen.exchanges, seen.column("acks")
     taken = _own(seen)
     good = (rows.error == 0) & (taken != NULL)
-    every = np.flatnonzero(good & (rows.api == names.PRODUCE) & (acks == -1))
-    plain = np.flatnonzero(good & (((rows.api == names.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
+    every = large.true(good & (rows.api == names.PRODUCE) & (acks == -1))
+    plain = large.true(good & (((rows.api == names.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
     for broker in arrow.distinct(seen.broker[every]).tolist():
         mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
         if len(mine) < at.answers or len(others) < at.compared:
@@ -148,10 +158,14 @@ _PROMPT = (names.HEARTBEAT, names.METADATA, names.CONSUMER_GROUP_HEARTBEAT)
 
 def _own(seen: Seen) -> np.ndarray:
     """Latency without the client's queue and the pauses of quotas, NULL where absent."""
-    latency, queue, muted = (seen.column(name) for name in ("latency_us", "queue_us", "muted_us"))
-    rest = latency - np.where(queue == NULL, 0, queue) - np.where(muted == NULL, 0, muted)
-    own: np.ndarray = np.where(latency == NULL, NULL, np.maximum(rest, 0))
-    return own
+    latency, queue, muted = seen.table("exchanges").together(("latency_us", "queue_us", "muted_us"))
+
+    def of_block(block: slice) -> np.ndarray:
+        whole = latency[block]
+        rest = whole - np.where(queue[block] == NULL, 0, queue[block]) - np.where(muted[block] == NULL, 0, muted[block])
+        return np.where(whole == NULL, NULL, np.maximum(rest, 0))
+
+    return large.made(len(latency), np.int64, of_block)
 
 
 @rule(
@@ -166,7 +180,7 @@ def _own(seen: Seen) -> np.ndarray:
 )  # fmt: skip
 def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
     throttle = seen.column("throttle_us")
-    rows = np.flatnonzero(throttle > 0)
+    rows = large.true(throttle > 0)
     for mine in parted(rows, seen.client[rows], seen.broker[rows]):
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
@@ -192,10 +206,10 @@ def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     throttle, rows = seen.column("throttle_us"), seen.exchanges
-    paused = np.flatnonzero((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
+    paused = large.true((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
     if not len(paused):
         return
-    ours = np.flatnonzero(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.asked != NULL))
+    ours = large.true(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.asked != NULL))
     ours = ours[np.lexsort((rows.asked[ours], rows.link[ours]))]
     found: dict[tuple[int, int], set[int]] = {}
     place = rows.link[ours].astype(np.int64)
@@ -228,9 +242,10 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
 def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("queue_us") < at.queue_ms * 1000:
         return
-    queue, latency = seen.column("queue_us"), seen.column("latency_us")
-    rows = np.flatnonzero((queue != NULL) & (latency != NULL))
-    for mine in parted(rows, seen.client[rows], seen.broker[rows], seen.exchanges.api[rows], least=at.answers):
+    queue, latency = seen.table("exchanges").together(("queue_us", "latency_us"))
+    rows = large.true((queue != NULL) & (latency != NULL))
+    keys = (large.taken(column, rows) for column in (seen.client, seen.broker, seen.exchanges.api))
+    for mine in parted(rows, *keys, least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
         if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
             continue

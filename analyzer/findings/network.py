@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import roots
+from analyzer.findings import large, roots
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import busiest, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
@@ -26,8 +27,11 @@ _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
 
 def _next_answered(seen: Seen, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: on the same connection a later request was answered."""
-    answered = np.flatnonzero(seen.exchanges.status == 0)
-    last = highest(seen.exchanges.link[answered], seen.exchanges.exchange[answered], len(seen.links), -1)
+    last = np.full(len(seen.links), -1, np.int64)
+    for block in large.blocks(len(seen.exchanges)):
+        answered = block.start + np.flatnonzero(seen.exchanges.status[block] == 0)
+        link, exchange = seen.exchanges.link[answered], seen.exchanges.exchange[answered]
+        last = np.maximum(last, highest(link, exchange, len(seen.links), -1))
     later: np.ndarray = last[seen.exchanges.link[rows]] > seen.exchanges.exchange[rows]
     return later
 
@@ -111,15 +115,20 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     if seen.span[1] - seen.span[0] < (30 - at.around_s) * SECOND:
         return
-    gone = seen.link_times("last_time")[rows.link]
-    waited = np.where(rows.answered != NULL, rows.answered, gone) - rows.asked
-    old = (rows.asked != NULL) & (waited >= (30 - at.around_s) * SECOND) & ~arrow.among(rows.api, HELD)
-    chosen = np.flatnonzero(old & seen.whole[rows.link] & (rows.status != 1))
+    ended = seen.link_times("last_time")
+
+    def are_old(block: slice) -> Any:
+        asked, answered, link = rows.asked[block], rows.answered[block], rows.link[block]
+        waited = np.where(answered != NULL, answered, ended[link]) - asked
+        old = (asked != NULL) & (waited >= (30 - at.around_s) * SECOND)
+        return old & ~arrow.among(rows.api[block], HELD) & seen.whole[link] & (rows.status[block] != 1)
+
+    chosen = large.where(len(rows), are_old)
     found: dict[tuple[int, int, int, int], list[int]] = {}
     closed = np.array([end != "open" for end in seen.closed], bool)
     for row in chosen.tolist():
         link = int(rows.link[row])
-        given_up = int(gone[row] - rows.asked[row])
+        given_up = int(ended[link] - rows.asked[row])
         for timeout in TIMEOUTS:
             if closed[link] and abs(given_up - timeout) <= at.around_s * SECOND:
                 key = int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), timeout
@@ -198,7 +207,7 @@ def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(full):
         return
     rows = seen.exchanges
-    ours = np.flatnonzero(arrow.among(rows.link, full))
+    ours = large.true(arrow.among(rows.link, full))
     answer = _span(seen.column("response_time")[ours], rows.answered[ours])
     request = _span(rows.asked[ours], seen.column("request_end")[ours])
     for client_, broker, links in _pairs(seen, full):
@@ -320,7 +329,8 @@ def _bootstraps(seen: Seen) -> np.ndarray:
     greets = arrow.among(rows.api, (names.API_VERSIONS, names.METADATA, *_LOGIN))
     begins = greets & (rows.status == 0) & (rows.error == 0)
     out = np.ones(len(seen.links), bool)
-    out[rows.link[~begins]] = False
+    for block in large.blocks(len(rows)):
+        out[rows.link[block][~begins[block]]] = False
     asked = np.zeros(len(seen.links), bool)
     asked[rows.link] = True
     return out & asked

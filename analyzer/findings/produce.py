@@ -6,14 +6,16 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
-from analyzer.findings.columns import NULL, some_of
-from analyzer.findings.grouping import busiest, parted
+from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import busiest, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
@@ -59,12 +61,13 @@ def _batches(seen: Seen) -> Batches:
     rest = () if table.held else OF_BATCHES.greatest
     table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.strings)
     side, sides = table.codes("side")
-    chosen = np.flatnonzero(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
+    chosen = large.true(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
     places, known = seen.placed(table)
-    owner = seen.owners(table)[chosen]
-    values = {field: some_of(table.numbers(column), chosen) for field, column in _COLUMNS.items()}
-    error, at = _answers(seen, owner, places[chosen], known)
-    return Batches(chosen, owner, places[chosen], known, **values, error=error, at=at)
+    owner, place_ = large.taken(seen.owners(table), chosen), large.taken(places, chosen)
+    columns = zip(_COLUMNS, table.together(tuple(_COLUMNS.values())), strict=True)
+    values = {field: large.taken(column, chosen) for field, column in columns}
+    error, at = _answers(seen, owner, place_, known)
+    return Batches(chosen, owner, place_, known, **values, error=error, at=at)
 
 
 _COLUMNS = {
@@ -81,21 +84,39 @@ def _answers(
     if not len(owner) or not len(parts.owner):
         return np.full(len(owner), NO_CODE, np.int16), np.full(len(owner), NULL, np.int64)
     numbers = {name: number for number, name in enumerate(seen.places)}
-    asked = np.array([numbers.get(one, -1) for one in places], np.int32)[place_]
+    asked = np.array([numbers.get(one, -1) for one in places], np.int32)
     # Mostly a request names one partition: then the exchange's first is it, and nothing is sorted.
-    first = np.zeros(len(seen.exchanges) + 1, np.intp)
-    first[parts.owner[::-1]] = np.arange(len(parts.owner) - 1, -1, -1)  # of what is written twice the last stays
-    spot = first[owner]
-    same = (parts.owner[spot] == owner) & (parts.place[spot] == asked)
-    rest = np.flatnonzero(~same)
+    first = large.empty(len(seen.exchanges) + 1, np.int32)
+    first.fill(0)
+    for block in reversed(list(large.blocks(len(parts.owner)))):  # of what is written twice the last stays
+        first[parts.owner[block][::-1]] = np.arange(block.stop - 1, block.start - 1, -1)
+    spot = large.taken(first, owner)
+
+    def is_first(block: slice) -> Any:
+        at = spot[block]
+        return (parts.owner[at] == owner[block]) & (parts.place[at] == asked[place_[block]])
+
+    same = large.made(len(spot), np.bool_, is_first)
+    rest = large.true(~same)
     if not len(rest):
-        return some_of(parts.error, spot), some_of(offset, spot)
-    mine = (owner[rest].astype(np.int64) << 32) | (asked[rest].astype(np.int64) & 0xFFFFFFFF)
-    theirs = (parts.owner.astype(np.int64) << 32) | parts.place
+        return large.taken(parts.error, spot), large.taken(offset, spot)
+
+    def their_key(block: slice) -> Any:
+        return (parts.owner[block].astype(np.int64) << 32) | parts.place[block]
+
+    theirs = large.made(len(parts.owner), np.int64, their_key)
     order = np.argsort(theirs, kind="stable")
-    spot[rest] = order[np.minimum(np.searchsorted(theirs[order], mine), len(order) - 1)]
-    same[rest] = theirs[spot[rest]] == mine
-    return np.where(same, parts.error[spot], NO_CODE), np.where(same, offset[spot], NULL)
+    in_order = large.taken(theirs, order)
+    for block in large.blocks(len(rest)):
+        some = rest[block]
+        mine = (owner[some].astype(np.int64) << 32) | (asked[place_[some]].astype(np.int64) & 0xFFFFFFFF)
+        spot[some] = order[np.minimum(np.searchsorted(in_order, mine), len(order) - 1)]
+        same[some] = theirs[spot[some]] == mine
+
+    def answered(values: np.ndarray, absent: int) -> np.ndarray:
+        return large.made(len(spot), values.dtype, lambda block: np.where(same[block], values[spot[block]], absent))
+
+    return answered(parts.error, NO_CODE), answered(offset, NULL)
 
 
 def _who(seen: Seen, client_: int) -> str:
@@ -193,8 +214,8 @@ def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
     strict = seen.asked.policies.get("acks") == "all"
     acks = seen.column("acks")
     wrong = (acks == 0) | ((acks == 1) if strict else False)
-    rows = np.flatnonzero(wrong & (seen.exchanges.api == names.PRODUCE))
-    for mine in parted(rows, seen.client[rows], acks[rows]):
+    rows = large.true(wrong & (seen.exchanges.api == names.PRODUCE))
+    for mine in parted(rows, large.taken(seen.client, rows), large.taken(acks, rows)):
         topics = _topics(seen, mine)
         who, level = seen.who(int(seen.client[mine[0]])), int(acks[mine[0]])
         text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
@@ -209,7 +230,10 @@ def _topics(seen: Seen, rows: np.ndarray) -> list[str]:
     parts = seen.partitions
     marked = np.zeros(len(seen.exchanges) + 1, bool)
     marked[rows] = True
-    return sorted({seen.places[number][0] for number in arrow.distinct(parts.place[marked[parts.owner]]).tolist()})
+    used = np.zeros(len(seen.places), bool)
+    for block in large.blocks(len(parts.place)):
+        used[parts.place[block][marked[parts.owner[block]]]] = True
+    return sorted({seen.places[number][0] for number in np.flatnonzero(used).tolist()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +246,8 @@ class _Repeat:
 
 def _repeats(made: Batches) -> list[_Repeat]:
     """Batches of idempotent producers that came in two requests: same producer, epoch, partition and sequence."""
-    chosen = np.flatnonzero((made.producer != NULL) & (made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))
-    key = [made.producer[chosen], made.epoch[chosen], made.place[chosen], made.sequence[chosen]]
+    chosen = large.true((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
+    key = [large.taken(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
     found_ = []
     for mine in parted(chosen, *key, least=2):
         # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
@@ -305,12 +329,12 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not (made.error > 0).any():
         return
-    plain = np.flatnonzero(((made.producer == NULL) | (made.producer < 0)) & (made.owner >= 0))
+    plain = large.true((made.producer < 0) & (made.owner >= 0))  # NULL is below
     failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
     if not len(failed):
         return
     stamps = [seen.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
-    first, last = (some_of(one, made.row) for one in stamps)
+    first, last = (large.taken(one, made.row) for one in stamps)
     turned: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     asked, answered = seen.exchanges.asked, seen.exchanges.answered
     for batch in failed.tolist():
@@ -349,10 +373,11 @@ def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
     safe = made.producer >= 0  # NULL is below
     if safe.all() or not safe.any():
         return
-    good = np.flatnonzero(made.owner >= 0)
-    columns = made.place[good], seen.client[made.owner[good]], safe[good].astype(np.int64)
-    firsts = np.sort(np.array([mine[0] for mine in parted(np.arange(len(good)), *columns)], np.int64))
-    first = zip(*(column[firsts].tolist() for column in (*columns, made.owner[good])), strict=True)
+    good = large.true(made.owner >= 0)
+    owner = large.taken(made.owner, good)
+    columns = large.taken(made.place, good), large.taken(seen.client, owner), large.taken(safe.view(np.int8), good)
+    firsts = np.sort(np.array([mine[0] for mine in parted(None, *columns)], np.int64))
+    first = zip(*(column[firsts].tolist() for column in (*columns, owner)), strict=True)
     for where, client_, kind, row in first:
         kinds.setdefault(made.places[where][0], ({}, {}))[kind].setdefault(client_, row)
     for topic, (without, with_) in kinds.items():
@@ -384,13 +409,13 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(made.row):
         return
     for mine, some_ in _often(seen, made, at.rate * at.window_s):
-        sizes, records = some_of(made.size, some_), some_of(made.records, some_)
+        sizes, records = large.taken(made.size, some_), large.taken(made.records, some_)
         if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
             continue
-        asked, in_order = seen.exchanges.asked[mine], mine
+        asked, in_order = large.taken(seen.exchanges.asked, mine), mine
         if (asked[1:] < asked[:-1]).any():
             order = np.argsort(asked, kind="stable")
-            asked, in_order = asked[order], mine[order]
+            asked, in_order = large.taken(asked, order), large.taken(mine, order)
         most, first, past = busiest(asked, int(at.window_s * SECOND))
         if most < at.rate * at.window_s:
             continue
@@ -408,18 +433,19 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
 def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
     some."""
-    rows = np.flatnonzero((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
-    whose = seen.client[rows], seen.broker[rows]
+    rows = large.true((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
+    whose = large.taken(seen.client, rows), large.taken(seen.broker, rows)
     if len(made.owner) == len(rows) and (made.owner == rows).all():  # mostly: one batch a request
-        yield from ((rows[places], places) for places in parted(np.arange(len(rows)), *whose, least=least))
+        yield from ((large.taken(rows, places), places) for places in parted(None, *whose, least=least))
         return
     often = list(parted(rows, *whose, least=least))
-    number_of = np.full(len(seen.exchanges) + 1, -1, np.int32)
+    number_of = large.empty(len(seen.exchanges) + 1, np.int32)
+    number_of.fill(-1)
     for number, mine in enumerate(often):
         number_of[mine] = number
-    group = number_of[made.owner]
-    of_group = np.flatnonzero(group >= 0)
-    for some_ in parted(of_group, group[of_group]):
+    group = large.taken(number_of, made.owner)
+    of_group = large.true(group >= 0)
+    for some_ in parted(of_group, large.taken(group, of_group)):
         yield often[group[some_[0]]], some_
 
 
@@ -456,15 +482,19 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     begin, end = seen.span
     seconds = max((end - begin) / SECOND, 1)
     enough = min(at.total, at.rate * seconds) if seconds >= 10 else at.total
-    if np.maximum(made.size, 0).sum() < enough:
+    if sum(int(np.maximum(made.size[block], 0).sum()) for block in large.blocks(len(made.size))) < enough:
         return
     codec, codecs = seen.table("batches").codes("codec")
-    plain = arrow.among(codec[made.row], [number for number, text in enumerate(codecs) if text == "none"])
-    some_ = np.flatnonzero(plain & (made.owner >= 0))
+    none = [number for number, text in enumerate(codecs) if text == "none"]
+
+    def are_plain(block: slice) -> np.ndarray:
+        return arrow.among(codec[made.row[block]], none) & (made.owner[block] >= 0)
+
+    some_ = large.where(len(made.row), are_plain)
     strict = seen.asked.policies.get("compression") == "required"
     topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     numbers = [made.places[where][0] for where in range(len(made.places))]
-    sums = np.bincount(made.place[some_], weights=made.size[some_], minlength=len(numbers))
+    sums = summed(large.taken(made.place, some_), large.taken(made.size, some_), len(numbers))
     first: dict[str, int] = {}
     for where, amount in enumerate(sums.tolist()):
         if amount:
@@ -491,7 +521,7 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
 )  # fmt: skip
 def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
-    wrong = np.flatnonzero(table.numbers("crc_ok", np.int8) == 0)
+    wrong = large.true(table.numbers("crc_ok", np.int8) == 0)
     wrong = wrong[table.numbers("partial", np.int8)[wrong] != 1] if len(wrong) else wrong
     if not len(wrong):
         return
@@ -525,7 +555,7 @@ _BAD_TIME = taken((names.PRODUCE,), (32,))
 def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     ahead = _ahead(seen, made, at.note_s * SECOND)
-    off = np.flatnonzero(ahead >= at.note_s * SECOND)
+    off = large.true(ahead >= at.note_s * SECOND)
     topic_of = np.array([0] * len(made.places), np.int64)
     topics: dict[str, int] = {}
     for number, (topic, _) in enumerate(made.places):
@@ -554,9 +584,15 @@ def _ahead(seen: Seen, made: Batches, least: float) -> np.ndarray:
     if table.most("last_timestamp") - seen.span[0] < least:
         return np.zeros(0, np.int64)
     kinds, names_ = table.codes("timestamp_type")
-    ours = arrow.among(kinds[made.row], [number for number, text in enumerate(names_) if text == "CreateTime"])
-    asked, last = seen.exchanges.asked[np.maximum(made.owner, 0)], some_of(table.numbers("last_timestamp"), made.row)
-    return np.where(ours & (last != NULL) & (made.owner >= 0), last - asked, 0)
+    of_clients = [number for number, text in enumerate(names_) if text == "CreateTime"]
+    last = table.numbers("last_timestamp")
+
+    def of_block(block: slice) -> np.ndarray:
+        row, owner = made.row[block], made.owner[block]
+        ours = arrow.among(kinds[row], of_clients) & (last[row] != NULL) & (owner >= 0)
+        return np.where(ours, last[row] - seen.exchanges.asked[np.maximum(owner, 0)], 0)
+
+    return large.made(len(made.row), np.int64, of_block)
 
 
 def _hours(micros: int) -> str:
@@ -576,9 +612,10 @@ def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if max(Counter(topic for topic, _ in made.places).values(), default=0) < at.partitions:
         return
-    valid = made.owner >= 0
-    amounts = np.bincount(made.place[valid], weights=np.maximum(made.size[valid], 0), minlength=len(made.places))
-    records = np.bincount(made.place[valid], weights=np.maximum(made.records[valid], 0), minlength=len(made.places))
+    valid = large.true(made.owner >= 0)
+    where = large.taken(made.place, valid)
+    amounts = summed(where, large.taken(made.size, valid), len(made.places))
+    records = summed(where, large.taken(made.records, valid), len(made.places))
     topics: dict[str, list[int]] = defaultdict(list)
     for number, (topic, _) in enumerate(made.places):
         if amounts[number]:
@@ -591,6 +628,6 @@ def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
         if enough and amounts[hot] >= at.fair * fair and amounts[hot] >= at.share * whole:
             partition = made.places[hot][1]
             text = f"{place((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
-            rows = made.owner[np.flatnonzero(valid & (made.place == hot))]
+            rows = made.owner[valid[where == hot]]
             yield Found(text + f"{len(numbers)} partitions of {name(topic)}.", int(amounts[hot]), *seen.span, {},
                         {"topic": topic, "partition": str(partition)}, tuple(rows[[0, 0, -1]].tolist()))  # fmt: skip

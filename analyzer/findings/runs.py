@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import grouped
 from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name
@@ -93,16 +94,23 @@ def _of_partitions(seen: Seen) -> list[Run]:
     broken = said & (parts.error != 0)
     if not broken.any():
         return []
-    owner = np.maximum(parts.owner, 0)
-    # client, API and place as one integer: under 2**23 clients, 2**10 APIs, 2**30 places
-    key = (seen.client[owner].astype(np.int64) << 40) | ((rows.api[owner].astype(np.int64) & 0x3FF) << 30) | parts.place
-    concerned = arrow.distinct(key[broken])
-    chosen = np.flatnonzero(said & _among(key, concerned))
+
+    def keys(at: slice | np.ndarray) -> np.ndarray:
+        """Client, API and place as one integer: under 2**23 clients, 2**10 APIs, 2**30 places."""
+        owner = np.maximum(parts.owner[at], 0)
+        api = rows.api[owner].astype(np.int64) & 0x3FF
+        key: np.ndarray = (seen.client[owner].astype(np.int64) << 40) | (api << 30) | parts.place[at]
+        return key
+
+    concerned = arrow.distinct(keys(large.true(broken)))
+    chosen = large.where(len(said), lambda block: said[block] & _among(keys(block), concerned))
+    owner = large.taken(parts.owner, chosen)
     things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
               for place in arrow.distinct(parts.place[chosen]).tolist()}  # fmt: skip
     groups = seen.table("exchanges").codes("group_id")
     made = []
-    for run in _runs(seen, key[chosen], parts.error[chosen], owner[chosen]):
+    key = large.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
+    for run in _runs(seen, key, parts.error[chosen], owner):
         client, api, place = run[0] >> 40, (run[0] >> 30) & 0x3FF, run[0] & 0x3FFFFFFF
         group = groups[0][run[2][0]]
         thing = things[place]
@@ -116,13 +124,21 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     """Runs of answers whose error is not that of a topic-partition."""
     rows, parts = seen.exchanges, seen.partitions
     placed = np.zeros(len(rows), bool)
-    placed[parts.owner[(parts.error != NO_CODE) & (parts.error != 0) & (parts.owner >= 0)]] = True
-    broken = np.flatnonzero((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
+    placed[parts.owner[large.true((parts.error != NO_CODE) & (parts.error != 0) & (parts.owner >= 0))]] = True
+    broken = large.true((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
     if not len(broken):
         return []
-    key = (seen.client.astype(np.int64) << 10) | (rows.api.astype(np.int64) & 0x3FF)
-    concerned = arrow.distinct(key[broken])
-    chosen = np.flatnonzero((rows.error != NO_CODE) & _among(key, concerned) & ~placed)
+
+    def keys(at: slice | np.ndarray) -> np.ndarray:
+        """Client and API as one integer."""
+        key: np.ndarray = (seen.client[at].astype(np.int64) << 10) | (rows.api[at].astype(np.int64) & 0x3FF)
+        return key
+
+    def told(block: slice) -> Any:
+        return (rows.error[block] != NO_CODE) & _among(keys(block), concerned) & ~placed[block]
+
+    concerned = arrow.distinct(keys(broken))
+    chosen = large.where(len(rows), told)
     table = seen.table("exchanges")
     numbers: dict[Thing, int] = {}
     # Thing by thing, one number each; what an answer names first is what it is about.
@@ -133,7 +149,7 @@ def _of_exchanges(seen: Seen) -> list[Run]:
         for at, row in enumerate(some):
             about[start + at] = numbers.setdefault(_thing(row), len(numbers))
     things = list(numbers)
-    whole = (key[chosen] << 32) | about
+    whole = (keys(chosen) << 32) | about
     made = []
     for packed, code, which, cleared in _runs(seen, whole, rows.error[chosen], chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.asked import Asked, Evidence
 from analyzer.findings.columns import NULL, Wanted
 from analyzer.findings.grouping import dense, indexed, put_owners
@@ -294,7 +296,7 @@ class Seen:
         link, names = self._of_links(*read["connection"])
         self.links.extend(names[len(self.links) :])
         codes, statuses = read["status"]
-        status = np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8)[codes]
+        status = large.taken(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
         api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
         return Exchanges(link, api, version, error, status, asked, answered, exchange, reply)
 
@@ -309,7 +311,7 @@ class Seen:
         that has no number yet, the next."""
         known = {name: number for number, name in enumerate(self.links)}
         numbers = np.array([*(known.setdefault(name, len(known)) for name in names), -1], np.int32)
-        return numbers[codes], list(known)
+        return large.taken(numbers, codes), list(known)
 
     def column(self, name: str) -> np.ndarray:
         """int64[exchanges]: a column of `exchanges`, NULL where null."""
@@ -327,7 +329,12 @@ class Seen:
     def of_api(self, *keys: int) -> np.ndarray:
         """Rows of exchanges of these APIs."""
         api = self.exchanges.api
-        found: np.ndarray = np.flatnonzero(functools.reduce(np.logical_or, (api == key for key in keys)))
+        return large.where(len(api), lambda block: arrow.among(api[block], keys))
+
+    def api_of(self, owner: np.ndarray) -> np.ndarray:
+        """int16: the API of some exchanges, NO_CODE where it is none (-1)."""
+        known = self.exchanges.api if len(self.exchanges) else np.full(1, NO_CODE, np.int16)
+        found: np.ndarray = np.where(owner >= 0, known[owner], NO_CODE)
         return found
 
     @functools.cached_property
@@ -345,11 +352,10 @@ class Seen:
         """The first and the last moment of the capture point, us."""
         times = [self.exchanges.asked, self.exchanges.answered]
         times += [self.link_times("first_time"), self.link_times("last_time")]
-        known = [part[part != NULL] for part in times]
-        known = [part for part in known if len(part)]
+        known = [extent for part in times if (extent := large.extent(part, NULL)) is not None]
         if not known:
             return 0, 0
-        return int(min(part.min() for part in known)), int(max(part.max() for part in known))
+        return min(first for first, _ in known), max(last for _, last in known)
 
     # ------------------------------------------------------------------------------------------------ partitions
 
@@ -384,15 +390,20 @@ class Seen:
             numbers.setdefault(self.topic_names.get(topic_id, topic_id), len(numbers))
         of_id = np.array([*(numbers[self.topic_names.get(one, one)] for one in by_id), -1], np.int32)
         names = list(numbers)
-        key = (np.where(topics >= 0, topics, of_id[ids]) if by_id else topics).astype(np.int64)
         partition = rows.numbers("partition", np.int32)
         low = int(partition.min(initial=0))
         span = int(partition.max(initial=0)) - low + 1
-        key += 1  # in place: fresh memory costs more than the sums
-        key *= span
-        key += partition
-        key -= low
-        known, inverse = dense(key)
+
+        def keys(block: slice) -> np.ndarray:
+            some = topics[block]
+            key = (np.where(some >= 0, some, of_id[ids[block]]) if by_id else some).astype(np.int64)
+            key += 1  # in place: fresh memory costs more than the sums
+            key *= span
+            key += partition[block]
+            key -= low
+            return key
+
+        known, inverse = dense(large.made(len(topics), np.int64, keys))
         places = [(names[one // span - 1] if one >= span else "", one % span + low) for one in known.tolist()]
         return inverse, places
 
@@ -405,14 +416,16 @@ class Seen:
 
     def _owners(self, rows: Table) -> np.ndarray:
         link, _ = self._of_links(*rows.codes("connection"))
-        at = [rows.numbers(name, np.int32) for name in ("exchange", "reply")]
-        out = np.full(len(link), -1, np.int32)
+        asked = rows.numbers("exchange", np.int32)
+        out = large.empty(len(link), np.int32)
+        out.fill(-1)
         null = np.iinfo(np.int32).min
-        orphan = at[0] == null
-        put_owners(out, self._requests[1:], link, at[0], ~orphan)
+        orphan = asked == null
+        put_owners(out, self._requests[1:], link, asked, ~orphan)
         if orphan.any():
             alone = np.where(self.exchanges.exchange == null, self.exchanges.reply, null)
-            put_owners(out, self._index(alone), link, at[1], orphan & (at[1] != null))
+            answered = rows.numbers("reply", np.int32)
+            put_owners(out, self._index(alone), link, answered, orphan & (answered != null))
         return out
 
     def _index(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -420,7 +433,7 @@ class Seen:
         leave few places free."""
         known = ordinals != np.iinfo(np.int32).min
         if known.all():  # mostly: then nothing is chosen
-            return indexed(np.arange(len(ordinals), dtype=np.int32), self.exchanges.link, ordinals, len(self.links))
+            return indexed(None, self.exchanges.link, ordinals, len(self.links))
         rows = np.flatnonzero(known)
         return indexed(rows, self.exchanges.link[rows], ordinals[rows], len(self.links))
 
@@ -445,7 +458,8 @@ class Seen:
         there = {names[place] for place in set(leaders.tolist())}
         parts = self.partitions
         good = np.zeros(len(self.places), np.bool_)
-        good[parts.place[parts.error == 0]] = True
+        for block in large.blocks(len(parts.place)):
+            good[parts.place[block][parts.error[block] == 0]] = True
         return there | {self.places[place] for place in np.flatnonzero(good).tolist()}
 
     # ---------------------------------------------------------------------------------------------------- evidence
@@ -496,5 +510,4 @@ def _end(address: str, port: int) -> str:
 
 
 def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    out: np.ndarray = values[at] if len(values) else np.zeros(0, np.int32)
-    return out
+    return large.taken(values, at) if len(values) else np.zeros(0, np.int32)

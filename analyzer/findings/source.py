@@ -263,6 +263,14 @@ class Table:
             for column, values in self.gather(numbers, {name: {} for name in codes}).items():
                 self._kept[column if column in codes else _key(column, numbers[column])] = values
 
+    def together(self, columns: Sequence[str]) -> list[np.ndarray]:
+        """`numbers` of several columns, as int64, read in one pass."""
+        wanted = {name: np.int64 for name in columns if _key(name, np.int64) not in self._kept}
+        found = self.gather(wanted) if wanted else {}
+        for name, values in found.items():
+            self._keep(_key(name, np.int64), values)
+        return [found[name] if name in found else self._kept[_key(name, np.int64)] for name in columns]
+
     def take(self, numbers: Mapping[str, Any], codes: Sequence[str]) -> dict[str, Any]:
         """Columns that are asked for once, in one pass; those that were read already are not kept any longer."""
         kept = {name: self._kept.pop(name) for name in codes if name in self._kept}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.fetch import reads
 from analyzer.findings.grouping import parted
@@ -127,8 +128,8 @@ def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.span[1] - seen.span[0] < shortest * SECOND:
         return
     read = reads(seen)
-    known = np.flatnonzero((read.stable >= 0) & (read.end >= 0))
-    for mine in parted(known, read.place[known]):
+    known = large.true((read.stable >= 0) & (read.end >= 0))
+    for mine in parted(known, large.taken(read.place, known)):
         last = int(read.stable[mine[-1]])
         same = mine[read.stable[mine] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])

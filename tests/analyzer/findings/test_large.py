@@ -1,0 +1,160 @@
+"""Arrays of very many rows: what is worked out a block at a time, in files without names, is what is worked out whole.
+
+(proves: analyzer/findings/large.py, analyzer/findings/grouping.py, and every rule)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import analyzer
+from analyzer.dataset import open_dataset
+from analyzer.findings import grouping, judging, large, source
+from analyzer.findings.asked import Asked
+from analyzer.findings.source import Source
+from tests.analyzer.findings.cases import CASES
+from tests.analyzer.findings.judging import Traffic, judged
+from tests.analyzer.findings.test_rules import MODULES
+from tests.shared import capture_files, sample_folders, shared_folders
+
+assert MODULES  # they bring the cases
+BLOCK = 3
+NUMBERS = st.lists(st.integers(-2, 4), max_size=14)
+
+
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All arrays are large, and blocks small."""
+    monkeypatch.setattr(large, "BLOCK", BLOCK)
+    monkeypatch.setattr(large, "LARGE_BYTES", 1)
+    monkeypatch.setattr(source, "KEPT_ROWS", 0)
+    monkeypatch.setattr(source, "SMALL_ROWS", 0)
+
+
+@pytest.fixture(scope="module")
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large, "BLOCK", BLOCK)
+        patch.setattr(large, "LARGE_BYTES", 1)
+        yield
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(NUMBERS)
+def test_rows_are_chosen_and_taken(numbers: list[int]) -> None:
+    values = np.array(numbers, np.int64)
+    chosen = large.where(len(values), lambda block: values[block] > 0)
+    assert chosen.tolist() == [at for at, value in enumerate(numbers) if value > 0]
+    assert large.true(values > 0).tolist() == chosen.tolist()
+    assert large.taken(values, chosen).tolist() == [value for value in numbers if value > 0]
+    assert large.made(len(values), np.int64, lambda block: 2 * values[block]).tolist() == [2 * one for one in numbers]
+    known = [value for value in numbers if value != -2]
+    assert large.extent(values, -2) == ((min(known), max(known)) if known else None)
+
+
+def test_one_value_takes_no_memory_however_many_rows_have_it() -> None:
+    one = np.broadcast_to(np.array(7), 1 << 40)
+    assert large.taken(one, np.array([3, 1 << 39])).tolist() == [7, 7]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(st.lists(st.tuples(st.integers(-2, 4), st.integers(0, 2)), max_size=14), st.integers(1, 4))
+def test_rows_are_put_together(rows: list[tuple[int, int]], least: int) -> None:
+    keys = [np.array([row[at] for row in rows], np.int64) for at in range(2)]
+    wide = [keys[0] << 20, keys[1]]  # too wide to be counted
+    expected = [[at for at, row in enumerate(rows) if row == one] for one in sorted(set(rows))]
+    for pair in (keys, wide):
+        order, starts, ends = grouping.grouped(*pair)
+        ordered = order.tolist()
+        assert [ordered[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)] == expected
+        often = [some for some in expected if len(some) >= least]
+        assert [some.tolist() for some in grouping.parted(None, *pair, least=least)] == often
+        assert [some.tolist() for some in grouping.parted(np.arange(len(rows)) + 5, *pair, least=least)] == [
+            [at + 5 for at in some] for some in often
+        ]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 9)), max_size=14))
+def test_amounts_are_added_up_by_place(rows: list[tuple[int, int]]) -> None:
+    place, amounts = (np.array([row[at] for row in rows], np.int64) for at in range(2))
+    sums = [sum(max(amount, 0) for where, amount in rows if where == one) for one in range(4)]
+    assert grouping.summed(place, amounts, 4).tolist() == sums
+    most = [max((amount for where, amount in rows if where == one), default=-1) for one in range(4)]
+    assert grouping.highest(place, amounts, 4, -1).tolist() == [max(one, -1) for one in most]
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_a_large_array_lies_in_a_file_that_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    large._folder.cache_clear()
+    try:
+        made = large.empty(1 << 18, np.int64)
+        made[:] = 5
+        assert [int(line.split()[-1]) for line in _mappings(tmp_path)] == [2 << 20]
+        assert not list(tmp_path.iterdir())
+        del made
+        assert not _mappings(tmp_path)
+    finally:
+        large._folder.cache_clear()
+
+
+def _mappings(folder: Path) -> list[str]:
+    """Lines of this process's mappings of files in a folder, each with the size in bytes at its end."""
+    found = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if str(folder) in line:
+            begin, end = (int(one, 16) for one in line.split()[0].split("-"))
+            found.append(f"{line} {end - begin}")
+    return found
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_where_a_disk_is_full_arrays_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    made = large.empty(100, np.int32)
+    made[:] = 9
+    assert made.sum() == 900
+
+
+def told(found: list[Any]) -> list[str]:
+    return [repr(one) for one in found]
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_rule_says_the_same_a_block_at_a_time(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    traffic = Traffic(tmp_path)
+    CASES[name](traffic, True)
+    if not traffic.rows["connections"]:
+        traffic.link(0)
+    asked = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    whole = told(judged(traffic.write(), asked))
+    request.getfixturevalue("in_blocks")
+    assert whole
+    assert told(judged(traffic.path, asked)) == whole
+
+
+@pytest.mark.parametrize("folder", [*sample_folders(), *shared_folders()], ids=lambda folder: folder.name)
+def test_real_captures_say_the_same_a_block_at_a_time(
+    folder: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analyzer.analyze([str(path) for path in capture_files(folder)], tmp_path / "out", rotated=True)
+    dataset = open_dataset(tmp_path / "out")
+    whole = judging.judged(Source.of(dataset))
+    request.getfixturevalue("in_blocks")
+    monkeypatch.setattr(large, "BLOCK", 100)
+    assert judging.judged(Source.of(dataset)) == whole
