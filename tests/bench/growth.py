@@ -1,6 +1,6 @@
 """How kwire's time and memory grow with the capture, and what a filter costs.
 
-    python -m tests.bench.growth             # sizes 0.25 to 2 GB, connections 10 to 100,000, things seen, a filter
+    python -m tests.bench.growth             # sizes 0.25 to 6 GB, connections 10 to 100,000, things seen, a filter
     python -m tests.bench.growth --sizes 250M 500M --connections 10 1000 --seen clients
 
 Sizes and connections: whole processes on *small* captures, `--records none`, two threads, the best of three. Filter: in
@@ -105,7 +105,7 @@ def filter_cost(folder: Path, size: int, runs: int) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.growth", description=__doc__.split("\n")[0])
-    sizes = [250_000_000, 500_000_000, 10**9, 2 * 10**9]
+    sizes = [250_000_000, 500_000_000, 10**9, 2 * 10**9, 6 * 10**9]
     parser.add_argument("--sizes", nargs="*", type=generate.size_of, default=sizes)
     parser.add_argument("--connections", nargs="*", type=int, default=[10, 1000, 10_000, 100_000])
     parser.add_argument("--seen", nargs="*", choices=list(SEEN), default=list(SEEN))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import analyzer
+from analyzer import parts
 from analyzer.dataset import open_dataset
 from analyzer.findings import grouping, judging, large, source
 from analyzer.findings.asked import Asked
@@ -25,6 +27,7 @@ from analyzer.findings.source import Source
 from tests.analyzer.findings.cases import CASES
 from tests.analyzer.findings.judging import Traffic, judged
 from tests.analyzer.findings.test_rules import MODULES
+from tests.bench import generate
 from tests.shared import capture_files, sample_folders, shared_folders
 
 assert MODULES  # they bring the cases
@@ -158,3 +161,26 @@ def test_real_captures_say_the_same_a_block_at_a_time(
     request.getfixturevalue("in_blocks")
     monkeypatch.setattr(large, "BLOCK", 100)
     assert judging.judged(Source.of(dataset)) == whole
+
+
+def test_what_is_held_does_not_grow_with_rows(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy tells Python of its memory, but not of files: with arrays of a byte a row, and few of them, in memory."""
+    generate.small(tmp_path / "small.pcap", 40_000_000)
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 1000)
+    monkeypatch.setattr(parts, "ENOUGH_ROWS", 1000)
+    analyzer.analyze([str(tmp_path / "small.pcap")], tmp_path / "out")
+    dataset = open_dataset(tmp_path / "out")
+    rows = dataset.exchanges.count_rows()
+    assert rows > 80_000
+    request.getfixturevalue("in_blocks")
+    monkeypatch.setattr(large, "BLOCK", 1000)
+    assert judging.judged(Source.of(dataset))  # whatever is loaded once is there
+    tracemalloc.start()
+    try:
+        judging.judged(Source.of(dataset))
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held < 10 * rows, f"{held / rows:.1f} bytes an exchange"
