@@ -128,7 +128,7 @@ class Filled:
         """Values as they are stored."""
         part = self._array()[self._at : self._at + len(chunk)]
         if self._text:
-            part[:] = _coded(chunk, self.known)
+            part[:] = coded(chunk, self.known)
         else:
             arrow.put_numbers(chunk, self._absent, part)
         self._at += len(chunk)
@@ -154,7 +154,7 @@ def fill(out: Mapping[str, Filled], part: pa.Table) -> None:
             out[name].put(chunk)
 
 
-def _coded(chunk: pa.Array, numbers: dict[str, int]) -> np.ndarray:
+def coded(chunk: pa.Array, numbers: dict[str, int]) -> np.ndarray:
     """Strings by their numbers, -1 where null; new ones get the next."""
     if len(chunk) <= FEW_ROWS and not pa.types.is_dictionary(chunk.type):  # PyArrow's functions take time to load
         told = chunk.to_pylist()

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer import arrow
+
 BLOCK: Final = 1 << 20
 """Rows worked on at a time."""
 
@@ -84,6 +86,14 @@ def taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     if values.strides == (0,):
         return np.broadcast_to(values[:1], len(at))
     return made(len(at), values.dtype, lambda block: values[at[block]])
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Each value once, in order."""
+    found = values[:0]
+    for block in blocks(len(values)):
+        found = arrow.distinct(np.concatenate([found, arrow.distinct(values[block])]))
+    return found
 
 
 def extent(values: np.ndarray, absent: int) -> tuple[int, int] | None:

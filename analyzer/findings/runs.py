@@ -9,14 +9,16 @@ matter, for coordinators answer on one what is mended on another.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from analyzer import arrow
 from analyzer.findings import large
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, coded
 from analyzer.findings.grouping import grouped
 from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name
 from analyzer.protocol import errors, names
@@ -102,15 +104,15 @@ def _of_partitions(seen: Seen) -> list[Run]:
         key: np.ndarray = (seen.client[owner].astype(np.int64) << 40) | (api << 30) | parts.place[at]
         return key
 
-    concerned = arrow.distinct(keys(large.true(broken)))
+    concerned = large.distinct(keys(large.true(broken)))
     chosen = large.where(len(said), lambda block: said[block] & _among(keys(block), concerned))
     owner = large.taken(parts.owner, chosen)
     things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
-              for place in arrow.distinct(parts.place[chosen]).tolist()}  # fmt: skip
+              for place in large.distinct(large.taken(parts.place, chosen)).tolist()}  # fmt: skip
     groups = seen.table("exchanges").codes("group_id")
     made = []
     key = large.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for run in _runs(seen, key, parts.error[chosen], owner):
+    for run in _runs(seen, key, large.taken(parts.error, chosen), owner):
         client, api, place = run[0] >> 40, (run[0] >> 30) & 0x3FF, run[0] & 0x3FFFFFFF
         group = groups[0][run[2][0]]
         thing = things[place]
@@ -137,53 +139,94 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     def told(block: slice) -> Any:
         return (rows.error[block] != NO_CODE) & _among(keys(block), concerned) & ~placed[block]
 
-    concerned = arrow.distinct(keys(broken))
+    concerned = large.distinct(keys(broken))
     chosen = large.where(len(rows), told)
-    table = seen.table("exchanges")
     numbers: dict[Thing, int] = {}
-    # Thing by thing, one number each; what an answer names first is what it is about.
-    about = np.empty(len(chosen), np.int64)
-    step = 1 << 16
-    for start in range(0, len(chosen), step):
-        some = table.rows(chosen[start : start + step], ["group_id", "transactional_id", "topics", "api_key"])
-        for at, row in enumerate(some):
-            about[start + at] = numbers.setdefault(_thing(row), len(numbers))
+    about = large.empty(len(chosen), np.int32)
+    for places, some in seen.table("exchanges").some(chosen, ["group_id", "transactional_id", "topics", "api_key"]):
+        for start in range(0, len(some), _TOGETHER):
+            about[places[start : start + _TOGETHER]] = _about(some.slice(start, _TOGETHER), numbers)
     things = list(numbers)
-    whole = (keys(chosen) << 32) | about
+    whole = large.made(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
     made = []
-    for packed, code, which, cleared in _runs(seen, whole, rows.error[chosen], chosen):
+    for packed, code, which, cleared in _runs(seen, whole, large.taken(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
         made.append(_run(seen, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
     return made
 
 
-def _thing(row: dict[str, Any]) -> Thing:
-    if row["api_key"] in _NAMED_ALL and row["topics"]:
-        return Thing(topic=" ".join(row["topics"]) if len(row["topics"]) > 1 else row["topics"][0])
-    return Thing(row["group_id"], row["transactional_id"], row["topics"][0] if row["topics"] else None)
+_TOGETHER: Final = 1 << 16
+_BITS: Final = 17
+"""What tells apart as many strings as so many rows have, and none."""
 
 
-def _runs(seen: Seen, key: np.ndarray, code: np.ndarray, row: np.ndarray) -> list[tuple[int, int, np.ndarray, bool]]:
+def _about(rows: pa.Table, numbers: dict[Thing, int]) -> np.ndarray:
+    """int64[rows]: what exchanges are about, one number each: what an answer names first, or all that it names."""
+    texts: list[dict[str, int]] = [{}, {}, {}]
+    group, transaction = (_one(rows, name, text) for name, text in zip(_WHOM, texts, strict=False))
+    lists = rows.column("topics").combine_chunks()
+    ends = np.append(lists.offsets.to_numpy(), 0)[: len(rows) + 1].astype(np.int64)
+    many = np.diff(ends)
+    items = np.append(coded(lists.values, texts[2]), -1)
+    first = items[np.where(many > 0, ends[:-1], -1)]
+    named = arrow.among(arrow.numbers(rows.column("api_key").combine_chunks(), NULL), _NAMED_ALL) & (many > 0)
+    key = named.astype(np.int64)
+    for part in (group, transaction, first):
+        key = key << _BITS | (part + 1)
+    key = np.where(named & (many > 1), -1 - np.arange(len(rows)), key)  # these one by one
+    known = arrow.distinct(key)
+    strings = [[*text, None] for text in texts]
+
+    def thing(packed: int) -> Thing:
+        if packed < 0:
+            row = -1 - packed
+            return Thing(topic=" ".join(str(strings[2][item]) for item in items[ends[row] : ends[row + 1]].tolist()))
+        at = [(packed >> shift & ((1 << _BITS) - 1)) - 1 for shift in (2 * _BITS, _BITS, 0)]
+        group_id, transactional_id, topic = (text[one] for text, one in zip(strings, at, strict=True))
+        return Thing(topic=topic) if packed >> 3 * _BITS else Thing(group_id, transactional_id, topic)
+
+    number = np.array([numbers.setdefault(thing(one), len(numbers)) for one in known.tolist()], np.int64)
+    found: np.ndarray = number[np.searchsorted(known, key)]
+    return found
+
+
+_WHOM: Final = ("group_id", "transactional_id")
+
+
+def _one(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
+    """A column of strings as their numbers."""
+    return np.concatenate([coded(chunk, text) for chunk in rows.column(name).chunks])
+
+
+def _runs(
+    seen: Seen, key: np.ndarray, code: np.ndarray, row: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray, bool]]:  # fmt: skip
     """(key, error, its exchanges in order of time, cleared) of every run: answers with one error between two good ones
     of the same key."""
-    answered = seen.exchanges.answered[row]
-    order, starts, ends = grouped(key, answered, row)
-    order_key = key[order]
-    del starts, ends
-    good = code[order] == 0
-    before = np.cumsum(good)
-    same = np.flatnonzero(np.append(True, order_key[1:] != order_key[:-1]))
-    last_good: dict[int, int] = {}
-    for start, stop in zip(same.tolist(), [*same[1:].tolist(), len(order)], strict=True):
-        well = np.flatnonzero(good[start:stop])
-        last_good[int(order_key[start])] = start + int(well[-1]) if len(well) else -1
-    parts: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for at in np.flatnonzero(~good).tolist():
-        parts[int(order_key[at]), int(before[at]), int(code[order[at]])].append(at)
-    return [
-        (one, error, row[order[np.array(places)]], last_good[one] > places[-1])
-        for (one, _, error), places in parts.items()
-    ]
+    answered = large.taken(seen.exchanges.answered, row)
+    if ((answered[1:] < answered[:-1]) | ((answered[1:] == answered[:-1]) & (row[1:] < row[:-1]))).any():
+        in_time = np.lexsort((row, answered))
+        key, code, row = (large.taken(values, in_time) for values in (key, code, row))
+    known = large.distinct(key)
+    number = large.made(len(key), np.int32, lambda block: np.searchsorted(known, key[block]).astype(np.int32))
+    order, starts, ends = grouped(number)
+    code = large.taken(code, order)
+    good, bad = large.true(code == 0), large.true(code != 0)
+    last_good = np.append(good, -1)[np.searchsorted(good, ends) - 1]
+    begins = np.zeros(len(code), np.bool_)
+    begins[starts] = True
+    begins = large.taken(begins, bad)
+    begins[1:] |= bad[1:] != bad[:-1] + 1
+    stretch = np.cumsum(begins, dtype=np.int32, out=large.empty(len(bad), np.int32))
+    # Between two good answers there may be errors of several kinds: a run each, in order of their first.
+    places, firsts, pasts = grouped(stretch, large.taken(code, bad))
+    places = large.taken(bad, places)
+    rows = large.taken(row, large.taken(order, places))
+    for at in np.argsort(places[firsts], kind="stable").tolist():
+        first, last = int(places[firsts[at]]), int(places[pasts[at] - 1])
+        of = int(np.searchsorted(starts, first, side="right")) - 1
+        cleared = bool(last_good[of] > last)
+        yield int(known[of]), int(code[first]), rows[firsts[at] : pasts[at]], cleared
 
 
 def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:

@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from analyzer import arrow, tables
+from analyzer import tables
 from analyzer.dataset import Dataset, StoredDataset, readable
 from analyzer.findings.columns import NULL, Columns, Filled, fill
+from analyzer.findings.grouping import grouped
 
 KEPT_ROWS: Final = 4_000_000
 """Rows of a table up to which its columns are kept once they are read: 32 MB each."""
@@ -322,14 +323,20 @@ class Table:
         """Chosen rows as dictionaries, in the order given; times as us."""
         order = np.asarray(chosen, np.int64)
         out: list[dict[str, Any]] = [{}] * len(order)
-        group_of = np.searchsorted(self._ends, order, side="right") - 1
-        for number in arrow.distinct(group_of).tolist():
-            part = self._source.piece(self.name, self._groups[number], self._capture, columns)
-            places = np.flatnonzero(group_of == number)
-            taken = _plain(part.take(pa.array(order[places] - self._ends[number])))
-            for place, row in zip(places.tolist(), taken.to_pylist(), strict=True):
+        for places, some in self.some(order, columns):
+            for place, row in zip(places.tolist(), _plain(some).to_pylist(), strict=True):
                 out[place] = row
         return out
+
+    def some(self, chosen: np.ndarray, columns: Sequence[str]) -> Iterator[tuple[np.ndarray, pa.Table]]:
+        """Chosen rows, of one row group at a time: where they stand among those chosen, and they."""
+        group_of = (np.searchsorted(self._ends, chosen, side="right") - 1).astype(np.int32)
+        order, starts, ends = grouped(group_of)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            places = order[start:end]
+            number = int(group_of[places[0]])
+            part = self._source.piece(self.name, self._groups[number], self._capture, columns)
+            yield places, part.take(pa.array(chosen[places] - self._ends[number]))
 
     def every(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """All rows, of a table that is small; times as us."""
