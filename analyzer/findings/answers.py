@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from analyzer.findings import roots
 from analyzer.findings.asked import Severity
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.runs import Run, Trouble, runs, together
+from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
 from analyzer.findings.seen import Seen, api_name
 from analyzer.findings.words import client, count, moment, name, place, some
 from analyzer.protocol import names
@@ -18,19 +18,21 @@ TAKEN: list[Callable[[Run], bool]] = []
 """Who takes runs for a rule of its own: true where it does."""
 
 
-def taken(api: tuple[int, ...], codes: tuple[int, ...]) -> Callable[[Run], bool]:
-    """Take the runs of these codes of these APIs (of all where none is named)."""
+def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
+    """Take the runs of these codes of these APIs (of all where none is named); `every`: also those that pass."""
 
     def mine(run: Run) -> bool:
         return run.code in codes and (not api or run.api in api)
 
     TAKEN.append(mine)
+    if every:
+        EVERY.append((api, codes))
     return mine
 
 
 def of(seen: Seen, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
-    """A rule's runs, by client and thing; `lasting`: those that are faults. Runs that a lost broker or a moved leader
-    explains are left out."""
+    """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
+    lost broker or a moved leader explains are left out."""
     return together([
         run for run in runs(seen) if mine(run) and (run.lasting or not lasting) and not _explained(seen, run)
     ])  # fmt: skip

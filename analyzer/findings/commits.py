@@ -18,7 +18,7 @@ from analyzer.findings.seen import NO_CODE, SECOND, Seen
 from analyzer.findings.words import client, count, name, place
 from analyzer.protocol import names
 
-_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 29, 30, 82, 110, 113))
+_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 29, 30, 82, 110, 113), every=True)
 REBALANCE_IN_PROGRESS = 27
 
 

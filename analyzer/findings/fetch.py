@@ -21,9 +21,9 @@ from analyzer.findings.seen import SECOND, Seen, api_name
 from analyzer.findings.words import client, count, lasting, name, place, size
 from analyzer.protocol import names
 
-_OUT_OF_RANGE = taken((names.FETCH,), (1,))
+_OUT_OF_RANGE = taken((names.FETCH,), (1,), every=True)
 _WRONG_LEADER = taken((names.FETCH, names.PRODUCE), (3, 6, 74, 75, 100))
-_SESSIONS = taken((names.FETCH,), (70, 71, 106))
+_SESSIONS = taken((names.FETCH,), (70, 71, 106), every=True)
 
 
 @dataclass(frozen=True, slots=True)

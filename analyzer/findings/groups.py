@@ -22,7 +22,7 @@ _JOIN = taken(
     (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
     (23, 24, 26, 81, 82, 112, 128),
 )  # fmt: skip
-_FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111))
+_FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
 _LOADING = taken((), (14,))
 _MOVING = taken(
     (names.FIND_COORDINATOR, names.HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_FETCH), (15, 16)

@@ -69,18 +69,29 @@ class Run:
     @property
     def lasting(self) -> bool:
         """It went on for longer than such an error takes to pass."""
-        grace, lasted, tries = self.judgement.grace_s, self.until - self.since, len(self.rows)
-        if grace is None:
-            return False
-        if grace == 0:
-            return True
-        return (tries >= 3 and lasted >= grace * SECOND) or (
-            tries >= TRIES and lasted >= TRIED_US and grace <= 5
-        )
+        return bool(_lasts(self.judgement.grace_s, len(self.rows), self.until - self.since))
+
+
+def _lasts(grace_s: int | None, tries: Any, lasted: Any) -> Any:
+    """Whether so many answers over so many us are a fault; numbers, or arrays."""
+    if not grace_s:
+        return (tries >= 0) & (grace_s is not None)
+    enough = (tries >= TRIES) & (lasted >= TRIED_US) & (grace_s <= 5)
+    return enough | ((tries >= 3) & (lasted >= grace_s * SECOND))
+
+
+EVERY: Final[list[tuple[tuple[int, ...], tuple[int, ...]]]] = []
+"""APIs (none: all) and errors of which rules ask for every run."""
+
+
+def _asked_for(api: int, code: int) -> bool:
+    """Rules ask for runs of such an error that are no fault: there may be one for every other exchange."""
+    told = any(code in codes and (not apis or api in apis) for apis, codes in EVERY)
+    return told or judge(code, api_name(api)).kind == "admin"
 
 
 def runs(seen: Seen) -> list[Run]:
-    """All of a capture point, by client, API and time. Worked out once."""
+    """All of a capture point that are faults or `_asked_for`, by client, API and time. Worked out once."""
     if _KEPT not in seen.memo:
         found = [*_of_partitions(seen), *_of_exchanges(seen)]
         order = sorted(found, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
@@ -112,7 +123,7 @@ def _of_partitions(seen: Seen) -> list[Run]:
     groups = seen.table("exchanges").codes("group_id")
     made = []
     key = large.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for run in _runs(seen, key, large.taken(parts.error, chosen), owner):
+    for run in _runs(seen, key, 30, large.taken(parts.error, chosen), owner):
         client, api, place = run[0] >> 40, (run[0] >> 30) & 0x3FF, run[0] & 0x3FFFFFFF
         group = groups[0][run[2][0]]
         thing = things[place]
@@ -149,7 +160,7 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     things = list(numbers)
     whole = large.made(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
     made = []
-    for packed, code, which, cleared in _runs(seen, whole, large.taken(rows.error, chosen), chosen):
+    for packed, code, which, cleared in _runs(seen, whole, 32, large.taken(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
         made.append(_run(seen, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
     return made
@@ -199,10 +210,10 @@ def _one(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
 
 
 def _runs(
-    seen: Seen, key: np.ndarray, code: np.ndarray, row: np.ndarray
+    seen: Seen, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray, bool]]:  # fmt: skip
-    """(key, error, its exchanges in order of time, cleared) of every run: answers with one error between two good ones
-    of the same key."""
+    """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
+    the same key, whose bits have the API from `api_at` on."""
     answered = large.taken(seen.exchanges.answered, row)
     if ((answered[1:] < answered[:-1]) | ((answered[1:] == answered[:-1]) & (row[1:] < row[:-1]))).any():
         in_time = np.lexsort((row, answered))
@@ -222,11 +233,20 @@ def _runs(
     places, firsts, pasts = grouped(stretch, large.taken(code, bad))
     places = large.taken(bad, places)
     rows = large.taken(row, large.taken(order, places))
-    for at in np.argsort(places[firsts], kind="stable").tolist():
-        first, last = int(places[firsts[at]]), int(places[pasts[at] - 1])
-        of = int(np.searchsorted(starts, first, side="right")) - 1
-        cleared = bool(last_good[of] > last)
-        yield int(known[of]), int(code[first]), rows[firsts[at] : pasts[at]], cleared
+    of = np.searchsorted(starts, places[firsts], side="right") - 1
+    codes, tries = code[places[firsts]], pasts - firsts
+    since, until = (seen.exchanges.answered[rows[at]] for at in (firsts, pasts - 1))
+    pair = (known[of] >> api_at & 0x3FF) << 16 | codes.astype(np.int64) & 0xFFFF
+    told = since == NULL  # how long it lasted is not known
+    for one in arrow.distinct(pair).tolist():
+        mine = np.flatnonzero(pair == one)
+        api, error = one >> 16, int(codes[mine[0]])
+        grace_s = judge(error, api_name(api)).grace_s
+        told[mine] |= _asked_for(api, error) | _lasts(grace_s, tries[mine], (until - since)[mine])
+    chosen = np.flatnonzero(told)
+    for at in chosen[np.argsort(places[firsts[chosen]], kind="stable")].tolist():
+        cleared = bool(last_good[of[at]] > places[pasts[at] - 1])
+        yield int(known[of[at]]), int(codes[at]), rows[firsts[at] : pasts[at]], cleared
 
 
 def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:

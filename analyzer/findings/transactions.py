@@ -22,8 +22,8 @@ _OF_TRANSACTIONS = (
     names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
     names.TXN_OFFSET_COMMIT, names.PRODUCE,
 )  # fmt: skip
-_FENCED = taken(_OF_TRANSACTIONS, (47, 90))
-_SEQUENCE = taken((names.PRODUCE,), (45, 59))
+_FENCED = taken(_OF_TRANSACTIONS, (47, 90), every=True)
+_SEQUENCE = taken((names.PRODUCE,), (45, 59), every=True)
 _WAITING = taken(_OF_TRANSACTIONS, (51,))
 
 

@@ -7,27 +7,45 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer import tables
-from analyzer.findings.runs import Thing, _about, _runs
+from analyzer.findings import runs
+from analyzer.findings.runs import Run, Thing, _about
 from analyzer.protocol import names
 
+TIMES = st.integers(0, 5).map(lambda at: at * 4_000_000)
 ANSWERS = st.lists(
-    st.tuples(st.sampled_from([3, 1 << 40]), st.sampled_from([0, 0, 3, 6]), st.integers(0, 5)), min_size=1, max_size=12
+    st.tuples(st.sampled_from([3, 1 << 40]), st.sampled_from([0, 0, 3, 6]), TIMES), min_size=1, max_size=12
 )
 """(key, error, when)"""
 
 
-@given(ANSWERS, st.booleans())
-def test_a_run_is_one_error_between_two_good_answers(answers: list[tuple[int, int, int]], sort: bool) -> None:
+@given(ANSWERS, st.booleans(), st.booleans())
+def test_a_run_is_one_error_between_two_good_answers(
+    answers: list[tuple[int, int, int]], sort: bool, all_of_them: bool
+) -> None:
     if sort:
         answers = sorted(answers, key=lambda one: one[2])
     keys, codes, times = (np.array(column, np.int64) for column in zip(*answers, strict=True))
     seen: Any = SimpleNamespace(exchanges=SimpleNamespace(answered=times))
-    found = _runs(seen, keys, codes.astype(np.int16), np.arange(len(answers), dtype=np.int32))
-    assert [(key, code, rows.tolist(), cleared) for key, code, rows, cleared in found] == slowly(answers)
+    every = [((), (3, 6))] if all_of_them else [((0,), (6,))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "EVERY", every)
+        found = [*runs._runs(seen, keys, 40, codes.astype(np.int16), np.arange(len(answers), dtype=np.int32))]
+    expected = [
+        (key, code, rows, cleared) for key, code, rows, cleared in slowly(answers)
+        if all_of_them or (key < 1 << 40 and code == 6) or lasts(key >> 40, code, [answers[row][2] for row in rows])
+    ]  # fmt: skip
+    assert [(key, code, rows.tolist(), cleared) for key, code, rows, cleared in found] == expected
+
+
+def lasts(api: int, code: int, times: list[int]) -> bool:
+    """As many answers, and as long, as a run of that error needs to be a fault."""
+    run = Run(0, api, code, Thing(), np.arange(len(times)), min(times), max(times), False)
+    return run.lasting
 
 
 def slowly(answers: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int], bool]]:
