@@ -24,6 +24,9 @@ MOST_ROWS: Final = KEPT_ROWS
 """Rows of a large table whose columns are kept: some 50 bytes each. Of so many they would be kept once they are read
 back, which takes twice as long, and more memory: that of the readers comes on top."""
 
+NEVER_ASKED: Final = frozenset({"messages", "records"})
+"""Tables that no rule reads. Their rows may be of any size, so that a few thousand would be gigabytes."""
+
 
 class _Kept:
     """What is kept of one table. `large`: of which columns, beyond `SMALL_ROWS`."""
@@ -75,6 +78,8 @@ class Kept:
 
     def take(self, name: str, rows: Made) -> Made:
         """Rows of a table, in order -> what is to be written in their place."""
+        if name in NEVER_ASKED:
+            return rows
         table = self._tables.setdefault(name, _Kept(self._large.get(name)))
         number = table.given
         table.given += 1

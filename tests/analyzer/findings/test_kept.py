@@ -134,3 +134,23 @@ def test_findings_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch
     stored = judging.as_table(judging.judged(Source.of(dataset)))
     assert len(stored) > 2
     assert pyarrow.parquet.read_table(next((tmp_path / "out" / "findings").iterdir())).to_pylist() == stored.to_pylist()
+
+
+def test_nothing_is_kept_of_what_no_rule_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message has up to 4 MiB, a record any number of bytes."""
+    asked: set[str] = set()
+    read = Table.__init__
+
+    def noted(self: Table, source: Source, capture: str, name: str) -> None:
+        asked.add(name)
+        read(self, source, capture, name)
+
+    monkeypatch.setattr(Table, "__init__", noted)
+    captured = analyzer.analyze([str(path) for path in capture_files(real_folder("sasl-librdkafka-4.3"))], rotated=True)
+    judging.judged(Source.of(captured))
+    assert asked >= {"exchanges", "partitions", "batches", "connections"}
+    assert not asked & kept.NEVER_ASKED
+    keep = Kept(KEPT)
+    rows = table("messages", {"bytes": [b"x"] * 3 * GROUP})
+    assert keep.take("messages", rows) is rows
+    assert not keep._tables
