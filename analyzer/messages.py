@@ -5,7 +5,8 @@ In: windows with the bytes of messages. Out: the two messages of an exchange; ro
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 from analyzer import tables
 from analyzer.bulk.rows import Exchanges, Message, Names, Window
 from analyzer.protocol import embedded, plans, tree
-from analyzer.protocol.schema import REQUEST, RESPONSE
+from analyzer.protocol.schema import REQUEST, RESPONSE, has_secrets
 
 Key = tuple[int, int]
 """Number of a connection, and ordinal of a message on its side."""
@@ -71,8 +72,7 @@ class Messages:
         else:
             for key in _keys(exchanges):
                 taken += [message for message in self.pop(*key) if message is not None]
-        rows = [_row(message, names, self._keep_secrets) for message in taken]
-        return pa.Table.from_pylist(rows, schema=tables.schema("messages"))
+        return _table(taken, names, self._keep_secrets)
 
 
 def _keys(exchanges: Exchanges) -> Collection[tuple[int, int, int]]:
@@ -81,35 +81,57 @@ def _keys(exchanges: Exchanges) -> Collection[tuple[int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _row(message: Message, names: Names, keep_secrets: bool) -> dict[str, Any]:
-    data = message.data
+def _table(messages: Sequence[Message], names: Names, keep_secrets: bool) -> pa.Table:
+    """Column by column: there may be millions of small ones, and an object for each cell takes most of the time."""
+    connections = names.connections
+    data = [one.data for one in messages]
     if not keep_secrets:
-        data = masked(data, message.api_key, message.api_version, message.request)
-    return {
-        "capture": names.capture,
-        "connection": names.connections[message.connection],
-        "exchange": message.ordinal if message.request else None,
-        "reply": None if message.request else message.ordinal,
-        "direction": "request" if message.request else "response",
-        "first_time": message.first_ns // 1000,
-        "last_time": message.last_ns // 1000 if message.last_ns is not None else None,
-        "complete": message.complete,
+        data = [masked(one.data, one.api_key, one.api_version, one.request) for one in messages]
+    columns: dict[str, list[Any]] = {
+        "capture": [names.capture] * len(messages),
+        "connection": [connections[one.connection] for one in messages],
+        "exchange": [one.ordinal if one.request else None for one in messages],
+        "reply": [None if one.request else one.ordinal for one in messages],
+        "direction": ["request" if one.request else "response" for one in messages],
+        "first_time": [one.first_ns // 1000 for one in messages],
+        "last_time": [None if one.last_ns is None else one.last_ns // 1000 for one in messages],
+        "complete": [one.complete for one in messages],
         "bytes": data,
     }
+    schema = tables.schema("messages")
+    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+_ALL, _LOOK, _RECORDS, _NOTHING = range(4)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _secret(api_key: int, version: int, request: bool) -> int:
+    """What of such a message is overwritten: all of it, what is found in it, what is found in its records, or
+    nothing."""
+    direction = REQUEST if request else RESPONSE
+    if not plans.has_layout(api_key, version, direction):
+        return _ALL
+    if has_secrets(api_key, direction):
+        return _LOOK
+    return _RECORDS if (api_key, direction) in embedded.RECORD_FIELDS else _NOTHING
 
 
 def masked(data: bytes, api_key: int, version: int, request: bool) -> bytes:
     """A frame with its secrets overwritten with `*`. What no layout describes is one as a whole: an answer whose
     request was not seen may be a token, and a raw SASL token looks like a request of an unknown API."""
-    direction = REQUEST if request else RESPONSE
-    if not plans.has_layout(api_key, version, direction):
+    secret = _secret(api_key, version, request)
+    if secret == _NOTHING:
+        return data
+    if secret == _ALL:
         kept = 4 if request else 8  # the length; an answer's correlation id, which its request has too
         return data[:kept] + b"*" * (len(data) - kept)
-    spans = tree.secret_spans(data[4:], api_key, version, direction, frame=True)
+    direction = REQUEST if request else RESPONSE
+    spans = [] if secret == _RECORDS else tree.secret_spans(data[4:], api_key, version, direction, frame=True)
     if (api_key, direction) in embedded.RECORD_FIELDS:
         from analyzer.records import tree as record_tree
 
-        spans += record_tree.message_secrets(data[4:], api_key, version, direction)
+        spans += record_tree.message_secrets(data, api_key, version, direction)
     if not spans:
         return data
     changed = bytearray(data)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from analyzer.arrow import distinct, text
+from analyzer.arrow import among, distinct, text
 from analyzer.bulk import state as s
 from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
 from analyzer.bulk.gathering import Each, Gathered, Naming, gathered, one_after_another
@@ -305,21 +305,14 @@ class Window:
     def messages(self, apis: Collection[int] | None = None) -> Iterator[Message]:
         """Raw messages, where those are kept: of some APIs, or of all."""
         for rows, heap in self._messages:
-            for row in rows.tolist():
-                if apis is not None and row[s.MSG_API_KEY] not in apis:
-                    continue
+            if apis is not None:
+                rows = rows[among(rows[:, s.MSG_API_KEY], list(apis))]
+            data = heap.data
+            for slot, _, direction, ordinal, key, version, at, length, complete, first, last, trigger in rows.tolist():
                 yield Message(
-                    heap[row[s.MSG_AT] : row[s.MSG_AT] + row[s.MSG_LENGTH]].tobytes(),
-                    bool(row[s.MSG_COMPLETE]),
-                    row[s.MSG_SLOT],
-                    row[s.MSG_DIRECTION] == 0,
-                    row[s.MSG_ORDINAL],
-                    row[s.MSG_API_KEY],
-                    row[s.MSG_API_VERSION],
-                    row[s.MSG_FIRST_NS],
-                    row[s.MSG_LAST_NS] if row[s.MSG_LAST_NS] != s.NULL else None,
-                    row[s.MSG_TRIGGER],
-                )
+                    bytes(data[at : at + length]), bool(complete), slot, direction == 0, ordinal, key, version, first,
+                    None if last == s.NULL else last, trigger,
+                )  # fmt: skip
 
     def message_places(self) -> tuple[np.ndarray, np.ndarray]:
         """(trigger, number of the connection) of each raw message."""

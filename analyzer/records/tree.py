@@ -298,11 +298,12 @@ def secret_spans(data: bytes, topic: str) -> list[tuple[int, int]]:
     return spans
 
 
-def message_secrets(frame: bytes, api_key: int, version: int, direction: int) -> list[tuple[int, int]]:
-    """The same of a whole message, spans in its frame. If it names that topic and cannot be decoded, all of it counts
-    but the correlation id."""
-    if (api_key, direction) not in embedded.RECORD_FIELDS or not any(marker in frame for marker in _MARKERS):
+def message_secrets(message: bytes, api_key: int, version: int, direction: int) -> list[tuple[int, int]]:
+    """The same of a whole message, its length included, spans in its frame, which comes behind that. If it names that
+    topic and cannot be decoded, all of it counts but the correlation id."""
+    if (api_key, direction) not in embedded.RECORD_FIELDS or not (_MARKERS[0] in message or _MARKERS[1] in message):
         return []
+    frame = message[4:]
     if direction == REQUEST:
         decoded = decode_request(frame, tree=True)
     else:
