@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import grouped, indexed, put_owners
 from analyzer.protocol.judgements import judge
@@ -104,26 +105,33 @@ def _carried(source: Source) -> Iterator[Row]:
     links, names = asked["connection"]
     apis = [number for number, api in enumerate(asked["api"][1]) if api in ("Produce", "Fetch")]
     of_data = arrow.among(asked["api"][0], apis) & (asked["exchange"] != NULL) & (asked["request_time"] != NULL)
-    rows = np.flatnonzero(of_data)
+    rows = large.true(of_data)
     if not len(rows):
         return
     numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes"), np.int64)
     known = {name: number for number, name in enumerate(names)}
     parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
-    owner = np.full(len(parts["exchange"]), -1, np.int64)
-    index = indexed(rows, links[rows], asked["exchange"][rows], len(names))
+    owner = large.empty(len(parts["exchange"]), np.int32)
+    owner.fill(-1)
+    index = indexed(rows, large.taken(links, rows), large.taken(asked["exchange"], rows), len(names))
     put_owners(owner, index, parts["connection"][0], parts["exchange"], parts["exchange"] != NULL)
-    chosen = np.flatnonzero(owner >= 0)
-    owner = owner[chosen]
-    keys = [asked[name][0][owner] for name in ("client_id", "client_ip", "api")]
-    keys += [parts["topic"][0][chosen], parts["topic_id"][0][chosen], parts["partition"][chosen]]
+    chosen = large.true(owner >= 0)
+    owner = large.taken(owner, chosen)
+    keys = [large.taken(asked[name][0], owner) for name in ("client_id", "client_ip", "api")]
+    keys += [large.taken(parts[name][0], chosen) for name in ("topic", "topic_id")]
+    keys += [large.taken(parts["partition"], chosen)]
     order, starts, _ = grouped(*keys)
     if not len(order):
         return
-    records, amount = (np.maximum(parts[name][chosen], 0)[order] for name in ("record_count", "record_bytes"))
-    sums = np.add.reduceat(records, starts), np.add.reduceat(amount, starts)
-    first = np.minimum.reduceat(asked["request_time"][owner][order], starts)
-    last = np.maximum.reduceat(asked["response_end"][owner][order], starts)
+    chosen, owner = large.taken(chosen, order), large.taken(owner, order)
+
+    def many(name: str) -> np.ndarray:
+        whole = parts[name]
+        return large.made(len(chosen), np.int64, lambda block: np.maximum(whole[chosen[block]], 0))
+
+    sums = np.add.reduceat(many("record_count"), starts), np.add.reduceat(many("record_bytes"), starts)
+    first = np.minimum.reduceat(large.taken(asked["request_time"], owner), starts)
+    last = np.maximum.reduceat(large.taken(asked["response_end"], owner), starts)
     last = np.where(last == NULL, first, last)
     heads = order[starts]
     for at in np.argsort(heads).tolist():
