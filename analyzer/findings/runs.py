@@ -167,23 +167,25 @@ def _of_exchanges(seen: Seen) -> list[Run]:
 
 
 _TOGETHER: Final = 1 << 16
-_BITS: Final = 17
-"""What tells apart as many strings as so many rows have, and none."""
+"""Exchanges whose things are told apart at once."""
+_BITS: Final = 16
+"""What tells apart as many strings as so many rows have."""
 
 
 def _about(rows: pa.Table, numbers: dict[Thing, int]) -> np.ndarray:
     """int64[rows]: what exchanges are about, one number each: what an answer names first, or all that it names."""
     texts: list[dict[str, int]] = [{}, {}, {}]
-    group, transaction = (_one(rows, name, text) for name, text in zip(_WHOM, texts, strict=False))
     lists = rows.column("topics").combine_chunks()
-    ends = np.append(lists.offsets.to_numpy(), 0)[: len(rows) + 1].astype(np.int64)
+    ends = lists.offsets.to_numpy().astype(np.int64)
     many = np.diff(ends)
     items = np.append(coded(lists.values, texts[2]), -1)
-    first = items[np.where(many > 0, ends[:-1], -1)]
+    columns = [_one(rows, name, text) for name, text in zip(_WHOM, texts, strict=False)]
+    columns.append(items[np.where(many > 0, ends[:-1], -1)])
     named = arrow.among(arrow.numbers(rows.column("api_key").combine_chunks(), NULL), _NAMED_ALL) & (many > 0)
     key = named.astype(np.int64)
-    for part in (group, transaction, first):
-        key = key << _BITS | (part + 1)
+    used = [arrow.distinct(column) for column in columns]  # of any number of strings as many as there are rows
+    for numbered, column in zip(used, columns, strict=True):
+        key = key << _BITS | np.searchsorted(numbered, column)
     key = np.where(named & (many > 1), -1 - np.arange(len(rows)), key)  # these one by one
     known = arrow.distinct(key)
     strings = [[*text, None] for text in texts]
@@ -192,8 +194,10 @@ def _about(rows: pa.Table, numbers: dict[Thing, int]) -> np.ndarray:
         if packed < 0:
             row = -1 - packed
             return Thing(topic=" ".join(str(strings[2][item]) for item in items[ends[row] : ends[row + 1]].tolist()))
-        at = [(packed >> shift & ((1 << _BITS) - 1)) - 1 for shift in (2 * _BITS, _BITS, 0)]
-        group_id, transactional_id, topic = (text[one] for text, one in zip(strings, at, strict=True))
+        at = [packed >> shift & ((1 << _BITS) - 1) for shift in (2 * _BITS, _BITS, 0)]
+        group_id, transactional_id, topic = (
+            text[numbered[one]] for text, numbered, one in zip(strings, used, at, strict=True)
+        )
         return Thing(topic=topic) if packed >> 3 * _BITS else Thing(group_id, transactional_id, topic)
 
     number = np.array([numbers.setdefault(thing(one), len(numbers)) for one in known.tolist()], np.int64)
