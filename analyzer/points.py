@@ -505,7 +505,7 @@ class PointTables:
     def meant(self) -> Iterator[tuple[str, pa.Table]]:
         """All has been taken: the tables of what it means, empty ones too; findings come of all tables, later. What was
         learned is let go of, one listener after the other, as its rows are made."""
-        told = {name: [tables.schema(name).empty_table()] for name in tables.MEANING if name != "findings"}
+        told = {name: [tables.empty(name)] for name in tables.MEANING if name != "findings"}
         self.latency.sessions.finish(self.names)
         before: dict[ClientKey, set[str]] = {}
         while self.listeners:

@@ -209,7 +209,7 @@ def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> p
 def _judged(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], Source]) -> pa.Table:
     """`source`: where rules read, given the connections without Kafka."""
     if not any(entry.get("meaning") for entry in result.captures):
-        return tables.schema("findings").empty_table()
+        return tables.empty("findings")
     from analyzer.findings import judging
 
     found = judging.stored(source(result.unrecognised.get("listed", ())))

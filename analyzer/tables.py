@@ -7,6 +7,8 @@ sizes int64 bytes named `..._bytes`; absent is null, never -1.
 
 from __future__ import annotations
 
+import functools
+
 import pyarrow as pa
 
 from analyzer.meaning_tables import CLIENTS, FINDINGS, GROUPS, OFFSETS, READERS, REBALANCES, TRANSACTIONS
@@ -410,6 +412,13 @@ RUN_TABLES = ("outcomes", "remaps", "audit")
 """Tables that only a replay writes."""
 
 
+@functools.cache
 def schema(table: str) -> pa.Schema:
     """The Arrow schema of a table, plain types only."""
     return pa.schema([(column.name, column.type) for column in TABLES[table]])
+
+
+@functools.cache
+def empty(table: str) -> pa.Table:
+    """A table without rows. (To make one of sixty columns takes a millisecond, and every window gives some.)"""
+    return schema(table).empty_table()

@@ -152,7 +152,8 @@ class EndedConnections:
 
     def tables(self) -> Iterator[tuple[str, pa.Table]]:
         ended, self._ended = self._ended, []
-        yield "connections", pa.concat_tables([tables.schema("connections").empty_table(), *ended])
+        nothing = tables.empty("connections")
+        yield "connections", pa.concat_tables([nothing, *ended]) if ended else nothing
 
     def join(self, other: EndedConnections) -> None:
         self.coverage.add(other.coverage)

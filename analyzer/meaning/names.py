@@ -26,7 +26,7 @@ Rows = list[dict[str, Any]]
 
 
 def _table(name: str, rows: Rows) -> tuple[str, pa.Table]:
-    return name, pa.Table.from_pylist(rows, schema=tables.schema(name))
+    return name, pa.Table.from_pylist(rows, schema=tables.schema(name)) if rows else tables.empty(name)
 
 
 METADATA_TOPIC = {"AAAAAAAAAAAAAAAAAAAAAQ": "__cluster_metadata"}
