@@ -50,7 +50,7 @@ ASKED = (
     "ORDER BY capture, number",
     "SELECT group_id, max_by(client_id, struct(generation, request_time, connection, exchange)) AS last, "
     "array_sort(collect_set(member_id)) AS members FROM exchanges GROUP BY group_id ORDER BY group_id",
-    "SELECT capture, api, error FROM exchanges WHERE api LIKE 'F%' AND client_id IN ('rdkafka', 'consumer-1') "
+    "SELECT capture, api, error FROM exchanges WHERE api LIKE 'F%' AND client_id IN ('rdkafka', 'lab-tx') "
     "AND request_time >= timestamp'2020-01-01 00:00:00' ORDER BY capture, connection, exchange LIMIT 30",
     "SELECT upper(api) AS a, length(client_id) AS b, concat(client_ip, ':', client_port) AS c, "
     "CAST(client_port AS STRING) AS d FROM exchanges ORDER BY capture, connection, exchange, reply LIMIT 30",
