@@ -63,6 +63,10 @@ class Look:
             assert opened.complaints == []
 
 
+_CHANGED = "net::ERR_NETWORK_CHANGED"
+"""The browser gives up what it is loading, from this machine too, when an interface comes or goes: other tests have
+interfaces of their own."""
+
 _SHOWN = "[document.activeElement?.outerHTML.slice(0, 200), document.body.innerText.slice(0, 2000)]"
 """What has the focus, and what a person would read."""
 
@@ -85,8 +89,21 @@ class Opened:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else
                      self.complaints.append(asked.url))  # fmt: skip
-        self.page.goto(f"{address}?token={token}{'&' + state if state else ''}")
+        self._load(f"{address}?token={token}{'&' + state if state else ''}")
         self.wait("document.activeElement && ['list', 'other'].includes(document.activeElement.id)")
+
+    def _load(self, address: str) -> None:
+        """As often as it takes a page to come whole."""
+        for _ in range(20):
+            self.complaints.clear()
+            try:
+                self.page.goto(address)
+            except Exception as failure:
+                if _CHANGED not in str(failure):
+                    raise
+            else:
+                if not any(_CHANGED in one for one in self.complaints):
+                    return
 
     def __enter__(self) -> Opened:
         return self
