@@ -21,12 +21,15 @@ TAKEN: list[Callable[[Run], bool]] = []
 def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
     """Take the runs of these codes of these APIs (of all where none is named); `every`: also those that pass."""
 
+    def named(key: int, code: int) -> bool:
+        return code in codes and (not api or key in api)
+
     def mine(run: Run) -> bool:
-        return run.code in codes and (not api or run.api in api)
+        return named(run.api, run.code)
 
     TAKEN.append(mine)
     if every:
-        EVERY.append((api, codes))
+        EVERY.append(named)
     return mine
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken
 from analyzer.findings.fetch import reads
 from analyzer.findings.grouping import busiest, grouped, parted
@@ -119,7 +118,7 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     """The places that each commit was refused for; by group and place when commits were taken, sorted."""
     if "commits" not in seen.memo:
         parts, (groups, _) = seen.partitions, seen.groups
-        of_commits = large.where(len(parts.owner), lambda block: seen.api_of(parts.owner[block]) == names.OFFSET_COMMIT)
+        of_commits = seen.parts_of(names.OFFSET_COMMIT)
         of_commits = of_commits[parts.error[of_commits] != NO_CODE]
         bad: dict[int, list[int]] = defaultdict(list)
         for part in of_commits[parts.error[of_commits] != 0].tolist():
@@ -147,7 +146,7 @@ def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(seen.of_api(names.OFFSET_COMMIT)):
         return
     parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
-    rows = large.where(len(parts.owner), lambda block: seen.api_of(parts.owner[block]) == names.OFFSET_COMMIT)
+    rows = seen.parts_of(names.OFFSET_COMMIT)
     rows = rows[(parts.error[rows] == 0) & (offset[rows] >= 0)]
     groups, named = seen.groups
     member, members = seen.table("exchanges").codes("member_id")

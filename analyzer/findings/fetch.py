@@ -14,7 +14,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, grouped, highest, parted
+from analyzer.findings.grouping import busiest, grouped, highest, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.seen import SECOND, Seen, api_name
@@ -56,12 +56,9 @@ def reads(seen: Seen) -> Reads:
     """What was fetched. Worked out once."""
     if "reads" not in seen.memo:
         parts, table = seen.partitions, seen.table("partitions")
-        chosen = large.where(len(parts.owner), lambda block: seen.api_of(parts.owner[block]) == names.FETCH)
+        chosen = seen.parts_of(names.FETCH)
         owner = large.taken(parts.owner, chosen)
-        times_ = large.taken(seen.exchanges.answered, owner)
-        if (times_[1:] < times_[:-1]).any():
-            order = np.argsort(times_, kind="stable")
-            chosen, owner, times_ = (large.taken(values, order) for values in (chosen, owner, times_))
+        times_, chosen, owner = in_order(large.taken(seen.exchanges.answered, owner), chosen, owner)
         whole = table.together(("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes"))
         at, end, stable, lag, size_ = (large.taken(values, chosen) for values in whole)
         place_ = large.taken(parts.place, chosen)

@@ -34,6 +34,15 @@ def highest(place: np.ndarray, values: np.ndarray, count: int, none: int) -> np.
     return out
 
 
+def in_order(key: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+    """A key and what has a value for each of it, in order of the key; equal ones as they are. Rows come by time, so
+    that mostly nothing is sorted."""
+    if not (key[1:] < key[:-1]).any():
+        return key, *others
+    order = np.argsort(key, kind="stable")
+    return tuple(large.taken(values, order) for values in (key, *others))
+
+
 def summed(place: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
     """float64[count]: the sum of the amounts at each place, of those that are positive."""
     out = np.zeros(count)
@@ -48,8 +57,7 @@ def indexed(
     """Rows (None: row k is k) by connection (a number below `links`) and ordinal: row = index[base[link] + ordinal],
     -1: none."""
     base = np.concatenate([[0], np.cumsum(highest(link, ordinal, links, -1) + 1)])
-    index = large.empty(int(base[-1]), np.int32)
-    index.fill(-1)
+    index = large.full(int(base[-1]), -1, np.int32)
     for block in large.blocks(len(link)):
         some = np.arange(block.start, block.stop) if rows is None else rows[block]
         index[base[link[block]] + ordinal[block]] = some

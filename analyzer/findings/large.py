@@ -39,6 +39,13 @@ def empty(rows: int, dtype: Any) -> np.ndarray:
     return np.empty(rows, kind)
 
 
+def full(rows: int, value: int, dtype: Any) -> np.ndarray:
+    """An array of one value, which is going to be written to."""
+    out = empty(rows, dtype)
+    out.fill(value)
+    return out
+
+
 @functools.cache
 def _folder() -> str:
     """Where large temporary files belong: often `/tmp` is memory itself."""

@@ -12,7 +12,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import parted
+from analyzer.findings.grouping import in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, Seen, api_name
 from analyzer.findings.words import client, count, lasting, moment, share
@@ -87,10 +87,8 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     asked: np.ndarray | None = None
     known = large.true(rows.answered != NULL)
     for mine in parted(known, large.taken(seen.broker, known)):
-        broker, times = int(seen.broker[mine[0]]), large.taken(rows.answered, mine)
-        if (times[1:] < times[:-1]).any():
-            order = np.argsort(times, kind="stable")
-            mine, times = large.taken(mine, order), large.taken(times, order)
+        broker = int(seen.broker[mine[0]])
+        times, mine = in_order(large.taken(rows.answered, mine), mine)
         for gap in _apart(times, pause).tolist():
             begin, end = int(times[gap]), int(times[gap + 1])
             burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))

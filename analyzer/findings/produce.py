@@ -15,7 +15,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, parted, summed
+from analyzer.findings.grouping import busiest, in_order, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
@@ -86,8 +86,7 @@ def _answers(
     numbers = {name: number for number, name in enumerate(seen.places)}
     asked = np.array([numbers.get(one, -1) for one in places], np.int32)
     # Mostly a request names one partition: then the exchange's first is it, and nothing is sorted.
-    first = large.empty(len(seen.exchanges) + 1, np.int32)
-    first.fill(0)
+    first = large.full(len(seen.exchanges) + 1, 0, np.int32)
     for block in reversed(list(large.blocks(len(parts.owner)))):  # of what is written twice the last stays
         first[parts.owner[block][::-1]] = np.arange(block.stop - 1, block.start - 1, -1)
     spot = large.taken(first, owner)
@@ -106,11 +105,11 @@ def _answers(
 
     theirs = large.made(len(parts.owner), np.int64, their_key)
     order = np.argsort(theirs, kind="stable")
-    in_order = large.taken(theirs, order)
+    ordered = large.taken(theirs, order)
     for block in large.blocks(len(rest)):
         some = rest[block]
         mine = (owner[some].astype(np.int64) << 32) | (asked[place_[some]].astype(np.int64) & 0xFFFFFFFF)
-        spot[some] = order[np.minimum(np.searchsorted(in_order, mine), len(order) - 1)]
+        spot[some] = order[np.minimum(np.searchsorted(ordered, mine), len(order) - 1)]
         same[some] = theirs[spot[some]] == mine
 
     def answered(values: np.ndarray, absent: int) -> np.ndarray:
@@ -412,10 +411,7 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         sizes, records = large.taken(made.size, some_), large.taken(made.records, some_)
         if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
             continue
-        asked, in_order = large.taken(seen.exchanges.asked, mine), mine
-        if (asked[1:] < asked[:-1]).any():
-            order = np.argsort(asked, kind="stable")
-            asked, in_order = large.taken(asked, order), large.taken(mine, order)
+        asked, by_time = in_order(large.taken(seen.exchanges.asked, mine), mine)
         most, first, past = busiest(asked, int(at.window_s * SECOND))
         if most < at.rate * at.window_s:
             continue
@@ -425,7 +421,7 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
         text += f"{np.mean(records):.1f} records ({size(float(np.median(sizes)))}) each; "
         text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
-        worst = int(in_order[first])
+        worst = int(by_time[first])
         yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
                     severity="warning" if rate >= at.much else None)  # fmt: skip
 
@@ -439,8 +435,7 @@ def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray
         yield from ((large.taken(rows, places), places) for places in parted(None, *whose, least=least))
         return
     often = list(parted(rows, *whose, least=least))
-    number_of = large.empty(len(seen.exchanges) + 1, np.int32)
-    number_of.fill(-1)
+    number_of = large.full(len(seen.exchanges) + 1, -1, np.int32)
     for number, mine in enumerate(often):
         number_of[mine] = number
     group = large.taken(number_of, made.owner)

@@ -9,7 +9,7 @@ matter, for coordinators answer on one what is mended on another.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,14 +80,13 @@ def _lasts(grace_s: int | None, tries: Any, lasted: Any) -> Any:
     return enough | ((tries >= 3) & (lasted >= grace_s * SECOND))
 
 
-EVERY: Final[list[tuple[tuple[int, ...], tuple[int, ...]]]] = []
-"""APIs (none: all) and errors of which rules ask for every run."""
+EVERY: Final[list[Callable[[int, int], bool]]] = []
+"""Of which APIs and errors rules ask for every run: true where one does."""
 
 
 def _asked_for(api: int, code: int) -> bool:
     """Rules ask for runs of such an error that are no fault: there may be one for every other exchange."""
-    told = any(code in codes and (not apis or api in apis) for apis, codes in EVERY)
-    return told or judge(code, api_name(api)).kind == "admin"
+    return any(asks(api, code) for asks in EVERY) or judge(code, api_name(api)).kind == "admin"
 
 
 def runs(seen: Seen) -> list[Run]:
@@ -115,7 +114,7 @@ def _of_partitions(seen: Seen) -> list[Run]:
         key: np.ndarray = (seen.client[owner].astype(np.int64) << 40) | (api << 30) | parts.place[at]
         return key
 
-    concerned = large.distinct(keys(large.true(broken)))
+    concerned = _different(keys, large.true(broken))
     chosen = large.where(len(said), lambda block: said[block] & _among(keys(block), concerned))
     owner = large.taken(parts.owner, chosen)
     things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
@@ -137,7 +136,9 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     """Runs of answers whose error is not that of a topic-partition."""
     rows, parts = seen.exchanges, seen.partitions
     placed = np.zeros(len(rows), bool)
-    placed[parts.owner[large.true((parts.error != NO_CODE) & (parts.error != 0) & (parts.owner >= 0))]] = True
+    for block in large.blocks(len(parts.owner)):
+        owner, error = parts.owner[block], parts.error[block]
+        placed[owner[(error != NO_CODE) & (error != 0) & (owner >= 0)]] = True
     broken = large.true((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
     if not len(broken):
         return []
@@ -150,7 +151,7 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     def told(block: slice) -> Any:
         return (rows.error[block] != NO_CODE) & _among(keys(block), concerned) & ~placed[block]
 
-    concerned = large.distinct(keys(broken))
+    concerned = _different(keys, broken)
     chosen = large.where(len(rows), told)
     numbers: dict[Thing, int] = {}
     about = large.empty(len(chosen), np.int32)
@@ -258,6 +259,11 @@ def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.nd
     known = times[times != NULL]
     since, until = (int(known.min()), int(known.max())) if len(known) else (seen.span[0], seen.span[0])
     return Run(int(client), int(api), int(code), thing, rows, since, until, cleared)
+
+
+def _different(keys: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """The keys of some rows, each once, in order."""
+    return large.distinct(large.made(len(rows), np.int64, lambda block: keys(rows[block])))
 
 
 def _among(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -337,6 +337,11 @@ class Seen:
         found: np.ndarray = np.where(owner >= 0, known[owner], NO_CODE)
         return found
 
+    def parts_of(self, key: int) -> np.ndarray:
+        """Rows of topic-partitions of exchanges of this API."""
+        owner = self.partitions.owner
+        return large.where(len(owner), lambda block: self.api_of(owner[block]) == key)
+
     @functools.cached_property
     def client(self) -> np.ndarray:
         """int32[exchanges]: the client of each."""
@@ -417,8 +422,7 @@ class Seen:
     def _owners(self, rows: Table) -> np.ndarray:
         link, _ = self._of_links(*rows.codes("connection"))
         asked = rows.numbers("exchange", np.int32)
-        out = large.empty(len(link), np.int32)
-        out.fill(-1)
+        out = large.full(len(link), -1, np.int32)
         null = np.iinfo(np.int32).min
         orphan = asked == null
         put_owners(out, self._requests[1:], link, asked, ~orphan)

@@ -111,8 +111,7 @@ def _carried(source: Source) -> Iterator[Row]:
     numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes"), np.int64)
     known = {name: number for number, name in enumerate(names)}
     parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
-    owner = large.empty(len(parts["exchange"]), np.int32)
-    owner.fill(-1)
+    owner = large.full(len(parts["exchange"]), -1, np.int32)
     index = indexed(rows, large.taken(links, rows), large.taken(asked["exchange"], rows), len(names))
     put_owners(owner, index, parts["connection"][0], parts["exchange"], parts["exchange"] != NULL)
     chosen = large.true(owner >= 0)
