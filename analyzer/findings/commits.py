@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken
 from analyzer.findings.fetch import reads
-from analyzer.findings.grouping import busiest, grouped, parted
+from analyzer.findings.grouping import busiest, grouped, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run
 from analyzer.findings.seen import NO_CODE, SECOND, Seen
@@ -88,15 +89,43 @@ def _read_again(seen: Seen, run: Run, within: int) -> int:
     last = int(run.rows[-1])
     if run.code == REBALANCE_IN_PROGRESS or groups[last] < 0:
         return 0
-    clients = arrow.distinct(seen.client[groups == groups[last]])
     time, read = int(seen.exchanges.answered[last]), reads(seen)
-    offset, parts, found_ = seen.table("partitions").numbers("offset"), seen.partitions, 0
-    ours = arrow.among(seen.client[read.owner], clients) & (read.time > time) & (read.time <= time + within)
-    for part in np.flatnonzero(parts.owner == last).tolist():
-        if int(parts.place[part]) in bad.get(last, ()) and offset[part] >= 0:
-            asked = read.at[ours & (read.place == parts.place[part]) & (read.at >= 0)]
-            found_ += max(0, int(offset[part]) - int(asked.min())) if len(asked) else 0
+    soon = slice(*np.searchsorted(read.time, [time + 1, time + within + 1]).tolist())  # they come in order of time
+    place_, at = read.place[soon], read.at[soon]
+    ours = arrow.among(seen.client[read.owner[soon]], _clients_of(seen)[int(groups[last])]) & (at >= 0)
+    found_ = 0
+    for where, offset in _committed(seen, last):
+        if where in bad.get(last, ()) and offset >= 0:
+            asked = at[ours & (place_ == where)]
+            found_ += max(0, offset - int(asked.min())) if len(asked) else 0
     return found_
+
+
+def _clients_of(seen: Seen) -> dict[int, np.ndarray]:
+    """The clients of each group, by its number. Worked out once."""
+    if "clients of groups" not in seen.memo:
+        groups, _ = seen.groups
+        rows = large.true(groups >= 0)
+        clients, of = large.taken(seen.client, rows), large.taken(groups, rows)
+        firsts = [mine[0] for mine in parted(None, of, clients)]
+        by: dict[int, list[int]] = defaultdict(list)
+        for first in firsts:
+            by[int(of[first])].append(int(clients[first]))
+        seen.memo["clients of groups"] = {group: np.array(some) for group, some in by.items()}
+    kept: dict[int, np.ndarray] = seen.memo["clients of groups"]
+    return kept
+
+
+def _committed(seen: Seen, row: int) -> list[tuple[int, int]]:
+    """(place, offset) of the topic-partitions that an OffsetCommit names."""
+    if "commits by row" not in seen.memo:
+        rows = seen.parts_of(names.OFFSET_COMMIT)
+        owner, rows = in_order(large.taken(seen.partitions.owner, rows), rows)
+        offset = large.taken(seen.table("partitions").numbers("offset"), rows)
+        seen.memo["commits by row"] = owner, large.taken(seen.partitions.place, rows), offset
+    owner, place_, offset = seen.memo["commits by row"]
+    mine = slice(*np.searchsorted(owner, [row, row + 1]).tolist())
+    return list(zip(place_[mine].tolist(), offset[mine].tolist(), strict=True))
 
 
 def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:

@@ -15,7 +15,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, in_order, parted, summed
+from analyzer.findings.grouping import busiest, grouped, in_order, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
@@ -147,13 +147,17 @@ def _split(seen: Seen, trouble: Trouble, within: int) -> bool:
     batches or more."""
     made = batches(seen)
     mine = [number for number, where in enumerate(made.places) if where in trouble.places]
-    rows = arrow.among(made.place, mine) & (seen.client[np.maximum(made.owner, 0)] == trouble.client)
+    rows = large.true(arrow.among(made.place, mine))
+    owner = np.maximum(large.taken(made.owner, rows), 0)
+    rows = rows[seen.client[owner] == trouble.client]
+    by_owner, batch_of = in_order(large.taken(made.owner, rows), rows)
+    good = rows[made.error[rows] == 0]
+    asked, good = in_order(seen.exchanges.asked[np.maximum(made.owner[good], 0)], good)
     for row in trouble.rows.tolist():
         time = int(seen.exchanges.answered[row])
-        asked = seen.exchanges.asked[np.maximum(made.owner, 0)]
-        later = rows & (asked >= time) & (asked <= time + within) & (made.error == 0)
-        refused = rows & (made.owner == row)
-        if later.sum() < 2 or made.records[later].sum() < made.records[refused].sum() or not refused.any():
+        later = good[slice(*np.searchsorted(asked, [time, time + within + 1]).tolist())]
+        refused = batch_of[slice(*np.searchsorted(by_owner, [row, row + 1]).tolist())]
+        if len(later) < 2 or made.records[later].sum() < made.records[refused].sum() or not len(refused):
             return False
     return True
 
@@ -314,6 +318,37 @@ def duplicate_records(seen: Seen, at: Limits) -> Iterator[Found]:
 _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 
 
+def _numbered(*keys: np.ndarray) -> np.ndarray:
+    """Which combination of keys each row has, as a number."""
+    order, starts, ends = grouped(*keys)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.repeat(np.arange(len(starts)), ends - starts)
+    return numbers
+
+
+def _passed(
+    asked: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
+) -> Iterator[tuple[int, int, int]]:
+    """Of batches of one client to one topic-partition: those that `failed`, each with the first good one that was sent
+    before its answer came, and with the first good one like it (`alike`) that was sent after. In time that grows with
+    the batches and with those under way, not with their pairs."""
+    stored, rows = np.flatnonzero(good), np.flatnonzero(failed)
+    if not len(stored) or not len(rows):
+        return
+    sent, stored = in_order(asked[stored], stored)
+    like = np.argsort(alike[stored], kind="stable")  # of those that are alike by time
+    kinds, times, first = alike[stored][like], sent[like], stored[like]
+    # The first from each on that is like it: others stand farther away than all rows are.
+    first = np.minimum.accumulate((first + kinds * len(asked))[::-1])[::-1] - kinds * len(asked)
+    begins, ends = (np.searchsorted(kinds, alike[rows], side=side).tolist() for side in ("left", "right"))
+    since, until = np.searchsorted(sent, asked[rows], "right"), np.searchsorted(sent, answered[rows], "left")
+    under_way = zip(since.tolist(), until.tolist(), strict=True)
+    for row, begin, end, (one, past) in zip(rows.tolist(), begins, ends, under_way, strict=True):
+        at = begin + int(np.searchsorted(times[begin:end], answered[row], "left"))
+        if at < end and one < past:
+            yield row, int(stored[one:past].min()), int(first[at])
+
+
 @rule(
     "produce", "retry-may-reorder", "warning",
     "svc-a (10.0.0.4) retries without idempotence with several requests open: order in t-3 was inverted 2 times.",
@@ -334,21 +369,19 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     stamps = [seen.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
     first, last = (large.taken(one, made.row) for one in stamps)
-    turned: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
     asked, answered = seen.exchanges.asked, seen.exchanges.answered
-    for batch in failed.tolist():
-        row = int(made.owner[batch])
-        mine = plain[(made.place[plain] == made.place[batch]) & (seen.client[made.owner[plain]] == seen.client[row])]
-        began, ended = asked[row], answered[row]
-        behind = mine[(asked[made.owner[mine]] > began) & (asked[made.owner[mine]] < ended) & (made.error[mine] == 0)]
-        again = mine[
-            (asked[made.owner[mine]] >= ended) & (made.error[mine] == 0) & (made.records[mine] == made.records[batch])
-            & (made.size[mine] == made.size[batch]) & (first[mine] == first[batch]) & (last[mine] == last[batch])
-        ]  # fmt: skip
-        if len(behind) and len(again) and made.at[again[0]] > made.at[behind[0]] >= 0:
-            three = row, int(made.owner[behind[0]]), int(made.owner[again[0]])
-            turned[int(seen.client[row]), int(made.place[batch])].append(three)
-    for (client_, where), some_ in turned.items():
+    for mine in parted(plain, large.taken(seen.client, large.taken(made.owner, plain)), large.taken(made.place, plain)):
+        retried = arrow.among(made.error[mine], _RETRIABLE)
+        if not retried.any():
+            continue
+        owner = made.owner[mine]
+        alike = _numbered(*(column[mine] for column in (made.records, made.size, first, last)))
+        threes = _passed(asked[owner], answered[owner], alike, retried, made.error[mine] == 0)
+        at_ = made.at[mine]
+        some_ = [owner[[*three]].tolist() for three in threes if at_[three[2]] > at_[three[1]] >= 0]
+        if not some_:
+            continue
+        client_, where = int(seen.client[owner[0]]), int(made.place[mine[0]])
         topic, partition = made.places[where]
         text = f"{_who(seen, client_)} retries without idempotence with several requests open: order in "
         text += f"{place(made.places[where])} was inverted {count(len(some_), 'time')}."

@@ -119,7 +119,7 @@ def _of_partitions(seen: Seen) -> list[Run]:
     owner = large.taken(parts.owner, chosen)
     things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
               for place in large.distinct(large.taken(parts.place, chosen)).tolist()}  # fmt: skip
-    groups = seen.table("exchanges").codes("group_id")
+    groups = seen.groups
     made = []
     key = large.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
     for run in _runs(seen, key, 30, large.taken(parts.error, chosen), owner):

@@ -321,7 +321,7 @@ class Seen:
         """The greatest value in a column of `exchanges`, NULL where there is none; mostly without reading it."""
         return self.table("exchanges").most(name)
 
-    @property
+    @functools.cached_property
     def groups(self) -> tuple[np.ndarray, list[str]]:
         """int32[exchanges], -1 where none: the group of each; groups by name."""
         return self.table("exchanges").codes("group_id")

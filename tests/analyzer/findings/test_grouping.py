@@ -14,6 +14,7 @@ import pytest
 
 from analyzer.dataset import open_dataset
 from analyzer.findings import judging, produce
+from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import grouped, parted
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
@@ -82,3 +83,23 @@ def test_batches_are_told_with_the_requests_of_their_client_and_broker(several: 
         assert set(rows) == set(np.flatnonzero(links == links[rows[0]]).tolist())
         assert some == [at for at, owner in enumerate(made.owner.tolist()) if owner in rows]
     assert sum(map(len, found.values())) == len(made.owner) == (69 if several else 60)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_batches_that_others_passed_are_found_without_looking_at_all_pairs(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randrange(1, 30)
+    asked = [rng.choice([NULL, *range(12)]) for _ in range(count)]
+    answered = [rng.choice([NULL, time + rng.randrange(5) if time != NULL else 3]) for time in asked]
+    alike = [rng.randrange(3) for _ in range(count)]
+    states = [rng.choice(["failed", "good", "other"]) for _ in range(count)]
+    expected = []
+    for row in range(count):
+        good = [other for other in range(count) if states[other] == "good"]
+        behind = [other for other in good if asked[row] < asked[other] < answered[row]]
+        again = [other for other in good if asked[other] >= answered[row] and alike[other] == alike[row]]
+        if states[row] == "failed" and behind and again:
+            expected.append((row, behind[0], again[0]))
+    sent, came, kinds = (np.array(values, np.int64) for values in (asked, answered, alike))
+    failed, stored = (np.array([state == one for state in states]) for one in ("failed", "good"))
+    assert list(produce._passed(sent, came, kinds, failed, stored)) == expected
