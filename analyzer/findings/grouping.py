@@ -108,6 +108,14 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return order, starts, np.append(starts[1:], len(order))
 
 
+def numbered(*keys: np.ndarray) -> np.ndarray:
+    """int64: which combination of its keys each row has, in their order."""
+    order, starts, ends = grouped(*keys)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.repeat(np.arange(len(starts)), ends - starts)
+    return numbers
+
+
 def parted(rows: np.ndarray | None, *keys: np.ndarray, least: float = 1) -> Iterator[np.ndarray]:
     """The rows of each combination of keys that has at least so many, in order of the keys. A key has a value a row;
     None: row k is k."""

@@ -15,7 +15,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, grouped, in_order, parted, summed
+from analyzer.findings.grouping import busiest, in_order, numbered, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
@@ -318,14 +318,6 @@ def duplicate_records(seen: Seen, at: Limits) -> Iterator[Found]:
 _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 
 
-def _numbered(*keys: np.ndarray) -> np.ndarray:
-    """Which combination of keys each row has, as a number."""
-    order, starts, ends = grouped(*keys)
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.repeat(np.arange(len(starts)), ends - starts)
-    return numbers
-
-
 def _passed(
     asked: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
@@ -375,7 +367,7 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
         if not retried.any():
             continue
         owner = made.owner[mine]
-        alike = _numbered(*(column[mine] for column in (made.records, made.size, first, last)))
+        alike = numbered(*(column[mine] for column in (made.records, made.size, first, last)))
         threes = _passed(asked[owner], answered[owner], alike, retried, made.error[mine] == 0)
         at_ = made.at[mine]
         some_ = [owner[[*three]].tolist() for three in threes if at_[three[2]] > at_[three[1]] >= 0]

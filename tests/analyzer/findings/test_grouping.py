@@ -15,7 +15,7 @@ import pytest
 from analyzer.dataset import open_dataset
 from analyzer.findings import judging, produce
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import grouped, parted
+from analyzer.findings.grouping import grouped, numbered, parted
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
 from tests.analyzer.findings.judging import Traffic
@@ -33,6 +33,7 @@ def test_keys_are_grouped_whatever_they_span(span: int) -> None:
     other = np.array([rng.randrange(2) for _ in keys])
     pairs = list(zip(one.tolist(), other.tolist(), strict=True))
     assert grouped(one, other)[0].tolist() == sorted(range(len(keys)), key=lambda i: pairs[i])
+    assert numbered(one, other).tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]
 
 
 def test_rows_that_are_few_are_no_part() -> None:
