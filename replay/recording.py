@@ -21,7 +21,7 @@ from analyzer import cells, tables
 from analyzer.dataset import Writer, open_dataset
 from analyzer.meaning.connections import Coverage
 from analyzer.messages import masked
-from analyzer.protocol import errors, names, plans, schema, tree
+from analyzer.protocol import errors, names, tree
 from replay import answers
 from replay.answers import Said
 from replay.outcome import Counts, Outcome
@@ -434,16 +434,9 @@ def _framed(request: bytes | bytearray) -> bytes:
 
 
 def _stored(frame: bytes, key: int, version: int | None, request: bool) -> bytes:
-    """A frame as it is kept: without secrets."""
+    """A frame as it is kept: without secrets, of which records of the cluster's metadata have some too."""
     assert version is not None
-    return frame if _open(key, version, request) else masked(frame, key, version, request)
-
-
-@functools.cache
-def _open(key: int, version: int, request: bool) -> bool:
-    """Can there be no secrets in such a message?"""
-    direction = schema.REQUEST if request else schema.RESPONSE
-    return plans.has_layout(key, version, direction) and not schema.has_secrets(key, direction)
+    return masked(frame, key, version, request)
 
 
 @functools.lru_cache(maxsize=1 << 10)

@@ -5,6 +5,7 @@ Proves: replay/outcome.py, replay/recording.py
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from analyzer.protocol.encoding import encode_response
 from replay import recording
 from replay.outcome import Outcome
 from replay.recording import Recorder
+from tests.analyzer.records.test_tree import SECRETS, scram_fetch
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import START_NS, Captured
 
@@ -67,6 +69,30 @@ def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level:
     (row,) = open_dataset(tmp_path / "run").exchanges.to_table().to_pylist()
     assert row["capture"].startswith("replay:")
     assert (row["isolation_level"], row["min_bytes"], row["max_wait_ms"]) == (level, 7, 500)
+
+
+def test_secrets_in_records_of_the_cluster_are_not_written(tmp_path: Path) -> None:
+    """Of the captured side and of the replayed one: a controller's Fetch holds what logins are checked with."""
+    fetch = {
+        "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0, "sessionId": 0, "sessionEpoch": -1,
+        "topics": [], "forgottenTopicsData": [], "rackId": "",
+    }  # fmt: skip
+    answer = scram_fetch()
+    (asked,) = Captured().said(0, names.FETCH, 17, fetch).requests
+    request = dataclasses.replace(asked, answer=answer)
+    with Writer(tmp_path / "run") as writer:
+        recorder = Recorder(writer)
+        recorder.asked(request)
+        recorder.add(Outcome(request.row, 0, "sent", "answered", sent_version=17, sent_ns=START_NS,
+                             answered_ns=START_NS, request=request.data, answer=answer))  # fmt: skip
+        recorder.finish([], [], {})
+    stored = open_dataset(tmp_path / "run").messages.to_table().to_pylist()
+    answers = [row["bytes"] for row in stored if row["direction"] == "response"]
+    assert len(answers) == 2
+    for kept in answers:
+        assert len(kept) == len(answer) + 4
+        assert b"604800000" in kept  # only secrets are overwritten
+        assert not any(secret in kept for secret in SECRETS)
 
 
 def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) -> None:
