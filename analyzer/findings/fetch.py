@@ -14,7 +14,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, grouped, highest, in_order, parted
+from analyzer.findings.grouping import busiest, by, grouped, highest, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.seen import SECOND, Seen, api_name
@@ -117,16 +117,19 @@ def spin(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator[Found]:
     quick = _empty_at_once(seen, quick_ms * 1000)
+    spinning = []
     for rows in parted(quick, seen.exchanges.link[quick], least=answers):
         when = seen.exchanges.answered[rows]
         rows, when = rows[np.argsort(when, kind="stable")], np.sort(when)
         most, first, _ = busiest(when, SECOND)
-        if most < answers:
-            continue
-        beyond = _beyond(seen, int(seen.exchanges.link[rows[0]]), int(when[first]))
+        if most >= answers:
+            spinning.append((int(seen.exchanges.link[rows[0]]), rows, when, most, first))
+    asked_of = _Asked(seen, [link for link, *_ in spinning]) if spinning else None
+    for link, rows, when, most, first in spinning:
+        beyond = asked_of.beyond(link, int(when[first])) if asked_of is not None else None
         if above != (beyond is not None):
             continue
-        who = seen.who(link=int(seen.exchanges.link[rows[0]]))
+        who = seen.who(link=link)
         places = int(rows[0]), int(rows[first]), int(rows[-1])
         if beyond is None:
             text = f"{client(who)} got {most:,} empty answers to Fetch from {who['broker']} in a second, none of them "
@@ -141,18 +144,59 @@ def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator
                     cause="its offset lies between the high watermark and the end of the log", proven=True)  # fmt: skip
 
 
-def _beyond(seen: Seen, link: int, time: int) -> tuple[tuple[str, int], int, int] | None:
-    """Of a connection's session a partition whose offset asked for lies above the high watermark: what was asked, and
-    the watermark as last told before or at that time (and shortly after: the burst's own answers tell it)."""
-    read = reads(seen)
-    told = read.time <= time + SECOND
-    mine = np.flatnonzero((seen.exchanges.link[read.owner] == link) & told & (read.at != NULL))
-    for where in arrow.distinct(read.place[mine]).tolist():
-        asked = int(read.at[mine[read.place[mine] == where][-1]])
-        ends = np.flatnonzero((read.place == where) & told & (read.end >= 0))
-        if len(ends) and asked > int(read.end[ends[-1]]):
-            return seen.places[where], asked, int(read.end[ends[-1]])
-    return None
+class _Asked:
+    """What some connections asked for, and how far the logs of these topic-partitions were readable."""
+
+    def __init__(self, seen: Seen, links: list[int]) -> None:
+        self._seen = seen
+        read = reads(seen)
+        link = large.taken(seen.exchanges.link, read.owner)
+        mine = large.where(len(link), lambda block: arrow.among(link[block], links) & (read.at[block] != NULL))
+        self._asked = _courses(read, mine, read.at, link)
+        self._places: dict[int, list[int]] = defaultdict(list)
+        for one, where in self._asked:
+            self._places[one].append(where)
+        wanted = arrow.distinct(large.taken(read.place, mine))
+        told = large.where(len(link), lambda block: arrow.among(read.place[block], wanted) & (read.end[block] >= 0))
+        self._ends = _courses(read, told, read.end, None)
+
+    def beyond(self, link: int, time: int) -> tuple[tuple[str, int], int, int] | None:
+        """Of a connection's session a partition whose offset asked for lies above the high watermark: what was asked,
+        and the watermark as last told before or at that time (and shortly after: the burst's own answers tell it)."""
+        for where in self._places[link]:
+            asked = self._asked[link, where].last(time + SECOND)
+            end = self._ends[0, where].last(time + SECOND) if (0, where) in self._ends else None
+            if asked is not None and end is not None and asked > end:
+                return self._seen.places[where], asked, end
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """Values that were told one after the other, and when (us), in order."""
+
+    times: np.ndarray
+    values: np.ndarray
+
+    def last(self, time: int, and_then: bool = True) -> int | None:
+        """What was told last before that time, or then."""
+        at = int(np.searchsorted(self.times, time, side="right" if and_then else "left"))
+        return int(self.values[at - 1]) if at else None
+
+
+def _courses(
+    read: Reads, rows: np.ndarray, values: np.ndarray, whose: np.ndarray | None
+) -> dict[tuple[int, int], _Course]:  # fmt: skip
+    """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place."""
+    mine = np.zeros(len(rows), np.int8) if whose is None else large.taken(whose, rows)
+    place_ = large.taken(read.place, rows)
+    order, starts, ends = grouped(mine, place_)
+    heads = order[starts]
+    keys = zip(mine[heads].tolist(), place_[heads].tolist(), strict=True)
+    rows = large.taken(rows, order)
+    times_, values = large.taken(read.time, rows), large.taken(values, rows)
+    each = zip(keys, starts.tolist(), ends.tolist(), strict=True)
+    return {key: _Course(times_[start:end], values[start:end]) for key, start, end in each}
 
 
 @rule(
@@ -169,11 +213,18 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     read = reads(seen)
     position = read.position()
+    numbers = _numbered(seen, {where for trouble in troubles for where in trouble.places})
+    known = large.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
+    whose = large.taken(seen.client, large.taken(read.owner, known))
+    rows_of = by(known, whose, large.taken(read.place, known))
+    told = _told(seen, list(numbers.values()))
     for trouble in troubles:
+        refused = trouble.rows
         for where in trouble.places:
-            number = seen.places.index(where)
-            mine = np.flatnonzero((read.place == number) & (seen.client[read.owner] == trouble.client))
-            lost = mine[arrow.among(read.owner[mine], trouble.rows)]
+            reader = trouble.client, numbers[where]
+            mine = rows_of.get(reader, refused[:0])
+            owner = read.owner[mine]
+            lost = mine[refused[np.minimum(np.searchsorted(refused, owner), len(refused) - 1)] == owner]
             if not len(lost):
                 continue
             before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
@@ -189,19 +240,32 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
             else:
                 text += f", goes on at {then:,}: {count(asked - then, 'record')} may be read again."
             skipped = then is not None and then > asked
-            stood = asked in position[before] or _committed(seen, trouble.client, number, asked)
+            stood = asked in position[before] or asked in told.get(reader, ())
             severity: Severity | None = "note" if not stood else None if skipped else "warning"
             cause = "the log begins later" if skipped else None
             yield found(seen, trouble, text, severity, cause, False if cause else None)
 
 
-def _committed(seen: Seen, client_: int, where: int, offset: int) -> bool:
-    """Whether that client was told, or said itself, that it stands there."""
-    parts, table = seen.partitions, seen.table("partitions")
-    rows = large.true((parts.place == where) & (parts.owner >= 0) & (table.numbers("offset") == offset))
-    owner = parts.owner[rows]
-    of_groups = arrow.among(seen.exchanges.api[owner], (names.OFFSET_FETCH, names.OFFSET_COMMIT, names.LIST_OFFSETS))
-    return bool((of_groups & (seen.client[owner] == client_)).any())
+def _numbered(seen: Seen, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """The numbers of some topic-partitions."""
+    numbers: dict[tuple[str, int], int] = {}
+    for number, where in enumerate(seen.places):
+        if where in wanted:
+            numbers.setdefault(where, number)
+    return numbers
+
+
+def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
+    """By client and topic-partition, of these: where the client was told, or said itself, that it stands."""
+    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    apis = names.OFFSET_FETCH, names.OFFSET_COMMIT, names.LIST_OFFSETS
+
+    def are_of_groups(block: slice) -> Any:
+        there = arrow.among(parts.place[block], places) & (offset[block] != NULL)
+        return there & arrow.among(seen.api_of(parts.owner[block]), apis)
+
+    rows = large.where(len(offset), are_of_groups)
+    return by(large.taken(offset, rows), seen.client[parts.owner[rows]], large.taken(parts.place, rows))
 
 
 @rule(
@@ -272,7 +336,7 @@ def _diverged(seen: Seen) -> Iterator[Found]:
     diverging = seen.table("partitions").numbers("diverging_offset")
     if diverging.max(initial=NULL) == NULL and not len(seen.of_api(names.OFFSET_FOR_LEADER_EPOCH)):
         return
-    offset, parts, read = seen.table("partitions").numbers("offset"), seen.partitions, reads(seen)
+    offset, parts = seen.table("partitions").numbers("offset"), seen.partitions
 
     def told(block: slice) -> np.ndarray:
         of_epochs = seen.api_of(parts.owner[block]) == names.OFFSET_FOR_LEADER_EPOCH
@@ -282,14 +346,14 @@ def _diverged(seen: Seen) -> Iterator[Found]:
     ends = large.made(len(offset), np.int64, told)
     rows = large.true((parts.owner >= 0) & (ends != NULL))
     rows = rows[~seen.between_brokers[seen.client[parts.owner[rows]]]] if len(rows) else rows
-    position = read.position() if len(rows) else read.at
+    stood_at = _stood(seen, parts.place[rows]) if len(rows) else {}
     worst: dict[tuple[int, int], tuple[int, int, int]] = {}
     for row in rows.tolist():
         owner, where = int(parts.owner[row]), int(parts.place[row])
         client_, time = int(seen.client[owner]), int(seen.exchanges.answered[owner])
-        mine = np.flatnonzero((read.place == where) & (seen.client[read.owner] == client_) & (read.time < time))
-        mine = mine[position[mine] != NULL]
-        stood = int(position[mine[-1]]) if len(mine) else int(offset[row]) if diverging[row] != NULL else NULL
+        course = stood_at.get((client_, where))
+        last = course.last(time, and_then=False) if course is not None else None
+        stood = last if last is not None else int(offset[row]) if diverging[row] != NULL else NULL
         if stood != NULL and stood - int(ends[row]) > worst.get((client_, where), (0, 0, 0))[0]:
             worst[client_, where] = stood - int(ends[row]), stood, owner
     for (client_, where), (gone, stood, owner) in worst.items():
@@ -299,6 +363,14 @@ def _diverged(seen: Seen) -> Iterator[Found]:
         yield Found(f"{text}of that no longer exist.", gone, time, time, who,
                     {"topic": topic, "partition": str(partition)}, (owner,),
                     cause="a leader that had not all records", proven=True)  # fmt: skip
+
+
+def _stood(seen: Seen, places: np.ndarray) -> dict[tuple[int, int], _Course]:
+    """By client and topic-partition, of these, where the client stood after each answer."""
+    read = reads(seen)
+    position, wanted = read.position(), arrow.distinct(places)
+    known = large.where(len(position), lambda block: arrow.among(read.place[block], wanted) & (position[block] != NULL))
+    return _courses(read, known, position, large.taken(seen.client, read.owner))
 
 
 def _fallen(seen: Seen) -> Iterator[Found]:

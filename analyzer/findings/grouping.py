@@ -130,6 +130,15 @@ def parted(rows: np.ndarray | None, *keys: np.ndarray, least: float = 1) -> Iter
         yield some if rows is None else large.taken(rows, some)
 
 
+def by(rows: np.ndarray, *keys: np.ndarray) -> dict[tuple[int, ...], np.ndarray]:
+    """The rows (or what stands for each) of every combination of keys, to be looked up, in order of the keys."""
+    order, starts, ends = grouped(*keys)
+    heads = zip(*(key[order[starts]].tolist() for key in keys), strict=True)
+    together = large.taken(rows, order)
+    each = zip(starts.tolist(), ends.tolist(), strict=True)
+    return {head: together[start:end] for head, (start, end) in zip(heads, each, strict=True)}
+
+
 def _often(keys: tuple[np.ndarray, ...], least: float) -> np.ndarray | None:
     """Rows whose combination of keys at least so many rows have: mostly few or none, which is soon known, for to sort
     values takes a tenth of what it takes to order rows by them. None: not known."""

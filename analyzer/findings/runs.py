@@ -8,6 +8,7 @@ matter, for coordinators answer on one what is mended on another.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -273,9 +274,12 @@ def _among(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Trouble:
-    """Runs of one client, API, error and group or topic together. places: the topic-partitions."""
+    """Runs of one client, API, error and group or topic together. places: the topic-partitions.
+
+    What follows from all runs is worked out once: a rule tells of each place, and there may be as many places as runs.
+    """
 
     client: int
     api: int
@@ -285,35 +289,35 @@ class Trouble:
     places: list[tuple[str, int]]
     runs: list[Run]
 
-    @property
+    @functools.cached_property
     def rows(self) -> np.ndarray:
         """Their exchanges, each once."""
         found: np.ndarray = arrow.distinct(np.concatenate([run.rows for run in self.runs]))
         return found
 
-    @property
+    @functools.cached_property
     def since(self) -> int:
         return min(run.since for run in self.runs)
 
-    @property
+    @functools.cached_property
     def until(self) -> int:
         return max(run.until for run in self.runs)
 
-    @property
+    @functools.cached_property
     def cleared(self) -> bool:
         return all(run.cleared for run in self.runs)
 
-    @property
+    @functools.cached_property
     def answers(self) -> int:
         """How often it was answered so."""
         return len(self.rows)
 
-    @property
+    @functools.cached_property
     def longest(self) -> int:
         """The longest run of them, us."""
         return max(run.until - run.since for run in self.runs)
 
-    @property
+    @functools.cached_property
     def evidence(self) -> tuple[int, ...]:
         """First, worst and last: worst is the last of the longest run."""
         rows = self.rows

@@ -15,7 +15,7 @@ import pytest
 from analyzer.dataset import open_dataset
 from analyzer.findings import judging, produce
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import grouped, numbered, parted
+from analyzer.findings.grouping import by, grouped, numbered, parted
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
 from tests.analyzer.findings.judging import Traffic
@@ -34,6 +34,18 @@ def test_keys_are_grouped_whatever_they_span(span: int) -> None:
     pairs = list(zip(one.tolist(), other.tolist(), strict=True))
     assert grouped(one, other)[0].tolist() == sorted(range(len(keys)), key=lambda i: pairs[i])
     assert numbered(one, other).tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]
+
+
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_rows_are_looked_up_by_their_keys(count: int) -> None:
+    rng = random.Random(count)
+    keys = [(rng.randrange(5), rng.randrange(-3, 70_000)) for _ in range(count)]
+    rows = np.arange(10, 10 + count)
+    found = by(rows, *np.array(keys, np.int64).reshape(-1, 2).T)
+    assert {key: some.tolist() for key, some in found.items()} == {
+        key: [row for row, one in zip(rows.tolist(), keys, strict=True) if one == key] for key in keys
+    }
+    assert list(found) == sorted(found)
 
 
 def test_rows_that_are_few_are_no_part() -> None:
