@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from analyzer.findings import roots
 from analyzer.findings.asked import Severity
 from analyzer.findings.rules import Found, Limits, rule
@@ -152,18 +154,50 @@ _MISSING = taken((names.METADATA,), (3, 17))
 )  # fmt: skip
 def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
     known = {topic for topic, _ in seen.places_known}
-    for trouble in of(seen, _MISSING):
+    nearest, looked_for = Nearest(known), 0
+    for trouble in sorted(of(seen, _MISSING), key=lambda one: (-one.answers, one.since)):
         asked = [topic for topic in (trouble.thing.topic or "").split(" ") if topic and topic not in known]
         if not asked or trouble.cleared:
             continue
-        near = _nearest(asked[0], known)
+        looked_for += 1
+        near = nearest.to(asked[0]) if looked_for <= _LOOKED_FOR else None
         text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, which does not exist: "
         text += f"{times(trouble)}."
         cause = f"there is a topic {name(near)}" if near else None
         yield found(seen, trouble, text, None, cause, False if near else None)
 
 
-def _nearest(topic: str, known: set[str]) -> str | None:
-    import difflib
+_LOOKED_FOR = 200
+"""Missing topics, those that were asked for most, for which a like name is looked for: fewer are told one by one."""
+_COMPARED = 500
+"""Names that a missing one is compared with: of more those whose letters are most alike."""
 
-    return next(iter(difflib.get_close_matches(topic, sorted(known), 1)), None)
+
+class Nearest:
+    """Names of topics, and which of them is most like another."""
+
+    def __init__(self, known: set[str]) -> None:
+        self._known = sorted(known)
+        self._letters = np.zeros((len(known) if len(known) > _COMPARED else 0, _LETTERS), np.int16)
+        for letters, name_ in zip(self._letters, self._known, strict=False):
+            letters += _letters(name_)
+
+    def to(self, topic: str) -> str | None:
+        """None: none is much like it."""
+        import difflib
+
+        some_ = self._known
+        if len(some_) > _COMPARED:
+            common = np.minimum(self._letters, _letters(topic)).sum(1)
+            alike = common / (self._letters.sum(1) + len(topic))
+            some_ = [some_[at] for at in np.sort(np.argsort(-alike, kind="stable")[:_COMPARED]).tolist()]
+        return next(iter(difflib.get_close_matches(topic, some_, 1)), None)
+
+
+_LETTERS = 64
+
+
+def _letters(text: str) -> np.ndarray:
+    """int16[_LETTERS]: how often a text has each letter."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) % _LETTERS
+    return np.bincount(points, minlength=_LETTERS).astype(np.int16)

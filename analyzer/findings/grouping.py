@@ -108,6 +108,13 @@ def grouped(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return order, starts, np.append(starts[1:], len(order))
 
 
+def first_of(*keys: np.ndarray) -> np.ndarray:
+    """int64: the first row of each combination of keys, in their order."""
+    order, starts, _ = grouped(*keys)
+    found: np.ndarray = order[starts]
+    return found
+
+
 def numbered(*keys: np.ndarray) -> np.ndarray:
     """int64: which combination of its keys each row has, in their order."""
     order, starts, ends = grouped(*keys)

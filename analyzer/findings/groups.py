@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, parted
+from analyzer.findings.grouping import busiest, by, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.seen import SECOND, Seen
@@ -199,8 +200,9 @@ class _Timeouts:
 
     def rebalance(self, client_: tuple[str, str | None], group: str | None, time: int) -> int | None:
         """The rebalance timeout that a client had at a time, us."""
-        said = [timeout for when, timeout in self._rebalances.get((client_, group), ()) if when <= time]
-        return said[-1] if said else None
+        said = self._rebalances.get((client_, group), [])
+        at = bisect.bisect_right(said, time, key=lambda one: one[0])  # as they were told, which is in order
+        return said[at - 1][1] if at else None
 
 
 def _by_client(seen: Seen, rows: np.ndarray, clients: np.ndarray) -> dict[int, np.ndarray]:
@@ -309,13 +311,15 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     groups, named = seen.groups
     generation, latency = seen.column("generation"), seen.column("latency_us")
     rows = rows[groups[rows] >= 0]
+    leaves_of = by(leaves, groups[leaves])
     for mine in parted(rows, groups[rows], generation[rows]):
         error = seen.exchanges.error[mine]
         refused = mine[arrow.among(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
+        if not len(refused) or (error == 0).any():
+            continue
         since, until = int(seen.exchanges.asked[mine].min()), int(seen.exchanges.answered[mine].max())
-        left = seen.exchanges.asked[leaves]
-        gone = (groups[leaves] == groups[mine[0]]) & (left >= since) & (left <= until)
-        if not len(refused) or (error == 0).any() or gone.any():
+        left = seen.exchanges.asked[leaves_of.get((int(groups[mine[0]]),), leaves[:0])]
+        if ((left >= since) & (left <= until)).any():
             continue
         group = named[groups[mine[0]]]
         text = f"Nobody's assignment of group {name(group)} came: {count(len(refused), 'SyncGroup request')} waited "

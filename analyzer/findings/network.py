@@ -10,7 +10,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import large, roots
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, highest, parted
+from analyzer.findings.grouping import busiest, by, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name
 from analyzer.findings.words import client, count, lasting, moment, name, share
@@ -154,9 +154,10 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
 def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
     again = seen.link_numbers("retransmissions")
     packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
+    repaired = _repaired(seen, at.repair_ms) if again.any() else {}
     for client_, broker, links in _pairs(seen, np.flatnonzero(again)):
         lost, whole = int(again[links].sum()), int(packets[links].sum())
-        slow = _repaired(seen, links, at.repair_ms)
+        slow = repaired.get((client_, broker), links[:0])
         if (lost < at.packets or lost < at.share * whole) and not len(slow):
             continue
         who = seen.who(client_, broker)
@@ -171,24 +172,26 @@ def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
                     cause="packets were lost on the way, or came too late", proven=True)  # fmt: skip
 
 
-def _repaired(seen: Seen, links: np.ndarray, repair_ms: float) -> np.ndarray:
-    """Exchanges of these connections whose time on the network is longer than TCP's least timeout."""
+def _repaired(seen: Seen, repair_ms: float) -> dict[tuple[int, ...], np.ndarray]:
+    """By client and broker the exchanges whose time on the network is longer than TCP's least timeout."""
     network = seen.column("network_us")
-    slow = np.flatnonzero(network >= repair_ms * 1000)
-    found: np.ndarray = slow[arrow.among(seen.exchanges.link[slow], links)]
-    return found
+    slow = large.where(len(network), lambda block: network[block] >= repair_ms * 1000)
+    return by(slow, seen.client[slow], seen.broker[slow])
 
 
 def _pairs(seen: Seen, links: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
     """Of connections: (client, broker, all connections between these two)."""
-    pairs = sorted({(int(seen.client_of[link]), int(seen.broker_of[link])) for link in links.tolist()})
-    if not pairs:
-        return
-    key = seen.client_of.astype(np.int64) << 32 | seen.broker_of
-    order = np.argsort(key, kind="stable")
-    for client_, broker in pairs:
-        start, stop = np.searchsorted(key[order], [client_ << 32 | broker, (client_ << 32 | broker) + 1])
-        yield client_, broker, np.sort(order[start:stop])
+    pair = seen.client_of.astype(np.int64) << 32 | seen.broker_of
+    every = np.flatnonzero(arrow.among(pair, arrow.distinct(pair[links]))) if len(links) else links
+    for (client_, broker), mine in by(every, seen.client_of[every], seen.broker_of[every]).items():
+        yield client_, broker, mine
+
+
+def _these(seen: Seen, links: np.ndarray) -> np.ndarray:
+    """bool[links]: it is one of these connections."""
+    found = np.zeros(len(seen.links), bool)
+    found[links] = True
+    return found
 
 
 @rule(
@@ -210,11 +213,14 @@ def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
     ours = large.true(arrow.among(rows.link, full))
     answer = _span(seen.column("response_time")[ours], rows.answered[ours])
     request = _span(rows.asked[ours], seen.column("request_end")[ours])
+    sides = []
+    for waited, blame in ((answer, "client"), (request, "broker")):
+        long = np.flatnonzero(waited >= at.stall_ms * 1000)
+        sides.append((waited, blame, by(long, seen.client[ours[long]], seen.broker[ours[long]])))
     for client_, broker, links in _pairs(seen, full):
-        mine = arrow.among(rows.link[ours], links)
-        for waited, blame in ((answer, "client"), (request, "broker")):
-            stalled = np.flatnonzero(mine & (waited >= at.stall_ms * 1000))
-            if not len(stalled):
+        for waited, blame, of_pairs in sides:
+            stalled = of_pairs.get((client_, broker))
+            if stalled is None:
                 continue
             who = seen.who(client_, broker)
             reader, other = (client(who), who["broker"]) if blame == "client" else (who["broker"], client(who))
@@ -250,8 +256,9 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     open_ = open_[~roots.explained_links(seen)[open_]]
     reset = np.array([link for link in open_.tolist() if seen.closed[link] == "rst"], np.int64)
     ended = seen.link_times("last_time")
+    wanted = _these(seen, reset)
     for client_, broker, links in _pairs(seen, reset):
-        mine = links[arrow.among(links, reset)]
+        mine = links[wanted[links]]
         mine = mine[np.argsort(ended[mine], kind="stable")]
         most, _, _ = busiest(ended[mine], int(at.window_s * SECOND))
         who = seen.who(client_, broker)
@@ -279,8 +286,9 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     ended = seen.link_times("last_time")
     closed = np.array([end != "open" for end in seen.closed], bool)
     idle = np.flatnonzero(closed & ~open_ & (last != NULL) & (ended - np.maximum(last, 0) >= at.idle_s * SECOND))
+    wanted = _these(seen, idle)
     for client_, broker, links in _pairs(seen, idle):
-        mine = links[arrow.among(links, idle)]
+        mine = links[wanted[links]]
         who = seen.who(client_, broker)
         text = f"{count(len(mine), 'idle connection')} of {client(who)} to {who['broker']} "
         text += f"{'was' if len(mine) == 1 else 'were'} closed after {lasting(int((ended - last)[mine].max()))}."
@@ -306,8 +314,9 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     if not any(True for _ in parted(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
         return
     fresh = fresh[~_bootstraps(seen)[fresh]]
+    wanted = _these(seen, fresh)
     for client_, broker, links in _pairs(seen, fresh):
-        mine = links[arrow.among(links, fresh)]
+        mine = links[wanted[links]]
         mine = mine[np.argsort(first[mine], kind="stable")]
         most, start, stop = busiest(first[mine], int(at.window_s * SECOND))
         if most < at.opened:

@@ -15,7 +15,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, in_order, numbered, parted, summed
+from analyzer.findings.grouping import busiest, by, in_order, numbered, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
@@ -133,23 +133,40 @@ def _who(seen: Seen, client_: int) -> str:
     split_s=5,
 )  # fmt: skip
 def too_large(seen: Seen, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _TOO_LARGE):
+    troubles = of(seen, _TOO_LARGE)
+    sent_by = _sent_by(seen, troubles) if troubles else {}
+    for trouble in troubles:
         sent = int(seen.column("request_bytes")[trouble.rows].max())
         text = f"{_who(seen, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; the "
         text += f"request had {size(sent)}, the limit is 1,048,588 bytes unless set."
-        split = _split(seen, trouble, int(at.split_s * SECOND))
+        split = _split(seen, trouble, sent_by, int(at.split_s * SECOND))
         yield found(seen, trouble, text, "note" if split else None, "the client split the batch" if split else None,
                     True if split else None)  # fmt: skip
 
 
-def _split(seen: Seen, trouble: Trouble, within: int) -> bool:
+_SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
+"""By client, then by topic-partition, rows of `Batches`."""
+
+
+def _sent_by(seen: Seen, troubles: list[Trouble]) -> _SentBy:
+    """What these clients sent to the topic-partitions of their troubles."""
+    made = batches(seen)
+    wanted = {where for trouble in troubles for where in trouble.places}
+    places = [number for number, where in enumerate(made.places) if where in wanted]
+    rows = large.where(len(made.place), lambda block: arrow.among(made.place[block], places))
+    found: _SentBy = defaultdict(lambda: defaultdict(list))
+    for (client_, where), mine in by(rows, seen.client[np.maximum(made.owner[rows], 0)], made.place[rows]).items():
+        found[client_][made.places[where]].append(mine)
+    return found
+
+
+def _split(seen: Seen, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
     """Every refusal was followed by good answers to this client and partition that hold as many records, in two
     batches or more."""
     made = batches(seen)
-    mine = [number for number, where in enumerate(made.places) if where in trouble.places]
-    rows = large.true(arrow.among(made.place, mine))
-    owner = np.maximum(large.taken(made.owner, rows), 0)
-    rows = rows[seen.client[owner] == trouble.client]
+    sent = sent_by.get(trouble.client, {})
+    mine = [rows for where in trouble.places for rows in sent.get(where, ())]
+    rows = np.sort(np.concatenate([np.zeros(0, np.int64), *mine]))
     by_owner, batch_of = in_order(large.taken(made.owner, rows), rows)
     good = rows[made.error[rows] == 0]
     asked, good = in_order(seen.exchanges.asked[np.maximum(made.owner[good], 0)], good)
@@ -218,8 +235,8 @@ def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
     acks = seen.column("acks")
     wrong = (acks == 0) | ((acks == 1) if strict else False)
     rows = large.true(wrong & (seen.exchanges.api == names.PRODUCE))
-    for mine in parted(rows, large.taken(seen.client, rows), large.taken(acks, rows)):
-        topics = _topics(seen, mine)
+    parts = list(parted(rows, large.taken(seen.client, rows), large.taken(acks, rows)))
+    for mine, topics in zip(parts, _topics(seen, parts), strict=True):
         who, level = seen.who(int(seen.client[mine[0]])), int(acks[mine[0]])
         text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
         text += "stay invisible." if level == 0 else "of the leader lose what was acknowledged."
@@ -228,15 +245,22 @@ def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
                     tuple(mine[[0, 0, -1]].tolist()), severity="warning" if strict else None)  # fmt: skip
 
 
-def _topics(seen: Seen, rows: np.ndarray) -> list[str]:
-    """Topics of exchanges."""
-    parts = seen.partitions
-    marked = np.zeros(len(seen.exchanges) + 1, bool)
-    marked[rows] = True
-    used = np.zeros(len(seen.places), bool)
-    for block in large.blocks(len(parts.place)):
-        used[parts.place[block][marked[parts.owner[block]]]] = True
-    return sorted({seen.places[number][0] for number in np.flatnonzero(used).tolist()})
+def _topics(seen: Seen, parts: list[np.ndarray]) -> list[list[str]]:
+    """Topics of exchanges, of which each is in one part at most."""
+    if not parts:
+        return []
+    rows = seen.partitions
+    part_of = large.full(len(seen.exchanges) + 1, -1, np.int32)  # the last is of topic-partitions without an exchange
+    for number, mine in enumerate(parts):
+        part_of[mine] = number
+    found = [np.zeros(0, np.int64)]
+    for block in large.blocks(len(rows.place)):
+        part = part_of[rows.owner[block]].astype(np.int64)
+        found.append(arrow.distinct((part << 32 | rows.place[block])[part >= 0]))
+    topics: list[set[str]] = [set() for _ in parts]
+    for one in arrow.distinct(np.concatenate(found)).tolist():
+        topics[one >> 32].add(seen.places[one & 0xFFFFFFFF][0])
+    return [sorted(some) for some in topics]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,9 @@ from itertools import pairwise
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import by, grouped, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, UNANSWERED, Attempt, Seen
 from analyzer.findings.words import count, moment, place, some
@@ -47,6 +49,7 @@ def losses(seen: Seen) -> list[Loss]:
 def _losses(seen: Seen) -> Iterator[Loss]:
     ended, first, unready = seen.link_times("last_time"), seen.link_times("first_time"), _unready(seen)
     closed = np.array([end != "open" for end in seen.closed], bool) & (ended != NULL)
+    answered = seen.exchanges.answered
     order = np.argsort(seen.broker_of, kind="stable")
     bounds = np.searchsorted(seen.broker_of[order], np.arange(len(seen.brokers) + 1)).tolist()
     for broker, (begin, end) in enumerate(pairwise(bounds)):
@@ -63,8 +66,7 @@ def _losses(seen: Seen) -> Iterator[Loss]:
         if not crowds.any():
             continue
         # Connections that stayed open, and talk on, are those of a broker that lives.
-        answered = seen.exchanges.answered
-        heard = np.sort(answered[(seen.broker == broker) & (answered != NULL)])
+        heard = np.sort(answered[_answered_by(seen).get((broker,), links[:0])])
         last = times[past - 1]
         after = np.searchsorted(heard, last, side="right")
         quiet = np.append(heard, _NEVER)[after] > last + SECOND
@@ -81,6 +83,16 @@ def _losses(seen: Seen) -> Iterator[Loss]:
             if back >= 2 or _led_elsewhere(seen, int(times[at])):
                 known = int(past[at])
                 yield Loss(broker, int(times[at]), links[at:known])
+
+
+def _answered_by(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
+    """By broker the exchanges that it answered. Worked out once."""
+    if "answered by" not in seen.memo:
+        answered = seen.exchanges.answered
+        known = large.where(len(answered), lambda block: answered[block] != NULL)
+        seen.memo["answered by"] = by(known, large.taken(seen.broker, known))
+    kept: dict[tuple[int, ...], np.ndarray] = seen.memo["answered by"]
+    return kept
 
 
 _BACK_US = 60 * SECOND
@@ -208,22 +220,37 @@ def outcome(some: list[Attempt]) -> str:
 
 
 def refused_versions(seen: Seen) -> np.ndarray:
-    """Exchanges without an answer whose version the broker does not offer, as it said itself."""
-    rows = np.flatnonzero(seen.exchanges.status == UNANSWERED)
-    if not len(rows):
-        return rows
-    offered: dict[tuple[str, int], tuple[int, int]] = {}
-    for offer in seen.table("api_versions").every(["broker", "api_key", "min", "max"]):
-        offered[offer["broker"], offer["api_key"]] = offer["min"], offer["max"]
-    if not offered:
-        return rows[:0]
-    out = []
-    for row in rows.tolist():
-        api, version = int(seen.exchanges.api[row]), int(seen.exchanges.version[row])
-        lowest, highest = offered.get((seen.brokers[seen.broker[row]], api), (0, 1 << 15))
-        if api != names.API_VERSIONS and not lowest <= version <= highest:
-            out.append(row)
-    return np.array(out, np.int64)
+    """Exchanges without an answer whose version the broker does not offer, as it said itself. Worked out once."""
+    if "refused versions" not in seen.memo:
+        seen.memo["refused versions"] = _refused_versions(seen)
+    kept: np.ndarray = seen.memo["refused versions"]
+    return kept
+
+
+def _refused_versions(seen: Seen) -> np.ndarray:
+    rows = large.true(seen.exchanges.status == UNANSWERED)
+    offers = _offers(seen) if len(rows) else {}
+    found = [rows[:0]]
+    for mine in parted(rows, seen.broker[rows], seen.exchanges.api[rows]) if offers else ():
+        api, version = int(seen.exchanges.api[mine[0]]), seen.exchanges.version[mine]
+        lowest, highest = offers.get((seen.brokers[seen.broker[mine[0]]], api), (0, 1 << 15))
+        if api != names.API_VERSIONS:
+            found.append(mine[(version < lowest) | (version > highest)])
+    return np.sort(np.concatenate(found))
+
+
+def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
+    """By broker and API the versions that it offers, as it said last."""
+    table = seen.table("api_versions")
+    if not len(table):
+        return {}
+    broker, brokers = table.codes("broker")
+    columns = [table.numbers(name) for name in ("api_key", "min", "max")]
+    order, _, ends = grouped(broker, columns[0])
+    last = order[ends - 1]
+    last = last[broker[last] >= 0]
+    each = zip(broker[last].tolist(), *(column[last].tolist() for column in columns), strict=True)
+    return {(brokers[code], api): (low, high) for code, api, low, high in each}
 
 
 @rule(

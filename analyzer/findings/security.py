@@ -10,6 +10,8 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import highest
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import Seen, api_name
 from analyzer.findings.words import client, count, name, size
@@ -47,13 +49,16 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     mechanisms = _mechanisms(seen)
     good = seen.of_api(names.SASL_AUTHENTICATE)
     good = good[seen.exchanges.error[good] == 0]
-    for trouble in of(seen, _LOGIN):
+    troubles = of(seen, _LOGIN)
+    # SCRAM's first message is answered well although the second will not be: what counts is what came after.
+    final = good[_went_on(seen)[seen.exchanges.link[good]]] if troubles else good
+    last_in = highest(seen.client[final], seen.exchanges.asked[final], len(seen.clients), NULL)
+    for trouble in troubles:
         last = int(trouble.rows[-1])
         link = int(seen.exchanges.link[last])
         mechanism = mechanisms[link] if link < len(mechanisms) else None
         principal = _principal(seen, trouble.client)
-        # SCRAM's first message is answered well although the second will not be: what counts is what came after.
-        let_in = bool(((seen.client[good] == trouble.client) & _final(seen, good, trouble.until)).any())
+        let_in = bool(last_in[trouble.client] > trouble.until)
         who = seen.who(trouble.client, int(seen.broker[last]))
         text = f"{who['broker']} refused the login of {client(who)}" + (f" by {name(mechanism)}" if mechanism else "")
         text += (f" as {name(principal)}" if principal else "") + f": {trouble.error}, {times(trouble)}"
@@ -61,13 +66,12 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         yield found(seen, trouble, text, "warning" if let_in else None)
 
 
-def _final(seen: Seen, rows: np.ndarray, after: int) -> np.ndarray:
-    """bool[rows]: later, and the client went on to something else on that connection."""
+def _went_on(seen: Seen) -> np.ndarray:
+    """bool[links]: the client asked for something else than a login on that connection, and was answered."""
     asked = ~arrow.among(seen.exchanges.api, (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE, names.API_VERSIONS))
     went_on = np.zeros(len(seen.links), bool)
     went_on[seen.exchanges.link[asked & (seen.exchanges.status <= 1)]] = True
-    later: np.ndarray = (seen.exchanges.asked[rows] > after) & went_on[seen.exchanges.link[rows]]
-    return later
+    return went_on
 
 
 @rule(

@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import roots
-from analyzer.findings.grouping import parted
+from analyzer.findings.grouping import first_of, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import NO_CODE, Seen, api_name
 from analyzer.findings.words import client, count, name
@@ -80,7 +80,8 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
     old = old[~seen.between_brokers[seen.client[old]]] if len(old) else old
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
     for mine in parted(old, seen.client[old]):
-        used = sorted({(api_name(int(rows.api[row])), int(rows.version[row])) for row in mine.tolist()})
+        firsts = mine[first_of(rows.api[mine], rows.version[mine])].tolist()
+        used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
         shown = ", ".join(f"{api} {version}" for api, version in used[:6])
         shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
         who = seen.who(int(seen.client[mine[0]]))

@@ -1,6 +1,7 @@
 """Rows put together by what they have in common, and how often things come, against plain Python.
 
-(proves: analyzer/findings/grouping.py, analyzer/findings/seen.py, analyzer/findings/produce.py)
+(proves: analyzer/findings/grouping.py, analyzer/findings/seen.py, analyzer/findings/produce.py,
+analyzer/findings/answers.py)
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import pytest
 
 from analyzer.dataset import open_dataset
 from analyzer.findings import judging, produce
+from analyzer.findings.answers import Nearest
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import by, grouped, numbered, parted
+from analyzer.findings.grouping import by, first_of, grouped, numbered, parted
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
 from tests.analyzer.findings.judging import Traffic
@@ -46,6 +48,17 @@ def test_rows_are_looked_up_by_their_keys(count: int) -> None:
         key: [row for row, one in zip(rows.tolist(), keys, strict=True) if one == key] for key in keys
     }
     assert list(found) == sorted(found)
+    firsts = first_of(*np.array(keys, np.int64).reshape(-1, 2).T)
+    assert firsts.tolist() == [keys.index(key) for key in sorted(set(keys))]
+
+
+@pytest.mark.parametrize("others", [0, 5_000])
+def test_a_missing_topic_is_held_against_the_name_most_like_it(others: int) -> None:
+    rng = random.Random(7)
+    known = {"".join(rng.choice("abcdefghijklmnopqrstuvwxyz-.") for _ in range(12)) for _ in range(others)}
+    nearest = Nearest(known | {"orders.europe"})
+    assert nearest.to("orders.eurpoe") == "orders.europe"
+    assert nearest.to("0000000000") is None
 
 
 def test_rows_that_are_few_are_no_part() -> None:
