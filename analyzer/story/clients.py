@@ -9,8 +9,9 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +19,15 @@ import pyarrow.compute as pc
 
 from analyzer import arrow
 from analyzer.findings import large
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, coded
 from analyzer.findings.grouping import grouped, indexed, put_owners
 from analyzer.protocol.judgements import judge
 from analyzer.story.sources import Source
 from analyzer.story.telling import WHY, Event, Row, between, count, error, places, some, span, who, within
 from analyzer.text import size
-from analyzer.times import EPOCH, moment
+from analyzer.times import moment
 
-_RUN, _SOON = datetime.timedelta(seconds=60), datetime.timedelta(seconds=2)
+_RUN_US, _SOON_US = 60_000_000, 2_000_000
 """Refusals farther apart than the first are told apart; nearer than the second they are told together."""
 
 _WEIGHT = {"bad": 60, "transient": 12, "normal": 2, "admin": 9}
@@ -147,45 +148,113 @@ def _text(texts: list[str], number: int) -> str | None:
     return texts[number] if number >= 0 else None
 
 
+_WHOSE = ("client_id", "client_ip", "api", "error", "group_id", "transactional_id")
+
+
 def _refusals(source: Source) -> Iterator[Event]:
-    """Runs of the same error, and what came next."""
-    bad = source.rows("exchanges", _ASKED, pc.is_valid(pc.field("error")))
-    if source.dataset.offsets.count_rows():  # what commits and resets tell
-        bad = [row for row in bad if (row["api"], row["error"]) != ("Fetch", "OFFSET_OUT_OF_RANGE")]
-        bad = [row for row in bad if row["api"] not in ("OffsetCommit", "TxnOffsetCommit")]
-    if not bad:
+    """Runs of the same error, and what came next. By columns: a capture has millions of errors, and few runs."""
+    stored = source.stored("exchanges")
+    times = dict.fromkeys(("request_time", "response_end"), np.int64)
+    asked = stored.gather(times, {name: {} for name in _WHOSE})
+    bad = _refused(source, asked)
+    if not len(bad):
         return
-    clients = sorted({row["client_id"] or "" for row in bad})
-    apis = sorted({row["api"] for row in bad if row["api"]})
-    good = source.table(
+    codes = {name: large.taken(asked[name][0], bad) for name in _WHOSE}
+    texts = {name: asked[name][1] for name in _WHOSE}
+    begun, ended = (large.taken(asked[name], bad) for name in times)
+    begun, ended = np.where(begun != NULL, begun, ended), np.where(ended != NULL, ended, begun)
+    topic, topics = _first_topics(source, bad)
+    clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
+    apis = sorted(texts["api"][code] for code in arrow.distinct(codes["api"]).tolist() if code >= 0)
+    successes = _Successes(source, source.table(
         "exchanges", ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end"),
         ~pc.is_valid(pc.field("error")) & pc.is_valid(pc.field("response_end")) & pc.field("api").isin(apis)
         & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
-    )  # fmt: skip
-    successes = _Successes(source, good)
-    runs: dict[tuple[Any, ...], list[list[Row]]] = defaultdict(list)
-    for row in sorted(bad, key=lambda row: row["request_time"] or row["response_end"]):
-        key = (row["client_id"], row["client_ip"], row["api"], (row["topics"] or [None])[0])
-        here = runs[(*key, row["error"], row["group_id"], row["transactional_id"])]
-        if here and _goes_on(here[-1][-1], row, successes.after(key, _time(here[-1][-1]))):
-            here[-1].append(row)
-        else:
-            here.append([row])
-    for key, several in runs.items():
-        for run in several:
-            yield _refusal(source, run, successes.after(key[:4], _time(run[-1])))
+    ))  # fmt: skip
+    in_time = np.argsort(begun, kind="stable")
+    keys = [*(codes[name] for name in _WHOSE[:3]), topic, *(codes[name] for name in _WHOSE[3:])]
+    order, starts, ends = grouped(*(key[in_time] for key in keys))
+    order = in_time[order]
+    runs: list[tuple[int, int, int, _After | None]] = []  # the first, the last, how many, what came next
+    heads = order[starts]
+    for at in np.lexsort((heads, begun[heads])).tolist():
+        mine = order[starts[at] : ends[at]]
+        head = int(mine[0])
+        key = (*(_text(texts[name], int(codes[name][head])) for name in _WHOSE[:3]), _text(topics, int(topic[head])))
+        when = ended[mine]
+        after = successes.after(key, when)
+        gap = np.diff(when)
+        # The same trouble as the error before: soon after it, or later and nothing went well between (what goes well
+        # at once may be about another partition).
+        goes_on = (gap < _SOON_US) | ((gap < _RUN_US) & (after.time[:-1] >= when[1:]))
+        begins = np.flatnonzero(np.append(True, ~goes_on))
+        for begin, past in zip(begins.tolist(), [*begins[1:].tolist(), len(mine)], strict=True):
+            runs.append((int(mine[begin]), int(mine[past - 1]), past - begin, after.of(past - 1)))
+    for some_runs in (runs[at : at + _TOGETHER] for at in range(0, len(runs), _TOGETHER)):
+        rows = stored.rows(bad[[run[0] for run in some_runs]], _ASKED)
+        for row, (first, last, many, then) in zip(rows, some_runs, strict=True):
+            row["topics"] = [source.topics.get(one, one) for one in row["topics"] or ()]
+            yield _refusal(source, row, moment(int(ended[first])), moment(int(ended[last])), many, then)
 
 
-def _goes_on(last: Row, row: Row, success: tuple[datetime.datetime, str, int] | None) -> bool:
-    """Whether an error is the same trouble as the one before: soon after it, or later and nothing went well between
-    (what goes well at once may be about another partition)."""
-    gap = _time(row) - _time(last)
-    return gap < _SOON or (gap < _RUN and (success is None or success[0] >= _time(row)))
+_TOGETHER = 10_000
+"""Runs whose first refusals are read at once."""
 
 
-def _time(row: Row) -> datetime.datetime:
-    time: datetime.datetime = row["response_end"] or row["request_time"]
-    return time
+def _refused(source: Source, asked: Mapping[str, Any]) -> np.ndarray:
+    """Exchanges with an error, but for those that are told of as commits and resets."""
+    error, api = asked["error"], asked["api"]
+    bad = large.true(error[0] >= 0)
+    if not len(bad) or not source.dataset.offsets.count_rows():
+        return bad
+
+    def are(column: tuple[np.ndarray, list[str]], *named: str) -> np.ndarray:
+        wanted = [number for number, text in enumerate(column[1]) if text in named]
+        return arrow.among(large.taken(column[0], bad), wanted)
+
+    resets = are(api, "Fetch") & are(error, "OFFSET_OUT_OF_RANGE")
+    return large.taken(bad, np.flatnonzero(~resets & ~are(api, "OffsetCommit", "TxnOffsetCommit")))
+
+
+def _first_topics(source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Of exchanges the topic that each names first, -1 where none, and the topics' names."""
+    known: dict[str, int] = {}
+    out = large.empty(len(rows), np.int32)
+    for places_, some_rows in source.stored("exchanges").some(rows, ["topics"]):
+        lists = some_rows.column("topics").combine_chunks()
+        ends = lists.offsets.to_numpy().astype(np.int64)
+        items = np.append(coded(lists.values, known), -1)
+        out[places_] = items[np.where(np.diff(ends) > 0, ends[:-1], -1)]
+    numbers: dict[str, int] = {}
+    number_of = [numbers.setdefault(source.topics.get(text, text), len(numbers)) for text in known]
+    return large.taken(np.array([*number_of, -1], np.int32), out), list(numbers)
+
+
+class _After(NamedTuple):
+    """What went well next: when, and at which broker (address and port)."""
+
+    time: datetime.datetime
+    ip: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Afters:
+    """The same of many times; `time` int64: `_NEVER` where nothing did; broker int64[2, n]."""
+
+    time: np.ndarray
+    broker: np.ndarray
+    ips: list[str]
+    ports: list[int]
+
+    def of(self, at: int) -> _After | None:
+        """Of one of them."""
+        if self.time[at] == _NEVER:
+            return None
+        return _After(moment(int(self.time[at])), self.ips[self.broker[0, at]], self.ports[self.broker[1, at]])
+
+
+_NEVER = np.iinfo(np.int64).max
 
 
 class _Successes:
@@ -194,6 +263,7 @@ class _Successes:
 
     def __init__(self, source: Source, good: pa.Table) -> None:
         self._found: dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._ips: list[str] = []
         self._ports: list[int] = []
         if not good.num_rows:
             return
@@ -223,16 +293,18 @@ class _Successes:
             here = order[head:tail]
             self._found[key] = times[here], np.stack([ips[here], ports[here]])
 
-    def after(self, key: tuple[Any, ...], time: datetime.datetime) -> tuple[datetime.datetime, str, int] | None:
-        """The first after a time: when, address and port of the broker."""
-        micros = (time - EPOCH) // datetime.timedelta(microseconds=1)
-        best: tuple[int, str, int] | None = None
+    def after(self, key: tuple[Any, ...], times: np.ndarray) -> _Afters:
+        """The first after each time (us)."""
+        when = np.full(len(times), _NEVER, np.int64)
+        broker = np.zeros((2, len(times)), np.int64)
         for one in (key, (*key[:3], None)):
-            times, brokers = self._found.get(one, (np.zeros(0, np.int64), np.zeros((2, 0), np.int64)))
-            at = int(np.searchsorted(times, micros, side="right"))
-            if at < len(times) and (best is None or times[at] < best[0]):
-                best = int(times[at]), self._ips[brokers[0, at]], self._ports[brokers[1, at]]
-        return (moment(best[0]), best[1], best[2]) if best is not None else None
+            if one in self._found:
+                known, brokers = self._found[one]
+                at = np.searchsorted(known, times, side="right")
+                sooner = np.flatnonzero(np.append(known, _NEVER)[at] < when)
+                when[sooner] = known[at[sooner]]
+                broker[:, sooner] = brokers[:, at[sooner]]
+        return _Afters(when, broker, self._ips, self._ports)
 
 
 def _coded(column: pa.Array) -> tuple[np.ndarray, list[Any]]:
@@ -241,32 +313,34 @@ def _coded(column: pa.Array) -> tuple[np.ndarray, list[Any]]:
     return coded.indices.to_numpy(), coded.dictionary.to_pylist()
 
 
-def _refusal(source: Source, run: list[Row], at: tuple[datetime.datetime, str, int] | None) -> Event:
-    first, last = run[0], run[-1]
+def _refusal(
+    source: Source, first: Row, since: datetime.datetime, until: datetime.datetime, many: int, then: _After | None
+) -> Event:  # fmt: skip
+    """A run of refusals: the first of them, when the first and the last came, how many there are."""
     topics = tuple(first["topics"] or ())
     about = f" of {some(topics)}" if topics else f" of group {first['group_id']}" if first["group_id"] else ""
     name = first["error"]
     why = WHY.get(name) or judge(first["error_code"], first["api"]).why.rstrip(".")
-    times = f" {len(run):,} times{within(_time(first), _time(last))}" if len(run) > 1 else ""
+    times = f" {many:,} times{within(since, until)}" if many > 1 else ""
     api = first["api"] or "a request"
     text = f"was refused {api}{about}{times}: {error(first['error_code'], name)}, {why[:1].lower() + why[1:]}"
     kind = judge(first["error_code"], first["api"]).kind
-    if at is not None:
-        elsewhere = (first["broker_ip"], first["broker_port"]) != at[1:]
-        text += f"; it succeeded {between(_time(last), at[0])} later"
-        text += f" at {source.broker(*at[1:])}" if elsewhere else ""
+    if then is not None:
+        elsewhere = (first["broker_ip"], first["broker_port"]) != then[1:]
+        text += f"; it succeeded {between(until, then.time)} later"
+        text += f" at {source.broker(then.ip, then.port)}" if elsewhere else ""
     elif kind in ("bad", "transient"):
         text += "; it did not succeed any more in this capture"
     weight = _WEIGHT[kind]
-    lasted = (_time(last) - _time(first)) // datetime.timedelta(microseconds=1)
-    if kind == "transient" and (lasted > _TOO_LONG_US or (at is None and len(run) > 1)):
+    lasted = (until - since) // datetime.timedelta(microseconds=1)
+    if kind == "transient" and (lasted > _TOO_LONG_US or (then is None and many > 1)):
         weight = 50
     if first["error_code"] in _LEADER:
         weight += 20
     if "__cluster_metadata" in topics:
         weight = min(weight, 10)  # voters asking around for the leader
     return Event(
-        _time(first), "refused", who(first["client_id"], first["client_ip"]), text, weight,
+        since, "refused", who(first["client_id"], first["client_ip"]), text, weight,
         topic=topics[0] if len(topics) == 1 else None, topics=topics, group_id=first["group_id"],
         transactional_id=first["transactional_id"], client_id=first["client_id"], connection=first["connection"],
         exchange=first["exchange"], reply=first["reply"],
@@ -356,6 +430,11 @@ def dialogue(source: Source, connection: str) -> Iterator[Event]:
             topics=tuple(first["topics"] or ()), group_id=first["group_id"],
             transactional_id=first["transactional_id"],
         )  # fmt: skip
+
+
+def _time(row: Row) -> datetime.datetime:
+    time: datetime.datetime = row["response_end"] or row["request_time"]
+    return time
 
 
 def _begun(row: Row) -> datetime.datetime:
