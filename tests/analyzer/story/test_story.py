@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +366,50 @@ def test_errors_in_a_row_are_one_event_that_says_what_came_next() -> None:
         "was refused Fetch of t 2 times in 1.00 s; it succeeded 500.0 ms later at the broker at 10.0.0.9:9093",
         "was refused Fetch of t 2 times in 10.00 s; it did not succeed any more in this capture",
     ]
+
+
+def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str | None, str, float, int, float | None]]:
+    """(client id, topic, first, how many, the next success) of runs of refusals, one row after the other."""
+    found: dict[tuple[str | None, str], list[list[dict[str, Any]]]] = {}
+
+    def success(row: dict[str, Any]) -> float | None:
+        """The first one after a refusal that is about its topic or about none."""
+        alike = [good for good in rows if good["error"] is None and good["client_id"] == row["client_id"]]
+        about = [good for good in alike if good["topics"] in (row["topics"], [])]
+        times = [good["response_end"].timestamp() for good in about if good["response_end"] > row["response_end"]]
+        return min(times, default=None)
+
+    for row in sorted((row for row in rows if row["error"]), key=lambda row: row["request_time"]):
+        runs = found.setdefault((row["client_id"], row["topics"][0]), [])
+        time = row["response_end"].timestamp()
+        if runs:
+            then, gap = success(runs[-1][-1]), time - runs[-1][-1]["response_end"].timestamp()
+            if gap < 2 or (gap < 60 and (then is None or then >= time)):
+                runs[-1].append(row)
+                continue
+        runs.append([row])
+    return [
+        (client_id, topic, run[0]["response_end"].timestamp(), len(run), success(run[-1]))
+        for (client_id, topic), runs in found.items() for run in runs
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("spread", [400, 4_000])
+@pytest.mark.parametrize("seed", range(10))
+def test_runs_of_refusals_against_one_row_after_the_other(seed: int, spread: int) -> None:
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(150):
+        row = asked(rng.randrange(spread) / 2, rng.choice([None, 6, 6]), rng.choice("tu"))
+        row["client_id"] = rng.choice(["ann", "bob", None])
+        row["topics"] = row["topics"] if row["error"] or rng.random() < 0.7 else []
+        rows.append(row)
+    told_ = [event for event in clients.events(source(exchanges=rows)) if event.kind == "refused"]
+    expected = runs_of(rows)
+    assert [(event.client_id, event.topic, event.time.timestamp()) for event in told_] == [one[:3] for one in expected]
+    for event, (_, _, _, many, then) in zip(told_, expected, strict=True):
+        assert (f" {many} times" in event.text) == (many > 1)
+        assert ("it did not succeed any more" in event.text) == (then is None)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
