@@ -348,24 +348,32 @@ def _refusal(
 
 
 def _unanswered(source: Source) -> Iterator[Event]:
-    """Requests that never had an answer, by connection."""
-    lost: dict[str, list[Row]] = defaultdict(list)
-    for row in source.rows("exchanges", _ASKED, pc.field("status") == "unanswered"):
-        lost[row["connection"]].append(row)
-    for connection, rows in lost.items():
-        first = rows[0]
-        row = source.connection(connection)
-        closed = {"fin": "the connection was closed first", "rst": "the connection was reset first"}.get(
-            row.get("closed", ""), "later ones were answered"
-        )
-        apis = some(row["api"] or "unknown" for row in rows)
-        text = f"had no answer to {count(len(rows), 'request')} ({apis}): {closed}"
-        weight = 8 if len(rows) == 1 else 26
-        yield Event(
-            first["request_time"], "unanswered", who(first["client_id"], first["client_ip"]), text, weight,
-            client_id=first["client_id"], connection=connection, exchange=first["exchange"],
-            topics=tuple(first["topics"] or ()), group_id=first["group_id"],
-        )  # fmt: skip
+    """Requests that never had an answer, by connection. By columns: where answers were not captured, that are all."""
+    stored = source.stored("exchanges")
+    asked = stored.gather({}, {"status": {}, "connection": {}, "api": {}})
+    (status, known), (link, links), (api, apis) = (asked[name] for name in ("status", "connection", "api"))
+    lost = large.true(arrow.among(status, [number for number, text in enumerate(known) if text == "unanswered"]))
+    if not len(lost):
+        return
+    link, api = large.taken(link, lost), large.taken(api, lost)
+    order, starts, ends = grouped(link)
+    each = sorted(zip(order[starts].tolist(), starts.tolist(), ends.tolist(), strict=True))
+    for some_lost in (each[at : at + _TOGETHER] for at in range(0, len(each), _TOGETHER)):
+        rows = stored.rows(lost[[head for head, _, _ in some_lost]], _ASKED)
+        for first, (head, start, end) in zip(rows, some_lost, strict=True):
+            asked_for, heads = np.unique(api[order[start:end]], return_index=True)
+            in_turn = [_text(apis, code) or "unknown" for code in asked_for[np.argsort(heads)].tolist()]
+            connection = links[link[head]]
+            closed = {"fin": "the connection was closed first", "rst": "the connection was reset first"}.get(
+                source.connection(connection).get("closed", ""), "later ones were answered"
+            )
+            text = f"had no answer to {count(end - start, 'request')} ({some(in_turn)}): {closed}"
+            yield Event(
+                moment(first["request_time"]), "unanswered", who(first["client_id"], first["client_ip"]), text,
+                8 if end - start == 1 else 26, client_id=first["client_id"], connection=connection,
+                exchange=first["exchange"], group_id=first["group_id"],
+                topics=tuple(source.topics.get(one, one) for one in first["topics"] or ()),
+            )  # fmt: skip
 
 
 _LOOKING = {

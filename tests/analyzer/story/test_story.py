@@ -412,6 +412,25 @@ def test_runs_of_refusals_against_one_row_after_the_other(seed: int, spread: int
         assert ("it did not succeed any more" in event.text) == (then is None)
 
 
+def test_requests_without_an_answer_are_told_by_connection() -> None:
+    rows = [
+        {**asked(second, None), "connection": link, "api": api, "response_end": None, "status": status}
+        for second, link, api, status in (
+            (0, "b", "Fetch", "unanswered"), (1, "a", "Produce", "unanswered"), (2, "b", "Metadata", "answered"),
+            (3, "b", None, "unanswered"), (4, "b", "Fetch", "unanswered"), (5, "c", "Fetch", "unanswered"),
+        )
+    ]  # fmt: skip
+    talked = {"first_time": at(0), "last_time": at(9), "broker_ip": "10.0.0.9", "broker_port": 9092, "requests": 1}
+    ends = [{**talked, "connection": link, "closed": how} for link, how in (("a", "rst"), ("c", "fin"))]
+    found = [event for event in clients.events(source(exchanges=rows, connections=ends)) if event.kind == "unanswered"]
+    assert [(event.connection, event.time, event.weight, event.text) for event in found] == [
+        ("b", at(0), 26, "had no answer to 3 requests (Fetch and unknown): later ones were answered"),
+        ("a", at(1), 8, "had no answer to 1 request (Produce): the connection was reset first"),
+        ("c", at(5), 8, "had no answer to 1 request (Fetch): the connection was closed first"),
+    ]
+    assert all(event.topics == ("t",) for event in found)
+
+
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
