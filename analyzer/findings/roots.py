@@ -6,6 +6,7 @@ whose broker dies sees resets, moved leaders and coordinators, and asks for meta
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -264,16 +265,20 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
     judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
 )  # fmt: skip
 def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
-    silent = np.flatnonzero(seen.exchanges.status == UNANSWERED)
-    for loss in losses(seen):
+    known = losses(seen)
+    silent = large.true(seen.exchanges.status == UNANSWERED) if known else np.zeros(0, np.int64)
+    silent_of, in_time = by(silent, seen.exchanges.link[silent]), sorted(moves(seen), key=lambda move: move.time)
+    for loss in known:
         clients = {int(seen.client_of[link]) for link in loss.links.tolist()}
-        open_ = int(arrow.among(seen.exchanges.link[silent], loss.links).sum())
-        moved = [move for move in moves(seen) if abs(move.time - loss.time) <= AROUND_US]
+        mine = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
+        rows = np.sort(np.concatenate([silent[:0], *mine]))
+        open_ = len(rows)
+        begin = bisect.bisect_left(in_time, loss.time - AROUND_US, key=lambda move: move.time)
+        moved = in_time[begin : bisect.bisect_right(in_time, loss.time + AROUND_US, key=lambda move: move.time)]
         text = f"{seen.brokers[loss.broker]} went away at {moment(loss.time)}: "
         text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
         text += f", {count(open_, 'request')} had no answer" * bool(open_)
         text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
-        rows = silent[arrow.among(seen.exchanges.link[silent], loss.links)]
         places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
         yield Found(
             text + ".", len(loss.links), loss.time, loss.time + AROUND_US, seen.who(broker=loss.broker),
@@ -291,8 +296,13 @@ def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="cluster-*; captures of one broker say nothing",
 )  # fmt: skip
 def leaders_moved(seen: Seen, at: Limits) -> Iterator[Found]:
-    lost = [loss.time for loss in losses(seen)]
-    rest = [move for move in moves(seen) if not any(abs(move.time - time) <= AROUND_US for time in lost)]
+    lost = sorted(loss.time for loss in losses(seen))
+
+    def explained(time: int) -> bool:
+        at_ = bisect.bisect_left(lost, time - AROUND_US)
+        return at_ < len(lost) and lost[at_] <= time + AROUND_US
+
+    rest = [move for move in moves(seen) if not explained(move.time)]
     groups: dict[int, list[Move]] = defaultdict(list)
     last, key = None, 0
     for move in sorted(rest, key=lambda move: (move.time, move.place)):
