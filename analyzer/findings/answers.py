@@ -4,6 +4,7 @@ Rules that know more of a code take it (`TAKEN`); the rest is told here."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -153,9 +154,12 @@ _MISSING = taken((names.METADATA,), (3, 17))
     judge="errors-librdkafka-4.3; captures that create topics say nothing",
 )  # fmt: skip
 def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
+    troubles = sorted(of(seen, _MISSING), key=lambda one: (-one.answers, one.since))
+    if not troubles:
+        return
     known = {topic for topic, _ in seen.places_known}
     nearest, looked_for = Nearest(known), 0
-    for trouble in sorted(of(seen, _MISSING), key=lambda one: (-one.answers, one.since)):
+    for trouble in troubles:
         asked = [topic for topic in (trouble.thing.topic or "").split(" ") if topic and topic not in known]
         if not asked or trouble.cleared:
             continue
@@ -178,9 +182,11 @@ class Nearest:
 
     def __init__(self, known: set[str]) -> None:
         self._known = sorted(known)
-        self._letters = np.zeros((len(known) if len(known) > _COMPARED else 0, _LETTERS), np.int16)
-        for letters, name_ in zip(self._letters, self._known, strict=False):
-            letters += _letters(name_)
+
+    @functools.cached_property
+    def _letters(self) -> np.ndarray:
+        """Of each name how often it has each letter."""
+        return np.array([_letters(name_) for name_ in self._known], np.int16).reshape(-1, _LETTERS)
 
     def to(self, topic: str) -> str | None:
         """None: none is much like it."""
