@@ -95,7 +95,12 @@ def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
         at = np.minimum(values.astype(np.int64, copy=False).view(np.uint64), np.uint64(len(there) - 1))
         listed: np.ndarray = there[at.view(np.int64)]
         return listed
-    found: np.ndarray = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return among_ordered(values, ordered)
+
+
+def among_ordered(values: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """The same of some that are in order, one at least: for who asks about the same again and again."""
+    found: np.ndarray = some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values
     return found
 
 

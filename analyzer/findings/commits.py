@@ -11,7 +11,7 @@ from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken
 from analyzer.findings.fetch import reads
-from analyzer.findings.grouping import busiest, grouped, in_order, parted
+from analyzer.findings.grouping import busiest, by, first_of, grouped, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run
 from analyzer.findings.seen import NO_CODE, SECOND, Seen
@@ -92,7 +92,7 @@ def _read_again(seen: Seen, run: Run, within: int) -> int:
     time, read = int(seen.exchanges.answered[last]), reads(seen)
     soon = slice(*np.searchsorted(read.time, [time + 1, time + within + 1]).tolist())  # they come in order of time
     place_, at = read.place[soon], read.at[soon]
-    ours = arrow.among(seen.client[read.owner[soon]], _clients_of(seen)[int(groups[last])]) & (at >= 0)
+    ours = arrow.among(seen.client[read.owner[soon]], _clients_of(seen)[int(groups[last]),]) & (at >= 0)
     found_ = 0
     for where, offset in _committed(seen, last):
         if where in bad.get(last, ()) and offset >= 0:
@@ -101,18 +101,15 @@ def _read_again(seen: Seen, run: Run, within: int) -> int:
     return found_
 
 
-def _clients_of(seen: Seen) -> dict[int, np.ndarray]:
+def _clients_of(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
     """The clients of each group, by its number. Worked out once."""
     if "clients of groups" not in seen.memo:
         groups, _ = seen.groups
         rows = large.true(groups >= 0)
         clients, of = large.taken(seen.client, rows), large.taken(groups, rows)
-        firsts = [mine[0] for mine in parted(None, of, clients)]
-        by: dict[int, list[int]] = defaultdict(list)
-        for first in firsts:
-            by[int(of[first])].append(int(clients[first]))
-        seen.memo["clients of groups"] = {group: np.array(some) for group, some in by.items()}
-    kept: dict[int, np.ndarray] = seen.memo["clients of groups"]
+        firsts = first_of(of, clients)
+        seen.memo["clients of groups"] = by(clients[firsts], of[firsts])
+    kept: dict[tuple[int, ...], np.ndarray] = seen.memo["clients of groups"]
     return kept
 
 

@@ -124,9 +124,11 @@ def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator
         most, first, _ = busiest(when, SECOND)
         if most >= answers:
             spinning.append((int(seen.exchanges.link[rows[0]]), rows, when, most, first))
-    asked_of = _Asked(seen, [link for link, *_ in spinning]) if spinning else None
+    if not spinning:
+        return
+    asked_of = _Asked(seen, [link for link, *_ in spinning])
     for link, rows, when, most, first in spinning:
-        beyond = asked_of.beyond(link, int(when[first])) if asked_of is not None else None
+        beyond = asked_of.beyond(link, int(when[first]))
         if above != (beyond is not None):
             continue
         who = seen.who(link=link)
@@ -213,7 +215,7 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     read = reads(seen)
     position = read.position()
-    numbers = _numbered(seen, {where for trouble in troubles for where in trouble.places})
+    numbers = _numbers_of(seen, {where for trouble in troubles for where in trouble.places})
     known = large.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
     whose = large.taken(seen.client, large.taken(read.owner, known))
     rows_of = by(known, whose, large.taken(read.place, known))
@@ -223,8 +225,7 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
         for where in trouble.places:
             reader = trouble.client, numbers[where]
             mine = rows_of.get(reader, refused[:0])
-            owner = read.owner[mine]
-            lost = mine[refused[np.minimum(np.searchsorted(refused, owner), len(refused) - 1)] == owner]
+            lost = mine[arrow.among_ordered(read.owner[mine], refused)]
             if not len(lost):
                 continue
             before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
@@ -246,7 +247,7 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
             yield found(seen, trouble, text, severity, cause, False if cause else None)
 
 
-def _numbered(seen: Seen, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def _numbers_of(seen: Seen, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """The numbers of some topic-partitions."""
     numbers: dict[tuple[str, int], int] = {}
     for number, where in enumerate(seen.places):

@@ -51,6 +51,7 @@ def _losses(seen: Seen) -> Iterator[Loss]:
     ended, first, unready = seen.link_times("last_time"), seen.link_times("first_time"), _unready(seen)
     closed = np.array([end != "open" for end in seen.closed], bool) & (ended != NULL)
     answered = seen.exchanges.answered
+    answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
     order = np.argsort(seen.broker_of, kind="stable")
     bounds = np.searchsorted(seen.broker_of[order], np.arange(len(seen.brokers) + 1)).tolist()
     for broker, (begin, end) in enumerate(pairwise(bounds)):
@@ -67,7 +68,10 @@ def _losses(seen: Seen) -> Iterator[Loss]:
         if not crowds.any():
             continue
         # Connections that stayed open, and talk on, are those of a broker that lives.
-        heard = np.sort(answered[_answered_by(seen).get((broker,), links[:0])])
+        if not answered_by:
+            told = large.where(len(answered), lambda block: answered[block] != NULL)
+            answered_by = by(told, large.taken(seen.broker, told))
+        heard = np.sort(answered[answered_by.get((broker,), links[:0])])
         last = times[past - 1]
         after = np.searchsorted(heard, last, side="right")
         quiet = np.append(heard, _NEVER)[after] > last + SECOND
@@ -84,16 +88,6 @@ def _losses(seen: Seen) -> Iterator[Loss]:
             if back >= 2 or _led_elsewhere(seen, int(times[at])):
                 known = int(past[at])
                 yield Loss(broker, int(times[at]), links[at:known])
-
-
-def _answered_by(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
-    """By broker the exchanges that it answered. Worked out once."""
-    if "answered by" not in seen.memo:
-        answered = seen.exchanges.answered
-        known = large.where(len(answered), lambda block: answered[block] != NULL)
-        seen.memo["answered by"] = by(known, large.taken(seen.broker, known))
-    kept: dict[tuple[int, ...], np.ndarray] = seen.memo["answered by"]
-    return kept
 
 
 _BACK_US = 60 * SECOND
@@ -134,8 +128,7 @@ def _led_elsewhere(seen: Seen, time: int) -> bool:
     """Leaders moved within ten seconds."""
     if "move times" not in seen.memo:
         seen.memo["move times"] = np.array(sorted(move.time for move in moves(seen)), np.int64)
-    known: np.ndarray = seen.memo["move times"]
-    return bool(np.searchsorted(known, time - AROUND_US) < np.searchsorted(known, time + AROUND_US, side="right"))
+    return _near(seen.memo["move times"], time, time)
 
 
 def _unready(seen: Seen) -> np.ndarray:
@@ -180,7 +173,13 @@ def times(seen: Seen) -> np.ndarray:
 
 def near(seen: Seen, since: int, until: int) -> bool:
     """Whether a broker was lost or a leader moved within ten seconds of that time."""
-    causes = times(seen)
+    if "times" not in seen.memo:
+        seen.memo["times"] = times(seen)
+    return _near(seen.memo["times"], since, until)
+
+
+def _near(causes: np.ndarray, since: int, until: int) -> bool:
+    """Whether one of these times, which are sorted, is within ten seconds of that one."""
     at = int(np.searchsorted(causes, since - AROUND_US))
     return at < len(causes) and int(causes[at]) <= until + AROUND_US
 
@@ -266,7 +265,9 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
 )  # fmt: skip
 def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     known = losses(seen)
-    silent = large.true(seen.exchanges.status == UNANSWERED) if known else np.zeros(0, np.int64)
+    if not known:
+        return
+    silent = large.true(seen.exchanges.status == UNANSWERED)
     silent_of, in_time = by(silent, seen.exchanges.link[silent]), sorted(moves(seen), key=lambda move: move.time)
     for loss in known:
         clients = {int(seen.client_of[link]) for link in loss.links.tolist()}
@@ -296,13 +297,8 @@ def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="cluster-*; captures of one broker say nothing",
 )  # fmt: skip
 def leaders_moved(seen: Seen, at: Limits) -> Iterator[Found]:
-    lost = sorted(loss.time for loss in losses(seen))
-
-    def explained(time: int) -> bool:
-        at_ = bisect.bisect_left(lost, time - AROUND_US)
-        return at_ < len(lost) and lost[at_] <= time + AROUND_US
-
-    rest = [move for move in moves(seen) if not explained(move.time)]
+    lost = np.array(sorted(loss.time for loss in losses(seen)), np.int64)
+    rest = [move for move in moves(seen) if not _near(lost, move.time, move.time)]
     groups: dict[int, list[Move]] = defaultdict(list)
     last, key = None, 0
     for move in sorted(rest, key=lambda move: (move.time, move.place)):

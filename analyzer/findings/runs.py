@@ -116,7 +116,7 @@ def _of_partitions(seen: Seen) -> list[Run]:
         return key
 
     concerned = _different(keys, large.true(broken))
-    chosen = large.where(len(said), lambda block: said[block] & _among(keys(block), concerned))
+    chosen = large.where(len(said), lambda block: said[block] & arrow.among_ordered(keys(block), concerned))
     owner = large.taken(parts.owner, chosen)
     things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
               for place in large.distinct(large.taken(parts.place, chosen)).tolist()}  # fmt: skip
@@ -150,7 +150,7 @@ def _of_exchanges(seen: Seen) -> list[Run]:
         return key
 
     def told(block: slice) -> Any:
-        return (rows.error[block] != NO_CODE) & _among(keys(block), concerned) & ~placed[block]
+        return (rows.error[block] != NO_CODE) & arrow.among_ordered(keys(block), concerned) & ~placed[block]
 
     concerned = _different(keys, broken)
     chosen = large.where(len(rows), told)
@@ -265,13 +265,6 @@ def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.nd
 def _different(keys: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
     """The keys of some rows, each once, in order."""
     return large.distinct(large.made(len(rows), np.int64, lambda block: keys(rows[block])))
-
-
-def _among(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """bool[keys]: it is one of the wanted, which are sorted."""
-    at = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
-    found: np.ndarray = wanted[at] == keys
-    return found
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from tests.shared import capture_files, sample_folders, shared_folders
 OWN: Final[Mapping[str, frozenset[str]]] = {
     "connections": frozenset({"connection"}),
     "all": frozenset({
-        "connection", "client_id", "client_ip", "group_id", "group_ids", "member_id", "transactional_id", "topic",
+        "connection", "client_id", "client_ip", "group_id", "member_id", "transactional_id", "topic",
     }),
 }  # fmt: skip
 """Columns whose values are a copy's own."""
