@@ -21,6 +21,7 @@ from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.columns import NULL, coded
 from analyzer.findings.grouping import grouped, indexed, put_owners
+from analyzer.findings.source import Table
 from analyzer.protocol.judgements import judge
 from analyzer.story.sources import Source
 from analyzer.story.telling import WHY, Event, Row, between, count, error, places, some, span, who, within
@@ -163,7 +164,7 @@ def _refusals(source: Source) -> Iterator[Event]:
     texts = {name: asked[name][1] for name in _WHOSE}
     begun, ended = (large.taken(asked[name], bad) for name in times)
     begun, ended = np.where(begun != NULL, begun, ended), np.where(ended != NULL, ended, begun)
-    topic, topics = _first_topics(source, bad)
+    topic, topics = _first_topics(source, stored, bad)
     clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
     apis = sorted(texts["api"][code] for code in arrow.distinct(codes["api"]).tolist() if code >= 0)
     successes = _Successes(source, source.table(
@@ -190,15 +191,9 @@ def _refusals(source: Source) -> Iterator[Event]:
         begins = np.flatnonzero(np.append(True, ~goes_on))
         for begin, past in zip(begins.tolist(), [*begins[1:].tolist(), len(mine)], strict=True):
             runs.append((int(mine[begin]), int(mine[past - 1]), past - begin, after.of(past - 1)))
-    for some_runs in (runs[at : at + _TOGETHER] for at in range(0, len(runs), _TOGETHER)):
-        rows = stored.rows(bad[[run[0] for run in some_runs]], _ASKED)
-        for row, (first, last, many, then) in zip(rows, some_runs, strict=True):
-            row["topics"] = [source.topics.get(one, one) for one in row["topics"] or ()]
-            yield _refusal(source, row, moment(int(ended[first])), moment(int(ended[last])), many, then)
-
-
-_TOGETHER = 10_000
-"""Runs whose first refusals are read at once."""
+    rows = source.picked(stored, bad[[first for first, *_ in runs]], _ASKED)
+    for row, (first, last, many, then) in zip(rows, runs, strict=True):
+        yield _refusal(source, row, moment(int(ended[first])), moment(int(ended[last])), many, then)
 
 
 def _refused(source: Source, asked: Mapping[str, Any]) -> np.ndarray:
@@ -216,18 +211,21 @@ def _refused(source: Source, asked: Mapping[str, Any]) -> np.ndarray:
     return large.taken(bad, np.flatnonzero(~resets & ~are(api, "OffsetCommit", "TxnOffsetCommit")))
 
 
-def _first_topics(source: Source, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def _first_topics(source: Source, stored: Table, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Of exchanges the topic that each names first, -1 where none, and the topics' names."""
     known: dict[str, int] = {}
     out = large.empty(len(rows), np.int32)
-    for places_, some_rows in source.stored("exchanges").some(rows, ["topics"]):
-        lists = some_rows.column("topics").combine_chunks()
-        ends = lists.offsets.to_numpy().astype(np.int64)
-        items = np.append(coded(lists.values, known), -1)
-        out[places_] = items[np.where(np.diff(ends) > 0, ends[:-1], -1)]
+    for places_, some_rows in stored.some(rows, ["topics"]):
+        out[places_] = _firsts(some_rows.column("topics").combine_chunks(), known)
     numbers: dict[str, int] = {}
     number_of = [numbers.setdefault(source.topics.get(text, text), len(numbers)) for text in known]
     return large.taken(np.array([*number_of, -1], np.int32), out), list(numbers)
+
+
+def _firsts(lists: pa.Array, known: dict[str, int]) -> np.ndarray:
+    """int32: the number of the string that each list begins with, -1 where it is empty; new strings get the next."""
+    ends = lists.offsets.to_numpy().astype(np.int64)
+    return np.append(coded(lists.values, known), np.int32(-1))[np.where(np.diff(ends) > 0, ends[:-1], -1)]
 
 
 class _After(NamedTuple):
@@ -268,10 +266,9 @@ class _Successes:
         if not good.num_rows:
             return
         # A table may have millions of rows: what makes Python objects are the few that have something in common.
-        topics = good["topics"].combine_chunks()
-        lengths, starts = np.diff(topics.offsets.to_numpy()), topics.offsets.to_numpy()[:-1]
-        values, topic_names = _coded(pc.cast(topics.values, pa.string()))
-        first = np.where(lengths > 0, np.append(values, -1)[np.where(lengths > 0, starts, len(values))], -1)
+        numbers: dict[str, int] = {}
+        first = _firsts(good["topics"].combine_chunks(), numbers)
+        topic_names = list(numbers)
         names: list[list[Any]] = []
         codes = []
         for column in ("client_id", "client_ip", "api"):
@@ -358,22 +355,21 @@ def _unanswered(source: Source) -> Iterator[Event]:
     link, api = large.taken(link, lost), large.taken(api, lost)
     order, starts, ends = grouped(link)
     each = sorted(zip(order[starts].tolist(), starts.tolist(), ends.tolist(), strict=True))
-    for some_lost in (each[at : at + _TOGETHER] for at in range(0, len(each), _TOGETHER)):
-        rows = stored.rows(lost[[head for head, _, _ in some_lost]], _ASKED)
-        for first, (head, start, end) in zip(rows, some_lost, strict=True):
-            asked_for, heads = np.unique(api[order[start:end]], return_index=True)
-            in_turn = [_text(apis, code) or "unknown" for code in asked_for[np.argsort(heads)].tolist()]
-            connection = links[link[head]]
-            closed = {"fin": "the connection was closed first", "rst": "the connection was reset first"}.get(
-                source.connection(connection).get("closed", ""), "later ones were answered"
-            )
-            text = f"had no answer to {count(end - start, 'request')} ({some(in_turn)}): {closed}"
-            yield Event(
-                moment(first["request_time"]), "unanswered", who(first["client_id"], first["client_ip"]), text,
-                8 if end - start == 1 else 26, client_id=first["client_id"], connection=connection,
-                exchange=first["exchange"], group_id=first["group_id"],
-                topics=tuple(source.topics.get(one, one) for one in first["topics"] or ()),
-            )  # fmt: skip
+    firsts = source.picked(stored, lost[[head for head, _, _ in each]], _ASKED)
+    for first, (head, start, end) in zip(firsts, each, strict=True):
+        asked_for, heads = np.unique(api[order[start:end]], return_index=True)
+        in_turn = [_text(apis, code) or "unknown" for code in asked_for[np.argsort(heads)].tolist()]
+        connection = links[link[head]]
+        closed = {"fin": "the connection was closed first", "rst": "the connection was reset first"}.get(
+            source.connection(connection).get("closed", ""), "later ones were answered"
+        )
+        text = f"had no answer to {count(end - start, 'request')} ({some(in_turn)}): {closed}"
+        weight = 8 if end - start == 1 else 26
+        yield Event(
+            moment(first["request_time"]), "unanswered", who(first["client_id"], first["client_ip"]), text, weight,
+            client_id=first["client_id"], connection=connection, exchange=first["exchange"],
+            topics=tuple(first["topics"] or ()), group_id=first["group_id"],
+        )  # fmt: skip
 
 
 _LOOKING = {
