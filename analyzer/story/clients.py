@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -217,9 +217,14 @@ def _first_topics(source: Source, stored: Table, rows: np.ndarray) -> tuple[np.n
     out = large.empty(len(rows), np.int32)
     for places_, some_rows in stored.some(rows, ["topics"]):
         out[places_] = _firsts(some_rows.column("topics").combine_chunks(), known)
+    return _by_name(source, out, known)
+
+
+def _by_name(source: Source, codes: np.ndarray, known: Iterable[str]) -> tuple[np.ndarray, list[str]]:
+    """Numbers of topics as numbers of their names: a topic's id and its name are one."""
     numbers: dict[str, int] = {}
     number_of = [numbers.setdefault(source.topics.get(text, text), len(numbers)) for text in known]
-    return large.taken(np.array([*number_of, -1], np.int32), out), list(numbers)
+    return large.taken(np.array([*number_of, -1], np.int32), codes), list(numbers)
 
 
 def _firsts(lists: pa.Array, known: dict[str, int]) -> np.ndarray:
@@ -267,8 +272,7 @@ class _Successes:
             return
         # A table may have millions of rows: what makes Python objects are the few that have something in common.
         numbers: dict[str, int] = {}
-        first = _firsts(good["topics"].combine_chunks(), numbers)
-        topic_names = list(numbers)
+        first, topic_names = _by_name(source, _firsts(good["topics"].combine_chunks(), numbers), numbers)
         names: list[list[Any]] = []
         codes = []
         for column in ("client_id", "client_ip", "api"):
@@ -285,8 +289,7 @@ class _Successes:
         heads = np.flatnonzero(change)
         for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(order)], strict=True):
             row = order[head]
-            topic = topic_names[first[row]] if first[row] >= 0 else None
-            key = (*(names[i][codes[i][row]] for i in range(3)), source.topics.get(topic, topic) if topic else None)
+            key = (*(names[i][codes[i][row]] for i in range(3)), _text(topic_names, first[row]))
             here = order[head:tail]
             self._found[key] = times[here], np.stack([ips[here], ports[here]])
 

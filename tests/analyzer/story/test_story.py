@@ -368,6 +368,15 @@ def test_errors_in_a_row_are_one_event_that_says_what_came_next() -> None:
     ]
 
 
+def test_what_came_next_may_name_a_topic_by_its_id() -> None:
+    rows = [asked(0, 6), asked(1, None, "AAAAAAAAAAAAAAAAAAAAAg"), asked(2, None)]
+    for known in (rows, rows[:2], [rows[0], rows[2]]):
+        topic_ids = [{"topic_id": "AAAAAAAAAAAAAAAAAAAAAg", "topic": "t"}]
+        found = [one for one in clients.events(source(exchanges=known, topic_ids=topic_ids)) if one.kind == "refused"]
+        later = "1.00 s" if len(known) == 3 or known[-1] is rows[1] else "2.00 s"
+        assert [f"; it succeeded {later} later" in one.text for one in found] == [True], [one.text for one in found]
+
+
 def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str | None, str, float, int, float | None]]:
     """(client id, topic, first, how many, the next success) of runs of refusals, one row after the other."""
     found: dict[tuple[str | None, str], list[list[dict[str, Any]]]] = {}
