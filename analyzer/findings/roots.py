@@ -244,8 +244,9 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
     table = seen.table("api_versions")
     if not len(table):
         return {}
-    broker, brokers = table.codes("broker")
-    columns = [table.numbers(name) for name in ("api_key", "min", "max")]
+    numbers = dict.fromkeys(("api_key", "min", "max"), np.int64)
+    read = table.take(numbers, ["broker"])
+    (broker, brokers), columns = read["broker"], [read[name] for name in numbers]
     order, _, ends = grouped(broker, columns[0])
     last = order[ends - 1]
     last = last[broker[last] >= 0]
