@@ -65,8 +65,10 @@ class Reading:
         from analyzer.bulk.engine import Settings  # options are there sooner than what they are of
 
         default = Settings()
+        threads = self.threads or min(most, cores())
         return Settings(
-            threads=self.threads or min(most, cores()),
+            threads=threads,
+            shards=max(1, threads // 2),  # half of the work is rows: the main thread's, and those that store them
             window_bytes=self.window_bytes or default.window_bytes,
             ports=tuple(self.ports),
             keep_messages=keep_messages,

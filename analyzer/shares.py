@@ -147,7 +147,7 @@ def share(
     where that is not the files of the point; `topics`: what `names_said` found, of all shares, where the choice
     `asks_names`. Raises CaptureError, and OSError where pieces cannot be written."""
     pieces = _Pieces(path)
-    settings = replace(settings, threads=1, keep_records=choice.records != NO_RECORDS)
+    settings = replace(settings, threads=1, shards=1, keep_records=choice.records != NO_RECORDS)
     engine = Engine(point, settings, share=part, reader=reader)
     known = TopicIds()
     known.learn(topics)
@@ -206,7 +206,7 @@ def share(
 
 def names_said(point: CapturePoint, settings: Settings, part: Share, reader: Reader | None = None) -> dict[str, str]:
     """The names for topic ids that the connections of one share say. Raises CaptureError."""
-    quick = replace(settings, threads=1, keep_messages=False, keep_records=False)
+    quick = replace(settings, threads=1, shards=1, keep_messages=False, keep_records=False)
     topics = TopicIds()
     for window in Engine(point, quick, share=part, reader=reader).windows():
         topics.take(window)

@@ -42,6 +42,8 @@ class Settings:
     """How to read.
 
     threads          kernels at work at once
+    shards           what connections are divided into, each the work of one thread at a time. All look at all packets,
+                     and rows of several are put in order, so as few as keep up with who reads and stores
     window_bytes     bytes of capture read at a time
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
@@ -55,6 +57,7 @@ class Settings:
     """
 
     threads: int = 2
+    shards: int = 1
     window_bytes: int = 16 << 20
     ports: tuple[int, ...] = ()
     keep_messages: bool | frozenset[int] = False
@@ -207,11 +210,11 @@ class Engine:
         self._live = "-" in point.paths
         self._keys = _Keys(settings.keylogs, self.reader, self._live)
         self.flows = Flows(alone=share is not None and share.alone)
-        self.merging = Merging(point.name, max(1, settings.threads), self.flows, self.reader.files)
+        self.merging = Merging(point.name, max(1, settings.shards), self.flows, self.reader.files)
         self.packets = 0
         self.done_packets = 0
         lay = layouts()
-        shards = max(1, settings.threads)
+        shards = max(1, settings.shards)
         waiting = min(WAITING_BYTES, settings.frame_limit // 2)
         self._shards = [
             _Shard(

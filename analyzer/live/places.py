@@ -104,7 +104,7 @@ class Place:
                 self.before = opened(content_of(self._folder / _SNAPSHOT), watch=True)
             except SnapshotError as failure:
                 raise SnapshotError(f"{folder}: the watch before it left {failure}", _ANEW) from None
-            self._about["threads"] = self.before["about"]["threads"]
+            self._about["shards"] = self.before["about"]["shards"]
             if self.before["about"] != self._about:  # its name has all that matters
                 raise SnapshotError(f"{folder}: the watch before it was another", _ANEW)
 
@@ -125,9 +125,9 @@ class Place:
         self._lock.release()
 
     # -- what is known -------------------------------------------------------------------------------------------------
-    def store(self, threads: int, objects: list[Any]) -> None:
+    def store(self, shards: int, objects: list[Any]) -> None:
         """What these hold is what is known from here on. Raises SnapshotError."""
-        self._write(_SNAPSHOT, stored(self._name, {**self._about, "threads": threads}, objects, watch=True))
+        self._write(_SNAPSHOT, stored(self._name, {**self._about, "shards": shards}, objects, watch=True))
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._folder / name
@@ -188,7 +188,7 @@ class Place:
 def _folder_of(folder: str, about: Mapping[str, Any]) -> Path:
     """Where the place of a folder watched in one way is kept. One that was made anew under its old name is another."""
     whole = os.path.realpath(folder)
-    way = {name: value for name, value in about.items() if name != "threads"}
+    way = {name: value for name, value in about.items() if name != "shards"}
     said = json.dumps([whole, os.stat(whole).st_ino, way], sort_keys=True)
     return cache_root() / "data" / "watched" / hashlib.sha256(said.encode()).hexdigest()[:32]
 

@@ -78,7 +78,7 @@ class Session:
     ) -> None:  # fmt: skip
         before = place.before if place is not None else None
         if before is not None:
-            settings = replace(settings, threads=int(before["about"]["threads"]))
+            settings = replace(settings, shards=int(before["about"]["shards"]))
         self._point, self._settings = point, settings
         self.engine = Engine(point, settings, cast(BinaryIO, stdin))
         self.lock = threading.Lock()
@@ -178,7 +178,7 @@ class Session:
             kept.exchanges = self.exchanges
             kept.rows = self._laps.rows() if self._laps is not None else {}
             kept.findings, kept.fresh = list(self.findings), list(self.fresh)
-            self._place.store(self._settings.threads, [self.engine, kept])
+            self._place.store(self._settings.shards, [self.engine, kept])
         self._stored = monotonic()
         self._took = self._stored - begun
 

@@ -40,14 +40,14 @@ class Course:
         self.name = name
         self._settings, self._choice, self._key = settings, choice, key
         before = None if snapshot is None else opened(snapshot, key=key)
-        threads = settings.threads if before is None else int(before["about"]["threads"])
-        settings = replace(settings, threads=threads, keep_records=choice.records != NO_RECORDS)
+        shards = settings.shards if before is None else int(before["about"]["shards"])
+        settings = replace(settings, shards=shards, keep_records=choice.records != NO_RECORDS)
         about = about_reading(name, settings, choice)
         if before is not None and before["about"] != about:
             raise SnapshotError(difference(before["about"], about), "give the same options, or a new dataset")
         self._about = about
         self._engine = Engine(CapturePoint(name, ()), settings)
-        self._made = PointTables(self._engine.merging.names, choice, threads)
+        self._made = PointTables(self._engine.merging.names, choice, settings.threads)
         if before is not None:
             fill(before, [self._engine, self._made])
             self._engine.take_up(secrets)

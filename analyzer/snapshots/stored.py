@@ -1,8 +1,8 @@
 """Objects of the inventory as one sealed snapshot, and back.
 
-In: what holds state, and how it was read (`about`: plain text and numbers, among them the `threads`). Out: bytes; and
-the same objects, made anew elsewhere and filled. Rules: a snapshot is put into objects that were made with the options
-it was made with, or not at all; the keys of TLS are not in it (`inventory`).
+In: what holds state, and how it was read (`about`: plain text and numbers, among them how many `shards`). Out: bytes;
+and the same objects, made anew elsewhere and filled. Rules: a snapshot is put into objects that were made with the
+options it was made with, or not at all; the keys of TLS are not in it (`inventory`).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def opened(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> di
     said = sealing.opened(snapshot, key)
     try:
         found: dict[str, Any] = next(_trees(said))
-        if found["shape"] != shape(watch):
+        if found["shape"] != shape(watch) or "shards" not in found["about"]:
             raise SnapshotError(
                 "a snapshot of another version of kwire", "begin anew: analyse the captures into a new dataset"
             )
-        found["about"]["threads"] + 0
+        found["about"]["shards"] + 0
     except _NONSENSE:
         raise damaged() from None
     return {**found, "state": said}
@@ -103,7 +103,7 @@ def about_reading(name: str, settings: Settings, choice: Choice) -> dict[str, An
     asked = asdict(settings)
     return {
         "capture": name,
-        "threads": settings.threads,
+        "shards": settings.shards,
         "ports": sorted(settings.ports),
         "frame_limit": asked["frame_limit"],
         "keylog": bool(settings.keylogs),

@@ -172,7 +172,7 @@ def test_a_dataset_is_the_same_whatever_the_threads(
     """Rows and their order, coverage and notes; many row groups, which threads make and store side by side."""
     monkeypatch.setattr("analyzer.points.ENOUGH_ROWS", 20)
     found = []
-    for threads in (1, 2, 4):
+    for threads in (1, 2, 4, 6):
         path = tmp_path / str(threads)
         analyzer.analyze(capture, path, window_bytes=4096, threads=threads)
         manifest = read_manifest(path)

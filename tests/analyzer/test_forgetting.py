@@ -33,7 +33,7 @@ from tests.shared import SAMPLES, capture_files
 GONE = "this name was forgotten"
 
 
-def read(path: Path, choice: Choice | None = None, window_bytes: int = 10_000, threads: int = 2) -> Dataset:
+def read(path: Path, choice: Choice | None = None, window_bytes: int = 10_000, threads: int = 4) -> Dataset:
     [point] = capture_points([str(path)], False)
     return decode(point, None, Reading(threads=threads, window_bytes=window_bytes), choice or Choice.of())
 
@@ -73,10 +73,10 @@ def test_no_row_is_another_where_names_are_forgotten(
 ) -> None:
     [path] = capture_files(SAMPLES / sample)
     choice = Choice.of(keep_bytes=True, records="meta")
-    found = read(path, choice, threads=3)
+    found = read(path, choice, threads=6)
     assert len(forgetful) > 1
     monkeypatch.undo()
-    assert cutting.differences(found, read(path, choice, threads=3)) == []
+    assert cutting.differences(found, read(path, choice, threads=6)) == []
 
 
 @pytest.mark.parametrize("sample", SAMPLED[:2])
@@ -86,7 +86,7 @@ def test_no_row_is_another_where_it_was_stored_in_between(
     [path] = capture_files(SAMPLES / sample)
     count = len(cutting.packets(cutting.content(path))[1])
     paths = cutting.cut(path, [count // 3, count // 2], tmp_path)
-    how = Reading(threads=2, window_bytes=10_000)
+    how = Reading(threads=4, window_bytes=10_000)
     point = cutting.at_once(paths, how, Choice.of())[1]
     found, _ = cutting.resumed(paths, how, Choice.of(), point)
     assert forgetful
@@ -131,7 +131,7 @@ def most_names(path: Path, kind: str, count: int) -> int:
     """How many names are known at once where so many things are seen on connections of ten each."""
     seen.capture(path, kind, count, count // 10)
     [point] = capture_points([str(path)], False)
-    engine = Engine(point, Settings(threads=2, window_bytes=10_000))
+    engine = Engine(point, Settings(shards=2, window_bytes=10_000))
     made = PointTables(engine.merging.names, Choice.of())
     most, exchanges = 0, 0
     for window in engine.windows():

@@ -110,3 +110,8 @@ def test_threads_are_the_cores_that_the_process_may_use(
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)), raising=False)
     assert Reading().settings().threads == threads
     assert Reading(threads=5).settings().threads == 5
+
+
+@pytest.mark.parametrize("threads, shards", [(1, 1), (2, 1), (3, 1), (5, 2), (16, 8)])
+def test_half_of_the_threads_decode(threads: int, shards: int) -> None:
+    assert Reading(threads=threads).settings().shards == shards

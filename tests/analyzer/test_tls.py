@@ -149,7 +149,7 @@ def test_windows_and_threads_change_nothing(tmp_path: Path) -> None:
     assert [each["looks_like"] for each in one["unrecognised"][0]["listed"]] == ["TLS"]
     assert len(one["exchanges"]) > 50
     assert {"answered", "unanswered", "orphan_response"} == {row["status"] for row in one["exchanges"]}
-    for threads, window in ((2, 3000), (3, 20_000)):
+    for threads, window in ((2, 1000), (4, 3000), (6, 20_000)):
         assert tables_of(capture, threads=threads, window_bytes=window, **how) == one
 
 

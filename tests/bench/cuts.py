@@ -40,7 +40,7 @@ def main() -> int:
     different = 0
     for capture in captures:
         keys = [str(path) for path in capture.parent.glob("keys*.log")]
-        for whole, threads in ((True, 2), (False, 1)):
+        for whole, threads in ((True, 4), (False, 2)):
             how = Reading(threads=threads, keylogs=keys)
             choice = Choice.of(keep_bytes=whole, records="meta" if whole else "batches")
             cuts, largest, said = differences(capture, options.every, how, choice)

@@ -194,7 +194,7 @@ def check(base: Base, broken: Mutant, rng: random.Random, folder: Path, deep: fl
     try:
         dataset = analyzer.analyze(
             path,
-            threads=rng.choice((1, 2)),
+            threads=rng.choice((2, 4)),
             window_bytes=rng.choice(WINDOWS),
             frame_limit=limit,
             keep_bytes=rng.random() < 0.3,
@@ -211,7 +211,7 @@ def check(base: Base, broken: Mutant, rng: random.Random, folder: Path, deep: fl
     if rng.random() < deep:
         again = analyzer.analyze(
             path,
-            threads=rng.choice((1, 2, 3)),
+            threads=rng.choice((1, 2, 4, 6)),
             window_bytes=rng.choice((2000, 30_000, None)),
             keep_bytes="messages" in dataset.tables,
         )

@@ -243,7 +243,7 @@ def test_windows_and_threads_change_nothing(
     segments = interleaved(*conversations)
     if segments:
         whole = analysed(segments, threads=1, window_bytes=1 << 26)
-        pieces = analysed(segments, threads=2, window_bytes=window)
+        pieces = analysed(segments, threads=4, window_bytes=window)
         assert_same_tables(whole, pieces)
 
 
@@ -251,5 +251,5 @@ def test_windows_and_threads_change_nothing(
 def test_windows_and_threads_change_nothing_on_samples(folder: Path) -> None:
     path = [str(one) for one in capture_files(folder.parent)]
     whole = seen(path, threads=1, window_bytes=1 << 26)
-    assert_same_tables(whole, seen(path, threads=2, window_bytes=20_000))
-    assert_same_tables(whole, seen(path, threads=3, window_bytes=1 << 26))
+    assert_same_tables(whole, seen(path, threads=4, window_bytes=20_000))
+    assert_same_tables(whole, seen(path, threads=6, window_bytes=1 << 26))

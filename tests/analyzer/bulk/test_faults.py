@@ -815,7 +815,7 @@ def test_many_connections_at_once(tmp_path: Path) -> None:
         converse(turns(range(1, 9)), client=("10.0.0.1", 40_000 + n), start_ns=1_700_000_000_000_000_000 + 7_000 * n)
         for n in range(40)
     ]
-    seen = read(tmp_path, interleaved(*conversations), threads=2)
+    seen = read(tmp_path, interleaved(*conversations), threads=4)
     assert len(seen.exchanges) == 40 * 8
     assert {outcomes([row])[0][1:] for row in seen.exchanges} == {DECODED}
     assert len(seen.connections) == 40

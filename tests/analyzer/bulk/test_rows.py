@@ -22,9 +22,9 @@ from tests.shared import SAMPLES, capture_files
 SAMPLE = "txn-librdkafka-4.3"
 
 
-def engine(threads: int, window_bytes: int = 20_000) -> Engine:
+def engine(shards: int, window_bytes: int = 20_000) -> Engine:
     [point] = capture_points([str(capture_files(SAMPLES / SAMPLE)[0])], False)
-    return Engine(point, Settings(threads=threads, window_bytes=window_bytes, keep_messages=True, keep_records=True))
+    return Engine(point, Settings(2, shards, window_bytes, keep_messages=True, keep_records=True))
 
 
 def arrays(thing: Any) -> list[np.ndarray]:
@@ -68,10 +68,10 @@ def test_a_window_is_read_only_and_what_shards_handed_out_stays_as_it_was() -> N
     assert seen > 100
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-def test_any_number_of_shards_gives_the_same_windows(threads: int) -> None:
+@pytest.mark.parametrize("shards", [2, 3])
+def test_any_number_of_shards_gives_the_same_windows(shards: int) -> None:
     one = [told(window) for window in engine(1).windows()]
-    assert [told(window) for window in engine(threads).windows()] == one
+    assert [told(window) for window in engine(shards).windows()] == one
     assert sum(map(len, one)) > 100
 
 

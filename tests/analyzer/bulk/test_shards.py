@@ -29,9 +29,9 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def tables(path: Path, threads: int) -> dict[str, pa.Table]:
+def tables(path: Path, shards: int) -> dict[str, pa.Table]:
     [point] = capture_points([str(path)], False)
-    reading = Reading(threads=threads, window_bytes=200_000, ports=(9092,))
+    reading = Reading(threads=2 * shards, window_bytes=200_000, ports=(9092,))
     found = decode(point, None, reading, Choice.of(records="meta")).tables
     assert found["connections"].num_rows == CONNECTIONS
     return found
@@ -41,18 +41,18 @@ def test_rows_do_not_depend_on_how_many_shards_there_are_or_end_at_once(
     capture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tables(capture, 1)
-    for threads, at_once in ((2, 1 << 13), (3, 250), (5, 1), (1, 7)):
+    for shards, at_once in ((2, 1 << 13), (3, 250), (5, 1), (1, 7)):
         monkeypatch.setattr(engine, "ENDED_AT_ONCE", at_once)
-        divided = tables(capture, threads)
+        divided = tables(capture, shards)
         assert divided.keys() == whole.keys()
         for name, table in whole.items():
-            assert divided[name].equals(table), (name, threads, at_once)
+            assert divided[name].equals(table), (name, shards, at_once)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 8])
 def test_a_shard_has_room_for_its_own_connections(capture: Path, shards: int) -> None:
     [point] = capture_points([str(capture)], False)
-    run = Engine(point, Settings(threads=shards))
+    run = Engine(point, Settings(shards=shards))
     for window in run.windows(over=False):
         window.names.release()
     stages = [shard.streams for shard in run._shards]

@@ -98,6 +98,6 @@ def test_a_capture_in_twenty_files_and_small_windows_has_the_findings_of_one(tmp
         share = packets[number * len(packets) // 20 : (number + 1) * len(packets) // 20]
         file.write_bytes(data[:24] + b"".join(share))
     whole = analyzer.analyze(capture).findings
-    pieces = analyzer.analyze([str(file) for file in files], rotated=True, window_bytes=20_000, threads=2).findings
+    pieces = analyzer.analyze([str(file) for file in files], rotated=True, window_bytes=20_000, threads=4).findings
     assert len(whole) > 10
     assert pieces.drop_columns(["capture"]).to_pylist() == whole.drop_columns(["capture"]).to_pylist()

@@ -73,7 +73,7 @@ for at, total, part in zip(points, totals, sorted(parts.iterdir())):
             counted(places, "_put_out", at, lambda plain, data: plain(data[: len(data) // 2]))
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, 1)
-        code = cli.main(["watch", str(ring), "--json", "--threads", "2"])
+        code = cli.main(["watch", str(ring), "--json", "--threads", "4"])
         sys.stdout.flush()
         os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -168,7 +168,7 @@ def test_ended_and_begun_again_each_exchange_is_told_once(once: list[dict[str, A
 
 
 def place(folder: Path, **more: Any) -> Place:
-    return Place(str(folder), "ring", Reading(threads=2).settings(), Choice.of(records="none"), **more)
+    return Place(str(folder), "ring", Reading(threads=4).settings(), Choice.of(records="none"), **more)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ MEANT = ("groups", "rebalances", "offsets", "transactions", "readers", "clients"
 
 def read(path: Path, window_bytes: int = 10_000) -> Dataset:
     [point] = capture_points([str(path)], False)
-    return decode(point, None, Reading(threads=2, window_bytes=window_bytes), Choice.of())
+    return decode(point, None, Reading(threads=4, window_bytes=window_bytes), Choice.of())
 
 
 def counted(name: str, table: pa.Table) -> Counter[str]:
@@ -87,7 +87,7 @@ def test_what_was_told_is_not_told_again_after_a_snapshot(
     [path] = capture_files(SAMPLES / "txn-librdkafka-4.3")
     count = len(cutting.packets(cutting.content(path))[1])
     paths = cutting.cut(path, range(count // 6, count, count // 6), tmp_path)
-    how, choice = Reading(threads=2), Choice.of()
+    how, choice = Reading(threads=4), Choice.of()
     expected, name = cutting.at_once(paths, how, choice)
     found, _ = cutting.resumed(paths, how, choice, name)
     for table in MEANT:

@@ -39,7 +39,7 @@ def heard(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize(("window_bytes", "threads"), [(16 << 20, 1), (4096, 2)])
+@pytest.mark.parametrize(("window_bytes", "threads"), [(16 << 20, 1), (4096, 4)])
 def test_every_exchange_of_these_apis_comes_with_its_bodies_in_order(window_bytes: int, threads: int) -> None:
     found = heard(window_bytes, threads)
     expected = {
@@ -59,7 +59,7 @@ def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.Mon
     assert heard(16 << 20, 1) == whole
     [point] = capture_points([str(CAPTURE)], False)
     hearing, ended = Hearing(), 0
-    for window in Engine(point, Reading(threads=2).settings(APIS)).windows():
+    for window in Engine(point, Reading(threads=4).settings(APIS)).windows():
         rows = 0
         waiting: list[int] = []
         for piece, those in hearing.pieces(window):

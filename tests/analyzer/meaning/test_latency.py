@@ -122,7 +122,7 @@ def test_the_parts_add_up_whatever_the_windows(sample: str) -> None:
     one = analyzer.analyze(str(capture))
     whole(one.exchanges.to_pylist())
     assert sum(hold is not None for hold in one.exchanges["hold_us"].to_pylist()) > 30
-    cut = analyzer.analyze(str(capture), window_bytes=3000, threads=2)
+    cut = analyzer.analyze(str(capture), window_bytes=3000, threads=4)
     for name in ("exchanges", "readers", "connections"):
         assert getattr(cut, name).equals(getattr(one, name)), name
 

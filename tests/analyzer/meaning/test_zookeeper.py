@@ -115,7 +115,7 @@ def test_requests_are_counted_by_kind_of_node(capture: str) -> None:
 
 def test_windows_threads_and_another_port_change_nothing(capture: str, tmp_path: Path) -> None:
     whole = analyzer.analyze(capture)
-    pieces = analyzer.analyze(capture, window_bytes=300, threads=3)
+    pieces = analyzer.analyze(capture, window_bytes=300, threads=6)
     moved = tmp_path / "moved" / "zoo.pcap"
     moved.parent.mkdir()
     both = (spoken(CONSUMER, "10.0.0.1", 2281), spoken(CONTROLLER, "10.0.0.2", 2281, start_ns=START_NS + 500_000_000))
@@ -236,7 +236,7 @@ def test_zookeeper_alone_tells_of_offsets_and_brokers(real: Any, truth: dict[str
     ]
     alone = tmp_path / "alone.pcap"
     alone.write_bytes(pcap(kept, link))
-    found = analyzer.analyze(str(alone), window_bytes=4000, threads=2)
+    found = analyzer.analyze(str(alone), window_bytes=4000, threads=4)
     assert len(found.exchanges) == 0
     ours = [row for row in real.offsets.to_pylist() if row["kind"] == "zookeeper"]
     for name, expected in (("offsets", ours), ("brokers", real.brokers.to_pylist())):

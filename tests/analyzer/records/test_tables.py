@@ -250,7 +250,7 @@ def test_how_far_records_are_opened() -> None:
     assert sizes.cast(pa.int64()).equals(full.records["value_bytes"])
 
 
-@pytest.mark.parametrize("settings", [{"window_bytes": 3000}, {"threads": 1}, {"threads": 3, "window_bytes": 50_000}])
+@pytest.mark.parametrize("settings", [{"window_bytes": 3000}, {"threads": 1}, {"threads": 6, "window_bytes": 50_000}])
 @pytest.mark.parametrize("capture", [OLD, TXN], ids=["old", "txn"])
 def test_neither_windows_nor_threads_change_a_row(capture: Path, settings: dict[str, Any]) -> None:
     """Also where a set's exchange ends in a later window than its message came."""
