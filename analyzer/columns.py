@@ -8,7 +8,7 @@ distinct ones, so no row makes a Python object.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -20,11 +20,13 @@ from analyzer.arrow import distinct
 from analyzer.bulk import forming, roles
 from analyzer.bulk import state as s
 from analyzer.bulk.named import COLUMNS
+from analyzer.numbers import Numbers, frozen, in_use, joined, narrow
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import names as api_names
 from analyzer.protocol import schema as definitions
 from analyzer.protocol.decoding import REASONS
 from analyzer.protocol.program import Program, load
+from captures.forming import list_ends, list_items, take
 
 if TYPE_CHECKING:
     from analyzer.bulk.rows import Exchanges, Names
@@ -58,113 +60,6 @@ def lists_of_fields(program: Program) -> list[str | None]:
 Columns: TypeAlias = np.ndarray
 """int64[columns, n]."""
 
-_WIDE: Final = 64
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    """The same, not to be written to: kernels are compiled for that once."""
-    found = np.ascontiguousarray(array).view()
-    found.flags.writeable = False
-    return found
-
-
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The same numbers in a row; one part is not copied."""
-    return _frozen(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts]))
-
-
-class _Numbers:
-    """Columns of rows of integers of some windows, each put together when it is asked for: together they would be tens
-    of megabytes of fresh memory. `wanted`: all columns that are asked for; `narrow`: those that are wanted in 8, 16 or
-    32 bits."""
-
-    def __init__(
-        self, parts: Sequence[np.ndarray], wanted: Iterable[int], narrow: Mapping[int, Sequence[int]]
-    ) -> None:
-        self.parts = [_frozen(part) for part in parts]
-        *self._begins, self.rows = np.cumsum([0, *(part.shape[1] for part in self.parts)]).tolist()
-        self._found = self._look(np.array(sorted(wanted), np.int64))
-        self._narrow = {bits: self._narrowed(bits, columns) for bits, columns in narrow.items()}
-
-    def _look(self, wanted: np.ndarray) -> list[list[int]]:
-        found = np.zeros((len(self.parts), int(wanted.max(initial=0)) + 1, 3), np.int64)
-        for part, its in zip(self.parts, found, strict=True):
-            forming.look(part, wanted, its)
-        absent, least, greatest = found.transpose(2, 1, 0)
-        together = absent.sum(axis=1), least.min(axis=1, initial=_LARGEST), greatest.max(axis=1, initial=s.NULL)
-        known: list[list[int]] = np.stack(together, axis=1).tolist()
-        return known
-
-    def _narrowed(self, bits: int, columns: Sequence[int]) -> dict[int, np.ndarray]:
-        there = [column for column in columns if self.absent(column) < self.rows]
-        out = np.empty((len(there), self.rows), f"i{bits // 8}")
-        which = np.array(there, np.int64)
-        for part, at in self.each():
-            forming.narrow(part, which, out, at)
-        return dict(zip(there, out, strict=True))
-
-    def __getitem__(self, column: int) -> np.ndarray:
-        """int64[rows]."""
-        return _joined([part[column] for part in self.parts])
-
-    def each(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Windows, and where the rows of each begin."""
-        return zip(self.parts, self._begins, strict=True)
-
-    def absent(self, column: int) -> int:
-        """How many rows have no number there."""
-        return self._found[column][forming.ABSENT]
-
-    def within(self, column: int, count: int) -> bool:
-        """All numbers there are 0 or more, and less than `count`."""
-        return self._found[column][forming.LEAST] >= 0 and self._found[column][forming.GREATEST] < count
-
-    def only(self, column: int, value: int) -> bool:
-        """All rows that have a number there have this one."""
-        return self.absent(column) == self.rows or self._found[column][1:] == [value, value]
-
-    def bits(self, column: int) -> np.ndarray | None:
-        """Where there is a number, as Arrow says it; None: everywhere."""
-        if not self.absent(column):
-            return None
-        bits = np.zeros(-(-self.rows // 8), np.uint8)
-        for part, at in self.each():
-            forming.marks(part[column], bits, at)
-        return bits
-
-    def formed(self, column: int, kind: pa.DataType) -> pa.Array:
-        """A column of integers or times."""
-        absent = self.absent(column)
-        if absent == self.rows:
-            return arrow.nothing(kind, self.rows)
-        values = self[column] if kind.bit_width == _WIDE else self._narrow[kind.bit_width][column]
-        return arrow.formed(values, kind, self.bits(column), absent)
-
-    def coded(self, column: int, values: Sequence[str]) -> pa.Array:
-        """A column of strings, of which the numbers are places."""
-        return arrow.coded(self.formed(column, pa.int32()), values)
-
-    def strings(self, column: int, values: list[str]) -> pa.Array:
-        """The same where few of many `values` are in use: the column's dictionary has only those."""
-        absent = self.absent(column)
-        if absent == self.rows:
-            return arrow.coded(arrow.nothing(pa.int32(), self.rows), [])
-        used, local = _compact(self[column], len(values))
-        where = arrow.formed(local, pa.int32(), self.bits(column), absent)
-        return arrow.coded(where, [values[i] for i in used.tolist()])
-
-
-_LARGEST: Final = (1 << 63) - 1
-
-
-def _compact(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the numbers in use of those below `count`, sorted; int32[n]: each row's place among them, 0 where it has
-    none)."""
-    place, local = np.empty(count, np.int32), np.empty(len(values), np.int32)
-    forming.compact(_frozen(values), place, local)
-    return np.flatnonzero(place >= 0), local
-
-
 class _Texts(NamedTuple):
     """What numbers stand for now: `Names.forget` leaves these lists alone."""
 
@@ -192,7 +87,7 @@ class _Connections:
 
     @classmethod
     def of(cls, names: Names, connection: np.ndarray) -> _Connections:
-        used, local = _compact(connection, len(names.connections))
+        used, local = in_use(connection, len(names.connections))
         numbers, strings = used.tolist(), names.strings
         ends = [names.ends[i] for i in numbers]
         return cls(
@@ -209,7 +104,7 @@ def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
 
 def later_exchanges(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
     """What makes that table, in any thread and while further windows come: what they may change is looked up now."""
-    connections = _Connections.of(names, _joined([rows.connection for rows in windows]))
+    connections = _Connections.of(names, joined([rows.connection for rows in windows]))
     columns = tuple(rows.columns for rows in windows)
     return functools.partial(_exchanges, _Texts.of(names), columns, connections)
 
@@ -225,15 +120,6 @@ _CODED: Final = (
 """Columns of which the numbers are places among few strings."""
 
 
-def _narrow(columns: Iterable[tuple[int, pa.DataType]], more: Sequence[int] = ()) -> dict[int, list[int]]:
-    """By bits: the columns of integers that are no wider, of these; `more`: of 32."""
-    found: dict[int, list[int]] = {8: [], 16: [], 32: [*more]}
-    for column, kind in columns:
-        if pa.types.is_integer(kind) and kind.bit_width < _WIDE:
-            found[kind.bit_width].append(column)
-    return found
-
-
 _AS_THEY_STAND: Final = {
     column.name: COLUMNS[column.name]
     for column in tables.EXCHANGES
@@ -244,13 +130,13 @@ _WANTED: Final = {
     *_AS_THEY_STAND.values(), *_CODED, s.X_ERROR, s.X_ERRORS, s.X_TOPICS, s.X_REQUEST_REASON, s.X_RESPONSE_REASON,
     s.X_REQUEST_RECORD_AT, s.X_RESPONSE_RECORD_AT,
 }  # fmt: skip
-_OF_EXCHANGES: Final = _narrow(
+_OF_EXCHANGES: Final = narrow(
     ((_AS_THEY_STAND[column.name], column.type) for column in tables.EXCHANGES if column.name in _AS_THEY_STAND), _CODED
 )
 
 
 def _exchanges(names: _Texts, windows: tuple[np.ndarray, ...], connections: _Connections) -> pa.Table:
-    x = _Numbers(windows, _WANTED, _OF_EXCHANGES)
+    x = Numbers(windows, _WANTED, _OF_EXCHANGES)
     n = x.rows
     strings, files = names.strings, [info.name for info in names.files]
     timed, backwards = _timed(x)
@@ -284,13 +170,13 @@ def _exchanges(names: _Texts, windows: tuple[np.ndarray, ...], connections: _Con
     return pa.Table.from_arrays([columns[name] for name in wanted], names=wanted)
 
 
-def _timed(x: _Numbers) -> tuple[_Numbers, np.ndarray]:
+def _timed(x: Numbers) -> tuple[Numbers, np.ndarray]:
     """(the rows of `forming.timed`, by its numbers; the rows whose latency would be negative)."""
     out, backwards = np.empty((forming.T_COLUMNS, x.rows), np.int64), np.empty(x.rows, np.bool_)
     odd = 0
     for part, at in x.each():
         odd += forming.timed(part, out, backwards, at)
-    return _Numbers([out], range(forming.T_COLUMNS), {}), np.flatnonzero(backwards) if odd else _NONE
+    return Numbers([out], range(forming.T_COLUMNS), {}), np.flatnonzero(backwards) if odd else _NONE
 
 
 _NONE: Final = np.zeros(0, np.int64)
@@ -305,7 +191,7 @@ def _ends(connections: _Connections) -> dict[str, pa.Array]:
         [addresses[0][value] for value in clients], ports, [addresses[1][value] for value in brokers], others,
     ], np.int32).reshape(4, -1)  # fmt: skip
     out = np.empty((4, len(connections.local)), np.int32)
-    forming.take(table, connections.local, out)
+    take(table, connections.local, out)
     client_ip, client_port, broker_ip, broker_port = (arrow.formed(row, pa.int32(), None, 0) for row in out)
     return {
         "connection": arrow.dictionary(connections.local, connections.names),
@@ -316,7 +202,7 @@ def _ends(connections: _Connections) -> dict[str, pa.Array]:
     }
 
 
-def _as_it_stands(column: tables.Column, x: _Numbers, strings: list[str]) -> pa.Array:
+def _as_it_stands(column: tables.Column, x: Numbers, strings: list[str]) -> pa.Array:
     """A column of `exchanges` that rows of integers have under the same name, or that is reserved."""
     if column.name not in _AS_THEY_STAND:
         return pa.nulls(x.rows, column.type)
@@ -331,7 +217,7 @@ def partitions(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
 
 def later_partitions(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
     """As `later_exchanges`."""
-    connections = _Connections.of(names, _joined([rows.connection for rows in windows]))
+    connections = _Connections.of(names, joined([rows.connection for rows in windows]))
     return functools.partial(_partitions, _Texts.of(names), tuple(windows), connections)
 
 
@@ -343,16 +229,16 @@ _PARTITIONS: Final = {
 }  # fmt: skip
 """Columns of `partitions` that rows of integers have as they are."""
 _OF_EACH: Final = {*_PARTITIONS.values(), s.P_TOPIC, s.P_TOPIC_ID}
-_OF_PARTITIONS: Final = _narrow(
+_OF_PARTITIONS: Final = narrow(
     (_PARTITIONS[column.name], column.type) for column in tables.PARTITIONS if column.name in _PARTITIONS
 )
 
 
 def _partitions(names: _Texts, windows: tuple[Exchanges, ...], connections: _Connections) -> pa.Table:
-    p = _Numbers([rows.partitions for rows in windows], _OF_EACH, _OF_PARTITIONS)
+    p = Numbers([rows.partitions for rows in windows], _OF_EACH, _OF_PARTITIONS)
     before = np.cumsum([0, *(len(rows) for rows in windows)])
-    owner = _joined([rows.owner + at if at else rows.owner for rows, at in zip(windows, before[:-1], strict=True)])
-    used, local = _compact(connections.local[owner].astype(np.int64), len(connections.names))
+    owner = joined([rows.owner + at if at else rows.owner for rows, at in zip(windows, before[:-1], strict=True)])
+    used, local = in_use(connections.local[owner].astype(np.int64), len(connections.names))
     n = p.rows
     kinds = sorted(set(OFFSET_KINDS.values()))
     kind_of = np.full(len(_api_names()) + 1, s.NULL, np.int64)
@@ -360,8 +246,8 @@ def _partitions(names: _Texts, windows: tuple[Exchanges, ...], connections: _Con
         kind_of[key] = kinds.index(kind)
     out = np.empty((4, n), np.int64)
     for rows, (part, at) in zip(windows, p.each(), strict=True):
-        forming.belong(part, _frozen(rows.columns), _frozen(rows.owner), kind_of, api_names.FETCH, out, at)
-    of = _Numbers([out], range(len(out)), {32: [_KIND]})
+        forming.belong(part, frozen(rows.columns), frozen(rows.owner), kind_of, api_names.FETCH, out, at)
+    of = Numbers([out], range(len(out)), {32: [_KIND]})
     arrays = {
         "capture": arrow.dictionary(arrow.zeros(n, np.int32), [names.capture]),
         "connection": arrow.dictionary(local, [connections.names[i] for i in used.tolist()]),
@@ -389,7 +275,7 @@ def _api_names() -> list[str]:
     return [api.name for api in definitions.apis()]
 
 
-def _api(x: _Numbers) -> pa.Array:
+def _api(x: Numbers) -> pa.Array:
     if x.within(s.X_API_KEY, len(_api_names())):
         return x.coded(s.X_API_KEY, _api_names())
     keys = x[s.X_API_KEY]
@@ -397,7 +283,7 @@ def _api(x: _Numbers) -> pa.Array:
     return arrow.dictionary(np.where(known, keys, s.NULL), _api_names())
 
 
-def _error_names(x: _Numbers, column: int) -> pa.Array:
+def _error_names(x: Numbers, column: int) -> pa.Array:
     if x.only(column, 0):
         return arrow.coded(arrow.nothing(pa.int32(), x.rows), [])
     codes = x[column]
@@ -407,13 +293,13 @@ def _error_names(x: _Numbers, column: int) -> pa.Array:
     return arrow.dictionary(where, [kafka_errors.name(code) for code in known.tolist()])
 
 
-def _topics(x: _Numbers, names: _Texts) -> pa.Array:
+def _topics(x: Numbers, names: _Texts) -> pa.Array:
     """Lists of topics; empty where the messages name none, null where no message was decoded."""
     values = x[s.X_TOPICS]
-    used, local = _compact(values, len(names.lists))
+    used, local = in_use(values, len(names.lists))
     lists = [names.lists[i] for i in used.tolist()]
     numbers = np.array([i for entry in lists for i in entry], np.int64)
-    of_all, items = _compact(numbers, len(names.strings))
+    of_all, items = in_use(numbers, len(names.strings))
     offsets, found = _listed(local, values, [len(entry) for entry in lists], items)
     topics = arrow.coded(arrow.formed(found, pa.int32(), None, 0), [names.strings[i] for i in of_all.tolist()])
     return pa.ListArray.from_arrays(_list_offsets(offsets, _without_list(x, values)), topics)
@@ -423,11 +309,11 @@ def _listed(
     local: np.ndarray, values: np.ndarray, lengths: Sequence[int], items: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(int32[rows + 1]: where the list of each row begins; int32: the items of all of them). A row has one of some
-    lists, which stand one after the other in `items` and are so long, as `_compact` says of `values`."""
+    lists, which stand one after the other in `items` and are so long, as `in_use` says of `values`."""
     ends = np.cumsum(lengths, dtype=np.int64)
     offsets = np.empty(len(values) + 1, np.int32)
-    found = np.empty(forming.list_ends(local, values, ends, offsets), np.int32)
-    forming.list_items(local, values, ends, items, found)
+    found = np.empty(list_ends(local, values, ends, offsets), np.int32)
+    list_items(local, values, ends, items, found)
     return offsets, found
 
 
@@ -436,7 +322,7 @@ def _list_offsets(offsets: np.ndarray, without: np.ndarray | None) -> pa.Array:
     return arrow.over(offsets, pa.int32(), None if without is None else np.append(without, False))
 
 
-def _without_list(x: _Numbers, values: np.ndarray) -> np.ndarray | None:
+def _without_list(x: Numbers, values: np.ndarray) -> np.ndarray | None:
     """Where no message was decoded; None: nowhere."""
     if any(not x.absent(state) and x.only(state, 0) for state in (s.X_REQUEST_STATE, s.X_RESPONSE_STATE)):
         return None
@@ -444,14 +330,14 @@ def _without_list(x: _Numbers, values: np.ndarray) -> np.ndarray | None:
     return without if without.any() else None
 
 
-def _errors(x: _Numbers, names: _Texts) -> pa.Array:
+def _errors(x: Numbers, names: _Texts) -> pa.Array:
     """Lists of (code, name, count); empty on success, null where no response was decoded."""
     read = not x.absent(s.X_RESPONSE_STATE) and x.only(s.X_RESPONSE_STATE, 0)
     if read and x.absent(s.X_ERRORS) == x.rows:
         return pa.ListArray.from_arrays(_list_offsets(arrow.zeros(x.rows + 1, np.int32), None), _error_structs([]))
     seen = x[s.X_RESPONSE_STATE] == 0
     values = x[s.X_ERRORS]
-    used, local = _compact(values, len(names.lists))
+    used, local = in_use(values, len(names.lists))
     lists = [names.lists[i] for i in used.tolist()]
     pairs = [pair for entry in lists for pair in zip(entry[::2], entry[1::2], strict=True)]
     offsets, found = _listed(local, values, [len(entry) // 2 for entry in lists], np.arange(len(pairs), dtype=np.int32))
@@ -474,7 +360,7 @@ def _error_structs(pairs: Sequence[tuple[int, int]]) -> pa.Array:
     )
 
 
-def _reasons(x: _Numbers, backwards: np.ndarray) -> pa.Array:
+def _reasons(x: Numbers, backwards: np.ndarray) -> pa.Array:
     """Sentences for the few rows that have something to say; `backwards`: rows whose response came before its
     request."""
     if not len(backwards) and x.only(s.X_REQUEST_REASON, s.R_NONE) and x.only(s.X_RESPONSE_REASON, s.R_NONE):
@@ -540,7 +426,7 @@ def queue_us(x: Columns, latency: np.ndarray) -> np.ndarray:
     return np.where(latency == s.NULL, s.NULL, np.clip(behind, 0, np.maximum(latency, 0)))
 
 
-def _offsets(x: _Numbers, at: int, file: int, files: Sequence[FileInfo]) -> pa.Array:
+def _offsets(x: Numbers, at: int, file: int, files: Sequence[FileInfo]) -> pa.Array:
     """Where a record is in its file, where that can be read there."""
     if not any(info.compressed for info in files):
         return x.formed(at, pa.int64())

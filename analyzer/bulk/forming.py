@@ -1,23 +1,16 @@
-"""Rows of integers as the numbers that columns of tables are made of.
+"""What the columns of exchanges and topic-partitions hold beside what rows of integers have already.
 
-In: columns of exchanges and of their topic-partitions, window by window. Out: what is in them (how many are absent, the
-least and the greatest), the same numbers as narrow as a column has them, and what follows from several of them. Rules:
-`at` is where a window's rows begin among those of all; an absent number is 0 where it is narrow, and `marks` tells
-where those are. Each kernel does in one pass what would be a pass for each step; `tests/analyzer/bulk/test_forming.py`
-has their slow twins.
+In: columns of exchanges and of their topic-partitions, window by window. Out: what follows from several of them. Rules:
+`at` is where a window's rows begin among those of all. Each kernel does in one pass what would be a pass for each step;
+`tests/analyzer/bulk/test_forming.py` has their slow twins. (What any rows have in them: `captures/forming.py`.)
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 import numpy as np
 
 from analyzer.bulk import state as s
 from captures.kernels import NULL, Array, Int, Table, inline, kernel
-
-ABSENT, LEAST, GREATEST = range(3)
-"""What is known of a column: how many numbers are absent, and the least and the greatest of the others."""
 
 (
     T_REQUEST,
@@ -31,45 +24,6 @@ ABSENT, LEAST, GREATEST = range(3)
     T_COLUMNS,
 ) = range(9)
 """What `timed` works out, in microseconds."""
-
-_LARGEST: Final = (1 << 63) - 1
-
-
-@kernel
-def look(x: Table, which: Table, found: Table) -> None:
-    """Into found[which[j]] of int64[columns, 3] what is known of the column which[j] of x[columns, n]: of one of which
-    all is absent the least is the largest number there is."""
-    n = x.shape[1]
-    for j in range(len(which)):
-        column = which[j]
-        absent = np.int64(0)
-        least = np.int64(_LARGEST)
-        greatest = np.int64(NULL)
-        for i in range(n):
-            value = x[column, i]
-            absent += np.int64(value == NULL)
-            greatest = max(greatest, value)
-            least = min(least, np.int64(_LARGEST) if value == NULL else value)
-        found[column, ABSENT] = absent
-        found[column, LEAST] = least
-        found[column, GREATEST] = greatest
-
-
-@kernel
-def narrow(x: Table, which: Table, out: Array, at: Int) -> None:
-    """out[j, at + i] = x[which[j], i], in as many bits as `out` has; absent ones are 0."""
-    for j in range(len(which)):
-        column = which[j]
-        for i in range(x.shape[1]):
-            out[j, at + i] = x[column, i]
-
-
-@kernel
-def marks(values: Table, bits: Array, at: Int) -> None:
-    """Set the bits, from bit `at` on, of the numbers that are there, as Arrow wants them; they are 0 before."""
-    for i in range(len(values)):
-        if values[i] != NULL:
-            bits[(at + i) >> 3] |= np.uint8(1) << np.uint8((at + i) & 7)
 
 
 @inline
@@ -113,61 +67,6 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
         out[T_QUEUE, at + i] = behind if latency != NULL else np.int64(NULL)
         out[T_THROTTLE, at + i] = throttle * 1000 if throttle != NULL else np.int64(NULL)
     return found
-
-
-@kernel
-def compact(values: Table, place: Array, local: Array) -> Int:
-    """Number those that are in use of the numbers below len(place), in their order: place int32[numbers] becomes which
-    of them each is, -1 where it is not in use; local int32[n]: the same of each value, 0 where it is absent. Returns
-    how many are in use."""
-    for k in range(len(place)):
-        place[k] = -1
-    for i in range(len(values)):
-        if 0 <= values[i] < len(place):
-            place[values[i]] = 0
-    used = np.int32(0)
-    for k in range(len(place)):
-        if place[k] == 0:
-            place[k] = used
-            used += np.int32(1)
-    for i in range(len(values)):
-        local[i] = place[values[i]] if 0 <= values[i] < len(place) else np.int32(0)
-    return np.int64(used)
-
-
-@kernel
-def take(table: Array, local: Array, out: Array) -> None:
-    """out[j, i] = table[j, local[i]], all int32."""
-    for j in range(table.shape[0]):
-        for i in range(len(local)):
-            out[j, i] = table[j, local[i]]
-
-
-@kernel
-def list_ends(local: Array, values: Table, ends: Table, offsets: Array) -> Int:
-    """offsets int32[n + 1]: where the list of each row begins, if they stand one after the other; row i has none where
-    values[i] is absent, else the list local[i] of those that end at `ends`. Returns how many items these have."""
-    total = np.int64(0)
-    for i in range(len(local)):
-        offsets[i] = total
-        if values[i] != NULL:
-            k = local[i]
-            total += ends[k] - (ends[k - 1] if k > 0 else np.int64(0))
-    offsets[len(local)] = total
-    return total
-
-
-@kernel
-def list_items(local: Array, values: Table, ends: Table, items: Array, out: Array) -> None:
-    """The items of those lists, one after the other: out int32[`list_ends`]; `items` int32: those of the lists that end
-    at `ends`."""
-    at = np.int64(0)
-    for i in range(len(local)):
-        if values[i] != NULL:
-            k = local[i]
-            for j in range(ends[k - 1] if k > 0 else np.int64(0), ends[k]):
-                out[at] = items[j]
-                at += 1
 
 
 @kernel

@@ -21,8 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow, tables
+from analyzer.numbers import Numbers, frozen, narrow
 from analyzer.records import batches as b
 from analyzer.records import checksums
+from analyzer.records import placing as p
 from analyzer.records.batches import Batches, Limits, batches
 from captures.kernels import NULL
 
@@ -44,10 +46,6 @@ HELD_BYTES: Final = 256 << 20
 reason of its batches says so: of a capture of requests alone, everything would wait."""
 AHEAD: Final = 2
 """Tasks a thread that may be done before their turn."""
-
-FIRST_MS: Final = -62_135_596_800_000
-LAST_MS: Final = 253_402_300_799_999
-"""The years 1 and 9999: what Python, and so most readers of the tables, can represent."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,13 @@ class Origins:
     connections: Sequence[str]
     strings: Sequence[str]
     topic_name: Callable[[str], str] = field(default=str)
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """int64[placing.O_COLUMNS, sets]."""
+        return np.stack([
+            self.connection, self.exchange, self.reply, self.side, self.topic, self.topic_id, self.partition
+        ])  # fmt: skip
 
     @cached_property
     def columns(self) -> dict[str, pa.Array]:
@@ -105,6 +110,12 @@ class Kept:
     length: np.ndarray
 
 
+COUNTED: Final = (
+    "batches", "records", "bytes", "control_batches", "bad_checksums", "partial", "bombs", "not_read", *b.CODECS
+)  # fmt: skip
+"""What is counted, in the order of `placing.count`."""
+
+
 @dataclass(slots=True)
 class RecordCounts:
     """What a summary says of batches and records, of each side."""
@@ -112,26 +123,14 @@ class RecordCounts:
     sides: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, table: np.ndarray, side: np.ndarray) -> None:
-        """Count the batches of a table; side int64[n]: of each."""
-        codec = b.codec(table)
-        for number in arrow.distinct(side).tolist():
-            here = side == number
-            into = self.sides.setdefault(SIDES[number] if number != NULL else "log", {})
-            counts = table[b.B_COUNT, here]
-            found = {
-                "batches": int(here.sum()),
-                "records": int(counts[counts != NULL].sum()),
-                "bytes": int(table[b.B_LENGTH, here].sum()),
-                "control_batches": int((_flag(table, b.CONTROL) & here).sum()),
-                "bad_checksums": int((table[b.B_CRC_OK, here] == 0).sum()),
-                "partial": int((table[b.B_STATE, here] == b.PARTIAL).sum()),
-                "bombs": int((table[b.B_REASON, here] == b.REASON_BOMB).sum()),
-                "not_read": int((_unread(table) & here).sum()),
-            }
-            for code, name in enumerate(b.CODECS):
-                found[name] = int((codec[here] == code).sum())
-            for name, count in found.items():
-                into[name] = into.get(name, 0) + count
+        """Count the batches of a table; side int64[sets]: of each set."""
+        counts = np.zeros((len(SIDES) + 1, len(COUNTED)), np.int64)
+        p.count(table, side, counts)
+        for name, found in zip((*SIDES, "log"), counts.tolist(), strict=True):
+            if found[p.C_BATCHES]:
+                into = self.sides.setdefault(name, dict.fromkeys(COUNTED, 0))
+                for what, count in zip(COUNTED, found, strict=True):
+                    into[what] += count
 
     def join(self, other: RecordCounts) -> None:
         """Add another's."""
@@ -151,19 +150,23 @@ class RecordCounts:
         }
 
 
-def _unread(table: np.ndarray) -> np.ndarray:
-    """Batches that are all there, and whose records cannot all be read; bombs are counted apart."""
-    reason = table[b.B_REASON]
-    known = (reason != b.REASON_NONE) & (reason != b.REASON_NOT_CAPTURED) & (reason != b.REASON_BOMB)
-    unread: np.ndarray = known & (reason != b.REASON_INNER_CRC)
-    return unread
+class _Wanted:
+    """Numbers of record sets, in an order."""
 
+    def __init__(self, numbers: np.ndarray) -> None:
+        self._numbers = frozen(numbers)
+        self._slots = np.full(1 << (2 * len(numbers)).bit_length(), -1, np.int64)
+        p.learn(self._numbers, self._slots)
 
-def _flag(table: np.ndarray, bit: int) -> np.ndarray:
-    """Batches of magic 2 with a bit among their attributes."""
-    attributes = table[b.B_ATTRIBUTES]
-    has: np.ndarray = (table[b.B_MAGIC] == 2) & (attributes != NULL) & (attributes & bit != 0)
-    return has
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def find(self, numbers: np.ndarray, after: np.ndarray | None = None) -> np.ndarray:
+        """int64[n]: the place of each of some numbers, -1: it is not wanted. after[place + 1] grows by one for each."""
+        found = np.empty(len(numbers), np.int64)
+        after = np.zeros(len(self) + 1, np.int64) if after is None else after
+        p.owners(frozen(numbers), self._numbers, self._slots, found, after)
+        return found
 
 
 class RecordTables:
@@ -193,21 +196,26 @@ class RecordTables:
     def take(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
         """(name, rows) of one window: `records` in several parts, then `batches`, of the sets in `origins`, in its
         order. gone: int64, the numbers of sets that are not wanted; all others wait."""
-        parts = [self._held, *(self._walked(one) for one in shards)]
-        table = np.concatenate([part for part in parts if part.shape[1]] or parts[:1], axis=1)
-        by_number = np.argsort(origins.number, kind="stable")
-        ordered = origins.number[by_number]
-        place = np.searchsorted(ordered, table[b.B_SET])
-        here = place < len(ordered)
-        here[here] = ordered[place[here]] == table[b.B_SET, here]
-        self._held = table[:, ~here & ~np.isin(table[b.B_SET], gone)]
-        table = table if here.all() else table[:, here]
-        table[b.B_SET] = by_number[place[here]]
-        if (np.diff(table[b.B_SET]) < 0).any():
-            table = table[:, np.argsort(table[b.B_SET], kind="stable")]
+        wanted = _Wanted(origins.number)
+        table = self._placed([self._held, *(self._walked(one) for one in shards)], wanted, gone)
         if self._mode != BATCHES:
-            self._collect(shards, origins, gone, table)
+            self._collect(shards, wanted, gone, table)
         yield from self.tables(Batches(table, self._heap), origins)
+
+    def _placed(self, parts: Sequence[np.ndarray], wanted: _Wanted, gone: np.ndarray) -> np.ndarray:
+        """The batches of the sets that are wanted, in their order, B_SET being which of them. Those of others wait, but
+        for what is `gone`."""
+        after = np.zeros(len(wanted) + 1, np.int64)
+        owned = [(part, wanted.find(part[b.B_SET], after)) for part in parts]
+        next_of = np.cumsum(after)
+        table = np.empty((b.B_COLUMNS, int(next_of[-1])), np.int64)
+        for part, owner in owned:
+            p.put(part, owner, next_of, np.empty(len(owner), np.int64), table)
+        waiting = [part[:, np.flatnonzero(owner < 0)] for part, owner in owned]
+        self._held = np.concatenate([np.zeros((b.B_COLUMNS, 0), np.int64), *waiting], axis=1)
+        if len(gone) and self._held.shape[1]:
+            self._held = self._held[:, ~arrow.among(self._held[b.B_SET], gone)]
+        return table
 
     def rest(self, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
         """What still waits when all has been read: no exchange told of it (a message that names a partition twice)."""
@@ -224,42 +232,39 @@ class RecordTables:
         found = batches(kept.heap, kept.at, kept.length)
         table = found.table
         list(self._pool.map(lambda ends: checksums.check(table, kept.heap, *ends), _ranges(table)))
-        at = kept.at[table[b.B_SET]]
-        table[b.B_AT] -= at
-        table[b.B_RECORDS_AT] -= np.where(table[b.B_RECORDS_AT] == NULL, 0, at)
-        table[b.B_SET] = kept.number[table[b.B_SET]]
+        p.settle(table, kept.at, kept.number)
         return table
 
-    def _collect(self, shards: Sequence[Kept], origins: Origins, gone: np.ndarray, table: np.ndarray) -> None:
-        """Put the bytes of the sets in `origins` into one heap, in their order, and the batches' places in it; keep
+    def _collect(self, shards: Sequence[Kept], wanted: _Wanted, gone: np.ndarray, table: np.ndarray) -> None:
+        """Put the bytes of the sets that are wanted into one heap, in their order, and the batches' places in it; keep
         those that wait."""
         from analyzer.records.opening import collect
 
-        where = {number: i for i, number in enumerate(origins.number.tolist())}
-        gone_numbers = set(gone.tolist())
-        length = np.zeros(len(where), np.int64)
+        held = np.array(list(self._held_bytes), np.int64)
+        whose = wanted.find(held)
+        late = [(whose[i], self._held_bytes[int(held[i])]) for i in np.flatnonzero(whose >= 0)]
+        for number in held[(whose >= 0) | arrow.among(held, gone)].tolist():
+            self._held_size -= len(self._held_bytes.pop(number))
+        length = np.zeros(len(wanted), np.int64)
         sources: list[tuple[Kept, np.ndarray, np.ndarray]] = []
         for kept in shards:
-            wanted = np.array([where.get(number, -1) for number in kept.number.tolist()], np.int64)
-            length[wanted[wanted >= 0]] = kept.length[wanted >= 0]
-            sources.append((kept, np.flatnonzero(wanted >= 0), wanted[wanted >= 0]))
-            for i in np.flatnonzero(wanted < 0).tolist():
-                if int(kept.number[i]) not in gone_numbers:
-                    self._hold(int(kept.number[i]), kept.heap[kept.at[i] : kept.at[i] + kept.length[i]])
-        late = [(number, data) for number in origins.number.tolist() if (data := self._held_bytes.get(number))]
-        for number, data in late:
-            length[where[number]] = len(data)
+            owner = wanted.find(kept.number)
+            mine = np.flatnonzero(owner >= 0)
+            length[owner[mine]] = kept.length[mine]
+            sources.append((kept, mine, owner[mine]))
+            waiting = np.flatnonzero(owner < 0)
+            for i in waiting[~arrow.among(kept.number[waiting], gone)].tolist():
+                self._hold(int(kept.number[i]), kept.heap[kept.at[i] : kept.at[i] + kept.length[i]])
+        for into, data in late:
+            length[into] = len(data)
         start = np.cumsum(length) - length
         total = int(length.sum())
         if total > len(self._heap):
             self._heap = np.empty(total + total // 4, np.uint8)
         for kept, which, into in sources:
             collect(kept.heap, kept.at[which], length[into], self._heap, start[into])
-        for number, data in late:
-            at = int(start[where[number]])
-            self._heap[at : at + len(data)] = np.frombuffer(data, np.uint8)
-        for number in [*(number for number, _ in late), *gone_numbers]:
-            self._held_size -= len(self._held_bytes.pop(number, b""))
+        for into, data in late:
+            self._heap[start[into] : start[into] + len(data)] = np.frombuffer(data, np.uint8)
         at = start[table[b.B_SET]]
         table[b.B_AT] += at
         known = table[b.B_RECORDS_AT] != NULL
@@ -282,7 +287,8 @@ class RecordTables:
             tasks = [self._task(found, origins, topics, first, stop) for first, stop in _ranges(found.table)]
             for table in in_order(self._pool, tasks, AHEAD * self._threads):
                 yield "records", table
-        self.counts.add(found.table, origins.side[found.table[b.B_SET]])
+        found = Batches(np.ascontiguousarray(found.table), found.heap)
+        self.counts.add(found.table, origins.side)
         yield "batches", batches_table(found, origins)
 
     def _task(
@@ -299,11 +305,9 @@ class RecordTables:
 
 def _ranges(table: np.ndarray) -> Iterator[tuple[int, int]]:
     """Split batches into tasks of about TASK_BYTES or TASK_ROWS."""
-    counts = np.clip(np.where(table[b.B_COUNT] == NULL, 1, table[b.B_COUNT]), 1, TASK_ROWS)
-    weight = np.maximum(table[b.B_LENGTH] * (TASK_ROWS / TASK_BYTES), counts)
-    task = (np.cumsum(weight) // TASK_ROWS).astype(np.int64)
-    edges = [0, *(np.flatnonzero(np.diff(task)) + 1).tolist(), table.shape[1]]
-    return pairwise(edges)
+    begins = np.empty(table.shape[1], np.int64)
+    many = p.divide(table[b.B_LENGTH], table[b.B_COUNT], TASK_BYTES, TASK_ROWS, begins)
+    return pairwise([*begins[:many].tolist(), table.shape[1]])
 
 
 def in_order(pool: Executor, tasks: Sequence[Iterator[pa.Table]], ahead: int) -> Iterator[pa.Table]:
@@ -329,33 +333,50 @@ def in_order(pool: Executor, tasks: Sequence[Iterator[pa.Table]], ahead: int) ->
             step.cancel()
 
 
+_OF_BATCHES: Final = {
+    "base_offset": b.B_OFFSET, "magic": b.B_MAGIC, "record_count": b.B_COUNT, "batch_bytes": b.B_SIZE,
+    "uncompressed_bytes": b.B_UNCOMPRESSED,
+}  # fmt: skip
+"""Columns of `batches` that rows of batches have as they are."""
+_OF_ROWS: Final = {
+    "exchange": p.O_EXCHANGE, "reply": p.O_REPLY, "partition": p.O_PARTITION, "is_transactional": p.R_TRANSACTIONAL,
+    "is_control": p.R_CONTROL, "crc_ok": p.R_CRC_OK, "producer_id": p.R_PRODUCER_ID,
+    "producer_epoch": p.R_PRODUCER_EPOCH, "base_sequence": p.R_BASE_SEQUENCE, "first_timestamp": p.R_FIRST_TIMESTAMP,
+    "last_timestamp": p.R_LAST_TIMESTAMP, "delete_horizon": p.R_DELETE_HORIZON,
+}  # fmt: skip
+"""Those that are told of each."""
+_NARROW_OF_BATCHES, _NARROW_OF_ROWS = (
+    narrow(((which[column.name], column.type) for column in tables.TABLES["batches"] if column.name in which), more)
+    for which, more in ((_OF_BATCHES, ()), (_OF_ROWS, (p.O_SIDE, p.R_CODEC, p.R_TIMESTAMP_TYPE)))
+)
+
+
 def batches_table(found: Batches, origins: Origins) -> pa.Table:
     """The table `batches`; strings come as dictionaries, as in `columns.py`."""
-    t = found.table
-    known = t[b.B_ATTRIBUTES] != NULL
-    codec = b.codec(t)
-    appended = np.where(known & (t[b.B_MAGIC] > 0), (t[b.B_ATTRIBUTES] & b.LOG_APPEND_TIME) >> 3, NULL)
+    t = np.ascontiguousarray(found.table)
+    told = np.empty((p.R_COLUMNS, len(found)), np.int64)
+    p.tell(t, origins.table, told)
+    batch = Numbers([t], _OF_BATCHES.values(), _NARROW_OF_BATCHES)
+    row = Numbers([told], range(p.R_COLUMNS), _NARROW_OF_ROWS)
+    strings = list(origins.strings)
     columns = {
-        **origins.of(t[b.B_SET]),
-        "base_offset": arrow.integers(t[b.B_OFFSET], pa.int64()),
-        "magic": arrow.integers(t[b.B_MAGIC], pa.int8()),
-        "codec": arrow.dictionary(np.where(codec > b.ZSTD, NULL, codec), b.CODECS),
-        "timestamp_type": arrow.dictionary(appended, TIMESTAMP_TYPES),
-        "is_transactional": arrow.flags(_flag(t, b.TRANSACTIONAL), known),
-        "is_control": arrow.flags(_flag(t, b.CONTROL), known),
-        "producer_id": arrow.integers(_not_negative(t[b.B_PRODUCER_ID]), pa.int64()),
-        "producer_epoch": arrow.integers(_not_negative(t[b.B_PRODUCER_EPOCH]), pa.int16()),
-        "base_sequence": arrow.integers(_not_negative(t[b.B_BASE_SEQUENCE]), pa.int32()),
-        "record_count": arrow.integers(t[b.B_COUNT], pa.int32()),
-        "batch_bytes": arrow.integers(t[b.B_SIZE], pa.int64()),
-        "uncompressed_bytes": arrow.integers(t[b.B_UNCOMPRESSED], pa.int64()),
-        "first_timestamp": _millis(t[b.B_FIRST_TIMESTAMP]),
-        "last_timestamp": _millis(t[b.B_LAST_TIMESTAMP]),
-        "delete_horizon": _millis(t[b.B_DELETE_HORIZON]),
-        "crc_ok": arrow.flags(t[b.B_CRC_OK] == 1, t[b.B_CRC_OK] != NULL),
+        "capture": arrow.dictionary(arrow.zeros(len(found), np.int32), [origins.capture]),
+        "connection": row.strings(p.O_CONNECTION, list(origins.connections)),
+        "topic": row.strings(p.O_TOPIC, strings),
+        "topic_id": row.strings(p.O_TOPIC_ID, strings),
+        "side": row.coded(p.O_SIDE, SIDES),
+        "codec": row.coded(p.R_CODEC, b.CODECS),
+        "timestamp_type": row.coded(p.R_TIMESTAMP_TYPE, TIMESTAMP_TYPES),
         "partial": arrow.flags(t[b.B_STATE] == b.PARTIAL),
         "reason": _reasons(t),
     }
+    for column in tables.TABLES["batches"]:
+        if column.name in _OF_BATCHES:
+            columns[column.name] = batch.formed(_OF_BATCHES[column.name], column.type)
+        elif column.name in _OF_ROWS:
+            which = _OF_ROWS[column.name]
+            flag = pa.types.is_boolean(column.type)
+            columns[column.name] = row.flags(which) if flag else row.formed(which, column.type)
     return pa.Table.from_arrays([columns[name] for name in _names("batches")], names=_names("batches"))
 
 
@@ -418,14 +439,9 @@ def _names(table: str) -> list[str]:
     return [column.name for column in tables.TABLES[table]]
 
 
-def _not_negative(values: np.ndarray) -> np.ndarray:
-    """-1 is Kafka's "none"."""
-    return np.where(values < 0, NULL, values)
-
-
 def _millis(values: np.ndarray) -> pa.Array:
     """Times of Kafka, in ms; -1 is none."""
-    fine = (values >= FIRST_MS) & (values <= LAST_MS) & (values != -1)
+    fine = (values >= p.FIRST_MS) & (values <= p.LAST_MS) & (values != -1)
     return arrow.times(np.where(fine, np.where(fine, values, 0) * 1000, NULL))
 
 
