@@ -6,16 +6,20 @@ In: windows with the bytes of messages. Out: the two messages of an exchange; ro
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
-from analyzer.bulk.rows import Exchanges, Message, Names, Window
+from analyzer import arrow, tables
+from analyzer.bulk.rows import Exchanges, Message, Names, RawMessages, Window
+from analyzer.numbers import frozen
 from analyzer.protocol import embedded, plans, tree
 from analyzer.protocol.schema import REQUEST, RESPONSE, has_secrets
+from captures.kernels import NULL
+
+DIRECTIONS: Final = ("request", "response")
 
 Key = tuple[int, int]
 """Number of a connection, and ordinal of a message on its side."""
@@ -59,20 +63,13 @@ class Messages:
         there = [sum(message is not None for message in self.peek(*key)) for key in _keys(exchanges)]
         return np.repeat(exchanges.column("trigger"), there), np.repeat(exchanges.connection, there)
 
-    def table(self, exchanges: Exchanges, everything: bool) -> pa.Table:
-        """The table `messages`, secrets overwritten: of these exchanges, in their order (which no size of windows
-        changes), each request before its response; or (`everything`) all at hand, each where it became complete."""
+    def table(self, exchanges: Exchanges) -> pa.Table:
+        """The table `messages` of these exchanges, secrets overwritten, in their order (which no size of windows
+        changes), each request before its response."""
         taken: list[Message] = []
-        names = exchanges.names
-        if everything:
-            for kept in (self._requests, self._responses):
-                taken += kept.values()
-                kept.clear()
-            taken.sort(key=lambda message: (message.trigger, names.born[message.connection]))
-        else:
-            for key in _keys(exchanges):
-                taken += [message for message in self.pop(*key) if message is not None]
-        return _table(taken, names, self._keep_secrets)
+        for key in _keys(exchanges):
+            taken += [message for message in self.pop(*key) if message is not None]
+        return _table(taken, exchanges.names, self._keep_secrets)
 
 
 def _keys(exchanges: Exchanges) -> Collection[tuple[int, int, int]]:
@@ -82,27 +79,114 @@ def _keys(exchanges: Exchanges) -> Collection[tuple[int, int, int]]:
 
 
 def _table(messages: Sequence[Message], names: Names, keep_secrets: bool) -> pa.Table:
-    """Column by column: there may be millions of small ones, and an object for each cell takes most of the time."""
-    connections = names.connections
+    """A row each, in their order, secrets overwritten."""
     data = [one.data for one in messages]
     if not keep_secrets:
         data = [masked(one.data, one.api_key, one.api_version, one.request) for one in messages]
-    columns: dict[str, list[Any]] = {
-        "capture": [names.capture] * len(messages),
-        "connection": [connections[one.connection] for one in messages],
-        "exchange": [one.ordinal if one.request else None for one in messages],
-        "reply": [None if one.request else one.ordinal for one in messages],
-        "direction": ["request" if one.request else "response" for one in messages],
-        "first_time": [one.first_ns // 1000 for one in messages],
-        "last_time": [None if one.last_ns is None else one.last_ns // 1000 for one in messages],
-        "complete": [one.complete for one in messages],
+    numbers = [
+        (one.connection, not one.request, one.ordinal, one.complete, one.first_ns,
+         NULL if one.last_ns is None else one.last_ns)
+        for one in messages
+    ]  # fmt: skip
+    return _rows(names, np.array(numbers, np.int64).reshape(-1, 6).T, pa.array(data, pa.binary()))
+
+
+def _rows(names: Names, numbers: np.ndarray, data: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The table `messages`. numbers int64[6, n]: connection, direction (1: response), ordinal, whether it is complete,
+    times of the first and last byte in ns."""
+    connection, direction, ordinal, complete, first, last = numbers
+    columns = {
+        "capture": arrow.dictionary(np.zeros(len(ordinal), np.int32), [names.capture]),
+        "connection": arrow.strings(connection, names.connections),
+        "exchange": arrow.integers(np.where(direction == 0, ordinal, NULL), pa.int64()),
+        "reply": arrow.integers(np.where(direction == 0, NULL, ordinal), pa.int64()),
+        "direction": arrow.dictionary(direction, DIRECTIONS),
+        "first_time": arrow.times(arrow.micros(first)),
+        "last_time": arrow.times(arrow.micros(last)),
+        "complete": arrow.flags(complete != 0),
         "bytes": data,
     }
-    schema = tables.schema("messages")
-    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    wanted = [column.name for column in tables.MESSAGES]
+    return pa.Table.from_arrays([columns[name] for name in wanted], names=wanted)
+
+
+MOST_BYTES: Final = 1 << 30
+"""Of a piece of the column `bytes`: Arrow counts them in 32 bits."""
+
+
+def table_of(window: Window, keep_secrets: bool) -> pa.Table:
+    """The table `messages` of all that a window has, secrets overwritten, each where it became complete. There may be
+    millions of small ones, and none makes an object."""
+    from analyzer.records.opening import collect
+
+    shards, names = window.raw(), window.names
+    rows = [np.concatenate([np.zeros(0, np.int64), *parts]) for parts in zip(*(one[1:] for one in shards), strict=True)]
+    at, length, complete, connection, direction, ordinal, key, version, first, last, trigger = (
+        rows or np.zeros((len(RawMessages._fields) - 1, 0), np.int64)
+    )
+    order = np.lexsort((direction, names.born_of(connection), trigger))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    ends = np.cumsum(length[order])
+    start = (ends - length[order])[place]
+    memory = bytearray(int(ends[-1]) if len(ends) else 0)
+    heap, done = np.frombuffer(memory, np.uint8), 0
+    for one in shards:
+        mine = slice(done, done + len(one.at))
+        done = mine.stop
+        collect(frozen(one.heap), at[mine], length[mine], heap, start[mine])
+    if not keep_secrets:
+        _mask(memory, ends, key[order], version[order], direction[order])
+    numbers = np.stack([connection, direction, ordinal, complete, first, last])[:, order]
+    return _rows(names, numbers, pa.chunked_array(_binary(heap, ends), pa.binary()))
+
+
+def _binary(heap: np.ndarray, ends: np.ndarray) -> Iterator[pa.Array]:
+    """Bytes that end there, one behind the other, as columns of no more than `MOST_BYTES`, but for what is larger
+    alone."""
+    first = 0
+    while first < len(ends):
+        begin = int(ends[first - 1]) if first else 0
+        until = max(int(np.searchsorted(ends, begin + MOST_BYTES, side="right")), first + 1)
+        offsets = np.append(0, ends[first:until] - begin).astype(np.int32)
+        content = heap[begin : int(ends[until - 1])]
+        yield pa.Array.from_buffers(pa.binary(), until - first, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+        first = until
+
+
+def _mask(data: bytearray, ends: np.ndarray, key: np.ndarray, version: np.ndarray, direction: np.ndarray) -> None:
+    """Overwrite the secrets of messages that end there in `data`, one behind the other."""
+    kinds = np.zeros(len(ends), np.int64)
+    for number in (key, version, direction):
+        kinds = kinds << 17 | np.where(number == NULL, _NO_NUMBER, number & 0xFFFF)
+    some = arrow.distinct(kinds)
+    which = np.searchsorted(some, kinds)
+    example = np.empty(len(some), np.int64)
+    example[which] = np.arange(len(ends))
+    secrets = [_secret(int(key[i]), int(version[i]), direction[i] == 0) for i in example.tolist()]
+    secret = np.array(secrets, np.int64)[which]
+    asked = (secret == _ALL) | (secret == _LOOK)
+    if (secret == _RECORDS).any():
+        asked[[i for i in _with_markers(data, ends) if secret[i] == _RECORDS]] = True
+    for i in np.flatnonzero(asked).tolist():
+        mine = slice(int(ends[i - 1]) if i else 0, int(ends[i]))
+        data[mine] = masked(bytes(data[mine]), int(key[i]), int(version[i]), direction[i] == 0)
+
+
+def _with_markers(data: bytearray, ends: np.ndarray) -> Iterator[int]:
+    """The messages, and some more, that have in them what records with secrets are known by."""
+    from analyzer.records.tree import MARKERS
+
+    for marker in MARKERS:
+        at = data.find(marker)
+        while at >= 0:
+            i = int(np.searchsorted(ends, at, side="right"))
+            yield i
+            at = data.find(marker, int(ends[i]))
 
 
 _ALL, _LOOK, _RECORDS, _NOTHING = range(4)
+_NO_NUMBER: Final = 1 << 16
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -38,7 +38,7 @@ from analyzer.meaning.sessions import readers_table
 from analyzer.meaning.summary import MOST_COUNTED, Summary, Told
 from analyzer.meaning.transactions import Transactions
 from analyzer.meaning.zookeeper import Requests
-from analyzer.messages import Messages
+from analyzer.messages import Messages, table_of
 from analyzer.parts import ENOUGH_ROWS, Made, made
 from analyzer.records.batches import Limits
 from analyzer.records.log_names import LogError, LogPoint
@@ -376,7 +376,7 @@ class PointTables:
         self._known_before = [0 for _ in self.listeners]
         self._windows: list[tuple[int, int]] = []
         self._told = 0
-        self._taken: Exchanges | None = None
+        self._taken: Window | None = None
         self._ended = EndedConnections()
         brokers = Brokers() if before is None else before.brokers.onward(names.capture)
         offers = Offers() if before is None else before.offers.onward(names.capture)
@@ -411,7 +411,7 @@ class PointTables:
             window = self.latency.take(window)
         for watcher in self._learners:
             watcher.take(window)
-        if choice.keep is True:
+        if choice.keep is True and not choice.everything:
             self._messages.take(window)
         if self.listeners:
             for piece, heard in self._hearing.pieces(window):
@@ -424,7 +424,7 @@ class PointTables:
                 self._messages.forget(window.every, window.exchanges)
         self.summary.take(window)
         self._opened.take(window)
-        self._taken = window.exchanges
+        self._taken = window
         self._seen += len(window.every)
         self._matched += len(window.exchanges)
         if len(window.exchanges):
@@ -436,7 +436,9 @@ class PointTables:
         """Rows of record batches, and the raw messages of the last window where they are asked for."""
         yield from self._opened.tables()
         if self._choice.keep_bytes and self._taken is not None:
-            yield "messages", self._messages.table(self._taken, self._choice.everything)
+            whole = self._choice.everything
+            taken, secrets = self._taken, self._choice.keep_secrets
+            yield "messages", table_of(taken, secrets) if whole else self._messages.table(taken.exchanges)
         self._taken = None
 
     def flush(self) -> Iterator[tuple[str, pa.Table]]:
@@ -531,7 +533,7 @@ class PointTables:
             trigger, connection = window.message_places()
             order = np.lexsort((window.names.born_of(connection), trigger))
             return trigger[order], connection[order]
-        return self._messages.places(self._taken)
+        return self._messages.places(self._taken.exchanges)
 
     @property
     def passed(self) -> tuple[int, int]:

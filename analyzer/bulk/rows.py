@@ -210,6 +210,31 @@ class Message(NamedTuple):
     trigger: int = 0
 
 
+class RawMessages(NamedTuple):
+    """What `Message` says of each of a shard's in a window, a column each: int64[n], NULL where there is none; `at` and
+    `length`: where its bytes are in `heap` uint8[:]. Views, as `RecordSets`."""
+
+    heap: np.ndarray
+    at: np.ndarray
+    length: np.ndarray
+    complete: np.ndarray
+    connection: np.ndarray
+    direction: np.ndarray
+    ordinal: np.ndarray
+    api_key: np.ndarray
+    api_version: np.ndarray
+    first_ns: np.ndarray
+    last_ns: np.ndarray
+    trigger: np.ndarray
+
+
+_RAW: Final = (
+    s.MSG_AT, s.MSG_LENGTH, s.MSG_COMPLETE, s.MSG_SLOT, s.MSG_DIRECTION, s.MSG_ORDINAL, s.MSG_API_KEY,
+    s.MSG_API_VERSION, s.MSG_FIRST_NS, s.MSG_LAST_NS, s.MSG_TRIGGER,
+)  # fmt: skip
+"""The columns of `RawMessages` behind `heap`."""
+
+
 class RecordSets(NamedTuple):
     """Record sets of one shard: `number`, which `Exchanges.partitions` has in P_SET, and where each lies in `heap`
     uint8[:]; int64[r]. Views, valid until the window after the next one."""
@@ -313,6 +338,10 @@ class Window:
                     bytes(data[at : at + length]), bool(complete), slot, direction == 0, ordinal, key, version, first,
                     None if last == s.NULL else last, trigger,
                 )  # fmt: skip
+
+    def raw(self) -> list[RawMessages]:
+        """The same, a shard each, for who takes all of them at once."""
+        return [RawMessages(heap, *(rows[:, column] for column in _RAW)) for rows, heap in self._messages]
 
     def message_places(self) -> tuple[np.ndarray, np.ndarray]:
         """(trigger, number of the connection) of each raw message."""

@@ -30,7 +30,7 @@ from captures.kernels import NULL
 CLUSTER_METADATA: Final = "__cluster_metadata"
 CLUSTER_METADATA_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Its topic id is always this one (Uuid.METADATA_TOPIC_ID, KIP-516); no message says its name."""
-_MARKERS: Final = (CLUSTER_METADATA.encode(), bytes(15) + b"\x01")
+MARKERS: Final = (CLUSTER_METADATA.encode(), bytes(15) + b"\x01")
 
 BATCHES_AT_ONCE: Final = 8
 """Opened between two looks at what a message may still cost."""
@@ -301,7 +301,7 @@ def secret_spans(data: bytes, topic: str) -> list[tuple[int, int]]:
 def message_secrets(message: bytes, api_key: int, version: int, direction: int) -> list[tuple[int, int]]:
     """The same of a whole message, its length included, spans in its frame, which comes behind that. If it names that
     topic and cannot be decoded, all of it counts but the correlation id."""
-    if (api_key, direction) not in embedded.RECORD_FIELDS or not (_MARKERS[0] in message or _MARKERS[1] in message):
+    if (api_key, direction) not in embedded.RECORD_FIELDS or not (MARKERS[0] in message or MARKERS[1] in message):
         return []
     frame = message[4:]
     if direction == REQUEST:
