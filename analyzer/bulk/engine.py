@@ -275,7 +275,9 @@ class Engine:
 
     def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[Ended]]:
         """The same as the shards hand it out, one `Ended` a shard; who takes these merges them (`merging`)."""
-        pool = ThreadPoolExecutor(max_workers=self.settings.threads, thread_name_prefix="kwire")
+        # Live, one thread may sit where the next packet is awaited, and what is there is worked on all the same.
+        workers = max(self.settings.threads, 1 + len(self._shards) if self._live else 1)
+        pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="kwire")
         try:
             windows = self._windows()
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,33 @@ def test_any_number_of_shards_gives_the_same_windows(shards: int) -> None:
     one = [told(window) for window in engine(1).windows()]
     assert [told(window) for window in engine(shards).windows()] == one
     assert sum(map(len, one)) > 100
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_was_read_of_a_stream_is_told_while_more_is_awaited(shards: int) -> None:
+    """Also where there is one thread, as on a broker's host of one core."""
+    data = capture_files(SAMPLES / SAMPLE)[0].read_bytes()
+    source, sink = os.pipe()
+
+    def write_the_rest() -> None:
+        with os.fdopen(sink, "wb") as writer:
+            writer.write(data[60_000:])
+
+    with os.fdopen(source, "rb") as stdin:
+        [point] = capture_points(["-"], False)
+        windows = Engine(point, Settings(1, shards), stdin=stdin).windows()
+        os.write(sink, data[:60_000])  # a pipe takes 64 KiB
+        late = threading.Timer(30, write_the_rest)
+        late.start()
+        told = [len(next(windows).exchanges)]
+        assert told[0] > 50
+        assert not late.finished.is_set()
+        late.cancel()
+        writing = threading.Thread(target=write_the_rest)
+        writing.start()
+        told += [len(window.exchanges) for window in windows]
+        writing.join()
+    assert sum(told) == sum(len(window.exchanges) for window in engine(1).windows())
 
 
 def test_columns_by_name_are_those_of_the_table_or_say_what_they_are() -> None:
