@@ -125,10 +125,9 @@ def table_of(window: Window, keep_secrets: bool) -> pa.Table:
         rows or np.zeros((len(RawMessages._fields) - 1, 0), np.int64)
     )
     order = np.lexsort((direction, names.born_of(connection), trigger))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
     ends = np.cumsum(length[order])
-    start = (ends - length[order])[place]
+    start = np.empty(len(order), np.int64)
+    start[order] = ends - length[order]
     memory = bytearray(int(ends[-1]) if len(ends) else 0)
     heap, done = np.frombuffer(memory, np.uint8), 0
     for one in shards:

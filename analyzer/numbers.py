@@ -100,15 +100,6 @@ class Numbers:
         values = self[column] if kind.bit_width == _WIDE else self._narrow[kind.bit_width][column]
         return arrow.formed(values, kind, self.bits(column), absent)
 
-    def flags(self, column: int) -> pa.Array:
-        """A column of booleans, of numbers 0 and 1."""
-        if self.absent(column) == self.rows:
-            return pa.nulls(self.rows, pa.bool_())
-        bits = self.bits(column)
-        valid = None if bits is None else pa.py_buffer(bits)
-        ones = pa.py_buffer(np.packbits(self[column] == 1, bitorder="little"))
-        return pa.Array.from_buffers(pa.bool_(), self.rows, [valid, ones], self.absent(column))
-
     def coded(self, column: int, values: Sequence[str]) -> pa.Array:
         """A column of strings, of which the numbers are places."""
         return arrow.coded(self.formed(column, pa.int32()), values)

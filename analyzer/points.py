@@ -436,9 +436,10 @@ class PointTables:
         """Rows of record batches, and the raw messages of the last window where they are asked for."""
         yield from self._opened.tables()
         if self._choice.keep_bytes and self._taken is not None:
-            whole = self._choice.everything
-            taken, secrets = self._taken, self._choice.keep_secrets
-            yield "messages", table_of(taken, secrets) if whole else self._messages.table(taken.exchanges)
+            if self._choice.everything:
+                yield "messages", table_of(self._taken, self._choice.keep_secrets)
+            else:
+                yield "messages", self._messages.table(self._taken.exchanges)
         self._taken = None
 
     def flush(self) -> Iterator[tuple[str, pa.Table]]:

@@ -91,15 +91,22 @@ def settle(table: Table, at: Table, number: Table) -> None:
         table[B_SET, i] = number[which]
 
 
+@inline
+def _slot(number: Int, numbers: Table, slots: Table) -> Int:
+    """Where `number` is, or would be, among the slots of some of `numbers`."""
+    mask = np.int64(len(slots) - 1)
+    at = number & mask
+    while slots[at] >= 0 and numbers[slots[at]] != number:
+        at = (at + 1) & mask
+    return at
+
+
 @kernel
 def learn(numbers: Table, slots: Table) -> None:
     """Where each of `numbers` is, for `owners`: slots int64[a power of two, more than there are numbers], all -1, hold
     the first of equal ones. (They were counted one after the other, so hardly two want the same slot.)"""
-    mask = np.int64(len(slots) - 1)
     for i in range(len(numbers)):
-        at = numbers[i] & mask
-        while slots[at] >= 0 and numbers[slots[at]] != numbers[i]:
-            at = (at + 1) & mask
+        at = _slot(numbers[i], numbers, slots)
         if slots[at] < 0:
             slots[at] = i
 
@@ -107,14 +114,10 @@ def learn(numbers: Table, slots: Table) -> None:
 @kernel
 def owners(sets: Table, numbers: Table, slots: Table, owner: Table, after: Table) -> None:
     """owner[i]: which of `numbers` is sets[i], -1: none. after[k + 1] grows by one for each that is k."""
-    mask = np.int64(len(slots) - 1)
     for i in range(len(sets)):
-        at = sets[i] & mask
-        while slots[at] >= 0 and numbers[slots[at]] != sets[i]:
-            at = (at + 1) & mask
-        owner[i] = slots[at]
-        if slots[at] >= 0:
-            after[slots[at] + 1] += 1
+        owner[i] = slots[_slot(sets[i], numbers, slots)]
+        if owner[i] >= 0:
+            after[owner[i] + 1] += 1
 
 
 @kernel

@@ -339,12 +339,12 @@ _OF_BATCHES: Final = {
 }  # fmt: skip
 """Columns of `batches` that rows of batches have as they are."""
 _OF_ROWS: Final = {
-    "exchange": p.O_EXCHANGE, "reply": p.O_REPLY, "partition": p.O_PARTITION, "is_transactional": p.R_TRANSACTIONAL,
-    "is_control": p.R_CONTROL, "crc_ok": p.R_CRC_OK, "producer_id": p.R_PRODUCER_ID,
+    "exchange": p.O_EXCHANGE, "reply": p.O_REPLY, "partition": p.O_PARTITION, "producer_id": p.R_PRODUCER_ID,
     "producer_epoch": p.R_PRODUCER_EPOCH, "base_sequence": p.R_BASE_SEQUENCE, "first_timestamp": p.R_FIRST_TIMESTAMP,
     "last_timestamp": p.R_LAST_TIMESTAMP, "delete_horizon": p.R_DELETE_HORIZON,
 }  # fmt: skip
 """Those that are told of each."""
+_FLAGS: Final = {"is_transactional": p.R_TRANSACTIONAL, "is_control": p.R_CONTROL, "crc_ok": p.R_CRC_OK}
 _NARROW_OF_BATCHES, _NARROW_OF_ROWS = (
     narrow(((which[column.name], column.type) for column in tables.TABLES["batches"] if column.name in which), more)
     for which, more in ((_OF_BATCHES, ()), (_OF_ROWS, (p.O_SIDE, p.R_CODEC, p.R_TIMESTAMP_TYPE)))
@@ -373,10 +373,11 @@ def batches_table(found: Batches, origins: Origins) -> pa.Table:
     for column in tables.TABLES["batches"]:
         if column.name in _OF_BATCHES:
             columns[column.name] = batch.formed(_OF_BATCHES[column.name], column.type)
+        elif column.name in _FLAGS:
+            which = _FLAGS[column.name]
+            columns[column.name] = arrow.flags(told[which] == 1, told[which] != NULL)
         elif column.name in _OF_ROWS:
-            which = _OF_ROWS[column.name]
-            flag = pa.types.is_boolean(column.type)
-            columns[column.name] = row.flags(which) if flag else row.formed(which, column.type)
+            columns[column.name] = row.formed(_OF_ROWS[column.name], column.type)
     return pa.Table.from_arrays([columns[name] for name in _names("batches")], names=_names("batches"))
 
 
