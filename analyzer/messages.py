@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer import arrow, tables
-from analyzer.bulk.rows import Exchanges, Message, Names, RawMessages, Window
+from analyzer.bulk.rows import Exchanges, Message, Names, Window
 from analyzer.numbers import frozen
 from analyzer.protocol import embedded, plans, tree
 from analyzer.protocol.schema import REQUEST, RESPONSE, has_secrets
@@ -119,24 +119,21 @@ def table_of(window: Window, keep_secrets: bool) -> pa.Table:
     millions of small ones, and none makes an object."""
     from analyzer.records.opening import collect
 
-    shards, names = window.raw(), window.names
-    rows = [np.concatenate([np.zeros(0, np.int64), *parts]) for parts in zip(*(one[1:] for one in shards), strict=True)]
-    at, length, complete, connection, direction, ordinal, key, version, first, last, trigger = (
-        rows or np.zeros((len(RawMessages._fields) - 1, 0), np.int64)
-    )
-    order = np.lexsort((direction, names.born_of(connection), trigger))
+    raw, names = window.raw(), window.names
+    order = np.lexsort((raw.direction, names.born_of(raw.connection), raw.trigger))
+    length = raw.length
     ends = np.cumsum(length[order])
     start = np.empty(len(order), np.int64)
     start[order] = ends - length[order]
     memory = bytearray(int(ends[-1]) if len(ends) else 0)
     heap, done = np.frombuffer(memory, np.uint8), 0
-    for one in shards:
-        mine = slice(done, done + len(one.at))
+    for source, count in raw.heaps:
+        mine = slice(done, done + count)
         done = mine.stop
-        collect(frozen(one.heap), at[mine], length[mine], heap, start[mine])
+        collect(frozen(source), raw.at[mine], length[mine], heap, start[mine])
     if not keep_secrets:
-        _mask(memory, ends, key[order], version[order], direction[order])
-    numbers = np.stack([connection, direction, ordinal, complete, first, last])[:, order]
+        _mask(memory, ends, raw.api_key[order], raw.api_version[order], raw.direction[order])
+    numbers = np.stack([raw.connection, raw.direction, raw.ordinal, raw.complete, raw.first_ns, raw.last_ns])[:, order]
     return _rows(names, numbers, pa.chunked_array(_binary(heap, ends), pa.binary()))
 
 

@@ -211,10 +211,10 @@ class Message(NamedTuple):
 
 
 class RawMessages(NamedTuple):
-    """What `Message` says of each of a shard's in a window, a column each: int64[n], NULL where there is none; `at` and
-    `length`: where its bytes are in `heap` uint8[:]. Views, as `RecordSets`."""
+    """What `Message` says of each in a window, a column each: int64[n], NULL where there is none. `heaps`: the bytes
+    of the first so many, and so on; views, as `RecordSets`; `at` and `length`: where those of each are in its heap."""
 
-    heap: np.ndarray
+    heaps: list[tuple[np.ndarray, int]]
     at: np.ndarray
     length: np.ndarray
     complete: np.ndarray
@@ -232,7 +232,7 @@ _RAW: Final = (
     s.MSG_AT, s.MSG_LENGTH, s.MSG_COMPLETE, s.MSG_SLOT, s.MSG_DIRECTION, s.MSG_ORDINAL, s.MSG_API_KEY,
     s.MSG_API_VERSION, s.MSG_FIRST_NS, s.MSG_LAST_NS, s.MSG_TRIGGER,
 )  # fmt: skip
-"""The columns of `RawMessages` behind `heap`."""
+"""The columns of `RawMessages` behind `heaps`."""
 
 
 class RecordSets(NamedTuple):
@@ -339,14 +339,15 @@ class Window:
                     None if last == s.NULL else last, trigger,
                 )  # fmt: skip
 
-    def raw(self) -> list[RawMessages]:
-        """The same, a shard each, for who takes all of them at once."""
-        return [RawMessages(heap, *(rows[:, column] for column in _RAW)) for rows, heap in self._messages]
+    def raw(self) -> RawMessages:
+        """The same for who takes all of them at once."""
+        rows = np.concatenate([np.zeros((0, s.MSG_COLUMNS), np.int64), *(rows for rows, _ in self._messages)])
+        return RawMessages([(heap, len(rows)) for rows, heap in self._messages], *rows.T[list(_RAW)])
 
     def message_places(self) -> tuple[np.ndarray, np.ndarray]:
         """(trigger, number of the connection) of each raw message."""
-        rows = np.concatenate([np.zeros((0, s.MSG_COLUMNS), np.int64), *(rows for rows, _ in self._messages)])
-        return rows[:, s.MSG_TRIGGER], rows[:, s.MSG_SLOT]
+        raw = self.raw()
+        return raw.trigger, raw.connection
 
 
 _FACTS: Final = ("topic_ids", "brokers", "offers", "leaders")
