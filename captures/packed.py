@@ -200,61 +200,6 @@ def fill(
             _fill(table[which[k]], count, rows, about[k], np.int64(0), ones, twos, fours, eights)
 
 
-@kernel
-def pack_parts(
-    column: Array, rows: Table, ends: Table, begins: Table, used: Table, about: Table, gathered: Table, ones: Array,
-    twos: Array, fours: Array, eights: Table,
-) -> None:  # fmt: skip
-    """Pack one more column, part by part: part k has rows[ends[k - 1]:ends[k]] of it, its bytes are from begins[k] on,
-    of which used[k] have something already; about[k] gets what is to be said of it. `gathered`: room for as many
-    numbers as there are rows."""
-    begin = np.int64(0)
-    for k in range(len(ends)):
-        end = ends[k]
-        values = gathered[begin:end]
-        for i in range(len(values)):
-            row = rows[begin + i]
-            values[i] = np.int64(column[row]) if 0 <= row < len(column) else np.int64(NULL)
-        size = _look(values, len(values), rows[:0], used[k], about[k])
-        if size > 0:
-            eights[(begins[k] + used[k] + size >> 3) - 1] = 0  # what fills up the last word is stored too
-        _fill(values, len(values), rows[:0], about[k], begins[k], ones, twos, fours, eights)
-        used[k] += size
-        begin = end
-
-
-class Packing:
-    """Columns of some rows packed one by one, part by part: rows[ends[k - 1]:ends[k]] are those of part k. `scratch`:
-    uint8[`room`(rows, columns)], overwritten; parts lie there."""
-
-    def __init__(self, rows: np.ndarray, ends: np.ndarray, columns: int, scratch: np.ndarray) -> None:
-        self._rows, self._ends = rows, ends
-        self._counts = np.diff(ends, prepend=0)
-        self._begins = 8 * columns * (ends - self._counts)
-        self._used = np.zeros(len(ends), np.int64)
-        self._about = np.zeros((columns, len(ends), ABOUT), np.int64)
-        self._content = scratch[: 8 * columns * len(rows)]
-        self._gathered = scratch[len(self._content) :].view(np.int64)
-        self._words = _words(self._content)
-
-    @staticmethod
-    def room(rows: int, columns: int) -> int:
-        """Bytes that it takes at most."""
-        return 8 * rows * (columns + 1)
-
-    def take(self, which: int, column: np.ndarray) -> None:
-        """The next column: of whole numbers, any width; what it is called by."""
-        pack_parts(
-            column, self._rows, self._ends, self._begins, self._used, self._about[which], self._gathered, *self._words
-        )
-
-    def part(self, which: int) -> Packed:
-        """All columns of a part."""
-        begin, size = int(self._begins[which]), int(self._used[which])
-        columns = np.arange(len(self._about))
-        return Packed(int(self._counts[which]), columns, self._about[:, which], self._content[begin : begin + size])
-
-
 @inline
 def _widen(values: Array, begin: Int, count: Int, less: Int, places: Table, out: Array) -> None:
     if begin + count > len(values):

@@ -50,10 +50,23 @@ def _end(hi: Array, lo: Array, port: Array) -> tuple[Array, Array, Array]:
     return *address, np.ascontiguousarray(port, np.int32)
 
 
+@inline
+def group_of(pair: Int, groups: Int) -> Int:
+    """The group, of so many, of one of `pairs_of`."""
+    return np.int64((pair >> np.uint64(33)) % np.uint64(groups))
+
+
+@kernel
+def put_groups(pairs: Array, groups: Int, out: Table) -> None:
+    for i in range(len(pairs)):
+        out[i] = group_of(pairs[i], groups)
+
+
 def groups_of(pairs: np.ndarray, groups: int) -> np.ndarray:
     """int64[n]: the group, of so many, of each of `pairs_of`."""
-    found: np.ndarray = (pairs >> np.uint64(33)).astype(np.int64) % groups
-    return found
+    out = np.empty(len(pairs), np.int64)
+    put_groups(pairs, groups, out)
+    return out
 
 
 @kernel

@@ -14,20 +14,18 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Generator, Sequence
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from captures.chunks.reading import Heard, changed
-from captures.chunks.sorting import AT, HEADER, ROW, STORED, TELLING, Stored, signed, stretches
+from captures.chunks.rows import WAY_WORDS, WORDS, as_words, draw_together, place_rows, tell_rows
+from captures.chunks.sorting import LINE, Scratch, Stored
 from captures.files import CaptureError, CapturePoint, FileInfo
 from captures.flows import OTHERS
 from captures.packed import ABOUT, Packed
 from captures.packets import Packets, Reader, batch
-from captures.windows import SMALLEST_ROW_BYTES, PacketColumns, Pool, Window
-
-_PLACED: Final = ROW, AT, HEADER, STORED.index("payload_captured")
+from captures.windows import SMALLEST_ROW_BYTES, Pool, Window
 
 _KNOWN: Final = 0
 """The number of a packet of others of which more is known than its time."""
@@ -48,6 +46,7 @@ class Routed(Reader):
         self._counts, self._dropped = said.counts, said.dropped
         self._parts, self._groups, self._every = stored, groups, every
         self._most = 0
+        self._memory = Scratch()
 
     def _read(self) -> Generator[Packets, None, None]:
         for one in self._parts:
@@ -55,47 +54,50 @@ class Routed(Reader):
             with open(one.path, "rb", buffering=0) as file, capture:
                 file.seek(one.size - 16)
                 batches, groups = np.frombuffer(file.read(16), np.int64).tolist()
-                row = 2 * groups + 4
-                file.seek(one.size - 16 - 8 * batches * row)
-                places = _whole(file, 8 * batches * row).view(np.int64).reshape(batches, row)
-                for place in places.tolist():
-                    yield self._batch(file, capture, one, place)
+                words = 2 * groups + LINE
+                file.seek(one.size - 16 - 8 * batches * words)
+                lines = _whole(file, 8 * batches * words).view(np.int64).reshape(batches, words)
+                for line in lines.tolist():
+                    yield self._batch(file, capture, one, line)
 
-    def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, place: list[int]) -> Packets:
-        count, times_at, stays = place[:3]
-        groups = len(place) // 2 - 2
-        parts = {group: self._part(file, place, group) for group in (range(groups) if self._every else self._groups)}
-        mine = [parts[group] for group in self._groups]
-        none = np.zeros(0, np.int64)
-        rows, at, headers, captured = (
-            np.concatenate([none, *(part.columns.column(which) for part in mine)]) for which in _PLACED
-        )
-        if stays:
-            begins, lengths, at = _stretched(rows, at, headers + captured)
-        else:
-            begins = np.array([part.bytes_at for part in mine], np.int64)
-            lengths = np.array([part.size for part in mine], np.int64)
-            at += np.repeat(np.cumsum(lengths) - lengths, [part.columns.rows for part in mine])
-        total = int(lengths.sum())
-        window = self._room(max(total, count * SMALLEST_ROW_BYTES))
+    def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, line: list[int]) -> Packets:
+        count, first, stay, times_at, ways_at, rows_at, content_at = line[:LINE]
+        groups = (len(line) - LINE) // 2
+        row_ends, byte_ends = ([0, *line[begin : begin + groups]] for begin in (LINE, LINE + groups))
+        lengths = [byte_ends[group + 1] - byte_ends[group] for group in self._groups]
+        window = self._room(max(stay or sum(lengths), count * SMALLEST_ROW_BYTES))
         packets = batch(window, count)
-        columns = packets.columns
-        _packed(file, times_at, place[3]).spread(0, columns.time_ns)
+        columns = as_words(packets.columns)
+        _packed(file, times_at, ways_at).spread(0, columns.time_ns)
         columns.number[:] = _KNOWN if self._every else OTHERS
         columns.file[:] = one.file
-        for group, part in parts.items():
-            _spread(part, columns, STORED if group in self._groups else TELLING)
-        columns.number[rows] += one.number
-        columns.tcp_at[rows] = at + window.spare
-        columns.payload_at[rows] = columns.tcp_at[rows] + headers
-        read = capture.read if stays else partial(_read_stretches, file)
-        read(begins.tolist(), lengths.tolist(), memoryview(packets.buffer.data)[window.spare : window.spare + total])
+        file.seek(ways_at)
+        ways = _whole(file, rows_at - ways_at).view(np.int64).reshape(-1, WAY_WORDS)
+        put = window.spare
+        for group in range(groups) if self._every else self._groups:
+            begin, end = (rows_at + 8 * WORDS * row for row in row_ends[group : group + 2])
+            rows = self._rows_at(file, begin, end)
+            tell_rows(rows, ways, columns)
+            if group in self._groups:
+                place_rows(rows, first + one.number, 0 if stay else put - byte_ends[group], columns)
+                put += byte_ends[group + 1] - byte_ends[group]
+        content = memoryview(packets.buffer.data)[window.spare :]
+        if stay:
+            places = np.empty((2, count), np.int64)
+            stretches = draw_together(columns, window.spare, *places)
+            begins, lengths = places[:, :stretches].tolist()
+            capture.read(begins, lengths, content)
+        else:
+            begins = [content_at + byte_ends[group] for group in self._groups]
+            _read_stretches(file, begins, lengths, content)
         return packets
 
-    def _part(self, file: io.FileIO, place: list[int], group: int) -> _Part:
-        bytes_at, at, end = place[3 + 2 * group : 6 + 2 * group]
-        columns = _packed(file, at, end)
-        return _Part(columns.column(ROW), columns, bytes_at, at - bytes_at)
+    def _rows_at(self, file: io.FileIO, at: int, end: int) -> np.ndarray:
+        """int64[n, WORDS] that lie there, until the next are read."""
+        file.seek(at)
+        data = self._memory.take(end - at)
+        _fill(file, memoryview(data.data))
+        return data.view(np.int64).reshape(-1, WORDS)
 
     def _room(self, size: int) -> Window:
         """Memory for a batch, used again once that is released."""
@@ -103,35 +105,6 @@ class Routed(Reader):
             self._most = size + size // 4
             self._pool = Pool(self._most, 0)
         return self._pool.take(size)
-
-
-class _Part(NamedTuple):
-    """Of one group: the rows of its packets in the batch, its columns, and where its bytes are that were copied."""
-
-    rows: np.ndarray
-    columns: Packed
-    bytes_at: int
-    size: int
-
-
-def _spread(part: _Part, columns: PacketColumns, names: Sequence[str]) -> None:
-    """Put some columns of a group into its rows of a batch."""
-    for name in names:
-        part.columns.spread(STORED.index(name), signed(getattr(columns, name)), part.rows)
-
-
-def _stretched(rows: np.ndarray, at: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(places and lengths of the stretches of a capture that packets are read with, where each packet is among these).
-    `rows`: their order; packets without bytes are nowhere."""
-    order = np.argsort(rows)
-    order = order[size[order] > 0]
-    found = np.zeros(len(at), np.int64)
-    if not len(order):
-        return found[:0], found[:0], found
-    begins, lengths = stretches(at[order], size[order])
-    which = np.searchsorted(begins, at[order], side="right") - 1
-    found[order] = (np.cumsum(lengths) - lengths)[which] + at[order] - begins[which]
-    return begins, lengths, found
 
 
 def _packed(file: io.FileIO, at: int, end: int) -> Packed:

@@ -1,0 +1,241 @@
+"""TCP packets as rows of few words, which are put in order by group and become columns again.
+
+In: columns of packets, and their four-tuples. Out: rows, int64[n, WORDS], those of a group one behind the other in
+their order, and the *ways* that they go, from which end point to which, which are few; of these, the columns again.
+Rule: a row and its way hold all that is known of a packet but its time and its file; whatever a capture holds fits
+(`put_rows`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from captures.chunks.groups import group_of
+from captures.kernels import Array, Bytes, Int, Table, copy_bytes, inline, kernel
+from captures.windows import PacketColumns
+
+(
+    PLACE,  # which row of the batch it is, and, above, its way
+    NUMBERS,  # sequence number, and, above, acknowledgement number
+    RECORD_AT,
+    AT,  # where its TCP header is
+    LENGTHS,  # payload bytes captured, and, above, on the wire
+    TOLD,  # flags, window, and, above, identity
+    ORDER,  # bytes of its TCP header, and, above, how many packets the batch's first one is before it
+    WORDS,
+) = range(8)
+
+_SRC_HI, _SRC_LO, _DST_HI, _DST_LO, _PORTS, _INTERFACE, WAY_WORDS = range(7)
+
+GAP_BYTES: Final = 1 << 12
+"""What stands between two packets of a share and is read with them: a page."""
+
+_LOW: Final = 0xFFFFFFFF
+
+
+@inline
+def _size(columns: PacketColumns, i: Int) -> tuple[Int, Int]:
+    """(bytes of its TCP header, of that and its payload); of a packet without captured payload none is needed."""
+    captured = columns.payload_captured[i]
+    header = columns.payload_at[i] - columns.tcp_at[i] if captured > 0 else np.int64(0)
+    return header, header + captured
+
+
+@kernel
+def count_groups(pairs: Array, columns: PacketColumns, whose: Array, counts: Table, sizes: Table) -> None:
+    """Whose each packet is (uint16[n]), how many each group has and how many bytes these are. pairs uint64[n]: their
+    four-tuples, as `groups.pairs_of` numbers them."""
+    for i in range(len(pairs)):
+        group = group_of(pairs[i], len(counts))
+        whose[i] = group
+        counts[group] += 1
+        sizes[group] += _size(columns, i)[1]
+
+
+@kernel
+def number_ways(pairs: Array, columns: PacketColumns, places: Array, ways: Table, of: Array) -> Int:
+    """The way of each packet, int32[n]; returns how many there are. `places` int32[a power of two, above twice n]:
+    zeros; `ways` has room for one a packet."""
+    mask = np.int64(len(places) - 1)
+    count = np.int64(0)
+    for i in range(len(pairs)):
+        src_hi, src_lo = columns.src_hi[i], columns.src_lo[i]
+        dst_hi, dst_lo = columns.dst_hi[i], columns.dst_lo[i]
+        ports = np.int64(columns.src_port[i]) << 32 | np.int64(columns.dst_port[i])
+        interface = np.int64(columns.interface[i])
+        at = np.int64(pairs[i] >> np.uint64(20)) & mask
+        while True:
+            way = np.int64(places[at]) - 1
+            if way < 0:
+                way = count
+                places[at] = way + 1
+                ways[way, _SRC_HI], ways[way, _SRC_LO], ways[way, _DST_HI] = src_hi, src_lo, dst_hi
+                ways[way, _DST_LO], ways[way, _PORTS], ways[way, _INTERFACE] = dst_lo, ports, interface
+                count += 1
+                break
+            if (
+                ways[way, _PORTS] == ports
+                and ways[way, _SRC_LO] == src_lo
+                and ways[way, _DST_LO] == dst_lo
+                and ways[way, _SRC_HI] == src_hi
+                and ways[way, _DST_HI] == dst_hi
+                and ways[way, _INTERFACE] == interface
+            ):
+                break
+            at = (at + 1) & mask
+        of[i] = way
+    return count
+
+
+@kernel
+def put_rows(columns: PacketColumns, whose: Array, ways: Array, base: Int, nexts: Table, rows: Table) -> Int:
+    """Put each packet where its group's next row is; to where its bytes are `base` is added. Returns what exceeds the
+    bits that a number has, which is 0: the longest packet that a capture may hold has 2**32 bytes, and all else that
+    stands in a part of a word is read from as many bits."""
+    first = columns.number[0] if len(whose) else np.int64(0)
+    beyond = np.int64(0)
+    for i in range(len(whose)):
+        row = nexts[whose[i]]
+        nexts[whose[i]] += 1
+        header, _ = _size(columns, i)
+        seq, ack = columns.seq[i], columns.ack[i]
+        captured, length = columns.payload_captured[i], columns.payload_length[i]
+        flags, window, identity = np.int64(columns.flags[i]), np.int64(columns.window[i]), columns.identity[i]
+        order = columns.number[i] - first
+        beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window) >> 16 | header >> 8 | order >> 48
+        rows[row, PLACE] = np.int64(ways[i]) << 32 | i
+        rows[row, NUMBERS] = ack << 32 | seq
+        rows[row, RECORD_AT] = columns.record_at[i]
+        rows[row, AT] = base + columns.tcp_at[i]
+        rows[row, LENGTHS] = length << 32 | captured
+        rows[row, TOLD] = identity << 32 | window << 16 | flags
+        rows[row, ORDER] = order << 8 | header
+    return beyond
+
+
+def as_words(columns: PacketColumns) -> PacketColumns:
+    """The same memory, addresses as signed numbers, which is what rows have."""
+    halves = {name: getattr(columns, name).view(np.int64) for name in ("src_hi", "src_lo", "dst_hi", "dst_lo")}
+    return columns._replace(**halves)
+
+
+def grouped(columns: PacketColumns, pairs: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(whose each packet is, uint16[n]; int64[groups]: packets of each group; bytes of these). Of `as_words`."""
+    whose = np.empty(len(pairs), np.uint16)
+    counts, sizes = np.zeros((2, groups), np.int64)
+    count_groups(pairs, columns, whose, counts, sizes)
+    return whose, counts, sizes
+
+
+def ways_of(columns: PacketColumns, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the ways of packets, int64[m, WAY_WORDS]; which of them each goes, int32[n]). Of `as_words`."""
+    count = len(pairs)
+    of = np.empty(count, np.int32)
+    ways = np.empty((count, WAY_WORDS), np.int64)
+    places = np.zeros(1 << (2 * count).bit_length(), np.int32)
+    return ways[: number_ways(pairs, columns, places, ways, of)], of
+
+
+@kernel
+def gather(buffer: Bytes, rows: Table, into: Bytes) -> None:
+    """Copy the bytes of some packets, one behind the other; their rows say where they are there."""
+    to = np.int64(0)
+    for i in range(len(rows)):
+        size = (rows[i, ORDER] & 0xFF) + (rows[i, LENGTHS] & _LOW)
+        copy_bytes(into, to, buffer, rows[i, AT], size)
+        rows[i, AT] = to
+        to += size
+
+
+@kernel
+def stretch(columns: PacketColumns, whose: Array, shares: Int, share: Int, spare: Int) -> tuple[Int, Int, Int]:
+    """How bytes of one share of some lie in the buffer: (of how many stretches, bytes of these, bytes of the packets).
+    -1 stretches where those of all packets do not lie in order from `spare` on."""
+    count, total, own = np.int64(0), np.int64(0), np.int64(0)
+    end, end_of_all = np.int64(0), np.int64(spare)
+    for i in range(len(whose)):
+        _, size = _size(columns, i)
+        if size <= 0:
+            continue
+        at = columns.tcp_at[i]
+        if at < end_of_all:
+            return np.int64(-1), total, own
+        end_of_all = at + size
+        if np.int64(whose[i]) % shares != share:
+            continue
+        own += size
+        if count == 0 or at - end > GAP_BYTES:
+            count += 1
+            total += size
+        else:
+            total += at + size - end
+        end = at + size
+    return count, total, own
+
+
+# --- columns again ----------------------------------------------------------------------------------------------------
+
+
+@kernel
+def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
+    """What tells connections apart (`captures.flows` looks at it), of packets with these rows."""
+    for i in range(len(rows)):
+        to, way = rows[i, PLACE] & _LOW, rows[i, PLACE] >> 32
+        if to >= len(columns.number) or way >= len(ways):
+            continue
+        columns.src_hi[to], columns.src_lo[to] = ways[way, _SRC_HI], ways[way, _SRC_LO]
+        columns.dst_hi[to], columns.dst_lo[to] = ways[way, _DST_HI], ways[way, _DST_LO]
+        columns.src_port[to], columns.dst_port[to] = ways[way, _PORTS] >> 32, ways[way, _PORTS] & _LOW
+        columns.interface[to] = ways[way, _INTERFACE]
+        columns.seq[to], columns.ack[to] = rows[i, NUMBERS] & _LOW, (rows[i, NUMBERS] >> 32) & _LOW
+        columns.payload_length[to] = (rows[i, LENGTHS] >> 32) & _LOW
+        told = rows[i, TOLD]
+        columns.flags[to], columns.window[to] = told & 0xFFFF, (told >> 16) & 0xFFFF
+        columns.identity[to] = (told >> 32) & _LOW
+
+
+@kernel
+def place_rows(rows: Table, first: Int, base: Int, columns: PacketColumns) -> None:
+    """The rest. `first`: number of the batch's first packet; `base`: what is to be added to where bytes are."""
+    for i in range(len(rows)):
+        to = rows[i, PLACE] & _LOW
+        if to >= len(columns.number):
+            continue
+        columns.number[to] = first + (rows[i, ORDER] >> 8)
+        columns.record_at[to] = rows[i, RECORD_AT]
+        columns.payload_captured[to] = rows[i, LENGTHS] & _LOW
+        columns.tcp_at[to] = base + rows[i, AT]
+        columns.payload_at[to] = base + rows[i, AT] + (rows[i, ORDER] & 0xFF)
+
+
+@kernel
+def draw_together(columns: PacketColumns, spare: Int, begins: Table, lengths: Table) -> Int:
+    """Bytes of packets that have a number, which lie in order, as stretches: where each begins and how long it is;
+    packets are told where theirs are when stretches are one behind the other from `spare` on. Returns how many there
+    are; for one a packet is room."""
+    count = np.int64(-1)
+    end, less = np.int64(0), np.int64(0)
+    for i in range(len(columns.number)):
+        if columns.number[i] <= 0:
+            continue
+        at, header = columns.tcp_at[i], columns.payload_at[i] - columns.tcp_at[i]
+        size = header + columns.payload_captured[i]
+        if size <= 0:
+            columns.tcp_at[i], columns.payload_at[i] = spare, spare + header
+            continue
+        if count < 0 or at - end > GAP_BYTES:
+            before = np.int64(0)
+            if count >= 0:
+                lengths[count] = end - begins[count]
+                before = begins[count] - less + lengths[count]
+            count += 1
+            begins[count] = at
+            less = at - before
+        end = at + size
+        columns.tcp_at[i] = spare + at - less
+        columns.payload_at[i] = spare + at - less + header
+    if count >= 0:
+        lengths[count] = end - begins[count]
+    return count + 1
