@@ -45,7 +45,7 @@ from analyzer.bulk.rows import Exchanges, Merging, Names
 from analyzer.dataset import Parts
 from analyzer.lending import Lender
 from analyzer.meaning.hearing import Listener
-from analyzer.meaning.latency import is_across
+from analyzer.meaning.latency import is_across, put_rest
 from analyzer.meaning.names import TopicIds
 from analyzer.meaning.summary import Summary
 from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
@@ -53,6 +53,7 @@ from captures.attempts import Unmet, attempts
 from captures.cache import put_at_once
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
+from captures.packed import Packed, pack
 from captures.packets import Reader
 
 __all__ = [
@@ -63,7 +64,6 @@ __all__ = [
 _TRIGGER, _BORN = "_trigger", "_born"
 _ROWS = "rows"
 """The name of pieces with exchanges and topic-partitions (`Carried`), beside those of tables."""
-_DECIDED = ("hold_us", "broker_us", "cause")
 
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 """A ninth of the bytes, written in less time and read in a little more: most columns are numbers that hardly differ."""
@@ -319,16 +319,17 @@ def decided_path(path: Path, place: int) -> Path:
 
 
 def _decide(rows: Exchanges, decided: Path) -> None:
-    """Put in what was decided of those across connections, which come in their order; a filter may have left some of
-    them out."""
+    """Put in how long those across connections were held, which come in their order, and what follows from that; a
+    filter may have left some of them out: what they are known by stands beside it then."""
     across = is_across(rows.columns)
-    found, keys = np.split(pickle.loads(decided.read_bytes()), [len(_DECIDED)])
-    if len(found[0]) != np.count_nonzero(across):
+    found: Packed = pickle.loads(decided.read_bytes())
+    held, *keys = (found.column(which) for which in found.which.tolist())
+    if keys:
         born = rows.names.born_of(rows.connection[across])
         wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
-        found = found[:, _places(wanted, keys)]
-    for name, values in zip(_DECIDED, found, strict=True):
-        rows.column(name)[across] = values
+        held = held[_places(wanted, np.stack(keys))]
+    rows.column("hold_us")[across] = held
+    put_rest(rows.columns)
 
 
 def _places(wanted: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -383,12 +384,16 @@ def take_facts(
                 merged = made.latency.decide(merged)
                 across = is_across(merged.every.columns)
                 every = merged.every
-                said = [every.column(name)[across] for name in (*_DECIDED, "exchange", "reply")]
-                found.append(np.stack([*said, merged.names.born_of(every.connection[across])]))
+                said = [every.column("hold_us")[across]]
+                if not choice.everything:
+                    said += [every.column(name)[across] for name in ("exchange", "reply")]
+                    said.append(merged.names.born_of(every.connection[across]))
+                found.append(np.stack(said))
             made.take(merged.facts_alone())
             merging.names.release()
         if choice.meaning:
-            content = pickle.dumps(np.concatenate(found, axis=1), pickle.HIGHEST_PROTOCOL)
+            every_one = np.concatenate(found, axis=1)
+            content = pickle.dumps(pack(every_one, range(len(every_one))), pickle.HIGHEST_PROTOCOL)
             put_at_once(decided_path(path, pieces[at].range), content)  # another attempt may do the same
         for name, table in made.flush():
             if len(table):

@@ -63,12 +63,12 @@ class Latency:
         return _with(window, x)
 
     def decide(self, window: Window) -> Window:
-        """One window of facts of all shares: what is across connections, of exchanges that were measured."""
+        """One window of facts of all shares: how long those were held that are across connections, of exchanges that
+        were measured. What that leaves for the broker is for `put_rest` to say, where their rows are."""
         x = _to_be_filled(window)
         latency, queue = _waited(x)
         rest = latency - queue - x[s.X_MUTED_US] - x[s.X_WAY_NS] // 1000
         self._decide(window, x, latency, queue, np.where(latency == s.NULL, s.NULL, rest))
-        m.put_rest(x, latency, queue)
         return _with(window, x)
 
     def _measure(self, window: Window, x: np.ndarray, latency: np.ndarray, queue: np.ndarray) -> np.ndarray:
@@ -99,6 +99,12 @@ class Latency:
             x[s.X_HOLD_US, rows] = held
         for row in np.flatnonzero(synced).tolist():
             x[s.X_HOLD_US, row] = self._leaders.held(x[:, row], int(taken_up[row]))
+
+
+def put_rest(x: np.ndarray) -> None:
+    """What is left for the broker, and the cause, of exchanges that were measured, after `decide` said how long some
+    of them were held. x int64[X_COLUMNS, n], filled in place."""
+    m.put_rest(x, *_waited(x))
 
 
 def is_across(x: np.ndarray) -> np.ndarray:
