@@ -23,6 +23,7 @@ from captures.chunks.rows import WAY_WORDS, WORDS, as_words, draw_together, plac
 from captures.chunks.sorting import LINE, Scratch, Stored
 from captures.files import CaptureError, CapturePoint, FileInfo
 from captures.flows import OTHERS
+from captures.kernels import NULL
 from captures.packed import ABOUT, Packed
 from captures.packets import Packets, Reader, batch
 from captures.windows import SMALLEST_ROW_BYTES, Pool, Window
@@ -79,7 +80,7 @@ class Routed(Reader):
             rows = self._rows_at(file, begin, end)
             tell_rows(rows, ways, columns)
             if group in self._groups:
-                place_rows(rows, first + one.number, 0 if stay else put - byte_ends[group], columns)
+                place_rows(rows, first + one.number, NULL if stay else put, columns)
                 put += byte_ends[group + 1] - byte_ends[group]
         content = memoryview(packets.buffer.data)[window.spare :]
         if stay:

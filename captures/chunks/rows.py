@@ -13,19 +13,18 @@ from typing import Final
 import numpy as np
 
 from captures.chunks.groups import group_of
-from captures.kernels import Array, Bytes, Int, Table, copy_bytes, inline, kernel
+from captures.kernels import NULL, Array, Bytes, Int, Table, copy_bytes, inline, kernel
 from captures.windows import PacketColumns
 
 (
     PLACE,  # which row of the batch it is, and, above, its way
     NUMBERS,  # sequence number, and, above, acknowledgement number
     RECORD_AT,
-    AT,  # where its TCP header is
     LENGTHS,  # payload bytes captured, and, above, on the wire
     TOLD,  # flags, window, and, above, identity
-    ORDER,  # bytes of its TCP header, and, above, how many packets the batch's first one is before it
+    ORDER,  # bytes of its TCP header, of its record before that, and, above, packets from the batch's first one on
     WORDS,
-) = range(8)
+) = range(7)
 
 _SRC_HI, _SRC_LO, _DST_HI, _DST_LO, _PORTS, _INTERFACE, WAY_WORDS = range(7)
 
@@ -33,6 +32,9 @@ GAP_BYTES: Final = 1 << 12
 """What stands between two packets of a share and is read with them: a page."""
 
 _LOW: Final = 0xFFFFFFFF
+
+_MOST_BEFORE: Final = 0xFFFF
+"""Bytes of a record, its own header and those of links and networks, before its TCP header, where that is said."""
 
 
 @inline
@@ -91,9 +93,9 @@ def number_ways(pairs: Array, columns: PacketColumns, places: Array, ways: Table
 
 @kernel
 def put_rows(columns: PacketColumns, whose: Array, ways: Array, base: Int, nexts: Table, rows: Table) -> Int:
-    """Put each packet where its group's next row is; to where its bytes are `base` is added. Returns what exceeds the
-    bits that a number has, which is 0: the longest packet that a capture may hold has 2**32 bytes, and all else that
-    stands in a part of a word is read from as many bits."""
+    """Put each packet where its group's next row is. `base`: how far behind its place in the buffer a byte is in the
+    file, NULL: bytes do not stay there. Returns what exceeds the bits that a number has, which is 0: the longest packet
+    that a capture may hold has 2**32 bytes, and all else that stands in a part of a word is read from as many bits."""
     first = columns.number[0] if len(whose) else np.int64(0)
     beyond = np.int64(0)
     for i in range(len(whose)):
@@ -104,14 +106,15 @@ def put_rows(columns: PacketColumns, whose: Array, ways: Array, base: Int, nexts
         captured, length = columns.payload_captured[i], columns.payload_length[i]
         flags, window, identity = np.int64(columns.flags[i]), np.int64(columns.window[i]), columns.identity[i]
         order = columns.number[i] - first
-        beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window) >> 16 | header >> 8 | order >> 48
+        before = columns.tcp_at[i] + base - columns.record_at[i] if base != NULL and captured > 0 else np.int64(0)
+        beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window | before) >> 16
+        beyond |= header >> 8 | order >> 39
         rows[row, PLACE] = np.int64(ways[i]) << 32 | i
         rows[row, NUMBERS] = ack << 32 | seq
         rows[row, RECORD_AT] = columns.record_at[i]
-        rows[row, AT] = base + columns.tcp_at[i]
         rows[row, LENGTHS] = length << 32 | captured
         rows[row, TOLD] = identity << 32 | window << 16 | flags
-        rows[row, ORDER] = order << 8 | header
+        rows[row, ORDER] = order << 24 | before << 8 | header
     return beyond
 
 
@@ -139,20 +142,23 @@ def ways_of(columns: PacketColumns, pairs: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 @kernel
-def gather(buffer: Bytes, rows: Table, into: Bytes) -> None:
-    """Copy the bytes of some packets, one behind the other; their rows say where they are there."""
+def gather(buffer: Bytes, columns: PacketColumns, rows: Table, into: Bytes) -> None:
+    """Copy the bytes of packets, in the order of their rows, one behind the other."""
     to = np.int64(0)
     for i in range(len(rows)):
-        size = (rows[i, ORDER] & 0xFF) + (rows[i, LENGTHS] & _LOW)
-        copy_bytes(into, to, buffer, rows[i, AT], size)
-        rows[i, AT] = to
+        packet = rows[i, PLACE] & _LOW
+        _, size = _size(columns, packet)
+        copy_bytes(into, to, buffer, columns.tcp_at[packet], size)
         to += size
 
 
 @kernel
-def stretch(columns: PacketColumns, whose: Array, shares: Int, share: Int, spare: Int) -> tuple[Int, Int, Int]:
+def stretch(
+    columns: PacketColumns, whose: Array, shares: Int, share: Int, spare: Int, base: Int
+) -> tuple[Int, Int, Int]:
     """How bytes of one share of some lie in the buffer: (of how many stretches, bytes of these, bytes of the packets).
-    -1 stretches where those of all packets do not lie in order from `spare` on."""
+    -1 stretches where those of all packets do not lie in order from `spare` on, each behind its record's beginning;
+    `base` as in `put_rows`."""
     count, total, own = np.int64(0), np.int64(0), np.int64(0)
     end, end_of_all = np.int64(0), np.int64(spare)
     for i in range(len(whose)):
@@ -160,7 +166,8 @@ def stretch(columns: PacketColumns, whose: Array, shares: Int, share: Int, spare
         if size <= 0:
             continue
         at = columns.tcp_at[i]
-        if at < end_of_all:
+        before = at + base - columns.record_at[i]
+        if at < end_of_all or before < 0 or before > _MOST_BEFORE:
             return np.int64(-1), total, own
         end_of_all = at + size
         if np.int64(whose[i]) % shares != share:
@@ -198,16 +205,20 @@ def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
 
 @kernel
 def place_rows(rows: Table, first: Int, base: Int, columns: PacketColumns) -> None:
-    """The rest. `first`: number of the batch's first packet; `base`: what is to be added to where bytes are."""
+    """The rest. `first`: number of the batch's first packet; `base`: where bytes of these packets begin, which are one
+    behind the other; NULL: they stayed in the file, and places are there."""
+    put = base
     for i in range(len(rows)):
         to = rows[i, PLACE] & _LOW
         if to >= len(columns.number):
             continue
-        columns.number[to] = first + (rows[i, ORDER] >> 8)
+        order, captured = rows[i, ORDER], rows[i, LENGTHS] & _LOW
+        columns.number[to] = first + (order >> 24)
         columns.record_at[to] = rows[i, RECORD_AT]
-        columns.payload_captured[to] = rows[i, LENGTHS] & _LOW
-        columns.tcp_at[to] = base + rows[i, AT]
-        columns.payload_at[to] = base + rows[i, AT] + (rows[i, ORDER] & 0xFF)
+        columns.payload_captured[to] = captured
+        at = rows[i, RECORD_AT] + ((order >> 8) & _MOST_BEFORE) if base == NULL else put
+        columns.tcp_at[to], columns.payload_at[to] = at, at + (order & 0xFF)
+        put += (order & 0xFF) + captured
 
 
 @kernel

@@ -22,6 +22,7 @@ from captures.chunks.groups import Met, pairs_of
 from captures.chunks.reading import ChunkReader, Said
 from captures.chunks.rows import WORDS, as_words, gather, grouped, put_rows, stretch, ways_of
 from captures.flows import FORGET_NS, REMEMBERED
+from captures.kernels import NULL
 from captures.packed import Packed, pack
 from captures.packets import Packets
 
@@ -128,8 +129,8 @@ class _Sorter:
         whose, counts, sizes = grouped(columns, pairs, groups)
         self.work += _PACKET_WORK * counts + _BYTE_WORK * sizes
         most = int(np.bincount(np.arange(groups) % self._shares, counts).argmax())
-        stay = base = 0
-        if buffer_at is not None and _stay(*stretch(columns, whose, self._shares, most, packets.spare)):
+        stay, base = 0, NULL
+        if buffer_at is not None and _stay(*stretch(columns, whose, self._shares, most, packets.spare, buffer_at)):
             stay, base = len(packets.buffer) - packets.spare, buffer_at
         ways, way = ways_of(columns, pairs)
         ends = np.cumsum(counts)
@@ -138,7 +139,7 @@ class _Sorter:
         assert beyond == 0
         content = self._content.take(0 if stay else int(sizes.sum()))
         if not stay:
-            gather(packets.buffer, rows, content)
+            gather(packets.buffer, columns, rows, content)
         line = [len(pairs), int(columns.number[0]), stay, file.tell()]
         _put(file, pack(columns.time_ns[None], (0,)))
         for part in (ways, rows, content):

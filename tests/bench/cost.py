@@ -4,10 +4,11 @@
     python -m tests.bench.cost --case small --size 300M --records meta
 
 The tasks of `reports/spark/chunked.py` run here one after the other, in one process, and their processor time is taken:
-chunks being sorted, shares of four and of sixteen being decoded, facts being put together, ranges being merged. What
-each share does for all packets, whoever they belong to, follows from shares of two sizes: it is what more cores do not
-divide, with the facts, which one task puts together. Times of a terabyte are these figures made as many times larger,
-divided by the cores as the engine divides them: a calculation, no measurement.
+chunks being sorted, shares of four and of sixteen being decoded, facts being put together, ranges being merged,
+findings being looked for. What each share does for all packets, whoever they belong to, follows from shares of two
+sizes: it is what more cores do not divide, with the facts, which one task puts together, and the findings, which are
+the driver's. Times of a terabyte are these figures made as many times larger, divided by the cores as the engine
+divides them: a calculation, no measurement.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from analyzer import shares
+from analyzer import shares, tables
 from analyzer.bulk.engine import Settings
 from analyzer.dataset import Parts
 from analyzer.options import Reading
-from analyzer.points import Choice
+from analyzer.points import Choice, joined
+from analyzer.reading import judged
 from captures.chunks.reading import ChunkReader, Heard, Joining, Said, chunks_of
 from captures.chunks.routing import Routed
 from captures.chunks.sorting import Stored, divided, store
@@ -48,26 +50,33 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Seconds of processor time for a capture point. `sort`: finding packets and storing them by share; `seen`: what
-    one share does for packets of all; `decode`: what all shares do for their own, together; `facts`; `merge`."""
+    one share does for packets of all; `decode`: what all shares do for their own, together; `facts`; `merge`; `judge`:
+    the findings."""
 
     sort: float
     seen: float
     decode: float
     facts: float
     merge: float
+    judge: float
 
     def times(self, factor: float) -> Cost:
         """The same of a capture so many times as large."""
-        return Cost(*(factor * one for one in (self.sort, self.seen, self.decode, self.facts, self.merge)))
+        return Cost(*(factor * one for one in astuple(self)))
+
+    @property
+    def alone(self) -> float:
+        """What is not divided."""
+        return self.seen + self.facts + self.judge
 
     def seconds(self, cores: int) -> float:
         """How long it takes, where nothing else is waited for."""
         count = split.share_count(cores)
-        return self.sort / cores + self.seen + self.decode / count + self.facts + self.merge / cores
+        return self.sort / cores + self.decode / count + self.merge / cores + self.alone
 
     def processor(self, cores: int) -> float:
         """Seconds of processor time of all cores together."""
-        return self.sort + split.share_count(cores) * self.seen + self.decode + self.facts + self.merge
+        return self.sort + split.share_count(cores) * self.seen + self.decode + self.facts + self.merge + self.judge
 
 
 def taken(work: Callable[[], T]) -> tuple[float, T]:
@@ -91,9 +100,13 @@ def cost(path: Path, choice: Choice, folder: Path) -> Cost:
     ranges, pieces = shares.by_range(made)
     small = Parts(folder, "facts")
     decided = folder / "decided" if choice.meaning else None
-    facts, _ = taken(lambda: shares.take_facts(pieces, made, point, choice, small, folder / "decided"))
-    merge, _ = taken(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
-    return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge)
+    facts, (read, _, told) = taken(lambda: shares.take_facts(pieces, made, point, choice, small, folder / "decided"))
+    merge, rows = taken(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
+    files: dict[str, list[Path]] = {name: [] for name in tables.TABLES}
+    for entry in (*rows, *told):
+        files[entry["table"]].append(folder / entry["path"])
+    judge, _ = taken(lambda: judged(joined([read]), files))
+    return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge, judge)
 
 
 def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[Stored]]:
@@ -160,7 +173,7 @@ def main() -> None:
         for cores in CORES:
             minutes, hours = of_terabyte.seconds(cores) / 60, of_terabyte.processor(cores) / 3600
             say(f"  a terabyte on {cores:>5} cores: {minutes:6.1f} minutes, {hours:5.2f} hours of one core")
-        say(f"  not divided: {(of_terabyte.seen + of_terabyte.facts) / 60:.1f} minutes")
+        say(f"  not divided: {of_terabyte.alone / 60:.1f} minutes")
 
 
 if __name__ == "__main__":

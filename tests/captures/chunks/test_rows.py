@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from captures.chunks import rows as r
 from captures.chunks.groups import groups_of, pairs_of
+from captures.kernels import NULL
 from captures.windows import PacketColumns, room_for
 
 U32 = st.sampled_from((0, 1, 2**31 - 1, 2**31, 2**32 - 1)) | st.integers(0, 2**32 - 1)
@@ -38,7 +39,8 @@ def packets(draw: st.DrawFn) -> PacketColumns:
         header, captured = draw(st.integers(20, 60)), draw(st.sampled_from((0, 0, 1, 1460)))
         source, target = draw(st.sampled_from(ends)), draw(st.sampled_from(ends))
         said: dict[str, int] = {
-            "number": number, "file": 0, "record_at": at - 70, "time_ns": 0, "interface": draw(st.integers(0, 2)),
+            "number": number, "file": 0, "record_at": at + 1000 - draw(st.integers(36, 200)), "time_ns": 0,
+            "interface": draw(st.integers(0, 2)),
             "src_hi": source[0], "src_lo": source[1], "dst_hi": target[0], "dst_lo": target[1],
             "src_port": source[2], "dst_port": target[2], "seq": draw(U32), "ack": draw(U32), "window": draw(U16),
             "flags": draw(st.integers(0, 0x1FF)), "tcp_at": at, "payload_at": at + header,
@@ -51,7 +53,7 @@ def packets(draw: st.DrawFn) -> PacketColumns:
     return columns
 
 
-def _sorted(columns: PacketColumns, base: int = 0) -> tuple[Any, ...]:
+def _sorted(columns: PacketColumns, base: int = NULL) -> tuple[Any, ...]:
     """(rows, ways, where each group's rows end, whose packets are)."""
     pairs = pairs_of(
         (columns.src_hi, columns.src_lo, columns.src_port), (columns.dst_hi, columns.dst_lo, columns.dst_port)
@@ -64,8 +66,7 @@ def _sorted(columns: PacketColumns, base: int = 0) -> tuple[Any, ...]:
     assert r.put_rows(words, whose, way, base, ends - counts, rows) == 0
     assert (whose == groups_of(pairs, GROUPS)).all()
     assert len(ways) == len({tuple(one) for one in ways.tolist()})
-    needed = np.where(columns.payload_captured > 0, columns.payload_at - columns.tcp_at + columns.payload_captured, 0)
-    assert sizes.tolist() == [int(needed[whose == group].sum()) for group in range(GROUPS)]
+    assert sizes.tolist() == [int(_needed(columns)[whose == group].sum()) for group in range(GROUPS)]
     return rows, ways, ends.tolist(), whose
 
 
@@ -76,24 +77,31 @@ def _blank(count: int) -> PacketColumns:
     return columns
 
 
-@given(packets(), st.sets(st.integers(0, GROUPS - 1)), st.sampled_from((0, 5, 2**40)))
-def test_columns_come_back(columns: PacketColumns, mine: set[int], base: int) -> None:
-    rows, ways, ends, whose = _sorted(columns)
+def _needed(columns: PacketColumns) -> np.ndarray:
+    """Bytes of each packet that are read."""
+    size = columns.payload_at - columns.tcp_at + columns.payload_captured
+    return np.where(columns.payload_captured > 0, size, 0)
+
+
+@given(packets(), st.sets(st.integers(0, GROUPS - 1)), st.booleans())
+def test_columns_come_back(columns: PacketColumns, mine: set[int], stay: bool) -> None:
+    rows, ways, ends, whose = _sorted(columns, 1000 if stay else NULL)
     back = _blank(len(whose))
     for group in range(GROUPS):
         own = rows[ends[group - 1] if group else 0 : ends[group]]
         assert (np.diff(own[:, r.PLACE] & 0xFFFFFFFF) > 0).all()
         r.tell_rows(own, ways, r.as_words(back))
         if group in mine:
-            r.place_rows(own, int(columns.number[0]), base, r.as_words(back))
+            r.place_rows(own, int(columns.number[0]), NULL if stay else 77, r.as_words(back))
+            sizes = _needed(columns)[whose == group]
+            places = columns.tcp_at[whose == group] + 1000 if stay else 77 + np.cumsum(sizes) - sizes
+            assert (back.tcp_at[whose == group] == places)[sizes > 0].all()
     for name in TELLING:
         assert (getattr(back, name) == getattr(columns, name)).all(), name
     chosen = np.isin(whose, list(mine))
     for name in ("number", "record_at", "payload_captured"):
         assert (getattr(back, name) == np.where(chosen, getattr(columns, name), 0)).all(), name
-    assert (back.tcp_at == np.where(chosen, columns.tcp_at + base, 0)).all()
-    captured = chosen & (columns.payload_captured > 0)
-    assert (back.payload_at[captured] == columns.payload_at[captured] + base).all()
+    assert ((back.payload_at - back.tcp_at + back.payload_captured)[chosen] == _needed(columns)[chosen]).all()
 
 
 def _stretches(columns: PacketColumns, chosen: np.ndarray) -> list[list[int]]:
@@ -114,13 +122,12 @@ def test_bytes_are_drawn_together_in_stretches(columns: PacketColumns, shares: i
     for share in range(shares):
         chosen = whose % shares == share
         expected = _stretches(columns, chosen)
-        own = int((columns.payload_at + columns.payload_captured - columns.tcp_at)[
-            chosen & (columns.payload_captured > 0)].sum())  # fmt: skip
+        own = int(_needed(columns)[chosen].sum())
         total = sum(end - begin for begin, end in expected)
-        assert r.stretch(r.as_words(columns), whose, shares, share, 100) == (len(expected), total, own)
+        assert r.stretch(r.as_words(columns), whose, shares, share, 100, 1000) == (len(expected), total, own)
         back = r.as_words(_blank(len(whose)))
         for group in range(share, GROUPS, shares):
-            r.place_rows(rows[ends[group - 1] if group else 0 : ends[group]], 1, 0, back)
+            r.place_rows(rows[ends[group - 1] if group else 0 : ends[group]], 1, NULL, back)
         begins, lengths = np.empty((2, len(whose)), np.int64)
         count = r.draw_together(back, 50, begins, lengths)
         assert begins[:count].tolist() == [begin + 1000 for begin, _ in expected]
@@ -137,32 +144,43 @@ def test_bytes_are_drawn_together_in_stretches(columns: PacketColumns, shares: i
 def test_bytes_that_do_not_lie_in_order_make_no_stretches(columns: PacketColumns, rng: Any) -> None:
     *_, whose = _sorted(columns)
     held = np.flatnonzero(columns.payload_captured > 0)
-    assert r.stretch(r.as_words(columns), whose, 1, 0, 2**60)[0] == (-1 if len(held) else 0)
+    words = r.as_words(columns)
+    assert r.stretch(words, whose, 1, 0, 2**60, 1000)[0] == (-1 if len(held) else 0)
+    if len(held):
+        at = int(rng.choice(held.tolist()))
+        for apart in (-1, 1 << 16):
+            columns.record_at[at] = columns.tcp_at[at] + 1000 - apart
+            assert r.stretch(words, whose, 1, 0, 100, 1000)[0] == -1
+        columns.record_at[at] = columns.tcp_at[at] + 1000 - 0xFFFF
+        assert r.stretch(words, whose, 1, 0, 100, 1000)[0] > 0
     if len(held) > 1:
         at = int(rng.choice(held[1:].tolist()))
         before = int(held[np.searchsorted(held, at) - 1])
-        columns.payload_at[at] += columns.tcp_at[before] - columns.tcp_at[at]
-        columns.tcp_at[at] = columns.tcp_at[before]
-        assert r.stretch(r.as_words(columns), whose, 1, 0, 100)[0] == -1
+        less = columns.tcp_at[at] - columns.tcp_at[before]
+        for column in (columns.payload_at, columns.record_at, columns.tcp_at):
+            column[at] -= less
+        assert r.stretch(words, whose, 1, 0, 100, 1000)[0] == -1
 
 
 @given(packets())
 def test_bytes_are_gathered(columns: PacketColumns) -> None:
-    rows, _, _, _ = _sorted(columns)
-    rows[:, r.AT] %= 5000  # anywhere in a buffer that is no gigabytes
+    rows, *_ = _sorted(columns)
+    columns.payload_at[:] -= columns.tcp_at
+    columns.tcp_at[:] %= 5000  # anywhere in a buffer that is no gigabytes
+    columns.payload_at[:] += columns.tcp_at
     buffer = np.arange(8000, dtype=np.int64).astype(np.uint8)
-    sizes = (rows[:, r.ORDER] & 0xFF) + (rows[:, r.LENGTHS] & 0xFFFFFFFF)
-    expected = [buffer[at : at + size] for at, size in zip(rows[:, r.AT].tolist(), sizes.tolist(), strict=True)]
+    order = (rows[:, r.PLACE] & 0xFFFFFFFF).tolist()
+    sizes = _needed(columns)
+    expected = [buffer[columns.tcp_at[one] : columns.tcp_at[one] + sizes[one]] for one in order]
     into = np.empty(int(sizes.sum()), np.uint8)
-    r.gather(buffer, rows, into)
+    r.gather(buffer, r.as_words(columns), rows, into)
     assert (into == np.concatenate(expected)).all()
-    assert rows[:, r.AT].tolist() == (np.cumsum(sizes) - sizes).tolist()
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("seq", 2**32), ("ack", -1), ("payload_length", 2**32), ("identity", 2**33), ("window", 2**16),
-     ("flags", 2**16), ("payload_at", 2000), ("number", 0)],
+     ("flags", 2**16), ("payload_at", 2000), ("number", 0), ("record_at", 8), ("record_at", -(1 << 16))],
 )  # fmt: skip
 def test_what_does_not_fit_is_told(name: str, value: int) -> None:
     columns = _blank(2)
@@ -172,6 +190,8 @@ def test_what_does_not_fit_is_told(name: str, value: int) -> None:
     whose, counts, _ = r.grouped(words, np.zeros(2, np.uint64), 1)
     _, way = r.ways_of(words, np.zeros(2, np.uint64))
     rows = np.empty((2, r.WORDS), np.int64)
+    words.tcp_at[:] = words.record_at[:] = 7
+    words.payload_at[:] = 27
     assert r.put_rows(words, whose, way, 0, counts - counts, rows) == 0
     getattr(columns, name)[1] = value
     assert r.put_rows(words, whose, way, 0, counts - counts, rows) != 0
