@@ -31,6 +31,7 @@ from analyzer.findings import (  # noqa: F401  (each brings its rules)
 )
 from analyzer.findings.asked import SEVERITIES, Asked, Evidence, Severity
 from analyzer.findings.columns import NULL
+from analyzer.findings.large import reuse
 from analyzer.findings.rules import FAMILIES, RULES, Finding, Found, Rule, concerns, limits_of
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
@@ -65,12 +66,13 @@ def of_point(seen: Seen, only: Collection[str] | None = None) -> list[Finding]:
     if not rows:
         return []  # log segments, or no Kafka: notes of the analysis say so
     rules = [rule for rule in _in_order() if only is None or rule.code in only]
-    if only is None:
-        seen.load()
     made: list[Finding] = []
-    for rule in rules:
-        some = [_finding(seen, rule, found) for found in rule.look(seen, limits_of(rule, seen.asked))]
-        made += _told(rule, some)
+    with reuse():
+        if only is None:
+            seen.load()
+        for rule in rules:
+            some = [_finding(seen, rule, found) for found in rule.look(seen, limits_of(rule, seen.asked))]
+            made += _told(rule, some)
     return sorted(made, key=_rank)
 
 

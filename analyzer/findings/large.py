@@ -7,10 +7,13 @@ fraction of what those of memory cost where a host lends it); what is worked out
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
 import os
 import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -25,18 +28,69 @@ LARGE_BYTES: Final = 32 << 20
 """What an array has that lies in a file."""
 
 
+class _Files:
+    """Files whose arrays are gone, kept while somebody works who may need the like: their pages are there, and to get
+    pages takes longer than to fill them."""
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+        self._workers = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._workers += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._workers -= 1
+            if not self._workers:
+                self._free = []
+
+    def take(self, size: int) -> mmap.mmap:
+        """One of at least so many bytes: the smallest that is not much larger, or a new one. Raises OSError where there
+        is no room for that."""
+        with self._lock:
+            fitting = [(len(one), at) for at, one in enumerate(self._free) if size <= len(one) <= 2 * size]
+            if fitting:
+                return self._free.pop(min(fitting)[1])
+        with tempfile.TemporaryFile(dir=_folder()) as file:
+            os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process at some access
+            return mmap.mmap(file.fileno(), size)
+
+    def give_back(self, memory: mmap.mmap) -> None:
+        """Without the lock: an array may end while this thread has it."""
+        if self._workers:
+            self._free.append(memory)
+
+
+_files: Final = _Files()
+
+
+@contextlib.contextmanager
+def reuse() -> Iterator[None]:
+    """Large arrays that are gone make room for others meanwhile."""
+    _files.begin()
+    try:
+        yield
+    finally:
+        _files.end()
+
+
 def empty(rows: int, dtype: Any) -> np.ndarray:
     """An array, whatever is in it. Where a file cannot be made so large, it is in memory."""
     kind = np.dtype(dtype)
     size = rows * kind.itemsize
-    if size >= LARGE_BYTES:
-        try:
-            with tempfile.TemporaryFile(dir=_folder()) as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process at some access
-                return np.frombuffer(mmap.mmap(file.fileno(), size), kind)
-        except (OSError, AttributeError):  # no room, no folder; macOS has no such call
-            pass
-    return np.empty(rows, kind)
+    if size < LARGE_BYTES:
+        return np.empty(rows, kind)
+    try:
+        memory = _files.take(size)
+    except (OSError, AttributeError):  # no room, no folder; macOS has no such call
+        return np.empty(rows, kind)
+    array = np.frombuffer(memory, kind, rows)
+    # What is a part of the array has it as its base, so nothing is left of it when it is gone.
+    weakref.finalize(array, _files.give_back, memory).atexit = False
+    return array
 
 
 def full(rows: int, value: int, dtype: Any) -> np.ndarray:

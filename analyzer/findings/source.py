@@ -8,7 +8,9 @@ what was asked for; a column that an older dataset lacks is null.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +27,9 @@ from analyzer.findings.grouping import grouped
 
 KEPT_ROWS: Final = 4_000_000
 """Rows of a table up to which its columns are kept once they are read: 32 MB each."""
+
+_AHEAD: Final = 2
+"""Row groups that are read while one is taken."""
 
 SMALL_ROWS: Final = 10_000
 """Rows of a table up to which all of its columns are read at once: every start of a reader costs a millisecond."""
@@ -307,13 +312,26 @@ class Table:
             for part in self.read(tuple(out)) if out else ():
                 fill(out, part)
             return
-        for group in self._groups if out else ():
-            one_value = self._source.constants(self.name, group, out)
+        for group, one_value, read in self._ahead(tuple(out)) if out else ():
             for name, value in one_value.items():
                 out[name].repeat(value, group.rows)
-            rest = [name for name in out if name not in one_value]
-            if rest:
-                fill(out, self._source.piece(self.name, group, self._capture, rest))
+            if read is not None:
+                fill(out, read.result())
+
+    def _ahead(
+        self, columns: Sequence[str]
+    ) -> Iterator[tuple[_Group, Mapping[str, int | str | None], Future[pa.Table] | None]]:
+        """Row groups with those columns that have one value there, and the others, which a thread reads meanwhile."""
+        coming: deque[tuple[_Group, Mapping[str, int | str | None], Future[pa.Table] | None]] = deque()
+        with ThreadPoolExecutor(1, "kwire-read") as reader:
+            for group in self._groups:
+                one_value = self._source.constants(self.name, group, columns)
+                rest = [name for name in columns if name not in one_value]
+                read = reader.submit(self._source.piece, self.name, group, self._capture, rest) if rest else None
+                coming.append((group, one_value, read))
+                if len(coming) > _AHEAD:
+                    yield coming.popleft()
+            yield from coming
 
     def _keep(self, key: str, value: Any) -> None:
         if self.length <= KEPT_ROWS:

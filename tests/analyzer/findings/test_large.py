@@ -9,11 +9,12 @@ import errno
 import os
 import tempfile
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,6 +122,39 @@ def _mappings(folder: Path) -> list[str]:
             begin, end = (int(one, 16) for one in line.split()[0].split("-"))
             found.append(f"{line} {end - begin}")
     return found
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_files_serve_again_when_no_part_of_an_array_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever makes the part: slices of slices, other types, masks of memory."""
+    monkeypatch.setattr(large, "_folder", lambda: str(tmp_path))
+    parts_of: list[Callable[[np.ndarray], Any]] = [
+        lambda made: made[3:][::2],
+        lambda made: made.view(np.int16)[1:],
+        lambda made: made.reshape(2, -1).T,
+        lambda made: np.broadcast_to(made[:1], 9),
+        lambda made: made.data[1:],
+        lambda made: pa.array(made[1:]),
+    ]
+    with large.reuse():
+        for part_of in parts_of:
+            made = large.empty(1 << 18, np.int64)
+            made[:] = 5
+            part = part_of(made)
+            del made
+            other = large.empty(1 << 18, np.int64)
+            other[:] = 6
+            assert len(_mappings(tmp_path)) == 2
+            assert set(np.unique(np.asarray(part)).tolist()) <= {5, 0}
+            del part, other
+        half, third = large.empty(1 << 17, np.int64), large.empty((1 << 18) // 3, np.int64)
+        assert sorted(int(line.split()[-1]) for line in _mappings(tmp_path)) == [700_416, 2 << 20, 2 << 20]
+        del half
+    assert [int(line.split()[-1]) for line in _mappings(tmp_path)] == [700_416]
+    del third
+    assert not _mappings(tmp_path)
 
 
 @pytest.mark.usefixtures("in_blocks")
