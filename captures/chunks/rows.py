@@ -37,6 +37,10 @@ _MOST_BEFORE: Final = 0xFFFF
 """Bytes of a record, its own header and those of links and networks, before its TCP header, where that is said."""
 
 
+_APART: Final = 0x9E3779B1
+"""Ways of one four-tuple on many interfaces are not looked for in one place."""
+
+
 @inline
 def _size(columns: PacketColumns, i: Int) -> tuple[Int, Int]:
     """(bytes of its TCP header, of that and its payload); of a packet without captured payload none is needed."""
@@ -67,7 +71,7 @@ def number_ways(pairs: Array, columns: PacketColumns, places: Array, ways: Table
         dst_hi, dst_lo = columns.dst_hi[i], columns.dst_lo[i]
         ports = np.int64(columns.src_port[i]) << 32 | np.int64(columns.dst_port[i])
         interface = np.int64(columns.interface[i])
-        at = np.int64(pairs[i] >> np.uint64(20)) & mask
+        at = (np.int64(pairs[i] >> np.uint64(20)) + interface * _APART) & mask
         while True:
             way = np.int64(places[at]) - 1
             if way < 0:

@@ -40,7 +40,6 @@ _COPIED: Final = 3
 _STRETCH_BYTES: Final = 1 << 13
 """Shorter stretches cost more in calls than their bytes do as a copy."""
 
-
 _PIECE_BYTES: Final = 1 << 20
 """Bytes written at a time. Of more the system keeps two megabytes in a piece, and such are mostly fresh memory, which a
 host may take longer to lend than it takes to sort: writing was measured to take three times as long, or six."""
@@ -91,9 +90,9 @@ def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Sa
             if len(packets):
                 index.append(sorter.take(packets, reader.buffer_at))
             packets.release()
-        places = np.array(index, np.int64).reshape(-1, 2 * groups + LINE)
-        file.write(places.tobytes())
-        file.write(np.array([len(places), groups], np.int64).tobytes())
+        lines = np.array(index, np.int64).reshape(-1, 2 * groups + LINE)
+        file.write(lines.tobytes())
+        file.write(np.array([len(lines), groups], np.int64).tobytes())
         size = file.tell()
     assert reader.said is not None
     met = sorter.met
@@ -149,11 +148,11 @@ class _Sorter:
         _put(file, pack(columns.time_ns[None], (0,)))
         for part in (ways, rows, content):
             line.append(file.tell())
-            in_pieces(file, part)
+            _in_pieces(file, part)
         return [*line, *ends.tolist(), *np.cumsum(sizes).tolist()]
 
 
-def in_pieces(file: io.BufferedWriter, values: np.ndarray) -> None:
+def _in_pieces(file: io.BufferedWriter, values: np.ndarray) -> None:
     """Write an array in pieces of `_PIECE_BYTES`."""
     content = values.reshape(-1).view(np.uint8)
     for begin in range(0, len(content), _PIECE_BYTES):
