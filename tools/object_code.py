@@ -112,12 +112,13 @@ def by_themselves() -> None:
     from analyzer.protocol import encoding
     from analyzer.records import opening
     from captures import out_of_order, packed, prefixes
-    from captures.chunks import sorting
+    from captures.chunks import rows
     from captures.flows import Flows, rebuild_buckets
     from captures.live import records
     from captures.stream_tables import SEG_COLUMNS
     from captures.streams import Streams
     from captures.tls import runs
+    from captures.windows import room_for
 
     some = np.zeros(64, np.uint8)
     symbols.refill(np.zeros(4, np.int32), np.zeros((2, symbols.ENTRY_COLUMNS), np.int64), 0)
@@ -132,17 +133,20 @@ def by_themselves() -> None:
     prefixes.client_prefix(some, 0, 0)
     prefixes.broker_prefix(some, 0, 0, 0)
     records.fit(some, 0, 0, 64, 0, 64)
-    sorting.gather(some, np.zeros(1, np.int64), np.ones(1, np.int64), some.copy())
+    columns, numbers = rows.as_words(room_for(1)), np.zeros((2, 1), np.int64)
+    columns.payload_captured[:] = columns.number[:] = 0
+    rows.stretch(columns, np.zeros(1, np.uint16), 1, 0, 0, 0)
+    rows.draw_together(columns, 0, *numbers)
     numbers, written = np.arange(8).reshape(2, 4), np.arange(8).reshape(2, 4)
     written.flags.writeable = False  # as windows are
     for table in (numbers, written):
         packed.pack(table, (0, 1)).into(numbers)
     records.to_blocks(some, 0, 0, some, 1000)
     records.from_ring(some, 0, 0, some, 64, 0)
-    rows, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
-    given, made = runs.Given(some, some, some), runs.Made(rows, places, some)
-    entries = runs.Entries(rows[:0], rows, places[:0], places[:0], places[:0])
-    runs.open_rows(np.zeros(4, np.int64), rows[:0, : runs.D_COLUMNS], some, entries, some, given, made, some)
+    segments, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
+    given, made = runs.Given(some, some, some), runs.Made(segments, places, some)
+    entries = runs.Entries(segments[:0], segments, places[:0], places[:0], places[:0])
+    runs.open_rows(np.zeros(4, np.int64), segments[:0, : runs.D_COLUMNS], some, entries, some, given, made, some)
 
 
 # --- their object code -----------------------------------------------------------------------------------------------
