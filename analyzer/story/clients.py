@@ -7,10 +7,12 @@ kind that follow one another are one event, which says what came next.
 from __future__ import annotations
 
 import datetime
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -383,23 +385,22 @@ _LOOKING = {
 }
 
 
-def questions(source: Source) -> Iterator[Event]:
+def questions(source: Source, client: str) -> Iterator[Event]:
     """What a client asked to find its way: of each kind and subject the first, and what offsets it was told."""
-    told = source.rows("exchanges", _ASKED, pc.field("api").isin(list(_LOOKING)) & ~pc.is_valid(pc.field("error")))
-    listed = source.rows(
-        "partitions", ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
-        pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("offset") >= 0),
-    )  # fmt: skip
-    answers: dict[tuple[str, int], list[Row]] = defaultdict(list)
-    for row in listed:
-        answers[row["connection"], row["exchange"]].append(row)
+    asked = pc.field("api").isin(list(_LOOKING)) & ~pc.is_valid(pc.field("error")) & (pc.field("client_id") == client)
+    told = source.table("exchanges", _ASKED, asked)
+    answers = _offsets_told(source, told)
+    following, parts_of = next(answers, (-1, []))
     seen: set[tuple[Any, ...]] = set()
-    for row in told:
+    for number, row in enumerate(source.each("exchanges", told)):
+        parts: list[Row] = []
+        if number == following:
+            parts = parts_of
+            following, parts_of = next(answers, (-1, []))
         subject = row["topics"] or ([f"group {row['group_id']}"] if row["group_id"] else [])
         if row["api"] == "FindCoordinator":
             subject = [f"group {row['group_id']}"] if row["group_id"] else ["what it names"]
-        parts = answers.get((row["connection"], row["exchange"]), [])
-        key = row["client_id"], row["client_ip"], row["api"], tuple(subject), tuple(one["partition"] for one in parts)
+        key = row["client_ip"], row["api"], tuple(subject), tuple(one["partition"] for one in parts)
         if key in seen or row["response_end"] is None:
             continue
         seen.add(key)
@@ -414,21 +415,37 @@ def questions(source: Source) -> Iterator[Event]:
         )  # fmt: skip
 
 
+def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Row]]]:
+    """Of exchanges the number among these, in order, and the partitions of which an offset was told."""
+    if not len(told):
+        return
+    links, names = _coded(told["connection"].combine_chunks())
+    listed = source.table(
+        "partitions", ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
+        pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("offset") >= 0)
+        & pc.field("connection").isin(names),
+    )  # fmt: skip
+    known = {name: number for number, name in enumerate(names)}
+    exchange, of = (arrow.numbers(table["exchange"].combine_chunks(), NULL) for table in (told, listed))
+    rows = np.flatnonzero(exchange != NULL)
+    owner = np.full(len(listed), -1, np.int32)
+    link = coded(listed["connection"].combine_chunks(), known)
+    put_owners(owner, indexed(rows, links[rows], exchange[rows], len(names)), link, of, of != NULL)
+    order = np.argsort(owner, kind="stable")
+    order = order[np.count_nonzero(owner < 0) :]
+    whose = zip(map(int, owner[order]), source.each("partitions", listed, order), strict=True)
+    for number, parts in itertools.groupby(whose, lambda pair: pair[0]):
+        yield number, [part for _, part in parts]
+
+
 def dialogue(source: Source, connection: str) -> Iterator[Event]:
     """All that was asked on one connection, what repeats as one event."""
-    rows = source.rows("exchanges", _ASKED, pc.field("connection") == connection)
-    runs: list[list[Row]] = []
-    for row in sorted(rows, key=lambda row: (row["exchange"] is None, row["exchange"] or 0)):
-        same = runs and all(runs[-1][-1][name] == row[name] for name in ("api", "topics", "error", "status"))
-        if same:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
-    for run in runs:
-        first, last = run[0], run[-1]
+    table = source.table("exchanges", _ASKED, pc.field("connection") == connection)
+    order = np.argsort(arrow.numbers(table["exchange"].combine_chunks(), _NEVER), kind="stable")
+    for first, last, many in _runs(source.each("exchanges", table, order)):
         if first["error"] is not None or first["status"] == "unanswered":
             continue  # told with what came next
-        times = f" {len(run):,} times{within(_begun(first), _time(last))}" if len(run) > 1 else ""
+        times = f" {many:,} times{within(_begun(first), _time(last))}" if many > 1 else ""
         about = f" of {some(first['topics'])}" if first["topics"] else ""
         text = f"asked {first['api'] or 'something unknown'}{about}{times}"
         yield Event(
@@ -437,6 +454,22 @@ def dialogue(source: Source, connection: str) -> Iterator[Event]:
             topics=tuple(first["topics"] or ()), group_id=first["group_id"],
             transactional_id=first["transactional_id"],
         )  # fmt: skip
+
+
+def _runs(rows: Iterable[Row]) -> Iterator[tuple[Row, Row, int]]:
+    """Of rows that ask the same one after the other the first, the last, and how many they are."""
+    what = itemgetter("api", "topics", "error", "status")
+    first: Row = {}
+    last, many = first, 0
+    for row in rows:
+        if many and what(row) == what(last):
+            last, many = row, many + 1
+            continue
+        if many:
+            yield first, last, many
+        first, last, many = row, row, 1
+    if many:
+        yield first, last, many
 
 
 def _time(row: Row) -> datetime.datetime:

@@ -22,6 +22,7 @@ from analyzer import commands
 from analyzer.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.escapes import json_text, printable
 from analyzer.failure import Failure
+from analyzer.findings import large
 from analyzer.story import clients, cluster, groups, offsets, overview, transactions
 from analyzer.story.sources import Source
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, between, count, some
@@ -38,6 +39,7 @@ def story(options: argparse.Namespace) -> int:
     """`kwire story`."""
     with contextlib.ExitStack() as stack:
         dataset = _opened(options, stack)
+        stack.enter_context(large.reuse())
         wanted = Wanted(options.group, options.client, options.topic, options.transaction, options.connection)
         _check(dataset, wanted)
         told = [(_heading(source), _told(source, wanted)) for source in _sources(dataset)]
@@ -83,7 +85,7 @@ def _told(source: Source, wanted: Wanted) -> list[Event]:
     if wanted.connection is not None:
         every += clients.dialogue(source, wanted.connection)
     elif wanted.client is not None:
-        every += clients.questions(source)
+        every += clients.questions(source, wanted.client)
     told_elsewhere = {
         (event.connection, event.exchange, event.reply)
         for event in every

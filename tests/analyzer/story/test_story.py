@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset
 import pytest
 
 import analyzer
 from analyzer import tables
 from analyzer.cli import main
+from analyzer.dataset import open_dataset
 from analyzer.findings import source as stored_tables
-from analyzer.story import clients, cluster, command, groups, offsets, overview, transactions
+from analyzer.story import clients, cluster, command, groups, offsets, overview, sources, transactions
 from analyzer.story.sources import Source
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, places, span
 from captures.forge import converse
 from tests.analyzer import forging
-from tests.shared import SAMPLES, capture_files, shared_folder
+from tests.shared import SAMPLES, capture_files, sample_folders, shared_folder
 
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 OLD = SAMPLES / "old-java-0.8.2" / "capture.pcap"
@@ -152,6 +154,28 @@ def test_what_others_write_steers_no_terminal(tmp_path: Path, capsys: pytest.Cap
         said = capsys.readouterr().out
         assert "UNKNOWN_MEMBER_ID" in said
         assert all(line.isprintable() for line in said.splitlines())
+
+
+@pytest.mark.parametrize("folder", sample_folders(), ids=lambda folder: folder.name)
+def test_a_few_rows_at_a_time_tell_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each offset that a client was told is told with the question that asked for it."""
+    analyzer.analyze([str(path) for path in capture_files(folder)], tmp_path / "out", rotated=True)
+    dataset = open_dataset(tmp_path / "out")
+    links = dataset.connections.to_table(columns=["connection", "client_id"]).to_pylist()
+    named = sorted({link["client_id"] for link in links if link["client_id"]})
+    wanted = [Wanted(connection=link["connection"]) for link in links[:5]] + [Wanted(client=name) for name in named[:5]]
+    for one in wanted:
+        whole = [command._told(source, one) for source in command._sources(dataset)]
+        with monkeypatch.context() as patch:
+            patch.setattr(sources, "_TOGETHER", 3)
+            assert [command._told(source, one) for source in command._sources(dataset)] == whole
+        if one.client is None:
+            continue
+        for event in (event for events in whole for event in events if " at " in event.text and event.kind == "asked"):
+            found = pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("exchange") == event.exchange)
+            rows = dataset.partitions.to_table(filter=found & (pc.field("connection") == event.connection)).to_pylist()
+            said = [f"-{row['partition']} at {row['offset']:,}" for row in rows if row["offset"] >= 0]
+            assert any(text in event.text for text in said)
 
 
 def test_a_connection_from_its_first_packet_to_its_last(capsys: pytest.CaptureFixture[str]) -> None:
