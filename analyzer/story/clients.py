@@ -12,7 +12,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -439,10 +438,14 @@ def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Ro
 
 
 def dialogue(source: Source, connection: str) -> Iterator[Event]:
-    """All that was asked on one connection, what repeats as one event."""
+    """All that was asked on one connection, what repeats as one event. By columns: a consumer asks a million times."""
     table = source.table("exchanges", _ASKED, pc.field("connection") == connection)
     order = np.argsort(arrow.numbers(table["exchange"].combine_chunks(), _NEVER), kind="stable")
-    for first, last, many in _runs(source.each("exchanges", table, order)):
+    begins = _begins(source, table.select(["api", "error", "status", "topics"]).take(pa.array(order)))
+    counts = np.diff(begins, append=len(order))
+    lasts = source.each("exchanges", table, order[(begins + counts - 1)[counts > 1]])
+    for first, many in zip(source.each("exchanges", table, order[begins]), counts.tolist(), strict=True):
+        last = next(lasts) if many > 1 else first
         if first["error"] is not None or first["status"] == "unanswered":
             continue  # told with what came next
         times = f" {many:,} times{within(_begun(first), _time(last))}" if many > 1 else ""
@@ -456,20 +459,32 @@ def dialogue(source: Source, connection: str) -> Iterator[Event]:
         )  # fmt: skip
 
 
-def _runs(rows: Iterable[Row]) -> Iterator[tuple[Row, Row, int]]:
-    """Of rows that ask the same one after the other the first, the last, and how many they are."""
-    what = itemgetter("api", "topics", "error", "status")
-    first: Row = {}
-    last, many = first, 0
-    for row in rows:
-        if many and what(row) == what(last):
-            last, many = row, many + 1
-            continue
-        if many:
-            yield first, last, many
-        first, last, many = row, row, 1
-    if many:
-        yield first, last, many
+def _begins(source: Source, table: pa.Table) -> np.ndarray:
+    """int64: where each run of rows begins that ask the same one after the other."""
+    change = np.ones(len(table), np.bool_)
+    topics = table["topics"].combine_chunks()
+    change[1:] = _other_than_before(topics, source.topics)
+    for name in ("api", "error", "status"):
+        codes = coded(table[name].combine_chunks(), {})
+        change[1:] |= codes[1:] != codes[:-1]
+    return np.flatnonzero(change)
+
+
+def _other_than_before(lists: pa.ListArray, names: Mapping[str, str]) -> np.ndarray:
+    """bool[n - 1]: whether each list of topics is another than the one before, ids by their `names`."""
+    raw: dict[str, int] = {}
+    codes = coded(lists.flatten(), raw)
+    called: dict[str, int] = {}
+    anew = np.array([-1, *(called.setdefault(names.get(topic, topic), len(called)) for topic in raw)], np.int32)
+    codes = anew[codes + 1]
+    sizes = np.where(arrow.absent(lists), -1, np.diff(arrow.stored(lists.offsets)))
+    other: np.ndarray = sizes[1:] != sizes[:-1]
+    # Where two are as long, the one's topics stand so many places behind the other's.
+    own = np.repeat(np.where(other, 0, np.maximum(sizes[:-1], 0)), np.maximum(sizes[:-1], 0))
+    which = np.repeat(np.arange(len(other)), np.maximum(sizes[:-1], 0))
+    alike = codes[: len(own)] == codes[np.arange(len(own)) + own]
+    other[which[~alike]] = True
+    return other
 
 
 def _time(row: Row) -> datetime.datetime:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -425,6 +427,32 @@ def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str | None, str, float, in
         (client_id, topic, run[0]["response_end"].timestamp(), len(run), success(run[-1]))
         for (client_id, topic), runs in found.items() for run in runs
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_of_one_question_against_one_row_after_the_other(seed: int) -> None:
+    """Topics by name and by id; lists that are absent, empty, as long and not the same."""
+    rng = random.Random(seed)
+    lists: list[list[str] | None] = [None, [], ["a"], ["id of a"], ["b"], ["a", "b"], ["id of a", "b"], ["b", "a"]]
+    rows: list[dict[str, Any]] = [
+        {"connection": "c", "exchange": rng.choice([number, None]), "api": rng.choice(["Fetch", "Fetch", None]),
+         "error": rng.choice([None, None, None, "E"]), "status": "answered", "topics": rng.choice(lists[: 2 + seed]),
+         "client_id": "me", "request_time": at(number), "response_end": at(number + 0.5), "capture": "c"}
+        for number in rng.sample(range(200), rng.choice([0, 1, 60, 200]))
+    ]  # fmt: skip
+    made = source(exchanges=rows, topic_ids=[{"topic_id": "id of a", "topic": "a"}])
+    named = [{**row, "topics": row["topics"] and ["a" if one == "id of a" else one for one in row["topics"]]}
+             for row in rows]  # fmt: skip
+    in_order = sorted(named, key=lambda row: (row["exchange"] is None, row["exchange"] or 0))
+    expected = [
+        (run[0]["request_time"], len(run))
+        for _, same in itertools.groupby(in_order, lambda row: [row[name] for name in ("api", "error", "topics")])
+        if (run := list(same)) and run[0]["error"] is None
+    ]
+    told_of = [(event.time, event.text) for event in clients.dialogue(made, "c")]
+    assert [time for time, _ in told_of] == [time for time, _ in expected]
+    counts = [re.search(r" (\d+) times", text) for _, text in told_of]
+    assert [int(found[1]) if found else 1 for found in counts] == [many for _, many in expected]
 
 
 @pytest.mark.parametrize("spread", [400, 4_000])
