@@ -7,7 +7,6 @@ kind that follow one another are one event, which says what came next.
 from __future__ import annotations
 
 import datetime
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +23,7 @@ from analyzer.findings.columns import NULL, coded
 from analyzer.findings.grouping import grouped, indexed, put_owners
 from analyzer.findings.source import Table
 from analyzer.protocol.judgements import judge
-from analyzer.story.sources import Source
+from analyzer.story.sources import ASKED, Source
 from analyzer.story.telling import WHY, Event, Row, between, count, error, places, some, span, who, within
 from analyzer.text import size
 from analyzer.times import moment
@@ -38,11 +37,6 @@ _FETCHER = re.compile(r"broker-\d+-fetcher-\d+")
 _TOO_LONG_US = 5_000_000
 _LEADER = (5, 6, 74, 75, 76)
 """Errors that say that the partition is led elsewhere, or by nobody."""
-
-_ASKED = (
-    "connection", "exchange", "reply", "client_id", "client_ip", "broker_ip", "broker_port", "api", "request_time",
-    "response_end", "topics", "group_id", "transactional_id", "error_code", "error", "status",
-)  # fmt: skip
 
 
 def events(source: Source) -> Iterator[Event]:
@@ -192,7 +186,7 @@ def _refusals(source: Source) -> Iterator[Event]:
         begins = np.flatnonzero(np.append(True, ~goes_on))
         for begin, past in zip(begins.tolist(), [*begins[1:].tolist(), len(mine)], strict=True):
             runs.append((int(mine[begin]), int(mine[past - 1]), past - begin, after.of(past - 1)))
-    rows = source.picked(stored, bad[[first for first, *_ in runs]], _ASKED)
+    rows = source.picked(stored, bad[[first for first, *_ in runs]], ASKED)
     for row, (first, last, many, then) in zip(rows, runs, strict=True):
         yield _refusal(source, row, moment(int(ended[first])), moment(int(ended[last])), many, then)
 
@@ -359,7 +353,7 @@ def _unanswered(source: Source) -> Iterator[Event]:
     link, api = large.taken(link, lost), large.taken(api, lost)
     order, starts, ends = grouped(link)
     each = sorted(zip(order[starts].tolist(), starts.tolist(), ends.tolist(), strict=True))
-    firsts = source.picked(stored, lost[[head for head, _, _ in each]], _ASKED)
+    firsts = source.picked(stored, lost[[head for head, _, _ in each]], ASKED)
     for first, (head, start, end) in zip(firsts, each, strict=True):
         asked_for, heads = np.unique(api[order[start:end]], return_index=True)
         in_turn = [_text(apis, code) or "unknown" for code in asked_for[np.argsort(heads)].tolist()]
@@ -374,124 +368,3 @@ def _unanswered(source: Source) -> Iterator[Event]:
             client_id=first["client_id"], connection=connection, exchange=first["exchange"],
             topics=tuple(first["topics"] or ()), group_id=first["group_id"],
         )  # fmt: skip
-
-
-_LOOKING = {
-    "Metadata": "asked who leads {}",
-    "FindCoordinator": "asked for the coordinator of {}",
-    "ListOffsets": "asked where to begin in {}",
-    "OffsetFetch": "asked for the committed offsets of {}",
-}
-
-
-def questions(source: Source, client: str) -> Iterator[Event]:
-    """What a client asked to find its way: of each kind and subject the first, and what offsets it was told."""
-    asked = pc.field("api").isin(list(_LOOKING)) & ~pc.is_valid(pc.field("error")) & (pc.field("client_id") == client)
-    told = source.table("exchanges", _ASKED, asked)
-    answers = _offsets_told(source, told)
-    following, parts_of = next(answers, (-1, []))
-    seen: set[tuple[Any, ...]] = set()
-    for number, row in enumerate(source.each("exchanges", told)):
-        parts: list[Row] = []
-        if number == following:
-            parts = parts_of
-            following, parts_of = next(answers, (-1, []))
-        subject = row["topics"] or ([f"group {row['group_id']}"] if row["group_id"] else [])
-        if row["api"] == "FindCoordinator":
-            subject = [f"group {row['group_id']}"] if row["group_id"] else ["what it names"]
-        key = row["client_ip"], row["api"], tuple(subject), tuple(one["partition"] for one in parts)
-        if key in seen or row["response_end"] is None:
-            continue
-        seen.add(key)
-        text = _LOOKING[row["api"]].format(some(subject) if subject else "all topics")
-        if parts and row["api"] != "Metadata":
-            said = [f"{one['topic']}-{one['partition']} at {one['offset']:,}" for one in parts]
-            text += f": {some(said)}"
-        yield Event(
-            row["response_end"], "asked", who(row["client_id"], row["client_ip"]), text,
-            topics=tuple(row["topics"] or ()), group_id=row["group_id"], client_id=row["client_id"],
-            connection=row["connection"], exchange=row["exchange"], reply=row["reply"],
-        )  # fmt: skip
-
-
-def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Row]]]:
-    """Of exchanges the number among these, in order, and the partitions of which an offset was told."""
-    if not len(told):
-        return
-    links, names = _coded(told["connection"].combine_chunks())
-    listed = source.table(
-        "partitions", ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
-        pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("offset") >= 0)
-        & pc.field("connection").isin(names),
-    )  # fmt: skip
-    known = {name: number for number, name in enumerate(names)}
-    exchange, of = (arrow.numbers(table["exchange"].combine_chunks(), NULL) for table in (told, listed))
-    rows = np.flatnonzero(exchange != NULL)
-    owner = np.full(len(listed), -1, np.int32)
-    link = coded(listed["connection"].combine_chunks(), known)
-    put_owners(owner, indexed(rows, links[rows], exchange[rows], len(names)), link, of, of != NULL)
-    order = np.argsort(owner, kind="stable")
-    order = order[np.count_nonzero(owner < 0) :]
-    whose = zip(map(int, owner[order]), source.each("partitions", listed, order), strict=True)
-    for number, parts in itertools.groupby(whose, lambda pair: pair[0]):
-        yield number, [part for _, part in parts]
-
-
-def dialogue(source: Source, connection: str) -> Iterator[Event]:
-    """All that was asked on one connection, what repeats as one event. By columns: a consumer asks a million times."""
-    table = source.table("exchanges", _ASKED, pc.field("connection") == connection)
-    order = np.argsort(arrow.numbers(table["exchange"].combine_chunks(), _NEVER), kind="stable")
-    begins = _begins(source, table.select(["api", "error", "status", "topics"]).take(pa.array(order)))
-    counts = np.diff(begins, append=len(order))
-    lasts = source.each("exchanges", table, order[(begins + counts - 1)[counts > 1]])
-    for first, many in zip(source.each("exchanges", table, order[begins]), counts.tolist(), strict=True):
-        last = next(lasts) if many > 1 else first
-        if first["error"] is not None or first["status"] == "unanswered":
-            continue  # told with what came next
-        times = f" {many:,} times{within(_begun(first), _time(last))}" if many > 1 else ""
-        about = f" of {some(first['topics'])}" if first["topics"] else ""
-        text = f"asked {first['api'] or 'something unknown'}{about}{times}"
-        yield Event(
-            _begun(first), "asked", who(first["client_id"], first["client_ip"]), text,
-            client_id=first["client_id"], connection=connection, exchange=first["exchange"], reply=first["reply"],
-            topics=tuple(first["topics"] or ()), group_id=first["group_id"],
-            transactional_id=first["transactional_id"],
-        )  # fmt: skip
-
-
-def _begins(source: Source, table: pa.Table) -> np.ndarray:
-    """int64: where each run of rows begins that ask the same one after the other."""
-    change = np.ones(len(table), np.bool_)
-    topics = table["topics"].combine_chunks()
-    change[1:] = _other_than_before(topics, source.topics)
-    for name in ("api", "error", "status"):
-        codes = coded(table[name].combine_chunks(), {})
-        change[1:] |= codes[1:] != codes[:-1]
-    return np.flatnonzero(change)
-
-
-def _other_than_before(lists: pa.ListArray, names: Mapping[str, str]) -> np.ndarray:
-    """bool[n - 1]: whether each list of topics is another than the one before, ids by their `names`."""
-    raw: dict[str, int] = {}
-    codes = coded(lists.flatten(), raw)
-    called: dict[str, int] = {}
-    anew = np.array([-1, *(called.setdefault(names.get(topic, topic), len(called)) for topic in raw)], np.int32)
-    codes = anew[codes + 1]
-    sizes = np.where(arrow.absent(lists), -1, np.diff(arrow.stored(lists.offsets)))
-    other: np.ndarray = sizes[1:] != sizes[:-1]
-    # Where two are as long, the one's topics stand so many places behind the other's.
-    own = np.repeat(np.where(other, 0, np.maximum(sizes[:-1], 0)), np.maximum(sizes[:-1], 0))
-    which = np.repeat(np.arange(len(other)), np.maximum(sizes[:-1], 0))
-    alike = codes[: len(own)] == codes[np.arange(len(own)) + own]
-    other[which[~alike]] = True
-    return other
-
-
-def _time(row: Row) -> datetime.datetime:
-    time: datetime.datetime = row["response_end"] or row["request_time"]
-    return time
-
-
-def _begun(row: Row) -> datetime.datetime:
-    time: datetime.datetime = row["request_time"] or row["response_end"]
-    return time

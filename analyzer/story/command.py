@@ -23,7 +23,7 @@ from analyzer.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.escapes import json_text, printable
 from analyzer.failure import Failure
 from analyzer.findings import large
-from analyzer.story import clients, cluster, groups, offsets, overview, transactions
+from analyzer.story import clients, cluster, groups, offsets, overview, questions, transactions
 from analyzer.story.sources import Source
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, between, count, some
 from analyzer.times import rfc3339
@@ -83,9 +83,9 @@ def _told(source: Source, wanted: Wanted) -> list[Event]:
     """The events that are wanted, in order."""
     every = [event for teller in _TELLERS for event in teller(source)]
     if wanted.connection is not None:
-        every += clients.dialogue(source, wanted.connection)
+        every += questions.dialogue(source, wanted.connection)
     elif wanted.client is not None:
-        every += clients.questions(source, wanted.client)
+        every += questions.asked(source, wanted.client)
     told_elsewhere = {
         (event.connection, event.exchange, event.reply)
         for event in every

@@ -23,7 +23,7 @@ from analyzer import tables
 from analyzer.cli import main
 from analyzer.dataset import open_dataset
 from analyzer.findings import source as stored_tables
-from analyzer.story import clients, cluster, command, groups, offsets, overview, sources, transactions
+from analyzer.story import clients, cluster, command, groups, offsets, overview, questions, sources, transactions
 from analyzer.story.sources import Source
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, places, span
 from captures.forge import converse
@@ -449,7 +449,7 @@ def test_runs_of_one_question_against_one_row_after_the_other(seed: int) -> None
         for _, same in itertools.groupby(in_order, lambda row: [row[name] for name in ("api", "error", "topics")])
         if (run := list(same)) and run[0]["error"] is None
     ]
-    told_of = [(event.time, event.text) for event in clients.dialogue(made, "c")]
+    told_of = [(event.time, event.text) for event in questions.dialogue(made, "c")]
     assert [time for time, _ in told_of] == [time for time, _ in expected]
     counts = [re.search(r" (\d+) times", text) for _, text in told_of]
     assert [int(found[1]) if found else 1 for found in counts] == [many for _, many in expected]
