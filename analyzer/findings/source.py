@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -188,6 +188,10 @@ def _times(table: str) -> frozenset[str]:
     return frozenset(column.name for column in tables.TABLES[table] if pa.types.is_timestamp(column.type))
 
 
+_Coming: TypeAlias = "tuple[_Group, Mapping[str, int | str | None], Future[pa.Table] | None]"
+"""A row group, columns that have one value in it, and the others, where there are some."""
+
+
 class Table:
     """A capture point's rows of one table."""
 
@@ -318,11 +322,9 @@ class Table:
             if read is not None:
                 fill(out, read.result())
 
-    def _ahead(
-        self, columns: Sequence[str]
-    ) -> Iterator[tuple[_Group, Mapping[str, int | str | None], Future[pa.Table] | None]]:
+    def _ahead(self, columns: Sequence[str]) -> Iterator[_Coming]:
         """Row groups with those columns that have one value there, and the others, which a thread reads meanwhile."""
-        coming: deque[tuple[_Group, Mapping[str, int | str | None], Future[pa.Table] | None]] = deque()
+        coming: deque[_Coming] = deque()
         with ThreadPoolExecutor(1, "kwire-read") as reader:
             for group in self._groups:
                 one_value = self._source.constants(self.name, group, columns)

@@ -58,6 +58,7 @@ def group_of(pair: Int, groups: Int) -> Int:
 
 @kernel
 def put_groups(pairs: Array, groups: Int, out: Table) -> None:
+    """The group of each."""
     for i in range(len(pairs)):
         out[i] = group_of(pairs[i], groups)
 

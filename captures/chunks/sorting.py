@@ -26,10 +26,10 @@ from captures.kernels import NULL
 from captures.packed import Packed, pack
 from captures.packets import Packets
 
-COUNT, FIRST, STAY, TIMES_AT, WAYS_AT, ROWS_AT, CONTENT_AT, LINE = range(8)
-"""A batch in the index of a file: how many packets it has, the number of the first, how many bytes have room for all
-that a share reads from the capture (0: they were copied), and where its times, ways, rows and bytes are. Behind these,
-for each group, where its rows end, and where its bytes do."""
+LINE: Final = 7
+"""Numbers in the index of a file of each batch: how many packets it has, the number of the first, how many bytes have
+room for all that a share reads from the capture (0: they were copied), and where its times, ways, rows and bytes are.
+Behind these, for each group, where its rows end, and where its bytes do."""
 
 _PACKET_WORK, _BYTE_WORK = 500, 1
 """What a packet, and a byte, cost in decoding."""
