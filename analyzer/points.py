@@ -48,6 +48,7 @@ from analyzer.times import rfc3339
 from captures.attempts import Attempt
 from captures.files import CaptureError, CapturePoint, stored_bytes
 from captures.packets import Reader
+from captures.windows import LARGE_BYTES
 
 __all__ = [
     "BATCHES", "FULL", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead", "PointTables", "Progress",
@@ -58,6 +59,9 @@ __all__ = [
 MOST_HELD_BYTES: Final = 96 << 20
 """What a listener keeps until the capture ends (`Listener.held_bytes`), beside what it knew when it told last: beyond
 it what has ended becomes rows at once. That is 600,000 commits, or 100,000 events of groups or of transactions."""
+
+LARGE_POINT: Final = 768 << 20
+"""Bytes of a capture point of which more is read at a time: of a smaller one, to get the memory for it takes longer."""
 
 MANY_THREADS: Final = 4
 """From so many on, several threads find packets: for fewer, one does that ahead of them and is seldom waited for."""
@@ -267,12 +271,12 @@ def point_tables(
 def _point_rows(
     point: CapturePoint, settings: Settings, choice: Choice, progress: Progress | None, stdin: BinaryIO | None
 ) -> Generator[tuple[str, Made], None, PointRead]:
-    how = dataclasses.replace(settings, keep_records=choice.records != NO_RECORDS)
-    engine = Engine(point, how, stdin, reader=_reader(point, settings))
+    size = size_of(point)
+    how = _how(settings, choice, size)
+    engine = Engine(point, how, stdin, reader=_reader(point, how))
     topics = TopicIds()
     ahead = NamesAhead(topics, point, settings)
     point_rows = PointTables(engine.merging.names, choice, settings.threads, topics, ahead.look_up)
-    size = size_of(point)
 
     def report(read: int) -> None:
         if progress is not None:
@@ -290,6 +294,16 @@ def _point_rows(
     yield from point_rows.rest()
     yield from point_rows.meant()
     return point_rows.finish(point, engine.reader, engine.attempts())
+
+
+def _how(settings: Settings, choice: Choice, size: int) -> Settings:
+    """How the engine is to read for what is chosen, of a capture point of so many bytes (0: nobody knows). Of a large
+    one it reads more at a time, unless somebody said how much, or rows are made of all that it read: one a record, or
+    raw messages."""
+    few_rows = choice.records in (NO_RECORDS, BATCHES) and not choice.keep_bytes
+    large = size >= LARGE_POINT and few_rows and settings.window_bytes == Settings().window_bytes
+    keep_records = choice.records != NO_RECORDS
+    return dataclasses.replace(settings, keep_records=keep_records, large_bytes=LARGE_BYTES if large else 0)
 
 
 def _reader(point: CapturePoint, settings: Settings) -> Reader | None:

@@ -62,7 +62,7 @@ from captures.links import (
     unread_link,
     walk_ip,
 )
-from captures.windows import WINDOW_BYTES, PacketColumns, Pool, Window, Windows
+from captures.windows import MOST_ROWS, WINDOW_BYTES, PacketColumns, Pool, Window, Windows
 
 LAYERS = 5
 """IP packets looked into, one inside the other: a tunnel, another one in it, and fragments of each. What lies deeper
@@ -141,8 +141,9 @@ def scan(
 ) -> Int:  # fmt: skip
     """Write a row for each TCP packet among the records in `b[at:end]`, from row `row` on.
 
-    `base` is the file offset of b[0]. Stops at what `next_record` calls MORE, BLOCK or BAD, and, FULL, when there may
-    be no room for another reassembled packet in b[fragments.state[SPARE_AT]:fragments.state[SPARE_END]].
+    `base` is the file offset of b[0]. Stops at what `next_record` calls MORE, BLOCK or BAD, and, FULL, when there is no
+    room for another row, or may be none for another reassembled packet in
+    b[fragments.state[SPARE_AT]:fragments.state[SPARE_END]].
     Returns (why it stopped, where in b, bytes that the record there needs, rows written in all).
     Invariant: counts (int64[len(COUNTED)]) grows by exactly one for each packet that state[NUMBER] counts.
     """
@@ -150,7 +151,7 @@ def scan(
     room = fragments.state[SPARE_END] - SPARE_BYTES
     before_1, before_2, before_3, before_4, before_5, before_6 = at, at, at, at, at, at
     while True:
-        if fragments.state[SPARE_AT] > room:
+        if fragments.state[SPARE_AT] > room or row >= packets.number.shape[0]:
             return np.int64(FULL), at, np.int64(0), row
         what, data_at, captured, original, port, time, next_at = next_record(b, at, end, state, interfaces, comments)
         if what in (MORE, BLOCK, BAD):
@@ -216,8 +217,6 @@ def scan(
         if payload < tcp + 20 or payload > ip_end:
             counts[-MALFORMED] += 1
             continue
-        if row >= packets.number.shape[0]:  # cannot be: there are rows for the smallest records
-            return np.int64(BAD), here, np.int64(0), row
         counts[0] += 1
         if version == 4:
             mapped = np.int64(0xFFFF) << 32
@@ -318,6 +317,10 @@ class Reader:
         """Close the file being read and forget pooled memory; the iteration is over."""
         self._batches.close()
         self._pool.clear()
+
+    def resize(self, window_bytes: int, rows: int = MOST_ROWS) -> None:
+        """Read so many bytes at a time from now on, or fewer, of so many packets. Any thread may call it."""
+        self._pool.resize(max(window_bytes, layouts.PCAP_HEADER_BYTES), rows)
 
     def go_on(self, point: CapturePoint, until: int | None = None) -> None:
         """Further files of the capture point, behind those that were read. `until`: the last one still grows; it is

@@ -19,6 +19,20 @@ WINDOW_BYTES = 8 << 20
 """Bytes read at a time: 4 to 16 MiB scan equally fast; less pays the fixed price of a window too often, more falls out
 of the cache and costs page faults."""
 
+LARGE_BYTES = 32 << 20
+"""The same of a large capture, unless so many hold much (`WindowSize`): a fifth less time than of 16 MiB where messages
+are large, a tenth where they are small."""
+
+MOST_HELD = 450_000
+"""Packets, and rows made of them, that such a window is to hold at most: a hundred megabytes of memory until all have
+become tables."""
+
+MOST_ROWS = 1 << 18
+"""Packets of such a window: what has no room comes with the next one, before it is known that windows hold much now."""
+
+LESS_FOR = 1 << 30
+"""Bytes that are read in smaller windows before there are large ones again: fresh memory is dear."""
+
 SMALLEST_ROW_BYTES = 56
 """A record that gives a row has at least a 16-byte record header, an IPv4 and a TCP header."""
 
@@ -93,11 +107,12 @@ class Window:
 
     __slots__ = ("_pool", "at", "buffer", "columns", "end", "spare")
 
-    def __init__(self, size: int, spare: int, pool: deque[Window]) -> None:
+    def __init__(self, size: int, spare: int, pool: deque[Window], rows: int | None = None) -> None:
         self.spare = max(size, spare)
         self.at = self.end = self.spare
         self.buffer = np.empty(self.spare + size, np.uint8)
-        self.columns = room_for(size // SMALLEST_ROW_BYTES + 1)
+        most = size // SMALLEST_ROW_BYTES + 1
+        self.columns = room_for(most if rows is None else min(rows, most))
         self._pool: deque[Window] | None = pool
 
     def give_back(self) -> None:
@@ -115,23 +130,60 @@ class Pool:
     threads may take."""
 
     def __init__(self, window_bytes: int, spare: int, kept: int = POOLED) -> None:
-        self._window_bytes = window_bytes
-        self._spare = spare
-        self._windows: deque[Window] = deque(maxlen=kept)
+        self._spare, self._kept = spare, kept
+        self._usual = _Usual(window_bytes, None, deque(maxlen=kept))
 
     def take(self, size: int) -> Window:
         """Memory for a window of at least `size` bytes."""
-        if size <= self._window_bytes:
-            try:
-                return self._windows.pop().lend(self._windows)
-            except IndexError:
-                size = self._window_bytes
-        # A pool of its own that nobody draws from: windows for outsized records are not kept.
-        pool = self._windows if size == self._window_bytes else deque[Window](maxlen=0)
-        return Window(size, self._spare, pool)
+        usual = self._usual
+        if size > usual.window_bytes:
+            # A pool of its own that nobody draws from: windows for outsized records are not kept.
+            return Window(size, self._spare, deque(maxlen=0), usual.rows)
+        try:
+            return usual.windows.pop().lend(usual.windows)
+        except IndexError:
+            return Window(usual.window_bytes, self._spare, usual.windows, usual.rows)
+
+    def resize(self, window_bytes: int, rows: int) -> None:
+        """Windows that are taken from now on have so many bytes, and room for so many packets at most; those on loan
+        are not kept when they come back."""
+        if (window_bytes, rows) != (self._usual.window_bytes, self._usual.rows):
+            self._usual = _Usual(window_bytes, rows, deque(maxlen=self._kept))
 
     def clear(self) -> None:
-        self._windows.clear()
+        self._usual.windows.clear()
+
+
+class _Usual(NamedTuple):
+    """What a pool hands out, in one for other threads' sake. `rows` None: as many as there can be."""
+
+    window_bytes: int
+    rows: int | None
+    windows: deque[Window]
+
+
+class WindowSize:
+    """How large a capture's windows are to be: `large`, but `least` for a while after one that held too much. Each has
+    a price of its own, milliseconds of Python, in which large messages would be decoded by the dozen."""
+
+    def __init__(self, least: int, large: int) -> None:
+        self.size, self._least, self._large = large, least, large
+        self._taken = self._held = 0
+
+    def after(self, held: int) -> bool:
+        """A window held so many packets and rows; whether `size`, of windows to come, is another now."""
+        self._taken += 1
+        self._held = max(self._held, held)
+        size = self.size
+        if size == self._large:
+            size = self._least if held > MOST_HELD else self._large
+        elif self._taken * size >= LESS_FOR:
+            size = self._large if self._held * self._large <= MOST_HELD * self._least else self._least
+            self._taken = self._held = 0
+        if size == self.size:
+            return False
+        self.size, self._taken, self._held = size, 0, 0
+        return True
 
 
 class Windows:

@@ -107,6 +107,11 @@ class Ended:
     zookeeper: list[ZooKeeper] = field(default_factory=list)
     anew: bool = False
 
+    @property
+    def rows(self) -> int:
+        """How much there is of it."""
+        return sum(map(len, (self.exchanges.T, self.parts.T, self.sets, self.slots)))
+
 
 def _capture_points(c: np.ndarray) -> np.ndarray:
     """By the two halves of each connection's handshake, SYN to SYN-ACK and SYN-ACK to ACK: the half that the nearer

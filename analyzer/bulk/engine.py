@@ -35,6 +35,7 @@ from captures.streams import Streams
 from captures.tls.ciphers import available, need
 from captures.tls.keylog import KeyFiles
 from captures.tls.stage import Stage
+from captures.windows import WindowSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Settings:
     shards           what connections are divided into, each the work of one thread at a time. All look at all packets,
                      and rows of several are put in order, so as few as keep up with who reads and stores
     window_bytes     bytes of capture read at a time
+    large_bytes      the same as long as so many do not hold too much (`captures.windows.WindowSize`); 0: it is always
+                     `window_bytes`
     ports            server ports that are Kafka whatever their content looks like
     keep_messages    hand out the raw bytes of messages: of all, or of some APIs (but of none above 4 MiB)
     keep_giants      of those above as well
@@ -59,6 +62,7 @@ class Settings:
     threads: int = 2
     shards: int = 1
     window_bytes: int = 16 << 20
+    large_bytes: int = 0
     ports: tuple[int, ...] = ()
     keep_messages: bool | frozenset[int] = False
     keep_giants: bool = False
@@ -283,6 +287,9 @@ class Engine:
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)
             done: list[Ended] | None = None
             until = 0
+            sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes or self.settings.window_bytes)
+            if self.settings.large_bytes:
+                self.reader.resize(sizes.size)
             while not self._leaving and (window := ahead.result()) is not None:
                 ahead = pool.submit(next, windows, None)
                 slots = self.flows.slots
@@ -293,6 +300,8 @@ class Engine:
                     self._recycle(done)
                 done = [part.result() for part in parts]
                 until = window.base + len(window.packets)
+                if sizes.after(len(window.packets) + sum(part.rows for part in done)):
+                    self.reader.resize(sizes.size)
                 window.packets.release()
                 progress(self.reader.bytes_read)
                 if self._live and not ahead.done():  # somebody may look on, and the next packet may be long in coming

@@ -25,7 +25,7 @@ from analyzer.dataset import Dataset, StoredDataset, readable
 from analyzer.findings.columns import NULL, Columns, Filled, fill
 from analyzer.findings.grouping import grouped
 
-KEPT_ROWS: Final = 4_000_000
+KEPT_ROWS: Final = 3_000_000
 """Rows of a table up to which its columns are kept once they are read: 32 MB each."""
 
 _AHEAD: Final = 2

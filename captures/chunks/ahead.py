@@ -19,7 +19,7 @@ from captures.files import CapturePoint, layouts, urls
 from captures.files.sources import Source
 from captures.packets import SPARE_BYTES, Packets, Reader
 from captures.problems import CaptureError
-from captures.windows import Pool
+from captures.windows import MOST_ROWS, Pool
 
 WORKERS: Final = 4
 """Threads that decode what one of these finds, about."""
@@ -64,9 +64,18 @@ class AheadReader(Joining):
     def __init__(self, point: CapturePoint, threads: int, chunk_bytes: int) -> None:
         super().__init__(point)
         self._threads, self._chunk_bytes = threads, chunk_bytes
-        self._window_bytes = chunk_bytes + chunk_bytes // 2 + layouts.PCAP_HEADER_BYTES  # the last one is longer
+        self._wanted = chunk_bytes
         self._pool = Pool(self._window_bytes, SPARE_BYTES, threads + 1 + IN_USE)
         self.again = 0
+
+    @property
+    def _window_bytes(self) -> int:
+        return self._wanted + self._chunk_bytes // 2 + layouts.PCAP_HEADER_BYTES  # the last one is longer
+
+    def resize(self, window_bytes: int, rows: int = MOST_ROWS) -> None:
+        """Chunks are put together as far as they have so many bytes."""
+        self._wanted = max(window_bytes, self._chunk_bytes)
+        self._pool.resize(self._window_bytes, rows)
 
     def _read(self) -> Generator[Packets, None, None]:
         pool = ThreadPoolExecutor(self._threads, "kwire-scan")
@@ -97,7 +106,7 @@ class AheadReader(Joining):
         taken = 0
         while chunks or ahead:
             while chunks and len(ahead) <= self._threads:
-                chunk = chunks.popleft()
+                chunk = self._next_chunk(chunks)
                 following = _guessed(chunks[0]) if chunks and self.again <= max(2, taken * MOST_AGAIN) else None
                 if following is not None and chunks[0].file == chunk.file:
                     chunk = replace(chunk, end=following.at)  # no rest of a record is to be read behind its end
@@ -105,6 +114,14 @@ class AheadReader(Joining):
                 begins = following
             taken += 1
             yield ahead.popleft()
+
+    def _next_chunk(self, chunks: deque[Chunk]) -> Chunk:
+        chunk = chunks.popleft()
+        most = chunk.begin + self._wanted + self._chunk_bytes // 2
+        while chunks and chunks[0].file == chunk.file and (chunks[0].end or 0) <= most:
+            following = chunks.popleft()
+            chunk = replace(chunk, end=following.end, last=following.last)
+        return chunk
 
     def _scanned(self, chunk: Chunk, known: Known | None, guess: Known | None = None) -> _Read:
         reader = ChunkReader(chunk, known, self._window_bytes, guess=guess, pool=self._pool)
