@@ -32,7 +32,7 @@ from analyzer import reading
 begin = lambda: reading.analyze(path, out, records=records, threads=2)
 if way != "local":
     from reports.spark import ingest, session
-    spark = session.session("local[2]")
+    spark = session.session("local[2]", quick=True)  # as `kwire analyze` has it
     warm = sys.argv[5]  # Spark's first job starts its Python workers
     split = 1 << 60 if way == "by capture point" else 0
     chunk = max(128 << 20, min(1 << 30, os.stat(path).st_size // 8)) if way == "in chunks" else 0
