@@ -52,8 +52,8 @@ from captures.windows import LARGE_BYTES
 
 __all__ = [
     "BATCHES", "FULL", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead", "PointTables", "Progress",
-    "check_names", "chosen", "joined", "manifest", "nothing_matches", "parsed", "point_tables", "read_point",
-    "read_point_later", "size_of",
+    "check_names", "chosen", "how_to_read", "joined", "manifest", "nothing_matches", "parsed", "point_tables",
+    "read_point", "read_point_later", "size_of",
 ]  # fmt: skip
 
 MOST_HELD_BYTES: Final = 96 << 20
@@ -272,7 +272,7 @@ def _point_rows(
     point: CapturePoint, settings: Settings, choice: Choice, progress: Progress | None, stdin: BinaryIO | None
 ) -> Generator[tuple[str, Made], None, PointRead]:
     size = size_of(point)
-    how = _how(settings, choice, size)
+    how = how_to_read(settings, choice, size)
     engine = Engine(point, how, stdin, reader=_reader(point, how))
     topics = TopicIds()
     ahead = NamesAhead(topics, point, settings)
@@ -296,7 +296,7 @@ def _point_rows(
     return point_rows.finish(point, engine.reader, engine.attempts())
 
 
-def _how(settings: Settings, choice: Choice, size: int) -> Settings:
+def how_to_read(settings: Settings, choice: Choice, size: int) -> Settings:
     """How the engine is to read for what is chosen, of a capture point of so many bytes (0: nobody knows). Of a large
     one it reads more at a time, unless somebody said how much, or rows are made of all that it read: one a record, or
     raw messages."""

@@ -32,12 +32,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from analyzer.dataset import DatasetError, Parts
-from analyzer.points import META, Choice
+from analyzer.points import META, Choice, how_to_read, size_of
 from analyzer.shares import Piece, Share, Shared, by_range, decided_path, merge, names_said, share, take_facts
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
@@ -102,6 +103,8 @@ def split_point(
     """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
     count = share_count(context.defaultParallelism)
     packets = range_packets(choice)
+    how = how_to_read(settings, choice, size_of(point))
+    settings = replace(settings, window_bytes=how.large_bytes or settings.window_bytes)  # all shares have the same
     topics = names_of(context, point, settings, choice, lambda number: (Share(number, count), None), count)
     if isinstance(topics, Refused):
         return topics

@@ -81,7 +81,7 @@ def test_of_what_is_read_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(points, "LARGE_POINT", 1000)
 
     def asked(how: Reading, size: int = 1000, **choice: Any) -> int:
-        return points._how(how.settings(), Choice.of(**choice), size).large_bytes
+        return points.how_to_read(how.settings(), Choice.of(**choice), size).large_bytes
 
     default = Reading()
     assert [asked(default, records=one) for one in ("none", "batches", "meta", "full")] == [LARGE_BYTES] * 2 + [0] * 2
@@ -113,7 +113,7 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
     assert sizes == []
     monkeypatch.setattr(windows, "LESS_FOR", 100_000)
     monkeypatch.setattr(windows, "MOST_HELD", 400)
-    monkeypatch.setattr(points, "_how", lambda settings, choice, _: replace(
+    monkeypatch.setattr(points, "how_to_read", lambda settings, choice, _: replace(
         settings, keep_records=choice.records != "none", window_bytes=20_000, large_bytes=60_000
     ))  # fmt: skip
     found = tables(Reading())
