@@ -26,7 +26,7 @@ from analyzer.findings.columns import NULL, Columns, Filled, fill
 from analyzer.findings.grouping import grouped
 
 KEPT_ROWS: Final = 3_000_000
-"""Rows of a table up to which its columns are kept once they are read: 32 MB each."""
+"""Rows of a table up to which its columns are kept once they are read: 24 MB each."""
 
 _AHEAD: Final = 2
 """Row groups that are read while one is taken."""
