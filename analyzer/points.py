@@ -51,9 +51,9 @@ from captures.packets import Reader
 from captures.windows import LARGE_BYTES
 
 __all__ = [
-    "BATCHES", "FULL", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead", "PointTables", "Progress",
-    "check_names", "chosen", "how_to_read", "joined", "manifest", "nothing_matches", "parsed", "point_tables",
-    "read_point", "read_point_later", "size_of",
+    "BATCHES", "FULL", "LARGE_POINT", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead",
+    "PointTables", "Progress", "check_names", "chosen", "how_to_read", "joined", "manifest", "nothing_matches",
+    "parsed", "point_tables", "read_point", "read_point_later", "size_of",
 ]  # fmt: skip
 
 MOST_HELD_BYTES: Final = 96 << 20

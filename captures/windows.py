@@ -147,8 +147,7 @@ class Pool:
     def resize(self, window_bytes: int, rows: int) -> None:
         """Windows that are taken from now on have so many bytes, and room for so many packets at most; those on loan
         are not kept when they come back."""
-        if (window_bytes, rows) != (self._usual.window_bytes, self._usual.rows):
-            self._usual = _Usual(window_bytes, rows, deque(maxlen=self._kept))
+        self._usual = _Usual(window_bytes, rows, deque(maxlen=self._kept))
 
     def clear(self) -> None:
         self._usual.windows.clear()
@@ -163,11 +162,13 @@ class _Usual(NamedTuple):
 
 
 class WindowSize:
-    """How large a capture's windows are to be: `large`, but `least` for a while after one that held too much. Each has
-    a price of its own, milliseconds of Python, in which large messages would be decoded by the dozen."""
+    """How large a capture's windows are to be: `large` (0: always `least`), but `least` for a while after one that held
+    too much. Each has a price of its own, milliseconds of Python, in which large messages would be decoded by the
+    dozen."""
 
     def __init__(self, least: int, large: int) -> None:
-        self.size, self._least, self._large = large, least, large
+        self._least = least
+        self.size = self._large = large or least
         self._taken = self._held = 0
 
     def after(self, held: int) -> bool:

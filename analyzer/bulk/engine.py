@@ -287,7 +287,7 @@ class Engine:
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)
             done: list[Ended] | None = None
             until = 0
-            sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes or self.settings.window_bytes)
+            sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes)
             if self.settings.large_bytes:
                 self.reader.resize(sizes.size)
             while not self._leaving and (window := ahead.result()) is not None:

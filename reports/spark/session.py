@@ -371,8 +371,8 @@ def _settings(master: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-            # Each small table that a query joins takes a page, of 64 MiB by default and for as long as Java does not
-            # look for what is dead: a report's are gigabytes. A task may have 8,192 of them.
+            # Each small table that a query joins holds a page, of 64 MiB by default, for as long as the query is
+            # known: a report's are gigabytes. A task may have 8,192 of them.
             "spark.buffer.pageSize": "4m",
         }
     return conf

@@ -38,7 +38,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from analyzer.dataset import DatasetError, Parts
-from analyzer.points import META, Choice, how_to_read, size_of
+from analyzer.points import LARGE_POINT, META, Choice, how_to_read
 from analyzer.shares import Piece, Share, Shared, by_range, decided_path, merge, names_said, share, take_facts
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
@@ -103,7 +103,7 @@ def split_point(
     """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
     count = share_count(context.defaultParallelism)
     packets = range_packets(choice)
-    how = how_to_read(settings, choice, size_of(point))
+    how = how_to_read(settings, choice, LARGE_POINT)  # or it would not be divided
     settings = replace(settings, window_bytes=how.large_bytes or settings.window_bytes)  # all shares have the same
     topics = names_of(context, point, settings, choice, lambda number: (Share(number, count), None), count)
     if isinstance(topics, Refused):
