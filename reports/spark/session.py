@@ -68,6 +68,10 @@ and dies soon: else Java takes gigabytes first."""
 _FOLDER = "kwire-spark-"
 """How a session's folder in that for temporary files begins: Java's log, and what Spark puts away."""
 
+_LONGEST_FOLDER = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
+"""Bytes of a folder's name at most where Spark is to put Unix sockets: of their own the systems that allow least
+(macOS) allow 103."""
+
 _OPENED = (
     "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
     "java.base/java.net", "java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
@@ -268,7 +272,8 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
     held = open(folder / "held", "wb")  # noqa: SIM115 - for as long as this process lives
     fcntl.flock(held, fcntl.LOCK_EX)
     if conf["spark.master"].startswith("local"):
-        conf = {"spark.local.dir": str(folder), **conf}  # so that it goes with the folder, also where Java is killed
+        # What lies in the folder goes with it, also where Java is killed.
+        conf = {"spark.local.dir": str(folder), **_by_unix_sockets(folder), **conf}
     command = [
         str(java.executable), *archive.flags, *flags, "-cp", class_path,
         "org.apache.spark.deploy.SparkSubmit",
@@ -309,6 +314,15 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
     jvm.port = int.from_bytes(said[:4], "big")
     jvm.secret = said[8 : 8 + int.from_bytes(said[4:8], "big")].decode()
     return jvm
+
+
+def _by_unix_sockets(folder: Path) -> dict[str, str]:
+    """Java and the Python workers talk through files in a folder that is ours alone, where their names are not too long
+    for that: over TCP each task waits 40 ms for an acknowledgement that the system delays. Spark before 4.1 does not
+    know of it."""
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _clear_leftovers() -> None:
