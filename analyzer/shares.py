@@ -68,6 +68,10 @@ _ROWS = "rows"
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 """A ninth of the bytes, written in less time and read in a little more: most columns are numbers that hardly differ."""
 
+_AT_ONCE_BYTES = 1 << 20
+"""Bytes of ranges' rows that are put in order in one go: some thousand, which take as long as the tables made of
+them."""
+
 _LAST = 1 << 62
 """The place of rows that belong to no exchange: after all others."""
 
@@ -281,15 +285,19 @@ def merge(
     hold them. `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that
     depend on other connections', of these ranges at least; None: nothing was asked of it."""
     lender = Lender()
-    for pieces in ranges:
+    for pieces in _at_once(ranges):
         found: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
             found[piece.name].append(piece)
         if _ROWS in found:
+            carried: dict[str, list[Carried]] = defaultdict(list)  # by the file, which is a share's
+            for piece in found[_ROWS]:
+                carried[piece.path] += pickle.loads(_bytes_of(piece))
             names = Names(point.name, list(files))
-            rows = put_in_order(names, [pickle.loads(_bytes_of(piece)) for piece in found.pop(_ROWS)], lender)
+            rows = put_in_order(names, list(carried.values()), lender)
             if decided is not None:
-                _decide(rows, decided_path(decided, pieces[0].range))
+                _decide(rows, [decided_path(decided, place) for place in sorted({one.range for one in found[_ROWS]})])
+            del found[_ROWS]
             parts.write("exchanges", columns.later_exchanges(names, [rows]))
             if rows.partitions.shape[1]:
                 parts.write("partitions", columns.later_partitions(names, [rows]))
@@ -300,6 +308,18 @@ def merge(
                 order = _order(table[_TRIGGER].to_numpy(), table[_BORN].to_numpy())
                 parts.write(name, table.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
     return parts.close()
+
+
+def _at_once(ranges: Iterable[Sequence[Piece]]) -> Iterator[list[Piece]]:
+    """Pieces of ranges that follow one another, as many as are not worth their while alone."""
+    taken: list[Piece] = []
+    for pieces in ranges:
+        if taken and sum(piece.size for piece in (*taken, *pieces)) > _AT_ONCE_BYTES:
+            yield taken
+            taken = []
+        taken += pieces
+    if taken:
+        yield taken
 
 
 def _order(trigger: np.ndarray, born: np.ndarray) -> np.ndarray:
@@ -318,12 +338,13 @@ def decided_path(path: Path, place: int) -> Path:
     return path.with_name(f"{path.name}-{place}")
 
 
-def _decide(rows: Exchanges, decided: Path) -> None:
+def _decide(rows: Exchanges, decided: Sequence[Path]) -> None:
     """Put in how long those across connections were held, which come in their order, and what follows from that; a
     filter may have left some of them out: what they are known by stands beside it then."""
     across = is_across(rows.columns)
-    found: Packed = pickle.loads(decided.read_bytes())
-    held, *keys = (found.column(which) for which in found.which.tolist())
+    ranges: list[Packed] = [pickle.loads(path.read_bytes()) for path in decided]
+    which = ranges[0].which.tolist()
+    held, *keys = (np.concatenate([one.column(number) for one in ranges]) for number in which)
     if keys:
         born = rows.names.born_of(rows.connection[across])
         wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])

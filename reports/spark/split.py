@@ -30,7 +30,7 @@ only where they lie.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -63,13 +63,16 @@ and what a range has used serves the next one."""
 RANGES_A_TASK = 4, 16
 """Ranges that a merging task takes, one after the other, into one file a table: at least, and at most."""
 
+LEAST_BYTES = 2 << 20
+"""Bytes of rows that a merging task takes at least: less takes it as long as to begin."""
+
 TASKS_A_CORE = 4
 """Merging tasks for each core, where there are enough ranges: to begin one takes a fifth of the time of four ranges."""
 
 MERGES_AT_ONCE = 4
 """Jobs that merge what is decided, while facts are taken."""
 
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.02
 """How often is looked for what has been decided."""
 
 
@@ -154,9 +157,7 @@ def together(
     if any(one.files != shares[0].files for one in shares):
         return Refused(f"{point.name}: it changed while it was read", "analyse it when it is complete, or a copy of it")
     ranges, facts = by_range(shares)
-    least, most = RANGES_A_TASK
-    each = min(max(least, len(ranges) // (TASKS_A_CORE * context.defaultParallelism)), most)
-    merging = [ranges[at : at + each] for at in range(0, len(ranges), each)]
+    merging = list(_for_tasks(ranges, TASKS_A_CORE * context.defaultParallelism))
     last = len(merging)
     deciding = folder / PIECES / f"{label}-decided"
     decided = deciding if choice.meaning else None
@@ -190,6 +191,22 @@ def together(
     for path in used:
         os.unlink(path)
     return Done(read, names, [*(entry for files in merged for entry in files), *small])
+
+
+def _for_tasks(ranges: Sequence[list[Piece]], tasks: int) -> Iterator[list[list[Piece]]]:
+    """Ranges that follow one another, for each of about so many tasks."""
+    least, most = RANGES_A_TASK
+    each = min(max(least, len(ranges) // tasks), most)
+    taken: list[list[Piece]] = []
+    held = 0
+    for pieces in ranges:
+        taken.append(pieces)
+        held += sum(piece.size for piece in pieces)
+        if len(taken) >= each and held >= LEAST_BYTES:
+            yield taken
+            taken, held = [], 0
+    if taken:
+        yield taken
 
 
 def _side_by_side(

@@ -32,9 +32,13 @@ WANTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("sample", ["group-kip848-librdkafka-4.3", "client-kafkajs-3.9"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("count", "at_once"), [(1, 1 << 20), (3, 0), (3, 200_000)], ids=["one", "each", "some"])
 @pytest.mark.parametrize("wanted", WANTED)
-def test_shares_become_what_one_reader_gives(sample: str, count: int, wanted: str, tmp_path: Path) -> None:
+def test_shares_become_what_one_reader_gives(
+    sample: str, count: int, at_once: int, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`at_once`: bytes of ranges that are put in order together: all, none, some."""
+    monkeypatch.setattr(shares, "_AT_ONCE_BYTES", at_once)
     capture = str(capture_files(SAMPLES / sample)[0])
     [point] = capture_points([capture], False)
     choice = Choice.of(keep_bytes=True, **WANTED[wanted])

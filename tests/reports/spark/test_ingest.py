@@ -29,6 +29,7 @@ def crumbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits so small that a sample has many of each: some connections a task, some hundred packets a range."""
     monkeypatch.setattr(split, "share_count", lambda _: 5)
     monkeypatch.setattr(split, "RANGE_PACKETS", 300)
+    monkeypatch.setattr(split, "LEAST_BYTES", 0)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,7 @@ def test_by_connection_every_capture_is_equal(
     spark: Any, every_capture: list[str], local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split, "RANGE_PACKETS", 20_000)
+    monkeypatch.setattr(split, "LEAST_BYTES", 0)
     monkeypatch.setattr(split, "share_count", lambda _: 3)
     options: dict[str, Any] = {"keep_bytes": True, "records": "meta", "window_bytes": 1 << 20}
     ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, split_bytes=0, **options)
@@ -101,6 +103,7 @@ def _unpacked(folder: Path, into: Path) -> list[str]:
 def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lossy, begun in the middle, with comments (read again), cut, encrypted. KWIRE_CHUNKED=all: every capture."""
     monkeypatch.setattr(split, "RANGE_PACKETS", 1000)
+    monkeypatch.setattr(split, "LEAST_BYTES", 0)
     monkeypatch.setattr(split, "share_count", lambda _: 3)
     monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
     every = os.environ.get("KWIRE_CHUNKED") == "all"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from reports.spark.split import _side_by_side
+from analyzer.shares import Piece
+from reports.spark.split import LEAST_BYTES, _for_tasks, _side_by_side
 
 
 class Jobs:
@@ -70,3 +71,21 @@ def test_a_task_that_fails_is_told(first: bool) -> None:
     work, each = (fails, str) if first else (str, fails)
     with pytest.raises(OSError, match="no room"):
         _side_by_side(jobs, work, 0, each, [1, 2], lambda _: not first)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (LEAST_BYTES // 4, [4, 4, 2]),  # as few as a task is worth
+        (LEAST_BYTES // 128, [128, 128, 50]),  # ranges that hold little
+        (LEAST_BYTES, [10] * 8),  # as many tasks as there should be
+        (LEAST_BYTES, [16] * 10),  # as many ranges as one may take
+        (LEAST_BYTES, []),
+    ],
+)
+def test_tasks_that_merge_have_enough_to_do(size: int, expected: list[int]) -> None:
+    places, sizes = range(sum(expected)), (size // 4, size - size // 4)
+    ranges = [[Piece("", 0, part, place, "rows") for part in sizes] for place in places]
+    tasks = list(_for_tasks(ranges, 8))
+    assert [len(some) for some in tasks] == expected
+    assert [one for some in tasks for one in some] == ranges
