@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,12 @@ from captures.flows import OTHERS
 from captures.kernels import NULL
 from captures.packed import ABOUT, Packed
 from captures.packets import Packets, Reader, batch
-from captures.windows import SMALLEST_ROW_BYTES, Pool, Window
+from captures.windows import SMALLEST_ROW_BYTES, PacketColumns, Pool, Window
+
+MOST_PACKETS: Final = 1 << 18
+MOST_BYTES: Final = 128 << 20
+"""What a batch may hold, of all shares, that is put together of stored ones: each has a price of its own, milliseconds
+of Python, and of large messages a share has but a few dozen in one."""
 
 _KNOWN: Final = 0
 """The number of a packet of others of which more is known than its time."""
@@ -58,40 +63,49 @@ class Routed(Reader):
                 words = 2 * groups + LINE
                 file.seek(one.size - 16 - 8 * batches * words)
                 lines = _whole(file, 8 * batches * words).view(np.int64).reshape(batches, words)
-                for line in lines.tolist():
-                    yield self._batch(file, capture, one, line)
+                for some in _at_once([_Line(line, groups) for line in lines.tolist()]):
+                    yield self._batch(file, capture, one, some)
 
-    def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, line: list[int]) -> Packets:
-        count, first, stay, times_at, ways_at, rows_at, content_at = line[:LINE]
-        groups = (len(line) - LINE) // 2
-        row_ends, byte_ends = ([0, *line[begin : begin + groups]] for begin in (LINE, LINE + groups))
-        lengths = [byte_ends[group + 1] - byte_ends[group] for group in self._groups]
-        window = self._room(max(stay or sum(lengths), count * SMALLEST_ROW_BYTES))
+    def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, lines: Sequence[_Line]) -> Packets:
+        """Stored batches that follow one another, as one."""
+        sizes = [line.stay or sum(line.lengths(self._groups)) for line in lines]
+        count = sum(line.count for line in lines)
+        window = self._room(max(sum(sizes), count * SMALLEST_ROW_BYTES))
         packets = batch(window, count)
         columns = as_words(packets.columns)
-        _packed(file, times_at, ways_at).spread(0, columns.time_ns)
         columns.number[:] = _KNOWN if self._every else OTHERS
         columns.file[:] = one.file
-        file.seek(ways_at)
-        ways = _whole(file, rows_at - ways_at).view(np.int64).reshape(-1, WAY_WORDS)
-        put = window.spare
-        for group in range(groups) if self._every else self._groups:
-            begin, end = (rows_at + 8 * WORDS * row for row in row_ends[group : group + 2])
-            rows = self._rows_at(file, begin, end)
+        at, put = 0, window.spare
+        for line, size in zip(lines, sizes, strict=True):
+            theirs = PacketColumns(*(column[at : at + line.count] for column in columns))
+            self._fill_in(file, capture, one, line, theirs, packets.buffer, put)
+            at, put = at + line.count, put + size
+        return packets
+
+    def _fill_in(
+        self, file: io.FileIO, capture: _InPlace, one: Stored, line: _Line, columns: PacketColumns, buffer: np.ndarray,
+        put: int,
+    ) -> None:  # fmt: skip
+        """One stored batch, its bytes from `put` on."""
+        _packed(file, line.times_at, line.ways_at).spread(0, columns.time_ns)
+        file.seek(line.ways_at)
+        ways = _whole(file, line.rows_at - line.ways_at).view(np.int64).reshape(-1, WAY_WORDS)
+        to = put
+        for group in range(line.groups) if self._every else self._groups:
+            rows = self._rows_at(file, *(line.rows_at + 8 * WORDS * row for row in line.rows(group)))
             tell_rows(rows, ways, columns)
             if group in self._groups:
-                place_rows(rows, first + one.number, NULL if stay else put, columns)
-                put += byte_ends[group + 1] - byte_ends[group]
-        content = memoryview(packets.buffer.data)[window.spare :]
-        if stay:
-            places = np.empty((2, count), np.int64)
-            stretches = draw_together(columns, window.spare, *places)
+                place_rows(rows, line.first + one.number, NULL if line.stay else to, columns)
+                to += line.bytes(group)[1] - line.bytes(group)[0]
+        content = memoryview(buffer.data)[put:]
+        if line.stay:
+            places = np.empty((2, line.count), np.int64)
+            stretches = draw_together(columns, put, *places)
             begins, lengths = places[:, :stretches].tolist()
             capture.read(begins, lengths, content)
         else:
-            begins = [content_at + byte_ends[group] for group in self._groups]
-            _read_stretches(file, begins, lengths, content)
-        return packets
+            begins = [line.content_at + line.bytes(group)[0] for group in self._groups]
+            _read_stretches(file, begins, line.lengths(self._groups), content)
 
     def _rows_at(self, file: io.FileIO, at: int, end: int) -> np.ndarray:
         """int64[n, WORDS] that lie there, until the next are read."""
@@ -106,6 +120,46 @@ class Routed(Reader):
             self._most = size + size // 4
             self._pool = Pool(self._most, 0)
         return self._pool.take(size)
+
+
+class _Line:
+    """What the index of a file says of one batch (`captures.chunks.sorting.LINE`)."""
+
+    def __init__(self, line: list[int], groups: int) -> None:
+        self.groups = groups
+        self.count, self.first, self.stay, self.times_at, self.ways_at, self.rows_at, self.content_at = line[:LINE]
+        self._rows, self._bytes = ([0, *line[at : at + groups]] for at in (LINE, LINE + groups))
+
+    def rows(self, group: int) -> tuple[int, int]:
+        """Where a group's rows begin, and where they end."""
+        return self._rows[group], self._rows[group + 1]
+
+    def bytes(self, group: int) -> tuple[int, int]:
+        """Where a group's bytes begin, and where they end."""
+        return self._bytes[group], self._bytes[group + 1]
+
+    def lengths(self, groups: Sequence[int]) -> list[int]:
+        """How many bytes groups have."""
+        return [self._bytes[group + 1] - self._bytes[group] for group in groups]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all groups."""
+        return self.stay or self._bytes[-1]
+
+
+def _at_once(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
+    """Batches that follow one another, as many as are to be one; so for all shares."""
+    taken: list[_Line] = []
+    count = size = 0
+    for line in lines:
+        count, size = count + line.count, size + line.size
+        if taken and (count > MOST_PACKETS or size > MOST_BYTES):
+            yield taken
+            taken, count, size = [], line.count, line.size
+        taken.append(line)
+    if taken:
+        yield taken
 
 
 def _packed(file: io.FileIO, at: int, end: int) -> Packed:
@@ -163,9 +217,13 @@ def _whole(file: io.FileIO, size: int) -> np.ndarray:
 def _read_stretches(file: io.FileIO, places: list[int], lengths: list[int], into: memoryview) -> None:
     """One behind the other."""
     at = 0
+    seek, read = file.seek, file.readinto
     for place, length in zip(places, lengths, strict=True):
-        file.seek(place)
-        _fill(file, into[at : at + length])
+        seek(place)
+        stretch = into[at : at + length]
+        count = read(stretch)
+        if count != length:
+            _fill(file, stretch[count:])
         at += length
 
 
