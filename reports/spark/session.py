@@ -27,11 +27,13 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -67,10 +69,6 @@ and dies soon: else Java takes gigabytes first."""
 
 _FOLDER = "kwire-spark-"
 """How a session's folder in that for temporary files begins: Java's log, and what Spark puts away."""
-
-_LONGEST_FOLDER = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
-"""Bytes of a folder's name at most where Spark is to put Unix sockets: of their own the systems that allow least
-(macOS) allow 103."""
 
 _OPENED = (
     "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
@@ -317,11 +315,15 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
 
 
 def _by_unix_sockets(folder: Path) -> dict[str, str]:
-    """Java and the Python workers talk through files in a folder that is ours alone, where their names are not too long
-    for that: over TCP each task waits 40 ms for an acknowledgement that the system delays. Spark before 4.1 does not
-    know of it."""
-    if len(os.fsencode(folder)) > _LONGEST_FOLDER:
-        return {}
+    """Java and the Python workers talk through sockets in a folder that is ours alone, where one can be made there:
+    over TCP each task waits 40 ms for an acknowledgement that the system delays. Spark before 4.1 does not know it."""
+    name = folder / f".{uuid.uuid4()}.sock"  # as Spark calls them: of longer names none can be made
+    with socket.socket(socket.AF_UNIX) as one:
+        try:
+            one.bind(str(name))
+        except OSError:
+            return {}
+    name.unlink()
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 

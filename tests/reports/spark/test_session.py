@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -95,6 +96,17 @@ def alive(process: int) -> bool:
         return "zombie" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
+
+
+def test_sockets_lie_in_the_folder_where_there_can_be_any(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        said = session._by_unix_sockets(Path(short))
+        assert said["spark.python.unix.domain.socket.dir"] == short
+        assert os.listdir(short) == []
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    assert session._by_unix_sockets(deep) == {}
+    assert session._by_unix_sockets(tmp_path / "not there") == {}
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are told by /proc (Linux)")
