@@ -159,6 +159,11 @@ class Choice:
         return self.filter is not None or self.records == FULL
 
     @property
+    def keep_records(self) -> bool:
+        """Whether the bytes of record sets are needed on the way."""
+        return self.records != NO_RECORDS
+
+    @property
     def means(self) -> bool:
         """What the traffic means is worked out: of all of it or not at all."""
         return self.meaning and self.everything
@@ -302,8 +307,7 @@ def how_to_read(settings: Settings, choice: Choice, size: int) -> Settings:
     raw messages."""
     few_rows = choice.records in (NO_RECORDS, BATCHES) and not choice.keep_bytes
     large = size >= LARGE_POINT and few_rows and settings.window_bytes == Settings().window_bytes
-    keep_records = choice.records != NO_RECORDS
-    return dataclasses.replace(settings, keep_records=keep_records, large_bytes=LARGE_BYTES if large else 0)
+    return dataclasses.replace(settings, keep_records=choice.keep_records, large_bytes=LARGE_BYTES if large else 0)
 
 
 def _reader(point: CapturePoint, settings: Settings) -> Reader | None:

@@ -48,7 +48,7 @@ from analyzer.meaning.hearing import Listener
 from analyzer.meaning.latency import is_across, put_rest
 from analyzer.meaning.names import TopicIds
 from analyzer.meaning.summary import Summary
-from analyzer.points import NO_RECORDS, Choice, PointRead, PointTables
+from analyzer.points import Choice, PointRead, PointTables
 from captures.attempts import Unmet, attempts
 from captures.cache import put_at_once
 from captures.files import CapturePoint, FileInfo
@@ -151,7 +151,7 @@ def share(
     where that is not the files of the point; `topics`: what `names_said` found, of all shares, where the choice
     `asks_names`. Raises CaptureError, and OSError where pieces cannot be written."""
     pieces = _Pieces(path)
-    settings = replace(settings, threads=1, shards=1, keep_records=choice.records != NO_RECORDS)
+    settings = replace(settings, threads=1, shards=1, keep_records=choice.keep_records)
     engine = Engine(point, settings, share=part, reader=reader)
     known = TopicIds()
     known.learn(topics)

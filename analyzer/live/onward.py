@@ -36,7 +36,6 @@ from analyzer.options import Reading
 from analyzer.parts import ENOUGH_ROWS
 from analyzer.points import Choice, Known, PointRead, PointTables, check_names, joined, manifest
 from analyzer.reading import judged
-from analyzer.records.tables import NO_RECORDS
 from analyzer.snapshots.stored import copied
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
@@ -67,7 +66,7 @@ class Onward:
 
     def __init__(self, stretches: Stretches, how: Reading, choice: Choice) -> None:
         settings = how.settings(choice.keep)
-        self._settings = dataclasses.replace(settings, keep_records=choice.records != NO_RECORDS)
+        self._settings = dataclasses.replace(settings, keep_records=choice.keep_records)
         self._stretches, self._choice = stretches, choice
         self._engine: Engine | None = None
         self._known: Known | None = None

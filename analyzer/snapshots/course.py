@@ -21,7 +21,6 @@ import pyarrow as pa
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.parts import ENOUGH_ROWS
 from analyzer.points import Choice, PointRead, PointTables
-from analyzer.records.tables import NO_RECORDS
 from analyzer.snapshots.codec import SnapshotError
 from analyzer.snapshots.stored import about_reading, difference, fill, opened, stored
 from captures.files import CapturePoint
@@ -41,7 +40,7 @@ class Course:
         self._settings, self._choice, self._key = settings, choice, key
         before = None if snapshot is None else opened(snapshot, key=key)
         shards = settings.shards if before is None else int(before["about"]["shards"])
-        settings = replace(settings, shards=shards, keep_records=choice.records != NO_RECORDS)
+        settings = replace(settings, shards=shards, keep_records=choice.keep_records)
         about = about_reading(name, settings, choice)
         if before is not None and before["about"] != about:
             raise SnapshotError(difference(before["about"], about), "give the same options, or a new dataset")
