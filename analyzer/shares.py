@@ -69,8 +69,8 @@ _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 """A ninth of the bytes, written in less time and read in a little more: most columns are numbers that hardly differ."""
 
 _AT_ONCE_BYTES = 1 << 20
-"""Bytes of ranges' rows that are put in order in one go: some thousand, which take as long as the tables made of
-them."""
+"""Ranges are put in order in one go up to so many bytes of rows: each time has a price of its own, that of some
+thousand rows."""
 
 _LAST = 1 << 62
 """The place of rows that belong to no exchange: after all others."""

@@ -222,7 +222,7 @@ def _read_stretches(file: io.FileIO, places: list[int], lengths: list[int], into
         seek(place)
         stretch = into[at : at + length]
         count = read(stretch)
-        if count != length:
+        if count != length:  # hardly ever
             _fill(file, stretch[count:])
         at += length
 
