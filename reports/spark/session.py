@@ -467,6 +467,9 @@ def end(at_once: bool = False) -> None:
     with contextlib.suppress(Exception):
         if active is not None and not at_once:
             active.stop()
+    hearing: Any = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    if hearing is not None:
+        hearing.handle_error = lambda *_: None  # it would print that Java goes in the middle of a word
     gateway: Any = SparkContext._gateway
     with contextlib.suppress(Exception):
         gateway.shutdown()
