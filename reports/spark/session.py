@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from captures.cache import cache_root, ours_alone
 from captures.problems import Problem
@@ -211,6 +211,8 @@ class _Jvm:
     log: Path
     held: BinaryIO
     ended: bool = field(default=False)
+    quiet: bool = field(default=True)
+    """It is being started, or was interrupted: nobody wants to know what py4j meets."""
 
     def end(self, at_once: bool = False) -> None:
         """End it. `at_once`: somebody is waiting for a prompt."""
@@ -431,10 +433,15 @@ def session(
         os.environ.update(given)
         try:
             builder: Any = SparkSession.builder
-            return builder.config(map=settings).getOrCreate()  # type: ignore[no-any-return]
+            spark: SparkSession = builder.config(map=settings).getOrCreate()
         finally:
             for name in given:
                 os.environ.pop(name, None)
+        hearing: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
+        if hearing is not None:
+            hearing.handle_error = lambda *_: None  # it would print that Java goes in the middle of a word
+        jvm.quiet = False
+        return spark
     except KeyboardInterrupt:
         end(at_once=True)
         raise
@@ -463,13 +470,10 @@ def end(at_once: bool = False) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
     with contextlib.suppress(Exception):
-        if active is not None and not at_once:
+        active = None if at_once or jvm.quiet else SparkSession.getActiveSession()
+        if active is not None:
             active.stop()
-    hearing: Any = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
-    if hearing is not None:
-        hearing.handle_error = lambda *_: None  # it would print that Java goes in the middle of a word
     gateway: Any = SparkContext._gateway
     with contextlib.suppress(Exception):
         gateway.shutdown()
@@ -507,9 +511,18 @@ def of_command(options: argparse.Namespace, quick: bool) -> Iterator[SparkSessio
         # PySpark's handler asks the JVM to cancel jobs, in the middle of another question to it, and prints what comes
         # of that. Here the JVM is going to end.
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _interrupted)
         yield spark
 
 
+def _interrupted(*_: object) -> NoReturn:
+    """Java ends at once: on an interrupt's way up, PySpark waits for what Java is at."""
+    if _jvm is not None:
+        _jvm.quiet = True
+        _jvm.process.kill()
+    raise KeyboardInterrupt
+
+
 def _no_interrupt(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
+    quiet = _jvm is not None and _jvm.quiet
+    return not quiet and (record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt)

@@ -84,6 +84,41 @@ def test_ctrl_c_leaves_the_old_dataset_and_no_process(way: str, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["capture.pcap", "dataset"]
 
 
+BUSY = """
+import threading, time
+from pyspark.sql import SparkSession
+from analyzer.cli import command
+
+def look():
+    jobs = []
+    while not jobs:
+        time.sleep(0.1)
+        spark = SparkSession._instantiatedSession
+        jobs = spark.sparkContext.statusTracker().getActiveJobsIds() if spark is not None else []
+    print("busy", flush=True)
+
+threading.Thread(target=look, daemon=True).start()
+command()
+"""
+
+
+def test_ctrl_c_ends_a_query_that_has_begun(tmp_path: Path) -> None:
+    """PySpark waits for the answer, whatever comes."""
+    analyzer.analyze(CAPTURE, tmp_path / "dataset")
+    query = "SELECT count(*) FROM exchanges AS e CROSS JOIN range(1000000000000) AS r WHERE r.id % 7 = e.exchange"
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY, "sql", str(tmp_path / "dataset"), query, "--engine", "spark"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
+        env={**os.environ, "SPARK_CONF_DIR": str(ROOT / "reports"), "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "busy\n", process.communicate()
+    os.killpg(process.pid, signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert (process.returncode, printed, said) == (130, "", "kwire: interrupted\n")
+    assert list(tmp_path.glob("kwire-spark-*")) == []
+
+
 def waiting_in(pipe: int) -> int:
     """Bytes that nobody has read."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
