@@ -10,8 +10,10 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -225,6 +227,8 @@ def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
         f"{len(relations.names())} tables and views (SHOW VIEWS lists them, DESCRIBE NAME their columns). "
         "A query ends with ; and Ctrl-D leaves.\n"
     )
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # who types goes on, and needs the session
     with _line_editing():
         while True:
             try:

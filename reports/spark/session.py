@@ -510,9 +510,14 @@ def of_command(options: argparse.Namespace, quick: bool) -> Iterator[SparkSessio
     with opened(options.master, verbose=options.verbose, conf=conf, quick=quick) as spark:
         # PySpark's handler asks the JVM to cancel jobs, in the middle of another question to it, and prints what comes
         # of that. Here the JVM is going to end.
-        if threading.current_thread() is threading.main_thread():
+        first = threading.current_thread() is threading.main_thread()
+        if first:
             signal.signal(signal.SIGINT, _interrupted)
-        yield spark
+        try:
+            yield spark
+        finally:
+            if first:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _interrupted(*_: object) -> NoReturn:
