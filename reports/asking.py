@@ -5,12 +5,14 @@ Both engines and whoever asks them meet here; `engines.py` chooses one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class Untaken(Exception):
@@ -49,3 +51,15 @@ def cancel(engine: Engine, asked: Iterable[Future[Any]]) -> None:
     while waiting:
         engine.interrupt()
         _, waiting = wait(waiting, 0.2)
+
+
+def interruptibly(engine: Engine, work: Callable[[], T]) -> T:
+    """What asks an engine, done in a thread of its own, so that Ctrl-C finds us free to tell the engine: Spark's own
+    library, and its JVM's connection to a thread, wait for an answer whatever comes."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(work)
+        try:
+            return asked.result()
+        except KeyboardInterrupt:
+            cancel(engine, [asked])
+            raise

@@ -10,12 +10,9 @@ import argparse
 import contextlib
 import os
 import re
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
@@ -23,11 +20,10 @@ from analyzer.failure import Failure
 from captures.cache import cache_root
 from captures.problems import Problem
 from reports import output, relations
+from reports.asking import Engine, interruptibly
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from reports.asking import Engine
 
 Notes = Callable[[str], Iterator[str]]
 """What is to be said of a query besides its answer."""
@@ -227,8 +223,6 @@ def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
         f"{len(relations.names())} tables and views (SHOW VIEWS lists them, DESCRIBE NAME their columns). "
         "A query ends with ; and Ctrl-D leaves.\n"
     )
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # who types goes on, and needs the session
     with _line_editing():
         while True:
             try:
@@ -242,25 +236,11 @@ def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
             if typed.lower() in ("exit", "quit"):
                 return 0
             try:
-                _answer_or_cancel(engine, typed, form, raw, notes)
+                interruptibly(engine, partial(_answer, engine, typed, form, None, raw, notes))
             except Problem as failure:
                 sys.stderr.write(f"{failure}\nhint: {failure.hint}\n")
             except KeyboardInterrupt:
                 sys.stderr.write("interrupted\n")
-
-
-def _answer_or_cancel(engine: Engine, query: str, form: str, raw: bool, notes: Notes) -> None:
-    """The same in a thread of its own, so that Ctrl-C finds us free to tell the engine: the JVM's connection to this
-    thread, if it is Spark, does not wait for an answer then."""
-    from reports.asking import cancel
-
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_answer, engine, query, form, None, raw, notes)
-        try:
-            asked.result()
-        except KeyboardInterrupt:
-            cancel(engine, [asked])
-            raise
 
 
 def _typed() -> Iterator[str]:

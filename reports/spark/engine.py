@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from analyzer.dataset import open_dataset
 from reports import catalog, relations
+from reports.asking import interruptibly
 from reports.spark.slices import Sliced
 from reports.wrong import WrongQuery, column_hint, unknown_relation
 
@@ -43,6 +46,11 @@ class Spark:
 
     def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
+        if threading.current_thread() is not threading.main_thread():
+            return self._ask(query, rows, ours)  # no interrupt comes
+        return interruptibly(self, partial(self._ask, query, rows, ours))
+
+    def _ask(self, query: str, rows: int | None, ours: bool) -> tuple[pa.Table, bool]:
         counted = self._sliced.here(query) if self._sliced and ours else None
         if counted is not None:
             return (counted, False) if rows is None else (counted.slice(0, rows), len(counted) > rows)

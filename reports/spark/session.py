@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from captures.cache import cache_root, ours_alone
 from captures.problems import Problem
@@ -211,8 +211,7 @@ class _Jvm:
     log: Path
     held: BinaryIO
     ended: bool = field(default=False)
-    quiet: bool = field(default=True)
-    """It is being started, or was interrupted: nobody wants to know what py4j meets."""
+    starting: bool = field(default=True)
 
     def end(self, at_once: bool = False) -> None:
         """End it. `at_once`: somebody is waiting for a prompt."""
@@ -440,7 +439,7 @@ def session(
         hearing: Any = getattr(spark.sparkContext, "_accumulatorServer", None)
         if hearing is not None:
             hearing.handle_error = lambda *_: None  # it would print that Java goes in the middle of a word
-        jvm.quiet = False
+        jvm.starting = False
         return spark
     except KeyboardInterrupt:
         end(at_once=True)
@@ -471,7 +470,7 @@ def end(at_once: bool = False) -> None:
     from pyspark.sql import SparkSession
 
     with contextlib.suppress(Exception):
-        active = None if at_once or jvm.quiet else SparkSession.getActiveSession()
+        active = None if at_once else SparkSession.getActiveSession()
         if active is not None:
             active.stop()
     gateway: Any = SparkContext._gateway
@@ -510,24 +509,11 @@ def of_command(options: argparse.Namespace, quick: bool) -> Iterator[SparkSessio
     with opened(options.master, verbose=options.verbose, conf=conf, quick=quick) as spark:
         # PySpark's handler asks the JVM to cancel jobs, in the middle of another question to it, and prints what comes
         # of that. Here the JVM is going to end.
-        first = threading.current_thread() is threading.main_thread()
-        if first:
-            signal.signal(signal.SIGINT, _interrupted)
-        try:
-            yield spark
-        finally:
-            if first:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _interrupted(*_: object) -> NoReturn:
-    """Java ends at once: on an interrupt's way up, PySpark waits for what Java is at."""
-    if _jvm is not None:
-        _jvm.quiet = True
-        _jvm.process.kill()
-    raise KeyboardInterrupt
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield spark
 
 
 def _no_interrupt(record: logging.LogRecord) -> bool:
-    quiet = _jvm is not None and _jvm.quiet
-    return not quiet and (record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt)
+    starting = _jvm is not None and _jvm.starting  # then it is PySpark's handler that fails
+    return not starting and (record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt)
