@@ -289,15 +289,14 @@ def merge(
         found: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
             found[piece.name].append(piece)
-        if _ROWS in found:
+        if mine := found.pop(_ROWS, []):
             carried: dict[str, list[Carried]] = defaultdict(list)  # by the file, which is a share's
-            for piece in found[_ROWS]:
+            for piece in mine:
                 carried[piece.path] += pickle.loads(_bytes_of(piece))
             names = Names(point.name, list(files))
             rows = put_in_order(names, list(carried.values()), lender)
             if decided is not None:
-                _decide(rows, [decided_path(decided, place) for place in sorted({one.range for one in found[_ROWS]})])
-            del found[_ROWS]
+                _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in mine})])
             parts.write("exchanges", columns.later_exchanges(names, [rows]))
             if rows.partitions.shape[1]:
                 parts.write("partitions", columns.later_partitions(names, [rows]))

@@ -96,7 +96,8 @@ class Routed(Reader):
             tell_rows(rows, ways, columns)
             if group in self._groups:
                 place_rows(rows, line.first + one.number, NULL if line.stay else to, columns)
-                to += line.bytes(group)[1] - line.bytes(group)[0]
+                begin, end = line.bytes(group)
+                to += end - begin
         content = memoryview(buffer.data)[put:]
         if line.stay:
             places = np.empty((2, line.count), np.int64)
