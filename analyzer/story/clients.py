@@ -277,12 +277,10 @@ class _Successes:
         ips, self._ips = _coded(good["broker_ip"].combine_chunks())
         ports, self._ports = _coded(good["broker_port"].combine_chunks())
         times = good["response_end"].combine_chunks().cast(pa.int64()).to_numpy()
-        keys = [*codes, first]
-        order = np.lexsort((times, *keys))
-        change = np.ones(len(order), bool)
-        change[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-        heads = np.flatnonzero(change)
-        for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(order)], strict=True):
+        in_time = np.argsort(times, kind="stable")
+        order, starts, ends = grouped(*(key[in_time] for key in (*codes, first)))
+        order = in_time[order]
+        for head, tail in zip(starts.tolist(), ends.tolist(), strict=True):
             row = order[head]
             key = (*(names[i][codes[i][row]] for i in range(3)), _text(topic_names, first[row]))
             here = order[head:tail]
