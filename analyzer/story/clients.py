@@ -67,8 +67,7 @@ def _connections(source: Source) -> Iterator[Event]:
             asked = f"{count(row['requests'], 'request')}{within(row['first_time'], row['last_time'])}"
             asked += f", {count(row['errors'], 'error')}" if row["errors"] else ""
             reset = row["closed"] == "rst"
-            text = f"lost its connection to {broker}: it was reset; {asked}" if reset else ""
-            text = text or f"closed the connection to {broker}: {asked}"
+            text = f"its connection to {broker} was {'reset' if reset else 'closed'}: {asked}"  # nothing says by whom
             weight = 12 if reset else 0
             yield Event(row["last_time"], "disconnected", actor, text, weight, **common)
 
@@ -80,24 +79,42 @@ def _traffic(source: Source) -> Iterator[Event]:
         topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
         by_topic[row["client_id"], row["client_ip"], row["api"], topic].append({**row, "topic": topic})
     for (client, ip, api, topic), rows in by_topic.items():
-        records = sum(row["records"] for row in rows)
-        amount = sum(row["bytes"] for row in rows)
+        taken = [row for row in rows if row["outcome"] == _TAKEN]
         first, last = moment(min(row["first"] for row in rows)), moment(max(row["last"] for row in rows))
-        held = [row for row in rows if row["bytes"]] or rows
+        held = [row for row in taken or rows if row["bytes"]] or taken or rows
         where = places((topic, row["partition"]) for row in held)
         verb = "wrote" if api == "Produce" else "read"
-        much = f"{count(records, 'record')}, {size(amount)}" if records else size(amount) if amount else "nothing"
-        text = f"{verb} {where}: {much}{within(first, last)}"
+        amount = sum(row["bytes"] for row in taken)
+        lost = verb == "wrote" and not taken
+        parts = [f"could not write {where}" if lost else f"{verb} {where}: {_much(taken)}{within(first, last)}"]
+        if verb == "wrote":
+            for outcome, what in ((_REFUSED, "refused"), (_UNANSWERED, "not answered")):
+                some_rows = [row for row in rows if row["outcome"] == outcome and row["bytes"]]
+                parts += [f"{what}: {_much(some_rows)}"] if some_rows else []
+        text = "; ".join(parts)
         inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
         weight = 3 if not amount else 6 if inside else 27
         yield Event(first, verb, who(client, ip), text, weight, topic=topic, client_id=client)
 
 
+def _much(rows: list[Row]) -> str:
+    """Records and bytes. Of a compressed message set of old nothing says how many it holds."""
+    records, amount = sum(row["records"] for row in rows), sum(row["bytes"] for row in rows)
+    least = "at least " if any(row["uncounted"] for row in rows) else ""
+    return f"{least}{count(records, 'record')}, {size(amount)}" if records else size(amount) if amount else "nothing"
+
+
+_TAKEN, _REFUSED, _UNANSWERED = range(3)
+"""What became of what was written: nothing speaks against it, the broker refused it, an answer that was asked for is
+missing. Producers send the latter two again."""
+
+
 def _carried(source: Source) -> Iterator[Row]:
-    """What was written to and read from each partition by each client, in order of the first time: records, bytes,
-    first request and last answer (us). By columns: a capture has millions of these."""
+    """What was written to and read from each partition by each client, and what became of it, in order of the first
+    time: records, bytes, whether some of these are in sets that do not say how many records they have, first request
+    and last answer (us). By columns: a capture has millions of these."""
     texts: dict[str, dict[str, int]] = {"connection": {}, "client_id": {}, "client_ip": {}, "api": {}}
-    times = dict.fromkeys(("exchange", "request_time", "response_end"), np.int64)
+    times = dict.fromkeys(("exchange", "request_time", "response_end", "acks"), np.int64)
     asked = source.stored("exchanges").gather(times, texts)
     links, names = asked["connection"]
     apis = [number for number, api in enumerate(asked["api"][1]) if api in ("Produce", "Fetch")]
@@ -105,7 +122,7 @@ def _carried(source: Source) -> Iterator[Row]:
     rows = large.true(of_data)
     if not len(rows):
         return
-    numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes"), np.int64)
+    numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes", "error_code"), np.int64)
     known = {name: number for number, name in enumerate(names)}
     parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
     owner = large.full(len(parts["exchange"]), -1, np.int32)
@@ -115,7 +132,10 @@ def _carried(source: Source) -> Iterator[Row]:
     owner = large.taken(owner, chosen)
     keys = [large.taken(asked[name][0], owner) for name in ("client_id", "client_ip", "api")]
     keys += [large.taken(parts[name][0], chosen) for name in ("topic", "topic_id")]
+    error, acks = large.taken(parts["error_code"], chosen), large.taken(asked["acks"], owner)
+    unanswered = (error == NULL) & (acks != NULL) & (acks != 0)
     keys += [large.taken(parts["partition"], chosen)]
+    keys += [np.where(unanswered, _UNANSWERED, np.where((error == 0) | (error == NULL), _TAKEN, _REFUSED))]
     order, starts, _ = grouped(*keys)
     if not len(order):
         return
@@ -125,18 +145,24 @@ def _carried(source: Source) -> Iterator[Row]:
         whole = parts[name]
         return large.made(len(chosen), np.int64, lambda block: np.maximum(whole[chosen[block]], 0))
 
+    records, amount = parts["record_count"], parts["record_bytes"]
+    uncounted = large.made(
+        len(chosen), np.bool_, lambda block: (records[chosen[block]] == NULL) & (amount[chosen[block]] > 0)
+    )
     sums = np.add.reduceat(many("record_count"), starts), np.add.reduceat(many("record_bytes"), starts)
+    some_uncounted = np.logical_or.reduceat(uncounted, starts)
     first = np.minimum.reduceat(large.taken(asked["request_time"], owner), starts)
     last = np.maximum.reduceat(large.taken(asked["response_end"], owner), starts)
     last = np.where(last == NULL, first, last)
     heads = order[starts]
     for at in np.argsort(heads).tolist():
-        client, ip, api, topic, topic_id, partition = (int(key[heads[at]]) for key in keys)
+        client, ip, api, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
         yield {
             "client_id": _text(asked["client_id"][1], client), "client_ip": _text(asked["client_ip"][1], ip),
             "api": asked["api"][1][api], "topic": _text(parts["topic"][1], topic),
             "topic_id": _text(parts["topic_id"][1], topic_id), "partition": None if partition == NULL else partition,
-            "records": int(sums[0][at]), "bytes": int(sums[1][at]), "first": int(first[at]), "last": int(last[at]),
+            "outcome": outcome, "records": int(sums[0][at]), "bytes": int(sums[1][at]),
+            "uncounted": bool(some_uncounted[at]), "first": int(first[at]), "last": int(last[at]),
         }  # fmt: skip
 
 
@@ -312,6 +338,7 @@ def _refusal(
     """A run of refusals: the first of them, when the first and the last came, how many there are."""
     topics = tuple(first["topics"] or ())
     about = f" of {some(topics)}" if topics else f" of group {first['group_id']}" if first["group_id"] else ""
+    about += " or some of these" if len(topics) > 1 else ""  # the exchange has one error for all
     name = first["error"]
     why = WHY.get(name) or judge(first["error_code"], first["api"]).why.rstrip(".")
     times = f" {many:,} times{within(since, until)}" if many > 1 else ""
@@ -343,12 +370,17 @@ def _refusal(
 def _unanswered(source: Source) -> Iterator[Event]:
     """Requests that never had an answer, by connection. By columns: where answers were not captured, that are all."""
     stored = source.stored("exchanges")
-    asked = stored.gather({}, {"status": {}, "connection": {}, "api": {}})
+    asked = stored.gather({"exchange": np.int64}, {"status": {}, "connection": {}, "api": {}})
     (status, known), (link, links), (api, apis) = (asked[name] for name in ("status", "connection", "api"))
+    ordinal = asked["exchange"]
     lost = large.true(arrow.among(status, [number for number, text in enumerate(known) if text == "unanswered"]))
     if not len(lost):
         return
-    link, api = large.taken(link, lost), large.taken(api, lost)
+    answered = np.full(len(links), -1)
+    """The last request of each connection that was answered."""
+    some_answered = large.true(arrow.among(status, [number for number, text in enumerate(known) if text == "answered"]))
+    np.maximum.at(answered, large.taken(link, some_answered), large.taken(ordinal, some_answered))
+    link, api, ordinal = (large.taken(column, lost) for column in (link, api, ordinal))
     order, starts, ends = grouped(link)
     each = sorted(zip(order[starts].tolist(), starts.tolist(), ends.tolist(), strict=True))
     firsts = source.picked(stored, lost[[head for head, _, _ in each]], ASKED)
@@ -356,10 +388,15 @@ def _unanswered(source: Source) -> Iterator[Event]:
         asked_for, heads = np.unique(api[order[start:end]], return_index=True)
         in_turn = [_text(apis, code) or "unknown" for code in asked_for[np.argsort(heads)].tolist()]
         connection = links[link[head]]
-        closed = {"fin": "the connection was closed first", "rst": "the connection was reset first"}.get(
-            source.connection(connection).get("closed", ""), "later ones were answered"
+        mine, last = ordinal[order[start:end]], answered[link[head]]
+        closed = {"fin": "the connection was closed", "rst": "the connection was reset"}.get(
+            source.connection(connection).get("closed", "")
         )
-        text = f"had no answer to {count(end - start, 'request')} ({some(in_turn)}): {closed}"
+        if closed is None or last > mine.max():
+            why = "later ones were answered"
+        else:
+            why = f"others between them were answered, then {closed}" if last > mine.min() else f"{closed} first"
+        text = f"had no answer to {count(end - start, 'request')} ({some(in_turn)}): {why}"
         weight = 8 if end - start == 1 else 26
         yield Event(
             moment(first["request_time"]), "unanswered", who(first["client_id"], first["client_ip"]), text, weight,

@@ -64,18 +64,35 @@ def _leaders(source: Source) -> Iterator[Event]:
 
 def _admin(source: Source) -> Iterator[Event]:
     """Topics that were made, changed and deleted."""
-    for row in source.rows(
+    rows = source.rows(
         "exchanges",
-        ("connection", "exchange", "reply", "client_id", "client_ip", "api", "response_end", "topics", "error"),
+        ("connection", "exchange", "reply", "client_id", "client_ip", "api", "response_end", "topics", "error",
+         "request_state"),
         pc.field("api").isin(list(_ADMIN)) & pc.is_valid(pc.field("response_end")) & ~pc.is_valid(pc.field("error")),
-    ):
+    )  # fmt: skip
+    there = _topics_there(source) if rows else set()
+    for row in rows:
         topics = tuple(row["topics"] or ())
+        if not topics and row["request_state"] == "decoded":
+            continue  # of none: nothing happened
+        named = f"topic{'s' if len(topics) > 1 else ''} {some(topics)}"
+        named = named if topics else "topics whose names were not captured"
+        text = _ADMIN[row["api"]].format(named)
+        if row["api"] == "CreateTopics" and topics and not there.intersection(topics):
+            text = f"asked to create {named}, and was not refused (it may have been a trial: nothing shows the topic)"
         yield Event(
-            row["response_end"], "admin", who(row["client_id"], row["client_ip"]),
-            _ADMIN[row["api"]].format(f"{'topics' if len(topics) != 1 else 'topic'} {some(topics)}"), 13,
+            row["response_end"], "admin", who(row["client_id"], row["client_ip"]), text, 13,
             topics=topics, topic=topics[0] if len(topics) == 1 else None, client_id=row["client_id"],
             connection=row["connection"], exchange=row["exchange"], reply=row["reply"],
         )  # fmt: skip
+
+
+def _topics_there(source: Source) -> set[str]:
+    """Topics that some answer says to be there. One that was only tried (`validate_only`) has no id."""
+    topics = set(source.topics.values())
+    for table in ("leaders", "partitions"):
+        topics.update(filter(None, pc.unique(source.table(table, ("topic",))["topic"]).to_pylist()))
+    return topics
 
 
 _STANDING = ("quality", "security", "versions")

@@ -173,13 +173,15 @@ def _heading(source: Source) -> str:
     rows = ids.to_pylist()
     if not rows:
         return f"{source.capture}: no Kafka connection"
-    brokers = {(row["broker_ip"], row["broker_port"]) for row in rows}
+    ends = {(row["broker_ip"], row["broker_port"]) for row in rows}
+    brokers = {source.nodes.get(end, end) for end in ends}  # a node may listen at several
     clients_seen = {(row["client_id"], row["client_ip"]) for row in rows}
+    least = "at least " if any(client_id is None for client_id, _ in clients_seen) else ""
     start, end = min(row["first_time"] for row in rows), max(row["last_time"] for row in rows)
     when = rfc3339(start)[:19].replace("T", " ")
     return (
         f"{entry['name']}: {when} UTC, {between(start, end)}; {count(number, 'exchange')} of "
-        f"{count(len(clients_seen), 'client')} with {count(len(brokers), 'broker')}"
+        f"{least}{count(len(clients_seen), 'client')} with {count(len(brokers), 'broker')}"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from analyzer.story.sources import Source
-from analyzer.story.telling import WHY, Event, Row, between, count, places, some, span, who
+from analyzer.story.telling import WHY, Event, Row, between, count, of_group, places, some, span, who
 
 _WEIGHT = {
     "join": 5, "sync": 1, "heartbeat_failed": 8, "leave": 10, "expired": 58, "commit_failed": 40,
@@ -21,7 +21,7 @@ _TRIGGERS = {
     "join": "{who} joined",
     "leave": "{who} left",
     "expired": "{who} was not heard of any more and was thrown out",
-    "metadata": "the topics that it reads have other partitions now",
+    "metadata": "the topics that it reads, or their partitions, changed",
     "coordinator": "its coordinator moved",
     "unknown": "",
 }
@@ -59,21 +59,21 @@ def _once(rows: list[Row]) -> list[tuple[Row, int, Row]]:
 
 
 def _event(row: Row, number: int, last: Row) -> Event:
-    group, failed = row["group_id"], row["error"]
+    group, failed = of_group(row["group_id"]), row["error"]
     in_generation = f", generation {row['generation']}" if row["generation"] not in (None, -1) else ""
     why = f"{failed}" + (f": {WHY[failed]}" if failed in WHY else "")
     text = {
-        "join": f"joined group {group}{in_generation}",
-        "sync": f"got its assignment in group {group}{in_generation}",
-        "heartbeat_failed": f"was told in a heartbeat to group {group}",
-        "leave": f"left group {group}",
-        "expired": f"was thrown out of group {group}: its heartbeats had stopped",
-        "commit_failed": f"could not commit for group {group}",
-        "coordinator_moved": f"found that the coordinator of group {group} has moved",
+        "join": f"joined {group}{in_generation}",
+        "sync": f"got its assignment in {group}{in_generation}",
+        "heartbeat_failed": f"was told in a heartbeat to {group}",
+        "leave": f"left {group}",
+        "expired": f"was thrown out of {group}: its heartbeats had stopped",
+        "commit_failed": f"could not commit for {group}",
+        "coordinator_moved": f"found that the coordinator of {group} has moved",
     }[row["event"]]
     if failed is not None:
-        tried = {"join": f"tried to join group {group}", "sync": f"asked group {group} for its assignment",
-                 "leave": f"tried to leave group {group}"}  # fmt: skip
+        tried = {"join": f"tried to join {group}", "sync": f"asked {group} for its assignment",
+                 "leave": f"tried to leave {group}"}  # fmt: skip
         text = f"{tried.get(row['event'], text)}: {why}"
     if row["group_instance_id"]:
         text += f" (static member {row['group_instance_id']})"
@@ -83,13 +83,15 @@ def _event(row: Row, number: int, last: Row) -> Event:
     weight = 2 if normal else _WEIGHT[row["event"]] + (20 if failed and row["event"] in ("join", "sync") else 0)
     return Event(
         row["time"], row["event"], who(row["client_id"], row["client_ip"]), text, weight,
-        row["event"] != "expired", group_id=group, client_id=row["client_id"], connection=row["connection"],
+        row["event"] != "expired", group_id=row["group_id"], client_id=row["client_id"], connection=row["connection"],
         exchange=row["exchange"], reply=row["reply"],
     )  # fmt: skip
 
 
 def _cause(row: Row, clients: dict[str, str]) -> str:
     member = row["trigger_member"]
+    if (row["trigger"], row["protocol"]) == ("metadata", "connect"):
+        return "its connectors or their tasks changed"
     said = _TRIGGERS.get(row["trigger"] or "unknown", "")
     return said.format(who=clients.get(member, member) if member else "a member")
 
@@ -107,8 +109,10 @@ def _rebalance(row: Row, clients: dict[str, str]) -> Iterator[Event]:
     generation = f" to generation {row['generation']}" if row["generation"] is not None else ""
     before, after = row["members_before"] or [], row["members_after"] or []
     parts = [f"rebalanced{generation}{because}"]
-    if before or after:
+    if before:
         parts.append(f"{count(len(before), 'member')} before, {len(after)} after")
+    elif after:  # who was in it before may have been said before the capture began
+        parts.append(f"{count(len(after), 'member')} after")
     if row["ended"] is not None and row["began"] is not None:
         parts.append(f"took {between(row['began'], row['ended'])}")
     if _stopped(row):
@@ -121,7 +125,7 @@ def _rebalance(row: Row, clients: dict[str, str]) -> Iterator[Event]:
         return
     weight = 34 + min(20, _stopped(row) // 500_000) + (10 if row["trigger"] == "expired" else 0)
     yield Event(
-        time, "rebalance", f"group {row['group_id']}", "; ".join(parts), weight, proven or not cause,
+        time, "rebalance", of_group(row["group_id"]), "; ".join(parts), weight, proven or not cause,
         group_id=row["group_id"], connection=evidence.get("connection"), exchange=evidence.get("exchange"),
         reply=evidence.get("reply"),
     )  # fmt: skip

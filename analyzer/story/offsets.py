@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from analyzer.story.sources import Source
-from analyzer.story.telling import WHY, Event, Row, count, places, who, within
+from analyzer.story.telling import WHY, Event, Row, count, of_group, places, who, within
 
 _TOGETHER = datetime.timedelta(seconds=2)
 """What a client does to its partitions within this is one event."""
@@ -75,13 +75,13 @@ def _commits(source: Source) -> Iterator[Event]:
         topics = tuple(dict.fromkeys(row["topic"] for row in firsts if row["topic"]))
         actor = _actor(head)
         at = _offsets(firsts)
-        text = f"committed {at} for group {key['group_id']}{_where(head)}"
+        text = f"committed {at} for {of_group(key['group_id'])}{_where(head)}"
         of_all = {"topics": topics, "topic": topics[0] if len(topics) == 1 else None, "partition": None}
         if number > 1 or (head["step"] or 0) >= 0:  # a step back is told by itself
             yield Event(head["time"], "commit", actor, text, 4, **{**_common(head), **of_all})
         if number > 1:
             text = (
-                f"made its last commit for group {key['group_id']}: {_offsets(lasts)}; "
+                f"made its last commit for {of_group(key['group_id'])}: {_offsets(lasts)}; "
                 f"{count(number, 'commit')}{within(head['time'], tail['time'])}"
             )
             yield Event(tail["time"], "commit", actor, text, 6, **{**_common(tail), **of_all})
@@ -129,19 +129,33 @@ def _ends(source: Source, chosen: pa.Table, which: str) -> list[Row]:
 
 def _offsets(rows: list[Row]) -> str:
     """`orders-0 at 12, orders-1 at 7`, or how many where they are many."""
-    if len(rows) <= 3:
-        return ", ".join(f"{row['topic']}-{row['partition']} at {row['offset']:,}" for row in rows)
-    total = sum(row["offset"] for row in rows if row["offset"] is not None)
+    known = [row["offset"] for row in rows if row["offset"] is not None]
     said = places((row["topic"], row["partition"]) for row in rows)
-    return f"{count(len(rows), 'offset')} of {said} ({total:,} in sum)"
+    if len(rows) > 1 and not known:
+        return f"{said} at offsets that were not captured"
+    if len(rows) <= 3:
+        return ", ".join(f"{row['topic']}-{row['partition']} at {_offset(row['offset'])}" for row in rows)
+    total = f" ({sum(known):,} in sum)" if len(known) == len(rows) else ""
+    return f"{count(len(rows), 'offset')} of {said}{total}"
+
+
+def _offset(offset: int | None) -> str:
+    return f"{offset:,}" if offset is not None else "an offset that was not captured"
+
+
+def _span(offsets: Iterable[int]) -> str:
+    """`30`, or `30 to 35`."""
+    every = sorted(set(offsets))
+    return f"{every[0]:,}" if len(every) == 1 else f"{every[0]:,} to {every[-1]:,}"
 
 
 def _back(source: Source) -> Iterator[Event]:
     """Commits behind the one before."""
-    for row in source.rows("offsets", where=(pc.field("step") < 0) & pc.field("kind").isin(_STEADY)):
+    behind = (pc.field("step") < 0) & pc.field("kind").isin(_STEADY) & ~pc.is_valid(pc.field("error"))
+    for row in source.rows("offsets", where=behind):
         text = (
             f"committed {row['topic']}-{row['partition']} at {row['offset']:,}, behind the {row['previous']:,} "
-            f"committed before, for group {row['group_id']}{_where(row)}: "
+            f"committed before, for {of_group(row['group_id'])}{_where(row)}: "
             f"{count(-row['step'], 'offset')} will be read again"
         )
         yield Event(row["time"], "commit_back", _actor(row), text, 45, **_common(row))
@@ -157,8 +171,8 @@ def _refused(source: Source) -> Iterator[Event]:
         row = rows[0]
         why = f": {WHY[row['error']]}" if row["error"] in WHY else ""
         text = (
-            f"could not commit {places((one['topic'], one['partition']) for one in rows)} for group "
-            f"{row['group_id']}: {row['error']}{why}"
+            f"could not commit {places((one['topic'], one['partition']) for one in rows)} for "
+            f"{of_group(row['group_id'])}: {row['error']}{why}"
         )
         topics = tuple(dict.fromkeys(one["topic"] for one in rows if one["topic"]))
         yield Event(
@@ -226,20 +240,27 @@ def _reset_text(what: str, run: list[Row]) -> tuple[str, bool]:
     """The sentence, and whether all of it is certain."""
     row = run[0]
     where = places((one["topic"], one["partition"]) for one in run)
-    offset = f"{row['offset']:,}" if row["offset"] is not None else ""
+    offset = _span(one["offset"] for one in run) if row["offset"] is not None else ""
     target = {"at the start": "the start", "at the end": "the end"}.get(what, offset)
+    before = [one["previous"] for one in run if one["previous"] is not None]
     if row["error"] == "OFFSET_OUT_OF_RANGE":
-        asked = f"asked {where} for offset {row['previous']:,}" if row["previous"] is not None else f"read {where}"
+        asked = f"asked {where} for offset {_span(before)}" if before else f"read {where}"
         if row["offset"] is None:
             return f"{asked}, which the log does not have, and was not seen to go elsewhere", True
-        step = row["step"] or 0
-        lost = f"{count(step, 'offset')} passed over" if step > 0 else f"{count(-step, 'offset')} to read again"
         named = f"{target} ({offset})" if target != offset else offset
-        return f"{asked}, which the log does not have, and went on at {named}: {lost}", True
+        return f"{asked}, which the log does not have, and went on at {named}: {_lost(run)}", True
     if row["error"] is not None:
         return f"asked for an offset of {where} to go on from, and was refused: {row['error']}", True
-    if row["previous"] is not None:
-        return f"moved on {where} from {row['previous']:,} to {target}", True
+    if before:
+        return f"moved on {where} from {_span(before)} to {target}", True
     if what == "at":
         return f"began {where} at {target}, probably by a timestamp", False
     return f"began to read {where} at {target}: it had no offset to go on from", True
+
+
+def _lost(run: list[Row]) -> str:
+    """How far readers that lost their place went."""
+    steps = [one["step"] or 0 for one in run]
+    over, again = sum(step for step in steps if step > 0), -sum(step for step in steps if step < 0)
+    said = [f"{count(over, 'offset')} passed over"] if over else []
+    return ", ".join([*said, f"{count(again, 'offset')} to read again"] if again or not said else said)

@@ -79,6 +79,11 @@ def who(client_id: str | None, ip: str | None = None) -> str:
     return client_id or (f"client at {ip}" if ip else "a client")
 
 
+def of_group(group_id: str | None) -> str:
+    """A group as a sentence names it."""
+    return f"group {group_id}" if group_id is not None else "a group whose name was not captured"
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """`1 record`, `3 records`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -188,7 +188,7 @@ def test_a_connection_from_its_first_packet_to_its_last(capsys: pytest.CaptureFi
         "began to read old-gzip 0 to 2 at the start: it had no offset to go on from [c1 #0]",
         "asked Fetch of old-gzip 40 times in 4.04 s [c1 #3]",
         "had no answer to 1 request (Fetch): the connection was closed first [c1 #43]",
-        "closed the connection to broker 1 (127.0.0.1:9092): 44 requests in 4.15 s",
+        "its connection to broker 1 (127.0.0.1:9092) was closed: 44 requests in 4.15 s",
     ]
 
 
@@ -246,12 +246,21 @@ def test_a_rebalance_says_why_and_what_it_cost() -> None:
          "rebalanced to generation 4: ben was not heard of any more and was thrown out; 2 members before, 1 after; "
          "took 3.00 s; no record reached a member for up to 3.10 s; t-1 moved", True),
         ("rebalance", "group g",
-         "rebalanced to generation 5: probably the topics that it reads have other partitions now", False),
+         "rebalanced to generation 5: probably the topics that it reads, or their partitions, changed", False),
         ("rebalances", "group g",
-         "rebalanced 2 times: ben was not heard of any more and was thrown out and the topics that it reads have other "
-         "partitions now; a member stood still for up to 3.10 s", True),
+         "rebalanced 2 times: ben was not heard of any more and was thrown out and the topics that it reads, or their "
+         "partitions, changed; a member stood still for up to 3.10 s", True),
     ]  # fmt: skip
     assert [event.kind for event in overview.first_ten(found)] == ["join", "expired", "rebalances"]
+
+
+def test_a_rebalance_of_connect_is_about_connectors_and_who_was_there_before_may_be_unknown() -> None:
+    made = {"group_id": None, "began": at(2), "members_after": ["m1", "m2"], "trigger": "metadata"}
+    [found] = groups.events(source(rebalances=[{**made, "protocol": "connect"}]))
+    assert (found.actor, found.text) == (
+        "a group whose name was not captured",
+        "rebalanced: probably its connectors or their tasks changed; 2 members after",
+    )
 
 
 def test_rebalances_without_a_reason_are_counted_apart() -> None:
@@ -295,6 +304,31 @@ def test_commits_are_told_by_their_ends_and_by_each_step_back() -> None:
     ]
 
 
+def test_a_step_back_that_was_refused_is_none() -> None:
+    rows = [commit(0, 10, None), commit(1, 5, 10, error="UNKNOWN_MEMBER_ID")]
+    assert [event.text for event in offsets.events(source(offsets=rows))] == [
+        "committed t-0 at 10 for group g",
+        "could not commit t-0 for group g: UNKNOWN_MEMBER_ID: the group has no such member: it was thrown out, or "
+        "never in",
+    ]
+
+
+def test_commits_whose_offsets_were_cut_off() -> None:
+    lost = {"offset": None, "step": None, "group_id": None}
+    one = [{**commit(0, 1, None), **lost}]
+    assert [event.text for event in offsets.events(source(offsets=one))] == [
+        "committed t-0 at an offset that was not captured for a group whose name was not captured"
+    ]
+    for partitions in (2, 5):
+        rows = [{**commit(0, 1, None), **lost, "partition": number} for number in range(partitions)]
+        [text] = [event.text for event in offsets.events(source(offsets=rows))]
+        assert text.startswith(f"committed t 0 to {partitions - 1} at offsets that were not captured for a group")
+    rows = [{**commit(0, 7, None), "partition": number, **(lost if number else {})} for number in range(5)]
+    told_of = " and ".join(event.text for event in offsets.events(source(offsets=rows)))
+    assert "committed 4 offsets" not in told_of
+    assert "in sum" not in told_of
+
+
 def test_groups_whose_commits_nobody_saw_are_told_by_what_replicas_were_sent() -> None:
     copied = [
         commit(second, 10 * partition + second, None, kind="replica", client_id=None, partition=partition)
@@ -328,6 +362,19 @@ def test_where_readers_went() -> None:
         ("began t-0 at 333, probably by a timestamp", False),
         ("asked for an offset of t-0 to go on from, and was refused: NOT_LEADER_OR_FOLLOWER", True),
     ]  # fmt: skip
+
+
+def test_readers_of_several_partitions_that_go_elsewhere_together() -> None:
+    out = {"kind": "reset", "error": "OFFSET_OUT_OF_RANGE"}
+    rows = [
+        {**commit(0, 50, 30, **out), "partition": 0}, {**commit(1, 20, 35, **out), "partition": 1},
+        {**commit(10, 0, 30, kind="reset"), "partition": 0}, {**commit(11, 0, 35, kind="reset"), "partition": 1},
+    ]  # fmt: skip
+    assert [event.text for event in offsets.events(source(offsets=rows))] == [
+        "asked t 0 to 1 for offset 30 to 35, which the log does not have, and went on at 20 to 50: 20 offsets passed "
+        "over, 15 offsets to read again",
+        "moved on t 0 to 1 from 30 to 35 to the start",
+    ]
 
 
 def test_transactions_that_nobody_ended() -> None:
@@ -490,6 +537,82 @@ def test_requests_without_an_answer_are_told_by_connection() -> None:
         ("c", at(5), 8, "had no answer to 1 request (Fetch): the connection was closed first"),
     ]
     assert all(event.topics == ("t",) for event in found)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "why"),
+    [
+        (("unanswered", "answered"), "later ones were answered"),
+        (("unanswered", "answered", "unanswered"), "others between them were answered, then the connection was closed"),
+        (("answered", "unanswered"), "the connection was closed first"),
+    ],
+)
+def test_what_became_of_others_on_a_connection_that_was_closed(statuses: tuple[str, ...], why: str) -> None:
+    rows = [{**asked(second, None), "connection": "b", "status": how} for second, how in enumerate(statuses)]
+    ends = [{"connection": "b", "first_time": at(0), "last_time": at(9), "broker_ip": "10.0.0.9", "broker_port": 9092,
+             "requests": 1, "closed": "fin"}]  # fmt: skip
+    [found] = [one for one in clients.events(source(exchanges=rows, connections=ends)) if one.kind == "unanswered"]
+    assert found.text.endswith(f": {why}")
+
+
+def test_what_was_refused_or_not_answered_was_not_written() -> None:
+    sent = (  # records, error, acks
+        (100, 0, -1), (20, 6, -1), (3, None, -1), (7, None, 0), (None, 0, -1),
+    )  # fmt: skip
+    rows = [
+        {**asked(number, error), "connection": "b", "api": "Produce", "api_key": 0, "exchange": number, "acks": acks}
+        for number, (_, error, acks) in enumerate(sent)
+    ]
+    parts = [
+        {"connection": "b", "exchange": number, "topic": "t", "partition": 0, "record_count": records,
+         "record_bytes": 10, "error_code": error}
+        for number, (records, error, _) in enumerate(sent)
+    ]  # fmt: skip
+
+    def wrote(*numbers: int) -> str:
+        chosen = {name: [table[number] for number in numbers] for name, table in tables_of}
+        [found] = [one for one in clients.events(source(**chosen)) if one.kind == "wrote"]
+        return found.text
+
+    tables_of = (("exchanges", rows), ("partitions", parts))
+    assert wrote(0, 1, 2, 3) == (
+        "wrote t-0: 107 records, 20 B in 3.00 s; refused: 20 records, 10 B; not answered: 3 records, 10 B"
+    )
+    assert wrote(1) == "could not write t-0; refused: 20 records, 10 B"
+    assert wrote(0, 4) == "wrote t-0: at least 100 records, 20 B in 4.00 s"
+
+
+def test_topics_made_tried_and_not_captured() -> None:
+    made = {**asked(1, None, "t"), "api": "CreateTopics", "request_state": "decoded"}
+    there = [{"topic": "t", "partition": 0, "leader": 1, "time": at(2)}]
+    rows: tuple[tuple[dict[str, Any], list[dict[str, Any]], list[str]], ...] = (
+        (made, there, ["created topic t"]),
+        (made, [],
+         ["asked to create topic t, and was not refused (it may have been a trial: nothing shows the topic)"]),
+        ({**made, "topics": [], "request_state": "truncated"}, [], ["created topics whose names were not captured"]),
+        ({**made, "topics": []}, [], []),
+    )
+    for row, leaders, expected in rows:
+        found = [event for event in cluster.events(source(exchanges=[row], leaders=leaders)) if event.kind == "admin"]
+        assert [event.text for event in found] == expected
+
+
+def test_one_error_for_several_topics_may_be_about_one_of_them() -> None:
+    [found] = [
+        event for event in clients.events(source(exchanges=[{**asked(1, 6), "topics": ["t", "u"]}]))
+        if event.kind == "refused"
+    ]  # fmt: skip
+    assert found.text.startswith("was refused Fetch of t and u or some of these: NOT_LEADER_OR_FOLLOWER (6)")
+
+
+def test_a_node_that_listens_twice_is_one_broker_and_clients_without_an_id_may_be_several() -> None:
+    talked = {"client_ip": "10.0.0.1", "client_id": "ann", "first_time": at(0), "last_time": at(9)}
+    ends = [{**talked, "broker_ip": "10.0.0.9", "broker_port": port} for port in (9092, 9093, 9094)]
+    nodes = [{"host": "10.0.0.9", "port": port, "node_id": 7} for port in (9092, 9093)]
+    heading = command._heading(source(connections=ends, brokers=nodes))
+    assert heading.endswith("0 exchanges of 1 client with 2 brokers")
+    heading = command._heading(source(connections=[*ends, {**ends[0], "client_id": None}], brokers=nodes))
+    assert heading.endswith("0 exchanges of at least 2 clients with 2 brokers")
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
