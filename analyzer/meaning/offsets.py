@@ -4,7 +4,7 @@ In: windows; OffsetCommit, TxnOffsetCommit, ListOffsets and Fetch are read by co
 for each offset committed, as clients ask and as replicas are sent it (`replicated`), and for each reset: a reader that
 was told OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
 - A commit's `previous` is the last one before it that counts: accepted, and of a transaction only if that committed
-  (KIP-98). ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their rows do not meet; nor do
+  (KIP-98), in the order of answers. ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their rows do not meet; nor do
   what is asked and what was written.
 - A reader is a client (id and address) and a partition: it may lose its place on one connection and go on on another.
   Of its fetches only those are kept that do not go on where the one before ended.
@@ -44,9 +44,11 @@ COMMIT, TXN_COMMIT, ZOOKEEPER, RESET = "commit", "txn_commit", "zookeeper", "res
 
 _COMMIT_COLUMNS: Final = (
     "trigger", "born", "time", "connection", "exchange", "reply", "client", "ip", "api", "version", "group", "member",
-    "transaction", "topic", "topic_id", "partition", "offset", "epoch", "error", "earlier",
+    "transaction", "topic", "topic_id", "partition", "offset", "epoch", "error", "earlier", "seen",
 )  # fmt: skip
-"""earlier: it was told of in an earlier stretch."""
+"""earlier: it was told of in an earlier stretch; seen: where in the capture its answer begins (or what was asked, where
+there is none), by which commits are in order: what stands behind a lost packet is complete, and handed out, only when
+that is given up. NULL where it is an earlier one."""
 _COMMIT_TEXTS: Final = ("connection", "client", "ip", "group", "member", "transaction", "topic", "topic_id")
 
 _END_COLUMNS: Final = ("trigger", "born", "transaction", "committed")
@@ -126,12 +128,15 @@ class Offsets:
         """Of each group and partition the last that counts, and those that may count yet."""
         commits = self._commits.inside()
         key, counts = self._counting(commits, topic_name)
-        kept = last_of_each(counts, *key)
+        order = np.argsort(commits["seen"], kind="stable")
+        kept = np.zeros(len(order), bool)
+        kept[order] = last_of_each(counts[order], *(column[order] for column in key))
         ends = self._ends_of(commits)
         undecided = [i for i in np.flatnonzero(commits["transaction"] != NULL).tolist() if i not in ends]
         kept[undecided] = True
         kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
         commits["earlier"] = np.ones(len(counts), np.int64)
+        commits["seen"] = np.full(len(counts), NULL)
         after._commits = self._commits.some(commits, kept)
         after._put_ends(sorted({ends[i] for i in np.flatnonzero(kept).tolist() if i in ends}))
 
@@ -199,6 +204,7 @@ class Offsets:
                     "epoch": parts[s.P_EPOCH],
                     "error": parts[s.P_ERROR],
                     "earlier": np.zeros(len(rows), np.int64),
+                    "seen": _seen(every, rows),
                 },
                 every.names.strings,
                 every.names.connections,
@@ -212,7 +218,7 @@ class Offsets:
             **commits,
             "topic": topic,
             "zookeeper": zookeeper,
-            "previous": _previous(key, commits["offset"], counts),
+            "previous": _previous((*key, commits["seen"]), commits["offset"], counts),
         }
 
     def _commit_rows(self, capture: str, commits: Columns) -> pa.Table:
@@ -453,11 +459,21 @@ def _refused(moves: Columns, i: int, offset: int) -> Row:
     }
 
 
+def _seen(every: Exchanges, rows: np.ndarray) -> np.ndarray:
+    """Where in the capture the answers of exchanges begin, or, where one has none, the request."""
+    files = every.column("response_file")[rows], every.column("request_file")[rows]
+    packets = every.column("response_packet")[rows], every.column("request_packet")[rows]
+    file, packet = (np.where(packets[0] == NULL, asked, answered) for answered, asked in (files, packets))
+    found: np.ndarray = file << 40 | packet
+    return found
+
+
 def _previous(key: Sequence[np.ndarray], offset: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Of each row, the offset of the last row before it of the same key that counts; NULL: there is none."""
-    order = np.lexsort(tuple(reversed(key)))  # stable: rows of one key stay in order
+    """Of each row, the offset of the last row before it of the same key that counts; NULL: there is none. The last
+    column of the key is their order."""
+    order = np.lexsort(tuple(reversed(key)))  # stable: rows of one place stay in order
     first = np.ones(len(order), bool)
-    for column in key:
+    for column in key[:-1]:
         ordered = column[order]
         first[1:] &= ordered[1:] == ordered[:-1]
     first[1:] = ~first[1:]

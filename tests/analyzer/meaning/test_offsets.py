@@ -14,7 +14,8 @@ import pytest
 import analyzer
 from analyzer.meaning.noted import Noted
 from analyzer.meaning.offsets import Offsets
-from captures.forge import Write, converse
+from analyzer.protocol.names import OFFSET_COMMIT
+from captures.forge import START_NS, Write, converse, interleaved
 from captures.kernels import NULL
 from tests.analyzer import forging
 from tests.analyzer.meaning.joining import heard_by
@@ -100,6 +101,31 @@ def test_shares_and_windows_change_nothing(capture: Path) -> None:
     assert len(whole) > 10
     assert heard_by(capture, Offsets, shares=3)["offsets"] == whole
     assert heard_by(capture, Offsets, window_bytes=4096)["offsets"] == whole
+
+
+def committing(number: int, offset: int, time_ns: int) -> list[Write]:
+    """A commit of one partition, and its answer a millisecond later."""
+    asked = {
+        "groupId": "g", "generationIdOrMemberEpoch": -1, "memberId": "", "retentionTimeMs": -1,
+        "topics": [{"name": "orders", "partitions": [
+            {"partitionIndex": 0, "committedOffset": offset, "committedMetadata": None}]}],
+    }  # fmt: skip
+    told = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
+    return [
+        forging.asking(forging.request(OFFSET_COMMIT, 2, number, asked), time_ns),
+        forging.answering(forging.response(OFFSET_COMMIT, 2, number, told), time_ns + 1_000_000),
+    ]
+
+
+def test_what_stands_behind_a_lost_packet_is_no_later_commit(tmp_path: Path) -> None:
+    second = 10**9
+    one = converse([*forging.turns([1]), *committing(2, 10, START_NS + second)], acks=False, close=None)
+    lost = forging.payloads(one, to_broker=False)[0]
+    other = converse(committing(1, 20, START_NS + 2 * second), client=("10.0.0.1", 40001), close=None)
+    forging.read(tmp_path, interleaved(forging.without(one, lost), other))
+    rows = analyzer.analyze(tmp_path / "capture.pcap").tables["offsets"].to_pylist()
+    # The lost packet is given up last, so that the first commit is the last one known of.
+    assert [(row["offset"], row["previous"], row["step"]) for row in rows] == [(20, 10, 10), (10, None, None)]
 
 
 # --- readers, forged --------------------------------------------------------------------------------------------------
