@@ -143,12 +143,17 @@ def _errors(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     errors, answered = totals["errors"], totals["answered"]
     if not answered:
         return
-    if not errors:
-        yield Statement("Errors", "good", f"None of {count(answered, 'answer')} holds an error.", "errors")
-        return
-    verdict = _well(answers, *_ABOUT_ERRORS)
-    text = f"{count(errors, 'answer')} of {answered:,} {'holds an error' if errors == 1 else 'hold an error'}"
-    text += ", none of them a fault." if verdict == "good" else "."
+    unread = totals["unread"]
+    read = answered - unread
+    verdict = _well(answers, *_ABOUT_ERRORS) if errors else "good"
+    if errors:
+        text = f"{count(errors, 'answer')} of {read:,} {'holds an error' if errors == 1 else 'hold an error'}"
+        text += ", none of them a fault." if verdict == "good" else "."
+    else:
+        text = f"None of {count(read, 'answer')} holds an error."
+    if unread:
+        verdict = "note" if verdict == "good" else verdict
+        text += f" Of {unread:,} more too little was captured, or could be read, to tell."
     yield Statement("Errors", verdict, text, "errors")
 
 

@@ -274,7 +274,7 @@ def _tiles(report: Report) -> list[dict[str, str]]:
     traffic = (totals["request_bytes"] or 0) + (totals["response_bytes"] or 0)
     tiles = [
         ("Exchanges", f"{totals['exchanges']:,}", f"on {count(links['connections'], 'connection')}"),
-        ("Errors", share(totals["errors"], totals["answered"]), f"{count(totals['errors'], 'answer')}"),
+        ("Errors", share(totals["errors"], totals["answered"] - totals["unread"]), f"{count(totals['errors'], 'answer')}"),
     ]
     if totals["prompt"]:
         tiles += [

@@ -14,6 +14,7 @@
 -- exchanges: how many.
 -- errors: those whose response holds an error.
 -- undecoded: those of which a message was not decoded.
+-- unread: those that were answered, of which so little was captured or decoded that nobody knows whether with an error.
 -- request_bytes: sizes of the requests together.
 -- response_bytes: sizes of the responses together.
 -- first_time: first request.
@@ -25,6 +26,7 @@
 SELECT capture, connection, client_id, client_ip, broker_ip, broker_port, api_key, api, api_version, status,
   exchange IS NOT NULL AS asked, count(*) AS exchanges, count_if(error_code <> 0) AS errors,
   count_if(request_state <> 'decoded' OR response_state <> 'decoded') AS undecoded,
+  count_if(status = 'answered' AND error_code IS NULL) AS unread,
   sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes,
   min(request_time) AS first_time, max(request_time) AS last_time, count(throttle_us) AS muted,
   count_if(throttle_us > 0) AS delayed, max(throttle_us) AS max_throttle_us, sum(throttle_us) AS throttle_us

@@ -8,6 +8,7 @@
 -- orphans: responses whose request was not seen.
 -- errors: exchanges whose response holds an error.
 -- undecoded: exchanges of which a message was not decoded.
+-- unread: answered exchanges of which nobody knows whether the answer holds an error.
 -- prompt: answered exchanges of APIs that do not wait on purpose, which the next three are about: what broker and network
 --   took, without what a request waited behind earlier ones of its connection.
 -- p50_us: the smallest of these times that at least half of them do not exceed.
@@ -37,10 +38,10 @@ WITH counted AS (
     coalesce(sum(if(status = 'unanswered', exchanges, 0)), 0) AS unanswered,
     coalesce(sum(if(status = 'in_flight', exchanges, 0)), 0) AS in_flight,
     coalesce(sum(if(status = 'orphan_response', exchanges, 0)), 0) AS orphans,
-    coalesce(sum(errors), 0) AS errors, coalesce(sum(undecoded), 0) AS undecoded,
+    coalesce(sum(errors), 0) AS errors, coalesce(sum(undecoded), 0) AS undecoded, coalesce(sum(unread), 0) AS unread,
     coalesce(sum(delayed), 0) AS throttled, sum(request_bytes) AS request_bytes, sum(response_bytes) AS response_bytes
   FROM connection_apis
 )
 SELECT exchanges, requests, answered, no_response_expected, unanswered, in_flight, orphans, errors,
-  undecoded, prompt, p50_us, p99_us, max_us, throttled, request_bytes, response_bytes
+  undecoded, unread, prompt, p50_us, p99_us, max_us, throttled, request_bytes, response_bytes
 FROM summed CROSS JOIN prompt

@@ -116,6 +116,15 @@ def test_facts_are_good_only_where_nothing_of_their_kind_was_found(forged: Forge
     assert of(made, "Coverage")[0].verdict == "good"
 
 
+def test_answers_that_were_cut_off_are_not_called_well(forged: Forged) -> None:
+    for number in range(3):
+        forged.exchange("Produce", second=number)
+    forged.exchange("Produce", second=3, error_code=None, response_state="truncated")
+    forged.connection(payload_bytes=10, decoded_bytes=10)
+    text = "None of 3 answers holds an error. Of 1 more too little was captured, or could be read, to tell."
+    assert of(report(forged.write()), "Errors") == [Statement("Errors", "note", text, "errors")]
+
+
 def test_without_meaning_nothing_is_called_well(tmp_path: Path) -> None:
     made = report(of_sample(CLEAN, tmp_path, meaning=False))
     (statement,) = of(made, "Findings")
