@@ -4,8 +4,8 @@ In: windows; OffsetCommit, TxnOffsetCommit, ListOffsets and Fetch are read by co
 for each offset committed, as clients ask and as replicas are sent it (`replicated`), and for each reset: a reader that
 was told OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
 - A commit's `previous` is the last one before it that counts: accepted, and of a transaction only if that committed
-  (KIP-98), in the order of answers. ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their rows do not meet; nor do
-  what is asked and what was written.
+  (KIP-98), in the order of answers. ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their
+  rows do not meet; nor do what is asked and what was written.
 - A reader is a client (id and address) and a partition: it may lose its place on one connection and go on on another.
   Of its fetches only those are kept that do not go on where the one before ended.
 - Where a stretch of a capture ends and another goes on: a commit is told where it was made, a reset where it is known

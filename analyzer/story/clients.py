@@ -79,19 +79,20 @@ def _traffic(source: Source) -> Iterator[Event]:
         topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
         by_topic[row["client_id"], row["client_ip"], row["api"], topic].append({**row, "topic": topic})
     for (client, ip, api, topic), rows in by_topic.items():
-        taken = [row for row in rows if row["outcome"] == _TAKEN]
+        outcomes = [[row for row in rows if row["outcome"] == one] for one in (_TAKEN, _REFUSED, _UNANSWERED)]
+        taken, refused, unanswered = outcomes
         first, last = moment(min(row["first"] for row in rows)), moment(max(row["last"] for row in rows))
         held = [row for row in taken or rows if row["bytes"]] or taken or rows
         where = places((topic, row["partition"]) for row in held)
         verb = "wrote" if api == "Produce" else "read"
         amount = sum(row["bytes"] for row in taken)
-        lost = verb == "wrote" and not taken
-        parts = [f"could not write {where}" if lost else f"{verb} {where}: {_much(taken)}{within(first, last)}"]
+        if taken or verb == "read":
+            text = f"{verb} {where}: {_much(taken)}{within(first, last)}"
+        else:
+            text = f"could not write {where}" if refused else f"sent {where}"
         if verb == "wrote":
-            for outcome, what in ((_REFUSED, "refused"), (_UNANSWERED, "not answered")):
-                some_rows = [row for row in rows if row["outcome"] == outcome and row["bytes"]]
-                parts += [f"{what}: {_much(some_rows)}"] if some_rows else []
-        text = "; ".join(parts)
+            text += f"; refused: {_much(refused)}" if refused else ""
+            text += f"; no answer seen: {_much(unanswered)}" if unanswered else ""
         inside = (topic or "").startswith("__") or _FETCHER.fullmatch(client or "") is not None
         weight = 3 if not amount else 6 if inside else 27
         yield Event(first, verb, who(client, ip), text, weight, topic=topic, client_id=client)
@@ -105,8 +106,8 @@ def _much(rows: list[Row]) -> str:
 
 
 _TAKEN, _REFUSED, _UNANSWERED = range(3)
-"""What became of what was written: nothing speaks against it, the broker refused it, an answer that was asked for is
-missing. Producers send the latter two again."""
+"""What became of what was written: nothing speaks against it, the broker refused it, the answer that was asked for was
+not seen. Producers send the latter two again, unless it was the capture that missed the answer."""
 
 
 def _carried(source: Source) -> Iterator[Row]:
@@ -388,10 +389,11 @@ def _unanswered(source: Source) -> Iterator[Event]:
         asked_for, heads = np.unique(api[order[start:end]], return_index=True)
         in_turn = [_text(apis, code) or "unknown" for code in asked_for[np.argsort(heads)].tolist()]
         connection = links[link[head]]
+        ended = source.connection(connection)
+        if ended.get("broker_packets") == 0:
+            continue  # answers were not captured
         mine, last = ordinal[order[start:end]], answered[link[head]]
-        closed = {"fin": "the connection was closed", "rst": "the connection was reset"}.get(
-            source.connection(connection).get("closed", "")
-        )
+        closed = {"fin": "the connection was closed", "rst": "the connection was reset"}.get(ended.get("closed", ""))
         if closed is None or last > mine.max():
             why = "later ones were answered"
         else:

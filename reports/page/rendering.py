@@ -272,9 +272,10 @@ def _tiles(report: Report) -> list[dict[str, str]]:
     """The figures at the top: what, how much, and one thing more."""
     totals, links = report.answers["totals"].dicts()[0], report.answers["links"].dicts()[0]
     traffic = (totals["request_bytes"] or 0) + (totals["response_bytes"] or 0)
+    read = totals["answered"] - totals["unread"]
     tiles = [
         ("Exchanges", f"{totals['exchanges']:,}", f"on {count(links['connections'], 'connection')}"),
-        ("Errors", share(totals["errors"], totals["answered"] - totals["unread"]), f"{count(totals['errors'], 'answer')}"),
+        ("Errors", share(totals["errors"], read), f"{count(totals['errors'], 'answer')}"),
     ]
     if totals["prompt"]:
         tiles += [
