@@ -39,12 +39,12 @@ class _Parser(argparse.ArgumentParser):
         fail(message, _meant(message) or f"{self.prog} --help lists what there is")
 
 
-def fail(message: str, hint: str = "") -> NoReturn:
-    """One line that says what and where, then a hint; exit code 2."""
-    said = f"kwire: {message}\n" + (f"hint: {hint}\n" if hint else "")
+def fail(message: str, hint: str = "", pointer: str = "") -> NoReturn:
+    """One line that says what and where, `pointer`, which may be several, then a hint; exit code 2."""
+    lines = [f"kwire: {message}", *pointer.split("\n"), f"hint: {hint}" if hint else ""]
     with contextlib.suppress(OSError):  # nobody listens: the exit code still tells
-        # Names of files, topics and hosts are others' text; line ends are ours.
-        sys.stderr.write("\n".join(map(printable, said.split("\n"))))
+        # Names of files, topics and hosts are others' text, and may have line ends too.
+        sys.stderr.writelines(f"{printable(line)}\n" for line in lines if line)
         sys.stderr.flush()
     raise SystemExit(EXIT_USAGE)
 
@@ -652,7 +652,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except Problem as problem:
         # The place is for people; others get the one line and the hint that they rely on.
-        fail("\n".join(filter(None, (str(problem), problem.pointer if sys.stderr.isatty() else ""))), problem.hint)
+        fail(str(problem), problem.hint, problem.pointer if sys.stderr.isatty() else "")
     except BrokenPipeError:
         _leave_stdout()  # `| head` has seen enough
         return 0

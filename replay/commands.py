@@ -14,14 +14,14 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from analyzer import dataset
+from analyzer import dataset, outfile
 from analyzer.cli import EXIT_INTERRUPTED
 from analyzer.escapes import printable
 from analyzer.failure import Failure
@@ -389,7 +389,7 @@ def diff(options: argparse.Namespace) -> int:
 def _write(path: str, text: str) -> None:
     """A file for its owner only: it may show what was captured."""
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-            out.write(text)
+        with outfile.written(path) as made:
+            Path(made).write_text(text, encoding="utf-8")
     except OSError as failure:
         raise Failure(f"{path}: {failure.strerror}", "name a file that can be written") from None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from analyzer import outfile
 from analyzer.failure import Failure
 from captures.files import urls
 
@@ -29,31 +29,19 @@ def check(path: str) -> None:
     if os.path.isdir(path):
         raise Failure(f"{path}: cannot be written: it is a folder", "give a file to -o")
     try:
-        handle, beside = _beside(Path(path))
-        os.close(handle)
-        os.unlink(beside)
+        outfile.check(path)
     except OSError as failure:
         raise _unwritten(path, failure) from None
 
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
-    """A file beside, to be written, which takes the place of `path` when it is whole."""
+    """A file beside, to be written, which becomes `path` when it is whole (`analyzer.outfile`)."""
     try:
-        handle, beside = _beside(Path(path))
-        os.close(handle)
-        try:
+        with outfile.written(path) as beside:
             yield beside
-            os.replace(beside, path)
-        except BaseException:
-            os.unlink(beside)
-            raise
     except OSError as failure:
         raise _unwritten(path, failure) from None
-
-
-def _beside(path: Path) -> tuple[int, str]:
-    return tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.absolute().parent)
 
 
 def _unwritten(path: str, failure: OSError) -> Failure:

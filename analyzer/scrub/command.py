@@ -1,6 +1,6 @@
 """`kwire scrub`: a capture that may be shared.
 
-In: parsed options. Out: the clean capture; what was done, on stdout.
+In: parsed options. Out: the clean capture; what was done, on stdout, or on stderr where the capture goes to no file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Final
 
+from analyzer import outfile
 from analyzer.escapes import printable
 from analyzer.failure import Failure
 
@@ -38,10 +39,11 @@ def scrub(options: argparse.Namespace) -> int:
         raise Failure(f"--keep: there is no {one!r}", f"there are {', '.join(KEEPABLE)}")
     key, notes = _key(options.key)
     announce_compilation()
-    folder = os.path.dirname(os.path.abspath(options.out))
+    if options.out == "-":
+        raise Failure("-o -: is no file", "name one, as clean.pcapng; or /dev/stdout")
     if os.path.isdir(options.out):
         raise Failure(f"-o {options.out}: is a folder", "name a file, as clean.pcapng")
-    with _stored(options.capture, folder) as path:
+    with _stored(options.capture, outfile.folder_for(options.out)) as path:
         point = capture_points([path])[0]
         if work.same_file(options.out, [os.path.join(point.folder, one) for one in point.paths]):
             raise Failure(f"-o {options.out}: is the capture itself", "name another file")
@@ -49,13 +51,14 @@ def scrub(options: argparse.Namespace) -> int:
         report = work.scrub(point, options.out, work.Task(key, keep, tuple(options.port), options.dry_run), bar)
     for note in [*notes, *report.notes]:
         sys.stderr.write(f"note: {printable(note)}\n")
+    said = sys.stderr if outfile.is_stream(options.out) else sys.stdout  # that may be where the capture went
     if options.json:
-        json.dump(report.json(), sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        json.dump(report.json(), said, indent=1)
+        said.write("\n")
     else:
         head = "would be" if options.dry_run else "is"
-        sys.stdout.write(f"{printable(options.out)} {head} a clean capture\n")
-        sys.stdout.writelines(f"  {line}\n" for line in report.lines())
+        said.write(f"{printable(options.out)} {head} a clean capture\n")
+        said.writelines(f"  {line}\n" for line in report.lines())
     return 0
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from analyzer import outfile
 from analyzer.bulk.state import NULL
 from analyzer.failure import Failure
 from analyzer.scrub import prefixes
@@ -55,7 +56,7 @@ Progress = Callable[[str], None]
 def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda _: None) -> Report:
     """Write a clean capture of a capture point to `out`. Raises CaptureError, and Failure where the result is not clean
     or cannot be written."""
-    folder = os.path.dirname(os.path.abspath(out))
+    folder = outfile.folder_for(out)
     report = Report()
     content = Content(task.key or secrets.token_bytes(32), task.keep, report)
     try:
@@ -77,7 +78,7 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
                 progress("checking")
                 _check(path, folder, content, task, report)
                 if not task.dry:
-                    os.replace(path, out)
+                    outfile.put(path, out)
             finally:
                 if os.path.exists(path):
                     os.unlink(path)

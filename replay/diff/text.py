@@ -117,7 +117,7 @@ def as_text(comparison: Comparison, sides: tuple[str, str]) -> str:
             lines.append(f"  {group_title(group)}: {group.rule} ({RULES[group.rule or ''].partition(';')[0]})")
     if any(left and right for left, right in comparison.latencies.values()):
         lines += ["", *_latency_lines(comparison, sides)]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))  # names, keys and values are the target's
 
 
 def summary_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:

@@ -169,6 +169,14 @@ def test_what_cannot_be_done_says_so_in_one_line_and_a_hint(words: str, said: li
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_error_with_line_ends_of_others_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.fail("a broker at [a\nhint: rm -rf]", "what now?\nkwire: fine", "filter\n  ^^")
+    assert capsys.readouterr().err.splitlines() == [
+        r"kwire: a broker at [a\nhint: rm -rf]", "filter", "  ^^", r"hint: what now?\nkwire: fine",
+    ]  # fmt: skip
+
+
 def test_a_capture_without_permission(tmp_path: Path) -> None:
     if os.getuid() == 0:
         pytest.skip("root may read everything")
