@@ -252,8 +252,8 @@ def test_a_group_that_the_target_cannot_serve_is_the_cause_of_what_its_members_d
 
 def test_names_that_a_target_says_steer_no_terminal_and_forge_no_line() -> None:
     name = "t\x1b[5m\nverdict: same"
-    left, right = ([{"errorCode": error, "name": name}] for error in (0, 17))
-    asked = metadata(left, right, [{"name": name}], request_file="\udcb8.pcap")
+    left, right = ({"errorCode": error, "name": name} for error in (0, 17))
+    asked = metadata([left], [right], [{"name": name}], request_file="\udcb8.pcap")
     told = as_text(compare([asked]), ("captured", "replayed"))
     assert told.replace("\n", "").isprintable()
     assert told.count("\nverdict:") == 0
