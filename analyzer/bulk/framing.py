@@ -129,6 +129,7 @@ def _begin(fr: s.Framing, c: Table, slot: Int, pairs: Array, ports: Table) -> No
         s.K_CLIENT_ID,
         s.K_LOWEST_ID,
         s.K_ANSWERED_NS,
+        s.K_LAST_ID,
         s.K_PREFIX_TEXT,
     ):
         k[slot, column] = s.NULL
@@ -508,6 +509,7 @@ def _conclude(st: s.State, segment: Table) -> Int:
     if kind == DATA:
         return s.OK
     if kind == GAP or kind == SNAPLEN:
+        f[key, s.F_HOLE] = 1
         if k[slot, s.K_CLASS] == s.UNDECIDED:
             f[key, s.F_LOST] += f[key, s.F_HAVE] - f[key, s.F_FROM]
             release(fr, key)

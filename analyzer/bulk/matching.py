@@ -178,6 +178,24 @@ def _say(mt: s.Matching, row: Table, side: Int, asked: Int) -> Int:
 
 
 @inline
+def _count_hole(fr: s.Framing, slot: Int, key: Int, row: Table, whole: Flag, decoded: Flag) -> None:
+    """A request after a hole: were others lost in it? Not if its correlation id is the next one; clients count up."""
+    f = fr.f
+    k = fr.k
+    correlation = row[s.X_CORRELATION_ID]
+    last = k[slot, s.K_LAST_ID]
+    if f[key, s.F_HOLE] != 0 and last != s.NULL and correlation != last + 1:
+        k[slot, s.K_HOLES] += 1
+    row[s.X_HOLES] = k[slot, s.K_HOLES]
+    if whole:
+        f[key, s.F_HOLE] = 0  # of one that is not, others may be missing behind what is there
+    if correlation != s.NULL:
+        k[slot, s.K_LAST_ID] = correlation
+    if row[s.X_API_KEY] == names.END_TXN and not decoded:
+        k[slot, s.K_HOLES] += 1  # there, but what it said is lost
+
+
+@inline
 def _learn(fr: s.Framing, mt: s.Matching, slot: Int, row: Table, header: Flag, decoded: Flag) -> None:
     """What a request tells of its connection. `header`: its header was whole."""
     k = fr.k
@@ -409,6 +427,7 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
                 k[slot, s.K_ZERO_SILENT] = 1  # this answer passes over what the broker would have answered before
         put_out(st, row, s.ANSWERED if request >= 0 else s.ORPHAN_RESPONSE, trigger)
     else:
+        _count_hole(fr, slot, key, row, whole, state == s.DECODED_STATE)
         _learn(fr, mt, slot, row, header == OK, state == s.DECODED_STATE)
         wait(st, slot, row, trigger)
     return s.OK

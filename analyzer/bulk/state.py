@@ -39,8 +39,9 @@ from captures.kernels import Array, Bytes, Table
     F_ASKS,  # a request without a name was found, with this correlation id (plus 1): its answer would prove it
     F_ANSWER,  # where an answer to what the other direction asks may start, behind F_AT; -1: none
     F_ANSWER_END,
+    F_HOLE,  # bytes are missing since the last message of it that was whole
     F_COLUMNS,
-) = range(25)
+) = range(26)
 SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
 TRUNCATED, LIMIT = 1, 2  # see also CUT
 
@@ -88,8 +89,10 @@ TRUNCATED, LIMIT = 1, 2  # see also CUT
     K_INCOMPLETE,
     K_PREFIX,  # bytes before Kafka's first
     K_ANSWERED_NS,  # last byte of the last response, NULL before the first
+    K_LAST_ID,  # correlation id of the last request, NULL before the first
+    K_HOLES,  # holes so far that requests may have been lost in
     K_COLUMNS,
-) = range(40)
+) = range(42)
 UNDECIDED, KAFKA, OTHER = 0, 1, 2
 
 # --- exchanges (pending ones are linked by X_NEXT; finished ones are copied to the output) ----------------------------
@@ -148,8 +151,9 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_EARLIER_NS,  # last byte of the response before it on the connection, NULL: there was none
     X_SESSION_GIVEN,  # Fetch: id of the session that the answer says
     X_WAY_NS,  # in the output: of the latency, how long request and answer were under way behind the capture point
+    X_HOLES,  # K_HOLES where the request came
     X_COLUMNS,
-) = range(55)
+) = range(56)
 X_CLIENT_SIDE: Final = X_NEXT
 """In the output, where exchanges are not linked: which side of the connection is the client."""
 X_MUTED_US: Final = X_PARTS
