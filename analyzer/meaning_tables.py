@@ -152,7 +152,8 @@ TRANSACTIONS = (
         ("began", TIME, "First request of the transaction."),
         ("ended", TIME, "End of the answer to what ended it; null: not seen."),
         ("outcome", pa.string(),
-         "`committed`, `aborted`, `fenced`, `open` (the capture ended first), `unknown` (its end was not seen)."),
+         "`committed`, `aborted`, `fenced`, `open` (the capture ended first), `unknown` (its end was not seen, or the "
+         "capture lacks requests that may have been its end)."),
         ("duration_us", pa.int64(), "`ended - began`."),
         ("timeout_ms", pa.int64(), "When the coordinator aborts it, as InitProducerId said; null: not seen."),
         ("partitions", PLACES, "Partitions that it wrote or added."),

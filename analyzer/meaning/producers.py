@@ -4,6 +4,10 @@ In: what the producers of that id asked and were answered, in order. Out: `Trans
 KIP-890)
 - A transaction begins with the first request that adds something to it, one that was refused for the moment included,
   and ends with the answer to EndTxn; InitProducerId ends what is open, and fences who had it.
+- What is refused for the moment adds nothing: markers that were asked for before anything was added are those of the
+  transaction before.
+- An end that was not heard, but must have been (`Producer._after`), or may have been in what the capture lacks of the
+  connection, ends the transaction: as its marker says, else nobody knows how.
 - An error that says that somebody else has the id now (`FENCED`) ends the transaction of whoever got it, never that of
   the one who took over.
 - What the capture did not see is not made up: `began` or `ended` is None.
@@ -20,6 +24,8 @@ from analyzer.protocol import errors
 FENCED: Final = frozenset((errors.INVALID_PRODUCER_EPOCH, errors.PRODUCER_FENCED))
 COMMITTED, ABORTED, TAKEN_OVER, OPEN, UNKNOWN = "committed", "aborted", "fenced", "open", "unknown"
 
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
 Place = tuple[int, int]
 Partition = tuple[str, int]
 
@@ -33,6 +39,7 @@ class Asked:
     key       connection, exchange, reply
     asked     first byte of the request, done: last of the answer (microseconds), None where not seen
     error     code of the answer, 0 on success; None without an answer
+    holes     how often requests may have been lost before it on its connection
     """
 
     place: Place
@@ -45,6 +52,7 @@ class Asked:
     error: int | None
     producer_id: int | None = None
     epoch: int | None = None
+    holes: int = 0
 
     @property
     def who(self) -> tuple[str | None, str]:
@@ -58,7 +66,12 @@ class Asked:
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction, as a row of `transactions` wants it."""
+    """One transaction, as a row of `transactions` wants it.
+
+    partitions  each with the connection on which its client added it, None where it was only written to
+    since       the packet with which an answer first said that something had become part of it
+    marked      what a coordinator told a leader of its end, and which end that is
+    """
 
     transactional_id: str | None
     producer_id: int | None
@@ -69,13 +82,14 @@ class Transaction:
     key: tuple[str, int | None, int | None]
     ended: int | None = None
     outcome: str = OPEN
-    partitions: dict[Partition, None] = field(default_factory=dict)
+    partitions: dict[Partition, str | None] = field(default_factory=dict)
     records: int | None = 0
     offsets: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     fenced_by: str | None = None
     ending: bool = False
     timeout_ms: int | None = None
-    going_on: bool = True
+    since: int | None = None
+    marked: tuple[Asked, str] | None = None
 
     def seen(self, event: Asked) -> None:
         """Another exchange of it."""
@@ -84,6 +98,14 @@ class Transaction:
             self.producer_id = event.producer_id
         if event.epoch is not None:
             self.epoch = event.epoch
+
+    def before(self, event: Asked) -> bool:
+        """Something had become part of it when that was asked."""
+        return self.since is not None and self.since < event.order[0]
+
+    def holds(self, partitions: Iterable[Partition]) -> bool:
+        """One of those is part of it; where a group's offsets are kept is not said."""
+        return any(one in self.partitions or one[0] == OFFSETS_TOPIC for one in partitions)
 
     def close(self, event: Asked, outcome: str, fenced_by: str | None = None) -> None:
         """It ended with the answer of `event`."""
@@ -96,8 +118,8 @@ class Producer:
     `heard`: the order of what was told last."""
 
     __slots__ = (
-        "_current", "_fenced", "_given", "_known", "_last", "_owner", "_takeovers", "_timeout_ms", "_tried", "heard",
-        "transactional_id", "transactions",
+        "_counts", "_current", "_fenced", "_given", "_known", "_last", "_line", "_owner", "_takeovers", "_timeout_ms",
+        "_tried", "heard", "transactional_id", "transactions",
     )  # fmt: skip
 
     def __init__(self, transactional_id: str) -> None:
@@ -110,6 +132,8 @@ class Producer:
         self._known = False
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
         self._timeout_ms: int | None = None
+        self._line: tuple[str, int] | None = None  # where it last spoke to its coordinator, and the holes there
+        self._counts = False  # each transaction has an epoch of its own (KIP-890)
         # Most have nothing of it, and an empty set takes 200 bytes.
         self._fenced: set[tuple[str | None, str, int | None]] | None = None
         self._last: Transaction | None = None  # of those that were handed out
@@ -132,25 +156,35 @@ class Producer:
         `timeout_ms`: of its transactions."""
         if event.error not in (0, errors.CONCURRENT_TRANSACTIONS):
             return
-        if self._current is not None and asked_id == -1:
-            self._close(event, UNKNOWN if self._current.ending else TAKEN_OVER)
+        self._after(event, told=True)
+        if self._current is not None and (self._current.ending or self._current.marked):
+            self._leave()
+        elif self._current is not None and asked_id == -1:
+            self._close(event, TAKEN_OVER)
         elif self._current is not None and event.error == 0:
-            self._close(event, UNKNOWN if self._current.ending else ABORTED)
+            self._close(event, ABORTED)
         if event.error == 0:
             self._owner = event
             self._timeout_ms = timeout_ms
             self._takeovers += asked_id == -1
-            self._given = event.producer_id, event.epoch
+            self._given, self._counts = (event.producer_id, event.epoch), False
             self._tried, self._known = None, True
 
-    def added(self, event: Asked, partitions: Iterable[Partition]) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn: what was added."""
+    def added(self, event: Asked, partitions: Iterable[Partition], on_behalf: bool = False) -> None:
+        """AddPartitionsToTxn, AddOffsetsToTxn: what was added; `on_behalf`: by a broker, which may do so twice."""
+        missed = not on_behalf and self._after(event)
         if event.error in FENCED:
             self._refused(event)
         elif event.error == 0:
-            self._at(event).partitions.update(dict.fromkeys(partitions))
-        elif self._current is None and self._tried is None:
-            self._tried = event.asked
+            found = dict.fromkeys(partitions, None if on_behalf else event.key[0])
+            if self._current is not None and not on_behalf and found.items() & self._current.partitions.items():
+                self._leave()  # no client adds what it has added
+            self._at(event, missed).partitions.update(found)
+        else:
+            if event.error == errors.CONCURRENT_TRANSACTIONS and not on_behalf and self._is_mine(event):
+                self._leave()  # refused because that one ends
+            if self._current is None and self._tried is None:
+                self._tried = event.asked
 
     def wrote(self, event: Asked, partition: Partition, records: int | None) -> None:
         """Produce: one topic-partition of it."""
@@ -171,59 +205,108 @@ class Producer:
 
     def ended(self, event: Asked, committed: bool, given: tuple[int | None, int | None]) -> None:
         """EndTxn; `given`: producer id and epoch of the next transaction, where the answer says them (KIP-890)."""
+        outcome = COMMITTED if committed else ABORTED
+        goes_on = self._line is not None and self._line[0] == event.key[0]
+        missed = self._after(event)
+        marked = self._current.marked if self._current is not None else None
+        if event.error == 0 and marked is not None and marked[1] != outcome:
+            self._leave()
+            missed = True
         if event.error in FENCED:
             self._refused(event)
         elif event.error is None and self._current is not None:
             self._current.seen(event)
             self._current.ending = True
+            if self._counts:
+                self._given = (event.producer_id, None)
         elif event.error == 0:
-            if self._current is None:  # without anything in it, or begun before the capture
-                self._current = self._new(event, event.asked if self._known else None)
-                self._current.records = 0 if self._known else None
+            if self._current is None:  # without anything in it, or begun before the capture, or not heard
+                known = self._known and not missed and goes_on
+                self._current = self._new(event, event.asked if known else None)
+                self._current.records = 0 if known else None
             self._current.seen(event)
-            self._close(event, COMMITTED if committed else ABORTED)
+            self._close(event, outcome)
             if given[0] is not None:
-                self._given = given
+                self._given, self._counts = given, True
         self._known = True
+
+    def marked(self, event: Asked, committed: bool, partitions: Iterable[Partition], noticed: int) -> None:
+        """A coordinator told the leader of these partitions how a transaction ended. It is the open one, if some of
+        them had become part of that before this was asked; else the one before, where only its EndTxn was heard.
+        `noticed`: the packet that shows that markers before this one may have been lost, -1: none were."""
+        outcome, current = COMMITTED if committed else ABORTED, self._current
+        if current is not None and current.holds(partitions) and (current.ending or current.before(event)):
+            sure = noticed < 0 or (current.since is not None and noticed < current.since)
+            if current.marked is None:
+                current.marked = event, outcome if sure else UNKNOWN
+            elif current.marked[1] != outcome:
+                current.marked = event, UNKNOWN  # these are two
+        elif self.transactions and self.transactions[-1].ending and self.transactions[-1].outcome == UNKNOWN:
+            if noticed < 0:
+                self.transactions[-1].close(event, outcome)
 
     def finish(self) -> None:
         """The capture is over."""
-        if self._current is not None:
-            self._current.outcome = UNKNOWN if self._current.ending else OPEN
-            self._put(self._current)
+        if self._current is not None and (self._current.ending or self._current.marked):
+            self._leave()
+        elif self._current is not None:
+            self.transactions.append(self._current)
             self._current = None
 
-    def _put(self, transaction: Transaction) -> None:
-        """It is over, or all there is of it."""
-        transaction.going_on = False
-        self.transactions.append(transaction)
+    def _after(self, event: Asked, told: bool = False) -> bool:
+        """Before what a coordinator was asked: did an end get lost since it was asked before? `told`: the epoch is that
+        of what comes. Whether what `event` is about may have begun in what was lost."""
+        line, self._line = self._line, (event.key[0], event.holes)
+        missed = line is not None and line[0] == event.key[0] and line[1] < event.holes
+        current = self._current
+        if current is not None and not told and current.producer_id == event.producer_id and event.error not in FENCED:
+            mine, said = current.epoch, event.epoch
+            if mine is not None and said is not None:
+                # Where each transaction has an epoch, the same one is as good as having heard everything.
+                missed = said > mine or (missed and not (self._counts and said == mine))
+        if missed:
+            self._tried = None
+            if current is not None:
+                self._leave()
+        return missed
+
+    def _is_mine(self, event: Asked) -> bool:
+        """Something had become part of what is open, for the same client, before that was asked."""
+        return self._current is not None and self._current.who == event.who and self._current.before(event)
+
+    def _leave(self) -> None:
+        """The open one is over: as markers say, else nobody knows how."""
+        assert self._current is not None
+        self._current.outcome = UNKNOWN
+        if self._current.marked is not None and self._current.marked[1] != UNKNOWN:
+            self._current.close(*self._current.marked)
+        self.transactions.append(self._current)
+        self._current = None
 
     def _new(self, event: Asked, began: int | None) -> Transaction:
         made = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
         made.timeout_ms = self._timeout_ms
         return made
 
-    def _at(self, event: Asked) -> Transaction:
-        """The transaction that an event is part of; a new one where none is open."""
-        if self._current is not None and self._current.ending:
-            self._current.outcome = UNKNOWN
-            self._put(self._current)
-            self._current = None
+    def _at(self, event: Asked, missed: bool = False) -> Transaction:
+        """The transaction that an event is part of; a new one where none is open. `missed`: as `_after` says."""
+        if self._current is not None and (self._current.ending or self._current.marked):
+            self._leave()
         if self._current is None:
-            self._current = self._new(event, self._tried if self._tried is not None else event.asked)
+            began = self._tried if self._tried is not None else None if missed else event.asked
+            self._current = self._new(event, began)
             self._tried, self._known = None, True
         self._current.seen(event)
+        if event.error == 0 and (self._current.since is None or event.place[0] < self._current.since):
+            self._current.since = event.place[0]
         return self._current
 
     def _close(self, event: Asked, outcome: str) -> None:
         assert self._current is not None
-        if outcome == UNKNOWN:
-            self._current.outcome = outcome
-        else:
-            self._current.close(event, outcome, event.label if outcome == TAKEN_OVER else None)
+        self._current.close(event, outcome, event.label if outcome == TAKEN_OVER else None)
         if outcome == TAKEN_OVER:
             self._fence((*self._current.who, self._current.epoch))
-        self._put(self._current)
+        self.transactions.append(self._current)
         self._current = None
 
     def _refused(self, event: Asked) -> None:
@@ -238,14 +321,17 @@ class Producer:
             by = None  # nobody came: the coordinator gave up on it (transaction.timeout.ms)
         victim = (*event.who, epoch)
         if mine and self._current is not None:
-            self._current.close(event, TAKEN_OVER, by)
-            self._put(self._current)
-            self._current = None
+            if self._current.marked is not None and self._current.marked[1] != ABORTED:
+                self._leave()
+            else:
+                self._current.close(event, TAKEN_OVER, by)
+                self.transactions.append(self._current)
+                self._current = None
         elif not self._known_victim(victim):
             stale = self._new(event, self._tried if self._tried is not None else event.asked)
             stale.producer_id, stale.epoch = event.producer_id, epoch
             stale.close(event, TAKEN_OVER, by)
-            self._put(stale)
+            self.transactions.append(stale)
             self._tried = None
         self._fence(victim)
 

@@ -14,12 +14,14 @@ import numpy as np
 
 from analyzer.meaning.producers import Asked, Partition
 from analyzer.meaning.said_rows import SaidRows
+from captures.kernels import NULL
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
     """What was said of a transactional id in a message that was read whole; of AddPartitionsToTxn the `partitions`
-    that were added, of EndTxn whether `committed`, and what the answer gives."""
+    that were added, and whether a broker did that `on_behalf` of a producer, of EndTxn whether `committed`, and what
+    the answer gives."""
 
     api: int
     transactional_id: str
@@ -29,10 +31,11 @@ class Said:
     committed: bool = False
     given: tuple[int | None, int | None] = (None, None)
     timeout_ms: int | None = None
+    on_behalf: bool = False
 
 
-_PACKET, _BORN, _ID, _WIDTH = range(4)
-_VALUES: Final = 15
+_PACKET, _BORN, _ID, _PRODUCER, _WIDTH = range(5)
+_VALUES: Final = 17
 """What is said beside a row (`SaidLog.put`)."""
 
 
@@ -49,10 +52,12 @@ class SaidLog:
         """One more."""
         event = one.event
         said = [
-            one.api, one.committed, one.partitions, one.asked_id, one.given, one.timeout_ms, event.place, event.key,
-            event.client, event.ip, event.asked, event.done, event.error, event.producer_id, event.epoch,
+            one.api, one.committed, one.partitions, one.asked_id, one.given, one.timeout_ms, one.on_behalf, event.place,
+            event.key, event.client, event.ip, event.asked, event.done, event.error, event.producer_id, event.epoch,
+            event.holes,
         ]  # fmt: skip
-        self._packed.put((*event.order, self._packed.number(one.transactional_id)), said)
+        producer_id = NULL if event.producer_id is None else event.producer_id
+        self._packed.put((*event.order, self._packed.number(one.transactional_id), producer_id), said)
 
     @property
     def ids(self) -> list[str]:
@@ -71,6 +76,13 @@ class SaidLog:
     def some(self, which: np.ndarray) -> SaidLog:
         """Those that a mask lets through."""
         return SaidLog(_packed=self._packed.some(np.flatnonzero(which)))
+
+    @property
+    def producers(self) -> dict[int, str]:
+        """Producer ids, each with the transactional id that it was said with."""
+        pairs = self._packed.rows[:, [_PRODUCER, _ID]]
+        found = np.unique(pairs[pairs[:, 0] != NULL], axis=0).tolist()
+        return {producer_id: self.ids[number] for producer_id, number in found}
 
     def packets_of(self) -> Callable[[str], np.ndarray]:
         """To be asked for the first packets of the requests of an id, in order."""
@@ -98,8 +110,9 @@ class SaidLog:
             yield one, [self._one(place, one) for place in order[bounds[number] : bounds[number + 1]].tolist()]
 
     def _one(self, place: int, transactional_id: str) -> Said:
-        packet, born, _ = self._packed.rows[place].tolist()
-        api, committed, partitions, asked_id, given, timeout_ms, at, key, *event = self._packed.said(place, _VALUES)
+        packet, born, *_ = self._packed.rows[place].tolist()
+        said = self._packed.said(place, _VALUES)
+        api, committed, partitions, asked_id, given, timeout_ms, on_behalf, at, key, *event = said
         asked = Asked(tuple(at), (packet, born), tuple(key), *event)
         added = tuple((topic, partition) for topic, partition in partitions)
-        return Said(api, transactional_id, asked, added, asked_id, committed, tuple(given), timeout_ms)
+        return Said(api, transactional_id, asked, added, asked_id, committed, tuple(given), timeout_ms, on_behalf)

@@ -5,8 +5,9 @@ TxnOffsetCommit by columns. Out: a row for each transaction. Rules
 - A producer speaks to its coordinator and to the leaders on different connections, so the order of events is that of
   their requests in the capture, and `tables` works it out when all are there (`producers`).
 - Since KIP-890 a producer adds no partitions by itself: the first Produce or TxnOffsetCommit does.
-- What a coordinator tells the leaders (WriteTxnMarkers) settles what the producer was not heard to be told, and is all
-  there is of a producer that the capture did not hear: such a row has a producer id only.
+- What a coordinator tells the leaders (WriteTxnMarkers) settles what the producer was not heard to be told, in its
+  place among what producers ask, and is all there is of a producer that the capture did not hear: such a row has a
+  producer id only.
 - Where a stretch of a capture ends and another goes on, what has ended is told; what is open goes on, with what its
   transactional id's producers have done so far (of `MOST_PRODUCERS`: the open transactions of others are told so).
   What was asked after a request that still waits for its answer waits too, so the order stays that of one pass.
@@ -15,7 +16,7 @@ TxnOffsetCommit by columns. Out: a row for each transaction. Rules
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from analyzer.bulk.rows import Exchanges, Window
 from analyzer.meaning.hearing import NEVER, Border, Heard
 from analyzer.meaning.noted import Columns, Noted, places
 from analyzer.meaning.ordered import Ordered
-from analyzer.meaning.producers import ABORTED, COMMITTED, OPEN, UNKNOWN, Asked, Partition, Place, Producer, Transaction
+from analyzer.meaning.producers import ABORTED, COMMITTED, Asked, Partition, Place, Producer, Transaction
 from analyzer.meaning.said_log import Said, SaidLog
 from analyzer.protocol import names as apis
 from captures.kernels import NULL
@@ -77,6 +78,7 @@ class Transactions:
     _wrote: Noted = field(default_factory=lambda: Noted(_COLUMNS, _TEXTS))
     _producers: dict[str, Producer] = field(default_factory=dict)  # of whom earlier stretches told
     _alone: dict[int, Transaction] = field(default_factory=dict)  # by producer id: of which only markers tell so far
+    _holes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by connection of markers, as `_noticed` says
     _over: list[Transaction] | None = None  # those that ended in this stretch, where another goes on
 
     def take(self, window: Window, heard: Sequence[Heard]) -> None:
@@ -85,10 +87,11 @@ class Transactions:
         wanted = (api == apis.PRODUCE) | (api == apis.TXN_OFFSET_COMMIT)
         self._take_writes(every, wanted & (every.column("transactional_id") != NULL))
         for one in heard:
-            request = one.exchange.request
+            request, response = one.exchange.request, one.exchange.response
             if request is None:
+                if one.exchange.api_key == apis.END_TXN and one.exchange.transactional_id is not None:
+                    self._said.put(Said(apis.END_TXN, one.exchange.transactional_id, _event(one, every, None)))
                 continue
-            response = one.exchange.response
             if one.exchange.api_key in _HEARD:
                 for said in _said(one, every, request, response):
                     self._said.put(said)
@@ -110,10 +113,8 @@ class Transactions:
     def onward(self, border: Border) -> Transactions:
         """Producers, and what is open."""
         after = self._later(border.ordinal)
-        self._tell(border.topic_name)
-        markers = sorted(self._markers, key=lambda one: one.event.order)
-        alone, waiting = _settled(self._found(), markers, self._alone)
-        after._markers = waiting + after._markers
+        after._holes = self._holes
+        alone = self._tell(border.topic_name)
         if border.ordinal != NEVER:
             newest = max((one.ended or 0 for one in alone), default=0)
             after._alone = {
@@ -156,11 +157,9 @@ class Transactions:
     def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
         found = self._over
         if found is None:
-            self._tell(topic_name)
+            found = self._tell(topic_name)
             for producer in self._producers.values():
                 producer.finish()
-            markers = sorted(self._markers, key=lambda one: one.event.order)
-            found, _ = _settled(self._found(), markers, self._alone)
             for producer in self._producers.values():
                 found += producer.over()
         rows = Ordered("transactions")
@@ -168,16 +167,49 @@ class Transactions:
             rows.put((one.place, one.transactional_id or "", one.producer_id or 0), _row(one))
         yield "transactions", rows.table(capture)
 
-    def _tell(self, topic_name: Callable[[str], str]) -> None:
-        """Tell producers all there is, in order."""
+    def _tell(self, topic_name: Callable[[str], str]) -> list[Transaction]:
+        """Tell producers all there is, in order -> transactions that only markers tell of."""
+        markers = sorted(self._markers, key=lambda one: one.event.order)
+        marked = self._marked(markers)
         wrote: dict[str, list[tuple[Place, Callable[[Producer], None]]]] = defaultdict(list)
-        for transactional_id, order, tell in self._writes(topic_name):
+        for transactional_id, order, tell in self._writes(topic_name, marked):
             wrote[transactional_id].append((order, tell))
+        for transactional_id, ends in marked.items():
+            wrote[transactional_id] += [(one.event.order, _marking(one, noticed)) for one, noticed in ends]
         for transactional_id, said in self._said.by_id():
             events = [(one.event.order, _teller(one)) for one in said]
             self._tell_one(transactional_id, [*events, *wrote.pop(transactional_id, ())])
         for transactional_id, others in wrote.items():
             self._tell_one(transactional_id, others)
+        return _alone(markers, {one.producer_id for one in self._found()}, self._alone)
+
+    def _marked(self, markers: Sequence[_Marker]) -> dict[str, list[tuple[_Marker, int]]]:
+        """Markers by the transactional id whose producers have their producer id, where that was heard; each with what
+        `_noticed` says."""
+        if not markers:
+            return {}
+        whose = {
+            one.producer_id: transactional_id
+            for transactional_id, producer in self._producers.items()
+            for one in producer.known
+        } | self._said.producers
+        found: dict[str, list[tuple[_Marker, int]]] = defaultdict(list)
+        for marker in markers:
+            noticed = self._noticed(marker.event)
+            transactional_id = whose.get(marker.event.producer_id)
+            if transactional_id is not None:
+                found[transactional_id].append((marker, noticed))
+        return found
+
+    def _noticed(self, event: Asked) -> int:
+        """The first packet of the first marker behind the last hole of its connection, -1: there was none."""
+        if not event.holes:
+            return -1
+        holes, noticed = self._holes.get(event.key[0], (0, -1))
+        if holes < event.holes:
+            noticed = event.order[0]
+            self._holes[event.key[0]] = event.holes, noticed
+        return noticed
 
     def _tell_one(self, transactional_id: str, events: list[tuple[Place, Callable[[Producer], None]]]) -> None:
         producer = self._producers.setdefault(transactional_id, Producer(transactional_id))
@@ -210,11 +242,18 @@ class Transactions:
             every.names.connections,
         )
 
-    def _writes(self, topic_name: Callable[[str], str]) -> Iterator[tuple[str, Place, Callable[[Producer], None]]]:
+    def _writes(
+        self, topic_name: Callable[[str], str], marked: Mapping[str, Sequence[tuple[_Marker, int]]]
+    ) -> Iterator[tuple[str, Place, Callable[[Producer], None]]]:
         """(transactional id, order, what to tell its producer) of what was written; batches of one partition between
-        two things said are told at once."""
-        wrote, text = self._wrote.inside(), self._wrote.text
-        for first, last, records in _runs(wrote, self._said.packets_of(), self._wrote.strings):
+        two things said, markers among them, are told at once."""
+        wrote, text, said_of = self._wrote.inside(), self._wrote.text, self._said.packets_of()
+
+        def bounds(transactional_id: str) -> np.ndarray:
+            ends = [one.event.order[0] for one, _ in marked.get(transactional_id, ())]
+            return np.sort(np.concatenate([said_of(transactional_id), np.array(ends, np.int64)]))
+
+        for first, last, records in _runs(wrote, bounds, self._wrote.strings):
             said = text(int(wrote["topic"][first]))
             topic = said if said is not None else topic_name(text(int(wrote["topic_id"][first])) or "")
             partition = int(wrote["partition"][first])
@@ -235,9 +274,13 @@ def _teller(one: Said) -> Callable[[Producer], None]:
         elif one.api == apis.END_TXN:
             producer.ended(one.event, one.committed, one.given)
         else:
-            producer.added(one.event, one.partitions)
+            producer.added(one.event, one.partitions, one.on_behalf)
 
     return tell
+
+
+def _marking(one: _Marker, noticed: int) -> Callable[[Producer], None]:
+    return lambda producer: producer.marked(one.event, one.committed, one.partitions, noticed)
 
 
 def _writer(event: Asked, partition: Partition, records: int | None) -> Callable[[Producer], None]:
@@ -316,6 +359,7 @@ def _event(
         error=error,
         producer_id=producer_id,
         epoch=epoch,
+        holes=max(int(every.column("holes")[row]), 0),
     )
 
 
@@ -350,15 +394,16 @@ def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -
             if asked["verifyOnly"]:
                 continue
             results = answered.get(asked["transactionalId"])
-            yield _one_added(one, every, asked["transactionalId"], asked["producerId"], asked["producerEpoch"], results)
+            producer = asked["producerId"], asked["producerEpoch"]
+            yield _one_added(one, every, asked["transactionalId"], producer, results, True)
     else:
         results = response["resultsByTopicV3AndBelow"] if response is not None else None
         producer = request["v3AndBelowProducerId"], request["v3AndBelowProducerEpoch"]
-        yield _one_added(one, every, request["v3AndBelowTransactionalId"], *producer, results)
+        yield _one_added(one, every, request["v3AndBelowTransactionalId"], producer, results, False)
 
 
 def _one_added(
-    one: Heard, every: Exchanges, transactional_id: str, producer_id: int, epoch: int, results: Any
+    one: Heard, every: Exchanges, transactional_id: str, producer: tuple[int, int], results: Any, on_behalf: bool
 ) -> Said:
     told = [
         (topic["name"], part["partitionIndex"], part["partitionErrorCode"])
@@ -367,8 +412,8 @@ def _one_added(
     ]
     refused = next((error for _, _, error in told if error), 0)
     added = tuple((topic, partition) for topic, partition, error in told if not error)
-    event = _event(one, every, None if results is None else 0 if added else refused, producer_id, epoch)
-    return Said(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added)
+    event = _event(one, every, None if results is None else 0 if added else refused, *producer)
+    return Said(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added, on_behalf=on_behalf)
 
 
 def _markers(one: Heard, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:
@@ -394,27 +439,15 @@ def _markers(one: Heard, every: Exchanges, request: Body, response: Body) -> Ite
 # --- markers ----------------------------------------------------------------------------------------------------------
 
 
-def _settled(
-    found: Sequence[Transaction], markers: Sequence[_Marker], told: Mapping[int, Transaction]
-) -> tuple[list[Transaction], list[_Marker]]:
-    """Give transactions whose end was not heard the one that markers say -> those that only markers tell of (`told`: of
-    which earlier ones did), and markers of transactions whose producers may say more."""
-    heard: dict[int, list[Transaction]] = defaultdict(list)
-    for one in found:
-        if one.producer_id is not None:
-            heard[one.producer_id].append(one)
+def _alone(
+    markers: Sequence[_Marker], heard: Collection[int | None], told: Mapping[int, Transaction]
+) -> list[Transaction]:
+    """Transactions that only markers tell of: of producers that were not `heard`. `told`: of which earlier ones did."""
     alone: list[Transaction] = list(told.values())
     last: dict[int, Transaction] = dict(told)
-    waiting: list[_Marker] = []
     for marker in markers:
         event, outcome = marker.event, COMMITTED if marker.committed else ABORTED
-        known = heard.get(event.producer_id or 0)
-        if known is not None:
-            before = [it for it in known if it.began is None or event.asked is None or it.began <= event.asked]
-            if before and before[-1].going_on:
-                waiting.append(marker)
-            elif before and before[-1].outcome in (OPEN, UNKNOWN):
-                before[-1].close(event, outcome)
+        if event.producer_id in heard:
             continue
         made = last.get(event.producer_id or 0)
         same = made is not None and made.epoch == event.epoch and made.outcome == outcome
@@ -425,7 +458,7 @@ def _settled(
             last[event.producer_id or 0] = made
         made.partitions.update(dict.fromkeys(marker.partitions))
         made.close(event, outcome)
-    return alone, waiting
+    return alone
 
 
 def _row(one: Transaction) -> dict[str, Any]:

@@ -103,7 +103,8 @@ _PLAIN: Final = (
     "analyzer.meaning.positions.Positions",
     "analyzer.meaning.producers.Asked",
     "analyzer.meaning.producers.Producer:"
-    "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _fenced _last heard",
+    "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
+    "_last heard",
     "analyzer.meaning.producers.Transaction",
     "analyzer.meaning.records.OpenedRecords:_made",
     "analyzer.meaning.replicated.Replicated",

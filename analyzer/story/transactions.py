@@ -53,29 +53,30 @@ def _one(source: Source, row: Row) -> Iterator[Event]:
     if not times:
         return
     inside = _inside(row)
+    what = f": {inside}" if inside else ""
     outcome, took = row["outcome"], row["duration_us"]
     long = took is not None and took >= _LONG_US
     if row["began"] is not None and (long or outcome in ("open", "unknown")):
         yield Event(row["began"], "transaction_began", actor, f"began {said}", 1, **{**common, **_NO_LINK})
     after = f" after {span(took)}" if took is not None else "; its beginning was not captured"
     if outcome == "committed":
-        text = f"committed {said}: {inside}{after}"
+        text = f"committed {said}{what}{after}"
     elif outcome == "aborted":
-        text = f"aborted {said}: {inside} given up{after}"
+        text = f"aborted {said}{what and what + ' given up'}{after}"
     elif outcome == "fenced":
         by = f"{row['fenced_by']} has taken its id" if row["fenced_by"] else "probably the transaction timed out"
         text = f"was fenced out of {name or said}: {by}" + (f"; {inside} lost" if row["records"] else "")
     elif outcome == "open":
-        text = f"left {said} open: {inside}; the capture ends before it does"
+        text = f"left {said} open{what}; the capture ends before it does"
     else:
-        text = f"tried to end {said}: {inside}; the answer was not captured"
+        text = f"had {said}{what}; how it ended was not captured"
     certain = outcome != "fenced" or row["fenced_by"] is not None
     weight = _WEIGHT[outcome] + (15 if long else 0)
     yield Event(times[0], f"transaction_{outcome}", actor, text, weight, certain, **common)
 
 
 def _inside(row: Row) -> str:
-    """What was in it."""
+    """What was in it; nothing where that was not captured."""
     parts = []
     if row["partitions"]:
         written = places((place["topic"], place["partition"]) for place in row["partitions"])
@@ -83,7 +84,7 @@ def _inside(row: Row) -> str:
     if row["offsets"]:
         groups = some(one["group_id"] for one in row["offsets"])
         parts.append(f"{count(len(row['offsets']), 'offset')} of group {groups}")
-    return " and ".join(parts) or "nothing"
+    return " and ".join(parts) or ("" if row["records"] is None else "nothing")
 
 
 def _all(name: str, rows: list[Row]) -> Iterator[Event]:

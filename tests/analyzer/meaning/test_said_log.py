@@ -14,8 +14,8 @@ from analyzer.protocol import names as apis
 
 FULL = Said(
     apis.ADD_PARTITIONS_TO_TXN, "tx-ß\ud800",
-    Asked((9, 1), (7, 1), ("a-b#0", 3, None), None, "10.0.0.1", None, 5, 0, 8, 9),
-    (("orders", 1), ("orders", 2)), 7, True, (8, None), 60_000,
+    Asked((9, 1), (7, 1), ("a-b#0", 3, None), None, "10.0.0.1", None, 5, 0, 8, 9, 2),
+    (("orders", 1), ("orders", 2)), 7, True, (8, None), 60_000, True,
 )  # fmt: skip
 EMPTY = Said(apis.END_TXN, "", Asked((1, 0), (1, 0), ("", None, None), "", "", 1, None, None))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,85 @@ def test_what_only_markers_tell_of_has_a_producer_id_alone(tmp_path: Path) -> No
     assert [brief(row) for row in found] == [brief(row) for row in whole]
 
 
+# --- captures that lack packets ---------------------------------------------------------------------------------------
+
+
+def lacking(tmp_path: Path, folder: Path, first: int, last: int) -> list[dict[str, Any]]:
+    """Transactions of a capture without its packets `first` to `last`, numbered as Wireshark does, in order of time."""
+    link, records = loaded(folder / "capture.pcap")
+    kept = [one for number, one in enumerate(records, 1) if not first <= number <= last]
+    (tmp_path / "capture.pcap").write_bytes(pcap(kept, link, nanoseconds=True))
+    return sorted(transactions(tmp_path / "capture.pcap"), key=lambda row: row["began"] or row["ended"])
+
+
+def test_markers_of_the_transaction_before_do_not_end_the_next(tmp_path: Path) -> None:
+    """It was refused for the moment before these were asked for, and the capture ends while it is open."""
+    last = lacking(tmp_path, TXN, 316, 630)[-1]
+    assert (last["outcome"], last["ended"], last["duration_us"], last["records"]) == ("open", None, None, 23)
+
+
+def test_two_transactions_whose_border_was_lost_are_not_one(tmp_path: Path) -> None:
+    """The end of the fourth, which was committed, and the beginning of the fifth, which was aborted."""
+    told = [(row["outcome"], row["records"], row["began"] is None) for row in lacking(tmp_path, TXN, 316, 346)]
+    assert told == [
+        ("committed", 20, False), ("aborted", 21, False), ("committed", 22, False),
+        ("unknown", 23, False), ("aborted", None, True),
+        ("committed", 25, False), ("fenced", 0, False), ("committed", 1, False),
+    ]  # fmt: skip
+
+
+def test_a_marker_that_was_captured_says_how_what_lacks_its_end_ended(tmp_path: Path) -> None:
+    """Only the fourth one's EndTxn is lost."""
+    whole = [(row["outcome"], row["records"]) for row in transactions(TXN / "capture.pcap")]
+    assert [(row["outcome"], row["records"]) for row in lacking(tmp_path, TXN, 327, 328)] == whole
+
+
+@pytest.mark.parametrize(("folder", "size", "step"), [(TXN, 31, 12), (TXN, 6, 17), (JS, 9, 8)])
+def test_no_certain_outcome_is_wrong_wherever_packets_are_lost(
+    folder: Path, size: int, step: int, tmp_path: Path
+) -> None:
+    whole = [row for row in transactions(folder / "capture.pcap") if row["outcome"] != "fenced"]
+    wrote = [one for one in analyzer.exchanges(folder / "capture.pcap") if one.api == "Produce"]
+    of = {
+        one.request_time: row
+        for one in wrote
+        for row in whole
+        if row["transactional_id"] == one.transactional_id and row["began"] <= one.request_time <= row["ended"]
+    }
+    _, records = loaded(folder / "capture.pcap")
+    certain = 0
+    for first in range(1, len(records), step):
+        for row in lacking(tmp_path, folder, first, first + size - 1):
+            if row["outcome"] in ("committed", "aborted") and row["began"] is not None:
+                there = [one for at, one in of.items() if row["began"] <= at <= row["ended"]]
+                there = [one for one in there if one["transactional_id"] == row["transactional_id"]]
+                assert {one["outcome"] for one in there} <= {row["outcome"]}, first
+                certain += 1
+    assert certain > 0.85 * len(whole) * len(range(1, len(records), step))
+
+
+@pytest.mark.parametrize("bytes_left", [14, 30])
+def test_an_end_that_was_cut_off_is_not_passed_over(bytes_left: int, tmp_path: Path) -> None:
+    """A snap length that leaves of EndTxn its header, or its transactional id too."""
+    link, records = loaded(TXN / "capture.pcap")
+    [cut] = {
+        one.request_packet
+        for one in analyzer.exchanges(TXN / "capture.pcap", filter="api == EndTxn")
+        if one.correlation_id == 16
+    }
+    [markers] = {
+        one.request_packet
+        for one in analyzer.exchanges(TXN / "capture.pcap", filter="api == WriteTxnMarkers")
+        if one.correlation_id == 4
+    }
+    whole = records[cut - 1]
+    records[cut - 1] = replace(whole, data=whole.data[: len(whole.data) - 45 + bytes_left])
+    del records[markers - 1]
+    (tmp_path / "capture.pcap").write_bytes(pcap(records, link, nanoseconds=True))
+    told = [(row["outcome"], row["records"]) for row in transactions(tmp_path / "capture.pcap")]
+    assert told[3:5] == [("unknown", 23), ("aborted", 24)]
+
+
 # --- one producer, told event by event --------------------------------------------------------------------------------
 
 
@@ -163,23 +243,32 @@ class Told:
         self.producer = Producer("pay")
         self._now = 0
 
-    def event(self, who: str, error: int | None = 0, epoch: int | None = 0) -> Asked:
+    def event(self, who: str, error: int | None = 0, epoch: int | None = 0, on: str = "c", holes: int = 0) -> Asked:
         self._now += 1
         place = (self._now, 0)
         asked = self._now * 1_000_000
-        return Asked(place, place, ("c", self._now, self._now), who, "10.0.0.1", asked, asked + 5, error, 7, epoch)
+        key = (on, self._now, self._now)
+        return Asked(place, place, key, who, "10.0.0.1", asked, asked + 5, error, 7, epoch, holes)
 
     def init(self, who: str, epoch: int, error: int = 0, asked_id: int = -1) -> None:
         self.producer.took(self.event(who, error, epoch), asked_id)
 
-    def add(self, who: str, epoch: int = 0, error: int = 0) -> None:
-        self.producer.added(self.event(who, error, epoch), [("t", 0)] if not error else [])
+    def add(
+        self, who: str, epoch: int = 0, error: int = 0, partition: int = 0, on_behalf: bool = False, **where: Any
+    ) -> None:
+        event = self.event(who, error, epoch, **where)
+        self.producer.added(event, [("t", partition)] if not error else [], on_behalf)
 
     def write(self, who: str, error: int | None = 0, records: int | None = 3) -> None:
         self.producer.wrote(self.event(who, error, None), ("t", 0), records)
 
-    def end(self, who: str, committed: bool = True, error: int | None = 0, epoch: int = 0, given: Any = None) -> None:
-        self.producer.ended(self.event(who, error, epoch), committed, given or (None, None))
+    def end(
+        self, who: str, committed: bool = True, error: int | None = 0, epoch: int = 0, given: Any = None, **where: Any
+    ) -> None:
+        self.producer.ended(self.event(who, error, epoch, **where), committed, given or (None, None))
+
+    def mark(self, committed: bool = True, partition: int = 0, noticed: int = -1) -> None:
+        self.producer.marked(self.event("broker"), committed, [("t", partition)], noticed)
 
     def finish(self) -> list[Transaction]:
         self.producer.finish()
@@ -292,3 +381,151 @@ def test_the_first_produce_begins_and_the_end_gives_the_next_epoch(tmp_path: Pat
         (9, 5, "aborted", 4, [{"topic": "orders", "partition": 2}]),
         (9, 6, "open", 4, [{"topic": "orders", "partition": 2}]),
     ]
+
+
+def brief(told: Told) -> list[tuple[str, int | None]]:
+    return [(one.outcome, one.records) for one in told.finish()]
+
+
+def test_what_is_added_again_is_of_another_transaction() -> None:
+    told = Told()
+    told.add("a")
+    told.write("a")
+    told.add("a")  # an end was lost before it, and nothing says which
+    told.write("a", records=4)
+    told.end("a")
+    assert brief(told) == [("unknown", 3), ("committed", 4)]
+
+
+def test_what_is_added_again_on_another_connection_may_be_a_retry() -> None:
+    """The capture saw an answer that the client gave up waiting for."""
+    told = Told()
+    told.add("a", on="c")
+    told.add("a", on="d")
+    told.write("a")
+    told.end("a", on="d")
+    assert brief(told) == [("committed", 3)]
+
+
+def test_brokers_may_add_twice() -> None:
+    """KIP-890: two requests to write to a partition are under way, and the leader asks for each."""
+    told = Told()
+    told.write("a")
+    told.add("broker", on_behalf=True, on="b")
+    told.add("broker", on_behalf=True, on="b")
+    told.add("broker", on_behalf=True, on="b", partition=1, error=51)
+    told.end("a")
+    assert brief(told) == [("committed", 3)]
+
+
+def test_what_is_refused_for_the_moment_was_asked_to_end() -> None:
+    told = Told()
+    told.add("a")
+    told.write("a")
+    told.add("a", error=51)
+    told.add("a")
+    told.write("a", records=4)
+    told.end("a", committed=False)
+    found = told.finish()
+    assert [(one.outcome, one.records, one.began) for one in found] == [
+        ("unknown", 3, 1_000_000),
+        ("aborted", 4, 3_000_000),
+    ]
+
+
+@pytest.mark.parametrize("error", [0, 47])
+def test_requests_that_may_have_been_lost_may_have_been_an_end(error: int) -> None:
+    told = Told()
+    told.add("a", holes=1)
+    told.write("a")
+    told.end("a", holes=2, error=error)
+    [first, second] = told.finish()
+    assert (first.outcome, first.records, first.ended) == ("unknown", 3, None)
+    assert (second.outcome, second.began) == (("committed", None) if error == 0 else ("fenced", 3_000_000))
+
+
+def test_holes_before_it_and_on_other_connections_leave_an_end_as_it_is() -> None:
+    told = Told()
+    told.add("a", holes=3)
+    told.end("a", holes=3)
+    told.add("a", holes=4)
+    told.write("a")
+    told.end("a", on="d", holes=9)
+    assert brief(told) == [("committed", 0), ("committed", 3)]
+
+
+def test_an_epoch_for_each_transaction_is_as_good_as_hearing_all() -> None:
+    """KIP-890: the answer to EndTxn says the next one."""
+    told = Told()
+    told.add("a")
+    told.end("a", given=(7, 1))
+    told.write("a")
+    told.end("a", epoch=1, holes=1, given=(7, 2))  # whatever was lost, it was no end
+    told.write("a", records=4)
+    told.end("a", epoch=3, holes=1, given=(7, 4))  # one was, though no hole shows it
+    assert brief(told) == [("committed", 0), ("committed", 3), ("unknown", 4), ("committed", None)]
+
+
+def test_markers_end_what_was_not_heard_to_end() -> None:
+    told = Told()
+    told.add("a")
+    told.write("a")
+    told.mark(committed=False)
+    told.add("a", partition=1)  # the next has begun
+    told.write("a", records=4)
+    told.end("a")
+    assert brief(told) == [("aborted", 3), ("committed", 4)]
+
+
+def test_markers_that_contradict_the_end_are_of_a_transaction_before() -> None:
+    told = Told()
+    told.add("a")
+    told.write("a")
+    told.mark(committed=True)
+    told.end("a", committed=False)
+    assert brief(told) == [("committed", 3), ("aborted", None)]
+
+
+def test_an_end_that_is_asked_again_after_its_markers() -> None:
+    told = Told()
+    told.add("a")
+    told.write("a")
+    told.end("a", error=None)
+    told.mark()
+    told.end("a")
+    assert brief(told) == [("committed", 3)]
+
+
+def test_who_takes_the_id_fences_nobody_whose_transaction_was_committed() -> None:
+    told = Told()
+    told.init("a", 0)
+    told.add("a")
+    told.write("a")
+    told.mark()
+    told.init("b", 1)
+    assert brief(told) == [("committed", 3)]
+
+
+def test_markers_that_say_nothing_for_certain() -> None:
+    """Two ends, and nothing between them; markers that may have been lost; a partition that nothing was written to."""
+    told = Told()
+    told.add("a")
+    told.mark(committed=True)
+    told.mark(committed=False)
+    told.add("a", partition=1)
+    told.mark(partition=1, noticed=5)
+    told.add("a", partition=2)
+    told.mark(partition=3)
+    assert brief(told) == [("unknown", 0), ("unknown", 0), ("open", 0)]
+
+
+def test_an_end_on_a_connection_that_was_not_heard_before_is_not_of_nothing() -> None:
+    told = Told()
+    told.init("a", 0)
+    told.end("a", on="d")
+    told.add("a", on="d")
+    told.end("a", on="d")
+    told.end("a", on="d")  # there, all was heard
+    assert [(one.outcome, one.records, one.began is None) for one in told.finish()] == [
+        ("committed", None, True), ("committed", 0, False), ("committed", 0, False),
+    ]  # fmt: skip

@@ -393,7 +393,7 @@ def test_transactions_that_nobody_ended() -> None:
         ("ann", "began a transaction of pay", True),
         ("ann", "was fenced out of pay: probably the transaction timed out", False),
         ("producer 4",
-         "aborted a transaction (told by markers alone): nothing given up; its beginning was not captured", True),
+         "aborted a transaction (told by markers alone); its beginning was not captured", True),
         ("ann", "2 transactions of pay: 1 open, 1 fenced; the longest took 1.00 s", True),
     ]  # fmt: skip
 
