@@ -154,7 +154,7 @@ TRANSACTIONS = (
         ("outcome", pa.string(),
          "`committed`, `aborted`, `fenced`, `open` (the capture ended first), `unknown` (its end was not seen, or the "
          "capture lacks requests that may have been its end)."),
-        ("duration_us", pa.int64(), "`ended - began`."),
+        ("duration_us", pa.int64(), "`ended - began`; null where that is negative (the clock stepped back)."),
         ("timeout_ms", pa.int64(), "When the coordinator aborts it, as InitProducerId said; null: not seen."),
         ("partitions", PLACES, "Partitions that it wrote or added."),
         ("records", pa.int64(), "Records in its batches; null where that is not known."),

@@ -50,7 +50,7 @@ EXCHANGES = (
         ("response_time", TIME, "First byte of the response."),
         ("response_end", TIME, "Last byte of the response."),
         ("latency_us", pa.int64(), "`response_time - request_end`; null where that is negative (reordered capture)."),
-        ("total_us", pa.int64(), "`response_end - request_time`."),
+        ("total_us", pa.int64(), "`response_end - request_time`; null where that is negative, as `latency_us`."),
         ("queue_us", pa.int64(),
          "Of the latency, what the request waited behind earlier ones of its connection: a broker takes up one after "
          "the other. Null where the latency is, and in datasets of earlier versions."),

@@ -63,7 +63,8 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
         out[T_RESPONSE, at + i] = response
         out[T_RESPONSE_END, at + i] = response_end
         out[T_LATENCY, at + i] = latency
-        out[T_TOTAL, at + i] = _apart(response_end, request)
+        total = _apart(response_end, request)
+        out[T_TOTAL, at + i] = total if total >= 0 else np.int64(NULL)
         out[T_QUEUE, at + i] = behind if latency != NULL else np.int64(NULL)
         out[T_THROTTLE, at + i] = throttle * 1000 if throttle != NULL else np.int64(NULL)
     return found

@@ -147,7 +147,8 @@ def measure(
         x[s.X_WAY_NS, i] = 1000 * way
         transfer = _apart(x[s.X_RESPONSE_LAST_NS, i], x[s.X_RESPONSE_FIRST_NS, i])
         asking = _apart(x[s.X_REQUEST_LAST_NS, i], x[s.X_REQUEST_FIRST_NS, i])
-        x[s.X_NETWORK_US, i] = transfer + asking + way if transfer != NULL else np.int64(NULL)
+        # A clock that steps back while a message is under way leaves nothing to be said of that.
+        x[s.X_NETWORK_US, i] = transfer + asking + way if transfer >= 0 and asking >= 0 else np.int64(NULL)
         served[i] = own - way
         x[s.X_HOLD_US, i] = _held(x, i, own - way) if x[s.X_STATUS, i] == s.ANSWERED else np.int64(NULL)
 
@@ -159,7 +160,7 @@ def put_rest(x: Table, latency: Table, queue: Table) -> None:
         total = _apart(x[s.X_RESPONSE_LAST_NS, i], x[s.X_REQUEST_FIRST_NS, i])
         x[s.X_BROKER_US, i] = NULL
         x[s.X_CAUSE, i] = UNKNOWN if x[s.X_STATUS, i] == s.ANSWERED else np.int64(NULL)
-        if latency[i] == NULL or total == NULL:
+        if latency[i] == NULL or total < 0 or x[s.X_NETWORK_US, i] == NULL:
             continue
         muted, network, hold = x[s.X_MUTED_US, i], x[s.X_NETWORK_US, i], x[s.X_HOLD_US, i]
         cause = np.int64(HOLD)

@@ -245,15 +245,14 @@ class Rows(Source):
     def integers(self, name: str) -> Ints | None:
         if name in _TIMES:
             return self._micros(name)
-        if name == "latency_us":
-            values, present = self._between("request_end", "response_time")
+        if name in ("latency_us", "total_us"):
+            ends = ("request_end", "response_time") if name == "latency_us" else ("request_time", "response_end")
+            values, present = self._between(*ends)
             return values, present & (values >= 0)
         if name == "queue_us":
             latency, _ = columns.latency_us(self.exchanges.columns)
             queue = columns.queue_us(self.exchanges.columns, latency)
             return queue, queue != NULL
-        if name == "total_us":
-            return self._between("request_time", "response_end")
         if name == "throttle_us":
             throttle = self.exchanges.column("throttle_ms")
             present = throttle != NULL

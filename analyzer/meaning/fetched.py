@@ -168,7 +168,7 @@ class FetchedBy:
     ) -> int | None:
         """How long a member stood still that had to stop at `stop_ns` and could go on at `go_ns`: the largest gap in
         its records, from its last of the partitions `before` until then to its first of those `after` from then on
-        (None: of any). None where it had none before or none after."""
+        (None: of any). None where it had none before or none after, or their times contradict each other."""
         of = self._times.get(client)
         if of is None:
             return None
@@ -184,7 +184,8 @@ class FetchedBy:
         order = np.argsort(inside[0])
         starts = np.append(np.maximum(inside[0, order], begin), end)
         ends = np.maximum.accumulate(np.append(begin, np.minimum(inside[1, order], end)))
-        return int((starts - ends).max())
+        longest = int((starts - ends).max())
+        return longest if longest >= 0 else None
 
     @staticmethod
     def _of(of: dict[tuple[str, int], list[np.ndarray]], partitions: Iterable[tuple[str, int]] | None) -> np.ndarray:

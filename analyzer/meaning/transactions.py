@@ -462,7 +462,7 @@ def _alone(
 
 
 def _row(one: Transaction) -> dict[str, Any]:
-    duration = one.ended - one.began if one.ended is not None and one.began is not None else None
+    duration = one.ended - one.began if one.ended is not None and one.began is not None else -1
     return {
         "transactional_id": one.transactional_id,
         "producer_id": one.producer_id,
@@ -470,7 +470,7 @@ def _row(one: Transaction) -> dict[str, Any]:
         "began": one.began,
         "ended": one.ended,
         "outcome": one.outcome,
-        "duration_us": duration,
+        "duration_us": duration if duration >= 0 else None,  # a clock may step back
         "timeout_ms": one.timeout_ms,
         "partitions": [{"topic": topic, "partition": partition} for topic, partition in sorted(one.partitions)],
         "records": one.records,

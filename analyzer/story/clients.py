@@ -24,7 +24,7 @@ from analyzer.findings.grouping import grouped, indexed, put_owners
 from analyzer.findings.source import Table
 from analyzer.protocol.judgements import judge
 from analyzer.story.sources import ASKED, Source
-from analyzer.story.telling import WHY, Event, Row, between, count, error, places, some, span, who, within
+from analyzer.story.telling import WHY, Event, Row, count, error, later, places, some, span, who, within
 from analyzer.text import size
 from analyzer.times import moment
 
@@ -348,7 +348,7 @@ def _refusal(
     kind = judge(first["error_code"], first["api"]).kind
     if then is not None:
         elsewhere = (first["broker_ip"], first["broker_port"]) != then[1:]
-        text += f"; it succeeded {between(until, then.time)} later"
+        text += f"; it succeeded {later(until, then.time)}"
         text += f" at {source.broker(then.ip, then.port)}" if elsewhere else ""
     elif kind in ("bad", "transient"):
         text += "; it did not succeed any more in this capture"

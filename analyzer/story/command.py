@@ -177,7 +177,8 @@ def _heading(source: Source) -> str:
     brokers = {source.nodes.get(end, end) for end in ends}  # a node may listen at several
     clients_seen = {(row["client_id"], row["client_ip"]) for row in rows}
     least = "at least " if any(client_id is None for client_id, _ in clients_seen) else ""
-    start, end = min(row["first_time"] for row in rows), max(row["last_time"] for row in rows)
+    times = [row[name] for row in rows for name in ("first_time", "last_time")]
+    start, end = min(times), max(times)
     when = rfc3339(start)[:19].replace("T", " ")
     return (
         f"{entry['name']}: {when} UTC, {between(start, end)}; {count(number, 'exchange')} of "

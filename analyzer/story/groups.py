@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from analyzer.story.sources import Source
-from analyzer.story.telling import WHY, Event, Row, between, count, of_group, places, some, span, who
+from analyzer.story.telling import WHY, Event, Row, between, count, of_group, places, some, span, who, within
 
 _WEIGHT = {
     "join": 5, "sync": 1, "heartbeat_failed": 8, "leave": 10, "expired": 58, "commit_failed": 40,
@@ -78,7 +78,7 @@ def _event(row: Row, number: int, last: Row) -> Event:
     if row["group_instance_id"]:
         text += f" (static member {row['group_instance_id']})"
     if number > 1:
-        text += f", {number:,} times in {between(row['time'], last['time'])}"
+        text += f", {number:,} times{within(row['time'], last['time'])}"
     normal = failed in ("MEMBER_ID_REQUIRED", "REBALANCE_IN_PROGRESS")
     weight = 2 if normal else _WEIGHT[row["event"]] + (20 if failed and row["event"] in ("join", "sync") else 0)
     return Event(
@@ -113,7 +113,7 @@ def _rebalance(row: Row, clients: dict[str, str]) -> Iterator[Event]:
         parts.append(f"{count(len(before), 'member')} before, {len(after)} after")
     elif after:  # who was in it before may have been said before the capture began
         parts.append(f"{count(len(after), 'member')} after")
-    if row["ended"] is not None and row["began"] is not None:
+    if row["ended"] is not None and row["began"] is not None and row["ended"] >= row["began"]:
         parts.append(f"took {between(row['began'], row['ended'])}")
     if _stopped(row):
         parts.append(f"no record reached a member for up to {span(_stopped(row))}")

@@ -114,8 +114,13 @@ def _of_topic(topic: str, numbers: Sequence[int]) -> str:
 
 
 def between(first: datetime.datetime, last: datetime.datetime) -> str:
-    """How long that took."""
+    """How long that took; for times in order: packets of a clock that steps back, or of two clocks, may not be."""
     return span((last - first) // datetime.timedelta(microseconds=1))
+
+
+def later(first: datetime.datetime, last: datetime.datetime) -> str:
+    """`3.1 ms later`; without how much where the times contradict that."""
+    return f"{between(first, last)} later" if last >= first else "later"
 
 
 def within(first: datetime.datetime, last: datetime.datetime) -> str:

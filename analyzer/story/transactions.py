@@ -58,7 +58,9 @@ def _one(source: Source, row: Row) -> Iterator[Event]:
     long = took is not None and took >= _LONG_US
     if row["began"] is not None and (long or outcome in ("open", "unknown")):
         yield Event(row["began"], "transaction_began", actor, f"began {said}", 1, **{**common, **_NO_LINK})
-    after = f" after {span(took)}" if took is not None else "; its beginning was not captured"
+    after = f" after {span(took)}" if took is not None else ""
+    if row["began"] is None:
+        after = "; its beginning was not captured"
     if outcome == "committed":
         text = f"committed {said}{what}{after}"
     elif outcome == "aborted":
@@ -119,8 +121,9 @@ def _taken(source: Source) -> Iterator[Event]:
         text = f"took the transactional id {name}"
         other = last is not None and (last["client_id"], last["client_ip"]) != (row["client_id"], row["client_ip"])
         if last is not None and other:
-            ago = between(last["response_end"], row["response_end"])
-            text += f" from {who(last['client_id'], last['client_ip'])}, which had it for {ago} and is fenced now"
+            first, then = last["response_end"], row["response_end"]
+            held = f"had it for {between(first, then)} and " if then >= first else ""
+            text += f" from {who(last['client_id'], last['client_ip'])}, which {held}is fenced now"
         elif last is not None:
             text += " again: it started anew, or raised its epoch after a failure"
         before[name] = row

@@ -43,6 +43,7 @@ def test_times(x: np.ndarray) -> None:
         assert backwards[i + 2] == (latency is not None and latency < 0)
         latency = None if latency is not None and latency < 0 else latency
         total = None if response_end is None or request is None else response_end - request
+        total = None if total is not None and total < 0 else total
         queue = None
         if latency is not None and request_end is not None:
             queue = min(max(earlier - request_end, 0), latency) if earlier is not None else 0

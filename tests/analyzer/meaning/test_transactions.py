@@ -529,3 +529,14 @@ def test_an_end_on_a_connection_that_was_not_heard_before_is_not_of_nothing() ->
     assert [(one.outcome, one.records, one.began is None) for one in told.finish()] == [
         ("committed", None, True), ("committed", 0, False), ("committed", 0, False),
     ]  # fmt: skip
+
+
+def test_a_duration_is_none_where_the_clock_stepped_back(tmp_path: Path) -> None:
+    link, records = loaded(JS / "capture.pcap")
+    half = len(records) // 2
+    records = [one if at < half else replace(one, time_ns=one.time_ns - 10**9) for at, one in enumerate(records)]
+    (tmp_path / "capture.pcap").write_bytes(pcap(records, link, nanoseconds=True))
+    rows = transactions(tmp_path / "capture.pcap")
+    backwards = [row["ended"] < row["began"] for row in rows]
+    assert any(backwards)
+    assert [row["duration_us"] is None for row in rows] == backwards

@@ -10,6 +10,8 @@ import itertools
 import json
 import random
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,21 @@ from analyzer import tables
 from analyzer.cli import main
 from analyzer.dataset import open_dataset
 from analyzer.findings import source as stored_tables
-from analyzer.story import clients, cluster, command, groups, offsets, overview, questions, sources, transactions
+from analyzer.story import (
+    clients,
+    cluster,
+    command,
+    groups,
+    offsets,
+    overview,
+    questions,
+    sources,
+    telling,
+    transactions,
+)
 from analyzer.story.sources import Source
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, places, span
-from captures.forge import converse
+from captures.forge import converse, loaded, pcap, segments_of, stepped
 from tests.analyzer import forging
 from tests.shared import SAMPLES, capture_files, sample_folders, shared_folder
 
@@ -156,6 +169,66 @@ def test_what_others_write_steers_no_terminal(tmp_path: Path, capsys: pytest.Cap
         said = capsys.readouterr().out
         assert "UNKNOWN_MEMBER_ID" in said
         assert all(line.isprintable() for line in said.splitlines())
+
+
+_BELOW_ZERO = re.compile(r"(?<![\w.])-\d[\d.,]* (us|ms|s|min)\b")
+
+
+def durations(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """All that are anywhere in a row, by column."""
+    for key, one in value.items() if isinstance(value, dict) else ():
+        yield from durations(one, key)
+    for one in value if isinstance(value, list) else ():
+        yield from durations(one, name)
+    if name.endswith("_us") and value is not None:
+        yield name, value
+
+
+@pytest.mark.parametrize("how", ["a step back by 20 s", "a step back by 50 ms", "two clocks"])
+@pytest.mark.parametrize("folder", sample_folders(), ids=lambda folder: folder.name)
+def test_no_duration_is_below_zero(
+    folder: Path, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In no column and no sentence, whatever the clocks did."""
+    link, records = loaded(capture_files(folder)[0])
+    if how == "two clocks":  # what brokers send is 50 ms too early
+        brokers = {row["broker_port"] for row in analyzer.analyze(capture_files(folder)[0]).connections.to_pylist()}
+        sent = zip(records, segments_of(records, link), strict=True)
+        records = [replace(one, time_ns=one.time_ns - 50_000_000 * (its.source[1] in brokers)) for one, its in sent]
+    else:
+        records = stepped(records, len(records) // 2, -20 * 10**9 if "20 s" in how else -50_000_000)
+    (tmp_path / "capture.pcap").write_bytes(pcap(records, link, nanoseconds=True))
+    analyzer.analyze(tmp_path / "capture.pcap", tmp_path / "out")
+    dataset = open_dataset(tmp_path / "out")
+    for name in ("exchanges", "connections", "rebalances", "transactions"):
+        found = [one for row in getattr(dataset, name).to_table().to_pylist() for one in durations(row)]
+        assert [one for one in found if one[1] < 0] == [], name
+    events = [event for source in command._sources(dataset) for teller in command._TELLERS for event in teller(source)]
+    for row in dataset.connections.to_table(columns=["connection", "client_id"]).to_pylist():
+        for source in command._sources(dataset):
+            events += questions.dialogue(source, row["connection"])
+            events += questions.asked(source, row["client_id"]) if row["client_id"] else ()
+    assert len(events) > 10
+    assert main(["story", str(tmp_path / "out")]) == 0
+    sentences = [event.text for event in events] + capsys.readouterr().out.splitlines()
+    assert [sentence for sentence in sentences if _BELOW_ZERO.search(sentence)] == []
+
+
+def test_what_times_contradict_is_said_without_how_long() -> None:
+    assert (telling.later(at(1), at(3)), telling.later(at(3), at(1))) == ("2.00 s later", "later")
+    assert (telling.within(at(1), at(3)), telling.within(at(3), at(1))) == (" in 2.00 s", "")
+    taken = [
+        {"connection": "c", "exchange": number, "reply": number, "client_id": name, "client_ip": "10.0.0.1",
+         "request_time": at(number), "response_end": at(end), "transactional_id": "pay", "api": "InitProducerId"}
+        for number, (name, end) in enumerate([("ann", 5), ("bob", 2)])
+    ]  # fmt: skip
+    assert [event.text for event in transactions._taken(source(exchanges=taken))] == [
+        "took the transactional id pay",
+        "took the transactional id pay from ann, which is fenced now",
+    ]
+    row = {"group_id": "g", "generation": 2, "began": at(5), "ended": at(4), "trigger": "unknown"}
+    [event] = groups._rebalance(source(rebalances=[row]).rows("rebalances")[0], {})
+    assert "took" not in event.text
 
 
 @pytest.mark.parametrize("folder", sample_folders(), ids=lambda folder: folder.name)
