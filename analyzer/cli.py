@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import errno
 import gc
+import io
 import os
 import re
 import sys
@@ -28,6 +29,9 @@ EXIT_INTERRUPTED = 130
 _COLLECT_AFTER = 100_000
 """New objects after which the interpreter looks for cycles among them."""
 _THREADS = "kernels at work at once (default: the cores that this process may use, 16 at most)"
+_MOST = 10**15
+"""What may be asked for of anything: no capture has more, and twice that is a number of 64 bits yet."""
+_MOST_THREADS = 256
 _OF_NAMES = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.EISDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -74,9 +78,17 @@ def _port(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_MOST)) else 0
+    if not 1 <= value <= _MOST:
+        told = repr(text) if len(text) <= 40 else f"one of {len(text):,} characters"
+        raise argparse.ArgumentTypeError(f"{told} is not a number from 1 to {_MOST:,}")
+    return value
+
+
+def _threads(text: str) -> int:
+    value = _count(text)
+    if value > _MOST_THREADS:  # each has tables and windows of its own
+        raise argparse.ArgumentTypeError(f"{text} are more than {_MOST_THREADS}, the most that there may be")
     return value
 
 
@@ -99,7 +111,7 @@ def _reading_options(parser: argparse.ArgumentParser, filter: bool = True) -> No
         help="this server port is Kafka (repeatable); default: recognise it by content on any port",
     )
     _keylog_option(parser)
-    parser.add_argument("--threads", type=_count, metavar="N", help=_THREADS)
+    parser.add_argument("--threads", type=_threads, metavar="N", help=_THREADS)
     parser.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--frame-limit", type=_count, metavar="BYTES",
                         help="bytes of unfinished messages kept (default: 512 MiB)")  # fmt: skip
@@ -355,7 +367,7 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
         help="this server port of the captures is Kafka (repeatable)",
     )
     _keylog_option(findings)
-    findings.add_argument("--threads", type=_count, metavar="N", help=_THREADS)
+    findings.add_argument("--threads", type=_threads, metavar="N", help=_THREADS)
     findings.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
     findings.add_argument("--frame-limit", type=_count, metavar="BYTES", help=argparse.SUPPRESS)
     findings.add_argument("--json", action="store_true", help="one JSON object a line: the columns of table findings")
@@ -637,6 +649,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     options, unknown = _parser().parse_known_args(arguments)
     if unknown:
+        if not unknown[0].startswith("-"):
+            hint = f"captures stand side by side, options before or behind them; see kwire {options.command} --help"
+            fail(f"{unknown[0]}: one argument too many here", hint)
         near = _near(unknown[0].split("=")[0], _option_names(options.command))
         there = f"kwire {options.command} --help lists what there is"
         fail(f"unknown: {' '.join(unknown)}", f"did you mean {near}? {there}" if near else there)
@@ -763,6 +778,9 @@ def command() -> NoReturn:
     """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second)
     only to see whether what it is given comes from there; as a library we leave that to whoever imports us."""
     sys.meta_path.insert(0, _WithoutPandas)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 gets \u2026 for what it has not
+            stream.reconfigure(errors="backslashreplace")
     # NumPy's linear algebra is not used: its threads would only take memory and wait, busily, for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Importing makes hundreds of thousands of objects that stay: looking for cycles among them again and again is a

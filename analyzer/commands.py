@@ -223,7 +223,7 @@ def show(options: argparse.Namespace) -> int:
         if is_dataset(argument):
             raise Failure(
                 f"{argument}: a dataset, and kwire show reads captures",
-                f"kwire sql {argument} 'SELECT * FROM exchanges', or kwire report {argument}",
+                f"kwire sql {shlex.quote(argument)} 'SELECT * FROM exchanges', or kwire report {shlex.quote(argument)}",
             )
     if any(is_log(argument) for argument in options.captures):
         from analyzer import log_text
@@ -248,7 +248,7 @@ def show(options: argparse.Namespace) -> int:
     if "-" in options.captures and (options.sort or options.frames):
         _note([f"{'--sort' if options.sort else '--frames'} prints when stdin ends"])
     asked = frozenset[int]().union(*(one.apis or () for one in [*fields, *([sort] if sort else [])]))
-    with _paged(options, heading=not (options.json or options.tree or options.follow)) as out:
+    with _paged(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
         found: Iterator[Any] = reading.decoded(
             options.captures,
             Reading.asked(options),
@@ -258,7 +258,7 @@ def show(options: argparse.Namespace) -> int:
             notes=notes,
             stdin=sys.stdin.buffer,
         )
-        if options.follow:
+        if options.follow is not None:
             found = (one for one in found if one.row["connection"] == options.follow)
         shown = _print(found, options, fields, sort, out)
     _note(notes)
@@ -266,7 +266,7 @@ def show(options: argparse.Namespace) -> int:
         from analyzer import inside
 
         _note(inside.told(options.captures, Reading.asked(options), options.filter))
-    if not shown and options.follow:
+    if not shown and options.follow is not None:
         raise Failure(
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import base64
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from typing import IO, Any
@@ -63,7 +64,7 @@ def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
         if is_dataset(argument):
             if options.filter is not None or options.follow is not None:
                 raise Failure(f"{argument}: a dataset, and --filter and --follow are for captures",
-                              f"kwire sql {argument} 'SELECT * FROM records WHERE ...'")  # fmt: skip
+                              f"kwire sql {shlex.quote(argument)} 'SELECT * FROM records WHERE ...'")  # fmt: skip
             yield from _of_dataset(argument)
     if not rest:
         return

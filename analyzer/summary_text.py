@@ -48,7 +48,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
                 ]
             )
         parts.append(aligned(rows, set(range(1, 8))))
-        parts.append("  quantiles: at most 1.6 % off; kwire sql and kwire report say them exactly\n")
+        parts.append("  with all waits, quantiles at most 1.6 % off; kwire report leaves out waits on purpose\n")
     if summary["errors"]:
         parts.append("\nerrors\n")
         parts.append(

@@ -130,6 +130,11 @@ USAGE = [
     ("show {capture} --limit 0", ["--limit", "'0'"]),
     ("show {capture} --port 65536", ["--port", "65536"]),
     ("show {capture} --threads x", ["--threads", "'x'"]),
+    ("show {capture} --threads 1000000", ["--threads", "256"]),
+    ("show {capture} --limit 9223372036854775808", ["--limit", "1,000,000,000,000,000"]),
+    ("analyze {capture} -o {folder}/data --frame-limit " + "9" * 5000, ["--frame-limit", "5,000 characters"]),
+    ("show {capture} --rotated {capture}", ["capture.pcap: one argument too many here", "side by side"]),
+    ("show {capture} --follow ''", ["--follow"]),
     ("show {capture} --json --tree", ["--tree", "--json"]),
     ("show {capture} --hex", ["--hex", "--tree"]),
     ("show {capture} --fields api,nope", ["--fields", "`nope`", "to show"]),
@@ -175,6 +180,13 @@ def test_an_error_with_line_ends_of_others_stays_one_line(capsys: pytest.Capture
     assert capsys.readouterr().err.splitlines() == [
         r"kwire: a broker at [a\nhint: rm -rf]", "filter", "  ^^", r"hint: what now?\nkwire: fine",
     ]  # fmt: skip
+
+
+def test_a_terminal_that_lacks_a_sign_gets_its_number() -> None:
+    for encoding in ("latin-1", "ascii"):
+        done = kwire("help", "filter", env={"PYTHONIOENCODING": encoding})
+        assert (done.returncode, done.stderr) == (0, "")
+        assert r"\u2026" in done.stdout
 
 
 def test_a_capture_without_permission(tmp_path: Path) -> None:
