@@ -388,11 +388,12 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     "meanwhile or within the minute before (broker-lost); metadata sends clients there and nobody gets in "
     "(advertised-address-unreachable). A note: it lasted for less than a minute, and connections came about after "
     "(clients wait so for a broker that starts); or the broker's last connections were closed within the minute "
-    "before.",
-
+    "before; or both, for connections came about in between and had all ended before the last try. Where some came "
+    "about in between, that is said, and not that nothing listens.",
     advice="Refused: nothing listens there. Unanswered: a firewall, a route, or a full backlog "
     "(socket.listen.backlog.size).",
-    judge="forged: three SYNs refused in a minute, and two; three before the broker listens; admin-java-4.3 (a note)",
+    judge="forged: three SYNs refused in a minute, and two; three before the broker listens, and before and after; "
+    "admin-java-4.3 (a note), cluster-kraft-3.9 (notes: a controller that starts, serves, and stops)",
     tries=3, lost_s=60, start_s=60,
 )  # fmt: skip
 def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -405,25 +406,35 @@ def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         if one.most < at.tries or one.server in told or lost:
             continue
         text = f"{name(one.client)} asked {name(one.server)} for a connection {count(one.times, 'time')} in vain, "
-        usual = _comes_or_goes(seen, one, int(at.start_s * SECOND))
-        cause = usual or "nothing listens there"
-        yield Found(f"{text}{moment(one.since)} to {moment(one.until)}: {roots.outcome([one])}.", one.times, one.since,
-                    one.until, {"client_ip": one.client, "broker": one.server}, {},
-                    cause="nobody answers there" if one.unanswered else cause, proven=not one.unanswered,
-                    severity="note" if usual else None)  # fmt: skip
+        text += f"{moment(one.since)} to {moment(one.until)}: {roots.outcome([one])}"
+        cause, proven, usual, got_in = _listening(seen, one, int(at.start_s * SECOND))
+        text += f"; {count(got_in, 'connection')} to it came about meanwhile." if got_in else "."
+        yield Found(text, one.times, one.since, one.until, {"client_ip": one.client, "broker": one.server}, {},
+                    cause=cause, proven=proven, severity="note" if usual else None)  # fmt: skip
 
 
-def _comes_or_goes(seen: Seen, one: Attempt, around: int) -> str | None:
-    """That the broker began to listen soon after, or had just stopped."""
-    if one.server not in seen.brokers:
-        return None
-    served = np.flatnonzero(seen.broker_of == seen.brokers.index(one.server))
+def _listening(seen: Seen, one: Attempt, around: int) -> tuple[str, bool, bool, int]:
+    """Of an end point that was asked in vain: the cause, whether it is proven, whether it is usual (the broker began to
+    listen soon after, or had just stopped), and how many connections came about between the first try and the last."""
+    known = one.server in seen.brokers
+    served = np.flatnonzero(seen.broker_of == seen.brokers.index(one.server)) if known else np.zeros(0, np.int64)
     first, last = (seen.link_times(name)[served] for name in ("first_time", "last_time"))
     closed = np.array([seen.closed[link] != "open" for link in served.tolist()], bool)
+    before, within = first < one.since, (first > one.since) & (first < one.until)
+    within &= seen.link_numbers("opened")[served] > 0
+    got_in = int(within.sum())
+    if one.unanswered:
+        many = "a full backlog, a firewall or packets lost on the way" if got_in else "nobody answers there"
+        return many, False, False, got_in
+    if got_in:
+        # It starts, serves and stops: nothing of it may be left at the last try, nor be waited for from long before.
+        started = before.any() or first[within].min() - one.since < around
+        usual = bool(started and closed[first < one.until].all() and (last[first < one.until] <= one.until).all())
+        return "it listened for a part of that time", True, usual, got_in
     if one.until - one.since < around and (first >= one.until).any():
-        return "the broker did not listen yet"
-    before = first < one.since
+        return "the broker did not listen yet", True, True, 0
     gone = before & closed & (last <= one.since)
     if gone.any() and (gone == before).all() and last[gone].max() >= one.since - around:
-        return "the broker had closed its last connections"
-    return None
+        return "the broker had closed its last connections", True, True, 0
+    # Connections that go on are no proof of a port that listens, nor of one that does not.
+    return "nothing listens there", not (before & (last > one.since)).any(), False, 0

@@ -35,7 +35,6 @@ NOT_CLEAN: dict[str, dict[str, str]] = {
     "cluster-kraft-3.9": {
         "broker-lost": "a leader is killed",
         "not-enough-replicas": "while two of three replicas are gone",
-        "connect-failed": "others ask the controller of a node that does not listen yet, and again when it stops",
         "fetch-above-high-watermark": "when the killed leader comes back, the consumer spins for seconds",
     },
     "cluster-zk-2.8": {

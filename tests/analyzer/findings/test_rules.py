@@ -136,6 +136,13 @@ def stopping(traffic: Traffic, wrong: bool) -> None:
     traffic.link(1, first_time=at(0), last_time=at(15))
 
 
+@case("connect-failed", "not of a broker that starts, serves and stops")
+def serving_meanwhile(traffic: Traffic, wrong: bool) -> None:
+    traffic.missed("10.0.0.4", "10.0.0.9:9092", 30, 20)
+    traffic.link(0, first_time=at(22), last_time=at(29))
+    traffic.link(1, first_time=at(23), last_time=at(31 if wrong else 28))  # open at the last try, or ended
+
+
 @case("idle-close")
 def idle(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0)

@@ -146,6 +146,22 @@ def test_a_version_that_goes_is_a_note_until_there_is_a_target(tmp_path: Path) -
     assert "Fetch 3: refused by Kafka 4.0" in found.text
 
 
+@pytest.mark.parametrize(("first", "last", "cause", "proven"), [
+    (22, 29, "it listened for a part of that time", True),
+    (22, 40, "it listened for a part of that time", True),
+    (5, 25, "nothing listens there", False),  # a connection goes on meanwhile
+    (5, 20, "the broker had closed its last connections", True),
+    (31, 40, "the broker did not listen yet", True),
+])  # fmt: skip
+def test_nothing_listens_where_nobody_got_in(first: int, last: int, cause: str, proven: bool, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.missed("10.0.0.4", "10.0.0.9:9092", 30, 20)  # until 30
+    traffic.link(0, first_time=at(first), last_time=at(last))
+    (found,) = of(traffic, "connect-failed")
+    assert (found.cause, found.proven) == (cause, proven)
+    assert ("1 connection to it came about meanwhile" in found.text) == (20 < first < 30)
+
+
 ERRORS = [one for one in errors.errors().values() if one.code != 0]
 
 
