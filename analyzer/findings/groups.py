@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import busiest, by, parted
@@ -120,16 +121,20 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     "groups", "member-session-timeout", "warning",
     "Group g lost member m3 (svc-a, 10.0.0.4) at 10:01:03: its session expired.",
     why="The rule is the broker's own: a timer for each member.",
-    unless="The member left, or came back under its static name (KIP-345); it was not heard for the capture lacks its "
-    "packets. A note: the group's coordinator had moved within the minute before, and the client had joined again.",
+    unless="The member left, or came back under its static name (KIP-345); bytes are missing from a connection of it, "
+    "or packets from the capture while no end of that connection was seen: it may have left in what is missing. A "
+    "note: the group's coordinator had moved within the minute before, and the client had joined again.",
     advice="Look for a crash, a pause of garbage collection, or the network of that member.",
-    judge="group-classic-librdkafka-4.3 (a member is killed); cluster-* (a coordinator is killed: a note); forged rows",
+    judge="group-classic-librdkafka-4.3 (a member is killed), and without the packets in which it was and another "
+    "left; cluster-* (a coordinator is killed: a note); forged rows",
     moved_s=60,
 )  # fmt: skip
 def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     told = seen.table("groups").every()
     moved = [(row["group_id"], row["time"]) for row in told if row["event"] == "coordinator_moved"]
-    for event in (row for row in told if row["event"] == "expired"):
+    expired = [row for row in told if row["event"] == "expired"]
+    unheard = _unheard(seen, {row["member_id"] for row in expired})
+    for event in (row for row in expired if row["member_id"] not in unheard):
         since = event["time"] - int(at.moved_s * SECOND)
         explained = any(group == event["group_id"] and since <= time <= event["time"] for group, time in moved)
         who = {"client_id": event["client_id"], "client_ip": event["client_ip"]}
@@ -140,6 +145,18 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
                     {"group_id": event["group_id"], "member_id": event["member_id"]}, _rows_at(seen, [event]),
                     cause="its coordinator had moved" if explained else cause, proven=not explained,
                     severity="note" if explained else None)  # fmt: skip
+
+
+def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
+    """Of these members those that may have said something that was not captured."""
+    if not wanted or (seen.unbroken.all() and not seen.loses):
+        return set()
+    member, members = seen.table("exchanges").codes("member_id")
+    rows = large.true(arrow.among(member, [number for number, name in enumerate(members) if name in wanted]))
+    links = {members[key[0]]: arrow.distinct(mine) for key, mine in by(seen.exchanges.link[rows], member[rows]).items()}
+    open_ = np.array([end == "open" for end in seen.closed], bool)
+    doubtful = ~seen.unbroken | (open_ & seen.loses)
+    return {one for one in wanted if one not in links or doubtful[links[one]].any()}
 
 
 @rule(

@@ -270,10 +270,26 @@ class Seen:
         return ends + ["open"] * (len(self.links) - len(ends))
 
     @functools.cached_property
+    def unbroken(self) -> np.ndarray:
+        """bool[links]: no byte of it is missing from where the capture has it on, as far as a hole shows."""
+        missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes"))
+        # Who comes midway skips to the next message: nothing is missing after.
+        skipped = (self.link_numbers("skipped_bytes") > 0) & (self.link_numbers("opened") > 0)
+        unbroken: np.ndarray = np.asarray(missing == 0) & ~skipped
+        return unbroken
+
+    @functools.cached_property
     def whole(self) -> np.ndarray:
         """bool[links]: no byte of it is missing, so that what is not there was not said."""
-        missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes", "skipped_bytes"))
-        return np.asarray(missing == 0) & (self.link_numbers("opened") > 0)
+        whole: np.ndarray = self.unbroken & (self.link_numbers("opened") > 0)
+        return whole
+
+    @functools.cached_property
+    def loses(self) -> bool:
+        """Packets are missing somewhere: what was last of a connection may be missing too, for nothing comes after it
+        that would show the hole."""
+        counted = (self.entry.get("packets") or {}).get("dropped_by_capture")
+        return bool(counted) or bool(self.link_numbers("gaps").any())
 
     @functools.cached_property
     def software(self) -> dict[int, str]:

@@ -25,6 +25,24 @@ def expired(traffic: Traffic, wrong: bool) -> None:
     traffic.add("groups", time=at(20), event="expired", **who)
 
 
+@case("member-session-timeout", "not where it may have left in what is missing")
+def not_captured(traffic: Traffic, wrong: bool) -> None:
+    who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "member_id": "m"}
+    traffic.ask("Heartbeat", 0, group_id="g", member_id="m")
+    traffic.ask("Heartbeat", 0, on=1, group_id="g", member_id="other")
+    traffic.rows["connections"][0 if not wrong else 1]["gaps"] = 1
+    traffic.add("groups", time=at(20), event="expired", **who)
+
+
+@case("member-session-timeout", "not where packets are missing and its connection has no end")
+def end_not_captured(traffic: Traffic, wrong: bool) -> None:
+    who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "member_id": "m"}
+    traffic.ask("Heartbeat", 0, group_id="g", member_id="m")
+    traffic.link(1, gaps=1)
+    traffic.rows["connections"][0]["closed"] = "fin" if wrong else "open"
+    traffic.add("groups", time=at(20), event="expired", **who)
+
+
 @case("poll-interval-exceeded")
 def poll(traffic: Traffic, wrong: bool) -> None:
     left = 301 if wrong else 200

@@ -83,8 +83,8 @@ def test_a_written_dataset_holds_what_one_in_memory_does(tmp_path: Path) -> None
     assert len(written)
 
 
-def test_a_capture_in_twenty_files_and_small_windows_has_the_findings_of_one(tmp_path: Path) -> None:
-    capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
+def packets_of(capture: Path) -> tuple[bytes, list[bytes]]:
+    """A pcap file's header, and its packets, each with its own."""
     data = capture.read_bytes()
     assert data[:4] == struct.pack("<I", 0xA1B2C3D4)
     packets, at = [], 24
@@ -92,10 +92,26 @@ def test_a_capture_in_twenty_files_and_small_windows_has_the_findings_of_one(tmp
         size = 16 + struct.unpack_from("<I", data, at + 8)[0]
         packets.append(data[at : at + size])
         at += size
+    return data[:24], packets
+
+
+def test_who_may_have_left_in_packets_that_are_missing_is_not_said_to_have_expired(tmp_path: Path) -> None:
+    """A member leaves, and another is killed, in the packets that are taken out."""
+    header, packets = packets_of(shared_folder("group-classic-librdkafka-4.3") / "capture.pcap")
+    file = tmp_path / "capture.pcap"
+    file.write_bytes(header + b"".join(packets[:2987] + packets[3285:]))
+    said = codes(judged(analyzer.analyze(file)))
+    assert "capture-lost-packets" in said
+    assert "member-session-timeout" not in said
+
+
+def test_a_capture_in_twenty_files_and_small_windows_has_the_findings_of_one(tmp_path: Path) -> None:
+    capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
+    header, packets = packets_of(capture)
     files = [tmp_path / f"capture-{number:02}.pcap" for number in range(20)]
     for number, file in enumerate(files):
         share = packets[number * len(packets) // 20 : (number + 1) * len(packets) // 20]
-        file.write_bytes(data[:24] + b"".join(share))
+        file.write_bytes(header + b"".join(share))
     whole = analyzer.analyze(capture).findings
     pieces = analyzer.analyze([str(file) for file in files], rotated=True, window_bytes=20_000, threads=4).findings
     assert len(whole) > 10
