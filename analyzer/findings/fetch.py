@@ -205,7 +205,8 @@ def _courses(
     "fetch", "offset-out-of-range", "error",
     "g-app (10.0.0.4) lost its place in t-3: asked 100, goes on at 5,000: 4,900 records skipped.",
     why="One event is data. Skipped records are an error, read again a warning.",
-    unless="The client was not seen to stand there before, nor told to: a tool at an offset of its choice (a note).",
+    unless="The client was not seen to stand there before, nor told to: a tool at an offset of its choice (a note); "
+    "the offset that it asked for was not captured (a note).",
     advice="Retention against the time that consumers are down; auto.offset.reset on purpose.",
     judge="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
 )  # fmt: skip
@@ -229,19 +230,22 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
             if not len(lost):
                 continue
             before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
-            asked = int(read.at[lost[0]])
+            asked = int(read.at[lost[0]]) if read.at[lost[0]] != NULL else None  # cut off, or of a lost packet
             good = after[(seen.partitions.error[read.part[after]] == 0) & (read.at[after] != NULL)]
             then = int(read.at[good[0]]) if len(good) else None
             who = client(seen.who(trouble.client))
-            text = f"{who} lost its place in {place(where)}: asked {asked:,}"
+            text = f"{who} lost its place in {place(where)}: asked "
+            text += f"{asked:,}" if asked is not None else "for an offset that was not captured"
             if then is None:
                 text += ", and was not seen to go on."
+            elif asked is None:
+                text += f", goes on at {then:,}."
             elif then > asked:
                 text += f", goes on at {then:,}: {count(then - asked, 'record')} skipped."
             else:
                 text += f", goes on at {then:,}: {count(asked - then, 'record')} may be read again."
-            skipped = then is not None and then > asked
-            stood = asked in position[before] or asked in told.get(reader, ())
+            skipped = then is not None and asked is not None and then > asked
+            stood = asked is not None and (asked in position[before] or asked in told.get(reader, ()))
             severity: Severity | None = "note" if not stood else None if skipped else "warning"
             cause = "the log begins later" if skipped else None
             yield found(seen, trouble, text, severity, cause, False if cause else None)

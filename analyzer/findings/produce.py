@@ -215,10 +215,11 @@ def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
         waited = int(seen.column("latency_us")[trouble.rows].max())
         late = waited >= at.least_s * SECOND
         text = f"{count(trouble.answers, 'Produce request')} of {_who(seen, trouble.client)}{about(trouble)} "
-        text += f"{'was' if trouble.answers == 1 else 'were'} not replicated in time (REQUEST_TIMED_OUT, "
-        text += f"{lasting(max(waited, 0))}): the records may be stored."
+        text += f"{'was' if trouble.answers == 1 else 'were'} not replicated in time (REQUEST_TIMED_OUT"
+        text += f"{f', {lasting(waited)}' if waited >= 0 else ''}): the records may be stored."
         cause = "followers did not fetch in time" if late else "the error came long before the timeout"
-        yield found(seen, trouble, text, None, cause, late)
+        known = waited >= 0  # not where the answer seems to come before its request
+        yield found(seen, trouble, text, None, cause if known else None, late if known else None)
 
 
 @rule(
@@ -458,6 +459,9 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     for mine, some_ in _often(seen, made, at.rate * at.window_s):
         sizes, records = large.taken(made.size, some_), large.taken(made.records, some_)
+        # Compressed batches of the old formats do not say how many records they hold: NULL is below, and may be many.
+        counted = records >= 0
+        records = np.where(counted, records, np.iinfo(np.int64).max) if not counted.all() else records
         if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
             continue
         asked, by_time = in_order(large.taken(seen.exchanges.asked, mine), mine)
@@ -468,7 +472,7 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / at.window_s
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
-        text += f"{np.mean(records):.1f} records ({size(float(np.median(sizes)))}) each; "
+        text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each; "
         text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
         worst = int(by_time[first])
         yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),

@@ -39,6 +39,39 @@ def test_records_skipped_are_an_error_and_those_read_again_a_warning(
     assert words in found.text
 
 
+@pytest.mark.parametrize(("goes_on", "words"), [(5000, "goes on at 5,000."), (None, "and was not seen to go on.")])
+def test_an_offset_that_was_not_captured_is_not_told(goes_on: int | None, words: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    fetch(traffic, 0, 0, -1)
+    fetch(traffic, 1, 0, -1, error="OFFSET_OUT_OF_RANGE")
+    for row in traffic.rows["partitions"]:  # nor where it stood before
+        row["offset"] = None
+    if goes_on is not None:
+        fetch(traffic, 2, goes_on, goes_on + 100, lag=100)
+    (found,) = of(traffic, "offset-out-of-range")
+    assert found.severity == "note"
+    assert found.text.endswith(f"asked for an offset that was not captured, {words}")
+
+
+def test_how_long_is_not_told_of_an_answer_that_seems_to_come_before_its_request(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask("Produce", 0, 30_000, error="REQUEST_TIMED_OUT", place=("t", 0), latency_us=None)
+    (found,) = of(traffic, "produce-timed-out-on-broker")
+    assert "(REQUEST_TIMED_OUT): the records" in found.text
+    assert (found.cause, found.proven) == (None, None)
+
+
+@pytest.mark.parametrize(("unknown", "words"), [(500, None), (400, "with 1.0 records (100 bytes)")])
+def test_batches_that_do_not_say_how_many_records_they_hold_are_not_taken_for_small(
+    unknown: int, words: str | None, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(1000):
+        batch = {"record_count": None if number < unknown else 1}
+        traffic.ask("Produce", number / 100, place=("t", 0), batch=batch)
+    assert [str(words) in one.text for one in of(traffic, "tiny-batches")] == ([True] if words else [])
+
+
 def test_a_log_is_cut_where_its_watermark_falls_with_a_later_leader(tmp_path: Path) -> None:
     for epoch in (4, 5):
         traffic = Traffic(tmp_path / str(epoch))
