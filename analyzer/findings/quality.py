@@ -154,9 +154,10 @@ _EXPECTED = ("encrypted", "sasl", "prefix")
     "quality", "opaque-bytes", "warning",
     "3.0 % of the bytes could not be decoded: 40.0 kB malformed, 1.2 kB of an unknown API.",
     why="One byte in a hundred hides whole messages; less are strays.",
-    unless="They are encrypted, log in, or stand before Kafka (a proxy's prefix): those are expected.",
+    unless="They are encrypted, log in, or stand before Kafka (a proxy's prefix): those are expected. Answers whose "
+    "requests were not captured: capture-midstream and capture-lost-packets tell of what is missing.",
     advice="See `reason` in kwire show --json; a client that speaks a dialect of its own is named there.",
-    judge="a forged capture of an unknown API; errors-librdkafka-4.3",
+    judge="a forged capture of an unknown API, and of answers without their requests; errors-librdkafka-4.3",
     share=0.01,
 )  # fmt: skip
 def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -164,6 +165,8 @@ def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
     parts = {
         reason: seen.link_numbers(f"opaque_{reason}_bytes") for reason in OPAQUE_REASONS if reason not in _EXPECTED
     }
+    if parts["unknown_api"].any():
+        parts["unknown_api"] = np.maximum(parts["unknown_api"] - _without_request(seen), 0)
     parts["skipped"] = np.where(seen.link_numbers("opened") > 0, seen.link_numbers("skipped_bytes"), 0)
     amounts = {reason: int(part.sum()) for reason, part in parts.items() if part.any()}
     gone = sum(amounts.values())
@@ -174,3 +177,12 @@ def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
             f"{share(gone, payload)} of the bytes could not be decoded: {named}.", int((each > 0).sum()), *seen.span,
             links=_worst(seen, each), what={"bytes": str(gone)},
         )  # fmt: skip
+
+
+def _without_request(seen: Seen) -> np.ndarray:
+    """int64[links]: bytes of answers whose requests were not seen, which are opaque as those of an unknown API are."""
+    out = np.zeros(len(seen.links), np.int64)
+    rows = np.flatnonzero(seen.exchanges.status == ORPHAN)
+    if len(rows):
+        np.add.at(out, seen.exchanges.link[rows], np.maximum(seen.column("response_bytes")[rows], 0))
+    return out

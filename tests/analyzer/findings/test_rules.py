@@ -80,6 +80,13 @@ def opaque(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, payload_bytes=10_000, opaque_malformed_bytes=100 if wrong else 99)
 
 
+@case("opaque-bytes", "not of answers without their requests")
+def without_requests(traffic: Traffic, wrong: bool) -> None:
+    for _ in range(2):
+        traffic.ask("Metadata", status="orphan_response", exchange=None, api_key=None, response_bytes=1000)
+    traffic.rows["connections"][0] |= {"opened": False, "opaque_unknown_api_bytes": 2100 if wrong else 2099}
+
+
 # ------------------------------------------------------------------------------------------------------------ network
 
 
