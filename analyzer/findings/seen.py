@@ -38,9 +38,17 @@ HELD: Final = (apis.FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.SHARE_FETCH)
 
 _OF_BROKERS = re.compile(
     r"broker-\d+-(fetcher|to-controller|.*NodeToController)|raft-client|.*[Cc]hannel[Mm]anager|controller-\d+|^\d+$"
-    r"|to-controller|directory-assignments"
+    r"|to-controller|directory-assignments|id_\d+-host_.+-port_\d+$|ReplicaFetcherThread-\d+-\d+$"
 )
-"""Client ids of brokers and controllers."""
+"""Client ids of brokers and controllers; the last two are a controller's and a follower's up to Kafka 0.8.2."""
+
+BY_BROKERS: Final = (
+    apis.LEADER_AND_ISR, apis.STOP_REPLICA, apis.UPDATE_METADATA, apis.CONTROLLED_SHUTDOWN, apis.VOTE,
+    apis.BEGIN_QUORUM_EPOCH, apis.END_QUORUM_EPOCH, apis.ALTER_PARTITION, apis.ENVELOPE, apis.FETCH_SNAPSHOT,
+    apis.BROKER_REGISTRATION, apis.BROKER_HEARTBEAT, apis.ALLOCATE_PRODUCER_IDS, apis.CONTROLLER_REGISTRATION,
+    apis.ASSIGN_REPLICAS_TO_DIRS, apis.UPDATE_RAFT_VOTER,
+)  # fmt: skip
+"""What only brokers and controllers ask. Not WriteTxnMarkers: kafka-transactions.sh sends it to abort."""
 
 
 _OF_EXCHANGES: Final[Mapping[str, Any]] = {
@@ -245,8 +253,12 @@ class Seen:
 
     @functools.cached_property
     def between_brokers(self) -> np.ndarray:
-        """bool[clients]: a broker or controller, by its client id."""
-        return np.array([bool(named and _OF_BROKERS.match(named)) for _, named in self.clients], bool)
+        """bool[clients]: a broker or controller, by its client id, or by what it asks. Clients without an id are
+        several: what one of them asks says nothing of the others."""
+        between = np.array([bool(named and _OF_BROKERS.match(named)) for _, named in self.clients], bool)
+        for client in arrow.distinct(self.client[self.of_api(*BY_BROKERS)]).tolist():
+            between[client] |= bool(self.clients[client][1])
+        return between
 
     def link_numbers(self, column: str) -> np.ndarray:
         """int64[links]: a column of `connections`; 0 where null or without a row."""

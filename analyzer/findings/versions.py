@@ -11,7 +11,7 @@ from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.grouping import first_of, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import NO_CODE, Seen, api_name
+from analyzer.findings.seen import BY_BROKERS, NO_CODE, Seen, api_name
 from analyzer.findings.words import client, count, name
 from analyzer.protocol import names, schema
 
@@ -22,15 +22,12 @@ REMOVED: Mapping[int, int] = {
 """Lowest version of an API that Kafka 4.0 to 4.4 takes, where it is not 0 (KIP-896). Not what ApiVersions says: 4.x
 offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
 
-GONE = (4, 5, 6, 7)
-"""APIs that 4.0 has no more: LeaderAndIsr to ControlledShutdown."""
-
 
 def _lowest(seen: Seen) -> dict[int, int]:
-    """The lowest version of each API that the target takes; above all versions where it has none."""
+    """The lowest version of each API that the target takes. Those that it has no more only brokers asked."""
     target = seen.asked.target
     if target is None:
-        return {**REMOVED, **dict.fromkeys(GONE, 1 << 14)}
+        return dict(REMOVED)
     lowest = {key: low for key, (low, _) in target.items()}
     if lowest.get(names.FETCH, 0) >= REMOVED[names.FETCH]:
         lowest[names.PRODUCE] = max(lowest.get(names.PRODUCE, 0), REMOVED[names.PRODUCE])
@@ -60,8 +57,9 @@ def _maybe_old(seen: Seen, lowest: Mapping[int, int]) -> bool:
     "versions", "version-removed-in-target", "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
     why="The table of KIP-896, equal in 4.0 to 4.4. Without --target it is a note, against Kafka 4.0.",
-    unless="Brokers among themselves. An old version may be the client's choice where the broker is old: see what it "
-    "would offer; clients that never ask for versions are the real problem.",
+    unless="Brokers among themselves, as their client ids say or what only brokers ask. An old version may be the "
+    "client's choice where the broker is old: see what it would offer; clients that never ask for versions are the "
+    "real problem.",
     advice="Upgrade these clients first.",
     judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes)",
     minds=("target",),
@@ -77,6 +75,7 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
             low[key] = version
     known = (rows.api >= 0) & (rows.api < len(low)) & (rows.version != NO_CODE)
     old = np.flatnonzero(known & (rows.version < low[np.where(known, rows.api, 0)]))
+    old = old[~arrow.among(rows.api[old], BY_BROKERS)]  # also of clients without an id
     old = old[~seen.between_brokers[seen.client[old]]] if len(old) else old
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
     for mine in parted(old, seen.client[old]):

@@ -195,6 +195,24 @@ def test_nothing_listens_where_nobody_got_in(first: int, last: int, cause: str, 
     assert ("1 connection to it came about meanwhile" in found.text) == (20 < first < 30)
 
 
+@pytest.mark.parametrize(("apis", "client_id", "told"), [
+    (["Fetch"], "id_1-host_10.0.0.9-port_9092", False),  # the controller of Kafka 0.8.2
+    (["Fetch"], "ReplicaFetcherThread-0-1", False),
+    (["LeaderAndIsr", "Fetch"], "somebody", False),
+    (["LeaderAndIsr", "Fetch"], None, True),  # they may be two
+    (["LeaderAndIsr", "UpdateMetadata"], None, False),
+    (["Fetch"], "somebody", True),
+])  # fmt: skip
+def test_brokers_among_themselves_are_known_by_their_ids_and_by_what_they_ask(
+    apis: list[str], client_id: str | None, told: bool, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for api in apis:
+        traffic.ask(api, api_version=0, client_id=client_id)
+    for target in (Asked(), Asked(target={1: (4, 17)}, target_name="4.0")):
+        assert bool(of(traffic, "version-removed-in-target", target)) == told
+
+
 ERRORS = [one for one in errors.errors().values() if one.code != 0]
 
 
