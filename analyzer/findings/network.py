@@ -58,10 +58,10 @@ def _silent(seen: Seen) -> np.ndarray:
     "network", "request-unanswered", "error",
     "12 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 got no answer: the connection was reset.",
     why="No threshold: TCP and a living broker always deliver, so one is enough.",
-    unless="acks=0; the capture ended first; bytes are missing from the connection; the client closed it in order with "
-    "nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the request cannot be "
-    "decoded; its broker went away (broker-lost tells how many). A note: fewer than three, and the connection was "
-    "closed in order.",
+    unless="acks=0; the capture ended first; bytes are missing from the connection, or one of its directions; the "
+    "client closed it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login "
+    "failed; the request cannot be decoded; its broker went away (broker-lost tells how many). A note: fewer than "
+    "three, and the connection was closed in order.",
     advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
     judge="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
     closes=3,
@@ -384,7 +384,8 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     "10.0.0.4 asked 10.0.0.1:9092 for a connection 12 times in vain, 10:01:03 to 10:01:40: 12 refused.",
     why="A client waits 10 s (Java) or 30 s (librdkafka) for a connection and tries again after 0.05 to 10 s: three in "
     "a minute are no accident of one packet.",
-    unless="Fewer than three in a minute; nobody heard Kafka at that port, and it is not 9092; the broker went away "
+    unless="Fewer than three in a minute; nobody answers, and of that port's packets none were captured elsewhere "
+    "(capture-one-way); nobody heard Kafka at that port, and it is not 9092; the broker went away "
     "meanwhile or within the minute before (broker-lost); metadata sends clients there and nobody gets in "
     "(advertised-address-unreachable). A note: it lasted for less than a minute, and connections came about after "
     "(clients wait so for a broker that starts); or the broker's last connections were closed within the minute "

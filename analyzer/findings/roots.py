@@ -50,6 +50,7 @@ def losses(seen: Seen) -> list[Loss]:
 def _losses(seen: Seen) -> Iterator[Loss]:
     ended, first, unready = seen.link_times("last_time"), seen.link_times("first_time"), _unready(seen)
     closed = np.array([end != "open" for end in seen.closed], bool) & (ended != NULL)
+    closed &= ~seen.one_way  # of a broker that is not heard nobody knows when it was silent
     answered = seen.exchanges.answered
     answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
     order = np.argsort(seen.broker_of, kind="stable")
@@ -260,7 +261,8 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
     "6 partitions moved.",
     why="Two clients' connections that break off within a second, and a broker that is silent after, are no "
     "accident of one client.",
-    unless="The connections ended in order with nothing open, or the broker went on answering within a second.",
+    unless="The connections ended in order with nothing open, or the broker went on answering within a second; one "
+    "direction of them only was captured.",
     advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
     judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
 )  # fmt: skip

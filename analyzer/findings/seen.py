@@ -194,14 +194,19 @@ class Seen:
 
     @functools.cached_property
     def attempts(self) -> list[Attempt]:
-        """Connections that were asked for and never were."""
-        return [
+        """Connections that were asked for and never were. Not those that nobody answered where the capture holds what
+        clients send alone: who answered would not have been heard."""
+        made = [
             Attempt(
                 one["client"], one["server"], one["refused"], one["unanswered"], one["most_in_a_minute"],
                 _micros(one["first_time"]), _micros(one["last_time"]),
             )
             for one in self.entry.get("attempts", ())
         ]  # fmt: skip
+        if not made or not self.one_way.any():
+            return made
+        heard = {self.brokers[broker] for broker in arrow.distinct(self.broker_of[~self.one_way]).tolist()}
+        return [one for one in made if one.refused or one.server in heard]
 
     # ------------------------------------------------------------------------------------- connections and clients
 
@@ -282,12 +287,20 @@ class Seen:
         return ends + ["open"] * (len(self.links) - len(ends))
 
     @functools.cached_property
+    def one_way(self) -> np.ndarray:
+        """bool[links]: what one side sent was captured, and of the other no packet."""
+        client, broker = self.link_numbers("client_packets"), self.link_numbers("broker_packets")
+        lonely: np.ndarray = (np.minimum(client, broker) == 0) & (np.maximum(client, broker) > 0)
+        return lonely
+
+    @functools.cached_property
     def unbroken(self) -> np.ndarray:
-        """bool[links]: no byte of it is missing from where the capture has it on, as far as a hole shows."""
+        """bool[links]: no byte of it is missing from where the capture has it on, as far as a hole shows; both of its
+        directions are there."""
         missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes"))
         # Who comes midway skips to the next message: nothing is missing after.
         skipped = (self.link_numbers("skipped_bytes") > 0) & (self.link_numbers("opened") > 0)
-        unbroken: np.ndarray = np.asarray(missing == 0) & ~skipped
+        unbroken: np.ndarray = np.asarray(missing == 0) & ~skipped & ~self.one_way
         return unbroken
 
     @functools.cached_property

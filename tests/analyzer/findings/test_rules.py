@@ -100,6 +100,13 @@ def unanswered(traffic: Traffic, wrong: bool) -> None:
         traffic.rows["connections"][2]["gaps"] = 1  # what the capture may have missed
 
 
+@case("request-unanswered", "not where one direction only was captured")
+def one_direction(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        traffic.ask("Produce", number, None, on=number, status="unanswered")
+        traffic.rows["connections"][number] |= {"client_packets": 9, "broker_packets": 9 if wrong else 0}
+
+
 @case("answer-after-client-timeout")
 def late_answer(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0, None, status="unanswered")
@@ -148,6 +155,14 @@ def serving_meanwhile(traffic: Traffic, wrong: bool) -> None:
     traffic.missed("10.0.0.4", "10.0.0.9:9092", 30, 20)
     traffic.link(0, first_time=at(22), last_time=at(29))
     traffic.link(1, first_time=at(23), last_time=at(31 if wrong else 28))  # open at the last try, or ended
+
+
+@case("connect-failed", "not where nobody would have been heard")
+def not_heard(traffic: Traffic, wrong: bool) -> None:
+    traffic.missed("10.0.0.4", "10.0.0.9:9092", 0, 0)
+    traffic.attempts[0] |= {"unanswered": 3, "most_in_a_minute": 3}
+    traffic.link(0, client_packets=9, broker_packets=0)
+    traffic.link(1, first_time=at(0), client_packets=9, broker_packets=9 if wrong else 0)
 
 
 @case("idle-close")
@@ -202,6 +217,13 @@ def broker_lost(traffic: Traffic, wrong: bool) -> None:
     for number in range(2 if wrong else 1):  # of those that leave, one comes back
         traffic.ask("Produce", 12, on=10 + number, client_id=f"app-{number}")
         traffic.rows["connections"][-1] |= {"first_time": at(12)}
+
+
+@case("broker-lost", "not where one direction only was captured")
+def not_lost(traffic: Traffic, wrong: bool) -> None:
+    broker_lost(traffic, True)
+    for row in traffic.rows["connections"]:
+        row |= {"client_packets": 9, "broker_packets": 9 if wrong else 0}
 
 
 @case("leaders-moved")
