@@ -12,7 +12,7 @@ from analyzer.findings import large, roots
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import busiest, by, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, UNANSWERED, Attempt, Seen, api_name
+from analyzer.findings.seen import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, Seen, api_name
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 
@@ -43,13 +43,14 @@ def _silent(seen: Seen) -> np.ndarray:
         return rows
     link, api = seen.exchanges.link[rows], seen.exchanges.api[rows]
     fin = np.array([end == "fin" for end in seen.closed], bool)[link]
-    left_open = arrow.among(api, _IDLE) & ~_next_answered(seen, rows)
+    last = ~_next_answered(seen, rows)
+    left_open = arrow.among(api, _IDLE) & last
     table, state = seen.table("exchanges").codes("request_state")
     decoded = arrow.among(table[rows], [number for number, name in enumerate(state) if name == "decoded"])
     refused = arrow.among(link, seen.exchanges.link[seen.exchanges.error == 58])
     chosen: np.ndarray = rows[
         seen.whole[link] & decoded & ~refused & ~arrow.among(api, _LOGIN) & ~(fin & left_open)
-        & ~roots.explained(seen, rows)
+        & ~(last & seen.loses) & ~roots.explained(seen, rows)
     ]  # fmt: skip
     return chosen
 
@@ -58,10 +59,11 @@ def _silent(seen: Seen) -> np.ndarray:
     "network", "request-unanswered", "error",
     "12 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 got no answer: the connection was reset.",
     why="No threshold: TCP and a living broker always deliver, so one is enough.",
-    unless="acks=0; the capture ended first; bytes are missing from the connection, or one of its directions; the "
-    "client closed it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login "
-    "failed; the request cannot be decoded; its broker went away (broker-lost tells how many). A note: fewer than "
-    "three, and the connection was closed in order.",
+    unless="acks=0; the capture ended first; bytes are missing from the connection, or one of its directions, or "
+    "packets from the capture while no later answer came (what is lost at an end leaves no hole); the client closed "
+    "it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the request "
+    "cannot be decoded; its broker went away (broker-lost tells how many). A note: fewer than three, and the "
+    "connection was closed in order.",
     advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
     judge="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
     closes=3,
@@ -106,7 +108,7 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     why="30 s is request.timeout.ms of Kafka's Java client, 60 s socket.timeout.ms of librdkafka; what clients are set "
     "to is not on the wire.",
     unless="The answer is one that the broker holds (Fetch, JoinGroup, SyncGroup); the client did not go within 1 s of "
-    "the timeout; bytes are missing.",
+    "the timeout; bytes are missing, or packets from the capture and no answer was seen.",
     advice="The broker's latency first, then the client's timeout.",
     judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing",
     around_s=1,
@@ -121,7 +123,8 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
         asked, answered, link = rows.asked[block], rows.answered[block], rows.link[block]
         waited = np.where(answered != NULL, answered, ended[link]) - asked
         old = (asked != NULL) & (waited >= (30 - at.around_s) * SECOND)
-        return old & ~arrow.among(rows.api[block], HELD) & seen.whole[link] & (rows.status[block] != 1)
+        known = seen.whole[link] & ((answered != NULL) | (not seen.loses))
+        return old & ~arrow.among(rows.api[block], HELD) & known & (rows.status[block] != 1)
 
     chosen = large.where(len(rows), are_old)
     found: dict[tuple[int, int, int, int], list[int]] = {}
@@ -245,15 +248,17 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     "14 connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were reset with requests open.",
     why="An orderly client drains first: one reset is a crash, three in a minute a pattern.",
     unless="Fewer than three in a minute (a note); the connection was idle for nine minutes (idle-close); its broker "
-    "went away (broker-lost tells how many).",
+    "went away (broker-lost tells how many); bytes are missing from it, or packets from the capture: what it waited "
+    "for may have come.",
     advice="Find out who sent the reset (kwire show --follow CONNECTION), then read its log at that second.",
     judge="forged: three resets in a minute, and two; cluster-*",
     resets=3, window_s=60,
 )  # fmt: skip
 def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    open_ = arrow.distinct(rows.link[(rows.status == UNANSWERED) | (rows.status == 3)])
-    open_ = open_[~roots.explained_links(seen)[open_]]
+    still = large.true(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
+    open_ = arrow.distinct(np.concatenate([rows.link[seen.left_open], rows.link[still]]))
+    open_ = open_[~roots.explained_links(seen)[open_] & seen.unbroken[open_]]
     reset = np.array([link for link in open_.tolist() if seen.closed[link] == "rst"], np.int64)
     ended = seen.link_times("last_time")
     wanted = _these(seen, reset)

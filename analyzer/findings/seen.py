@@ -341,6 +341,13 @@ class Seen:
         api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
         return Exchanges(link, api, version, error, status, asked, answered, exchange, reply)
 
+    @functools.cached_property
+    def left_open(self) -> np.ndarray:
+        """Exchanges without an answer, as far as the capture shows: of connections without a hole, and none where
+        packets are missing at all, for an answer that was lost at a connection's end leaves no hole."""
+        silent = large.true(self.exchanges.status == UNANSWERED)
+        return silent[:0] if self.loses else silent[self.unbroken[self.exchanges.link[silent]]]
+
     def load(self) -> None:
         """All rules are going to ask: read what most of them need at once."""
         for name, wanted in LARGE.items():

@@ -37,7 +37,8 @@ def seen_of(links: list[Any], exchanges: list[Any], moved: list[int]) -> Any:
     return SimpleNamespace(
         exchanges=made, link_times=lambda name: {"first_time": first, "last_time": last}[name], closed=list(columns[4]),
         brokers=["a", "b"], broker_of=broker, client_of=np.array(columns[1], np.int32), broker=broker[of],
-        one_way=np.zeros(len(links), bool), memo={"moves": [roots.Move(time, ("t", 0), 1, 2) for time in moved]},
+        one_way=np.zeros(len(links), bool), unbroken=np.ones(len(links), bool),
+        memo={"moves": [roots.Move(time, ("t", 0), 1, 2) for time in moved]},
     )  # fmt: skip
 
 

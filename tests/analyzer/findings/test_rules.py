@@ -107,6 +107,20 @@ def one_direction(traffic: Traffic, wrong: bool) -> None:
         traffic.rows["connections"][number] |= {"client_packets": 9, "broker_packets": 9 if wrong else 0}
 
 
+@case("request-unanswered", "not the last where packets are missing")
+def last_of_all(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        traffic.ask("Produce", number, None, status="unanswered", reply=None, response_end=None)
+    traffic.ask("Produce", 4) if wrong else None  # a hole before it would show
+    traffic.link(1, gaps=1)
+
+
+@case("answer-after-client-timeout", "not where the answer may be missing")
+def late_and_missing(traffic: Traffic, wrong: bool) -> None:
+    late_answer(traffic, True)
+    traffic.link(1, gaps=0 if wrong else 1)
+
+
 @case("answer-after-client-timeout")
 def late_answer(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0, None, status="unanswered")
@@ -130,6 +144,18 @@ def reset(traffic: Traffic, wrong: bool) -> None:
     for number in range(3 if wrong else 2):
         traffic.ask("Produce", number * 10, None, on=number, status="unanswered")
         traffic.rows["connections"][number] |= {"closed": "rst", "last_time": at(number * 10 + 5)}
+
+
+@case("connection-reset", "not where answers may be missing")
+def reset_and_missing(traffic: Traffic, wrong: bool) -> None:
+    reset(traffic, True)
+    traffic.link(3, gaps=0 if wrong else 1)  # what is lost at the end of the others leaves no hole
+
+
+@case("connection-reset", "not where bytes were cut off")
+def reset_and_cut(traffic: Traffic, wrong: bool) -> None:
+    reset(traffic, True)
+    traffic.rows["connections"][0]["snaplen_bytes"] = 0 if wrong else 1
 
 
 @case("connect-failed")

@@ -179,6 +179,21 @@ def test_a_version_that_goes_is_a_note_until_there_is_a_target(tmp_path: Path) -
     assert "Fetch 3: refused by Kafka 4.0" in found.text
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_broker_that_went_is_not_counted_answers_that_may_be_missing(missing: bool, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(2):
+        who: dict[str, Any] = {"client_id": f"app-{number}"}
+        traffic.ask("Produce", 5, None, on=number, status="unanswered", **who)
+        traffic.rows["connections"][-1] |= {"closed": "rst", "last_time": at(6 + number / 10)}
+    for number in range(2):  # they come back
+        traffic.ask("Produce", 12, on=10 + number, client_id=f"app-{number}")
+        traffic.rows["connections"][-1] |= {"first_time": at(12)}
+    traffic.rows["connections"][-1]["gaps"] = int(missing)
+    (found,) = of(traffic, "broker-lost")
+    assert ("2 requests had no answer" in found.text) != missing
+
+
 @pytest.mark.parametrize(("first", "last", "cause", "proven"), [
     (22, 29, "it listened for a part of that time", True),
     (22, 40, "it listened for a part of that time", True),
