@@ -29,7 +29,7 @@ _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODU
     rate=5, window_s=10, start_s=5,
 )  # fmt: skip
 def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = seen.of_api(names.METADATA)
+    rows = seen.of_one(seen.of_api(names.METADATA))
     if len(rows) < at.rate * at.window_s:
         return
     known = seen.exchanges.asked != NULL

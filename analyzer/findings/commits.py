@@ -33,7 +33,7 @@ REBALANCE_IN_PROGRESS = 27
     rate=10, much=100, window_s=10,
 )  # fmt: skip
 def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = seen.of_api(names.OFFSET_COMMIT)
+    rows = seen.of_one(seen.of_api(names.OFFSET_COMMIT))
     groups, named = seen.groups
     for mine in parted(rows, seen.client[rows], seen.broker[rows], groups[rows], least=at.rate * at.window_s):
         mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
@@ -92,7 +92,8 @@ def _read_again(seen: Seen, run: Run, within: int) -> int:
     time, read = int(seen.exchanges.answered[last]), reads(seen)
     soon = slice(*np.searchsorted(read.time, [time + 1, time + within + 1]).tolist())  # they come in order of time
     place_, at = read.place[soon], read.at[soon]
-    ours = arrow.among(seen.client[read.owner[soon]], _clients_of(seen)[int(groups[last]),]) & (at >= 0)
+    ours = ~seen.mixed[seen.client[read.owner[soon]]]
+    ours &= arrow.among(seen.client[read.owner[soon]], _clients_of(seen)[int(groups[last]),]) & (at >= 0)
     found_ = 0
     for where, offset in _committed(seen, last):
         if where in bad.get(last, ()) and offset >= 0:

@@ -229,6 +229,9 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
             lost = mine[arrow.among_ordered(read.owner[mine], refused)]
             if not len(lost):
                 continue
+            if seen.mixed[trouble.client]:  # what others ask for is no place of it
+                link = seen.exchanges.link[read.owner[mine]]
+                mine = mine[link == seen.exchanges.link[read.owner[lost[0]]]]
             before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
             asked = int(read.at[lost[0]]) if read.at[lost[0]] != NULL else None  # cut off, or of a lost packet
             good = after[(seen.partitions.error[read.part[after]] == 0) & (read.at[after] != NULL)]
@@ -350,7 +353,7 @@ def _diverged(seen: Seen) -> Iterator[Found]:
 
     ends = large.made(len(offset), np.int64, told)
     rows = large.true((parts.owner >= 0) & (ends != NULL))
-    rows = rows[~seen.between_brokers[seen.client[parts.owner[rows]]]] if len(rows) else rows
+    rows = rows[~(seen.between_brokers | seen.mixed)[seen.client[parts.owner[rows]]]] if len(rows) else rows
     stood_at = _stood(seen, parts.place[rows]) if len(rows) else {}
     worst: dict[tuple[int, int], tuple[int, int, int]] = {}
     for row in rows.tolist():
@@ -423,6 +426,8 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     known = large.true(read.lag >= 0)  # NULL is below
     clients = large.taken(seen.client, large.taken(read.owner, known))
     for mine in parted(known, clients, large.taken(read.place, known)):
+        if seen.mixed[seen.client[read.owner[mine[0]]]]:
+            continue
         if len(mine) <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
             continue
         window = (read.time[mine] - read.time[mine[0]]) // width
@@ -465,7 +470,7 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
         latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
     for mine in parted(None, large.taken(seen.client, read.owner), read.place):
         mine = mine[(position[mine] != NULL) & (read.time[mine] != NULL)]  # no answer, no moment
-        if not len(mine) or seen.between_brokers[seen.client[read.owner[mine[0]]]]:
+        if not len(mine) or (seen.between_brokers | seen.mixed)[seen.client[read.owner[mine[0]]]]:
             continue
         who_ = int(seen.client[read.owner[mine[0]]])
         here = int(position[mine[-1]])
@@ -546,7 +551,7 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
 def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     lost: dict[int, list[int]] = defaultdict(list)
     for run in runs(seen):
-        if _SESSIONS(run):
+        if _SESSIONS(run) and not seen.mixed[run.client]:
             lost[run.client] += run.rows.tolist()
     for client_, some in lost.items():
         rows = np.array(sorted(some), np.int64)

@@ -172,7 +172,7 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
 )  # fmt: skip
 def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    leaves = seen.of_api(names.LEAVE_GROUP)
+    leaves = seen.of_one(seen.of_api(names.LEAVE_GROUP))
     leavers = arrow.distinct(seen.client[leaves])
     works = _by_client(seen, seen.of_api(names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT), leavers)
     joins = _by_client(seen, seen.of_api(names.JOIN_GROUP), leavers)

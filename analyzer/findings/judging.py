@@ -35,7 +35,7 @@ from analyzer.findings.large import reuse
 from analyzer.findings.rules import FAMILIES, RULES, Finding, Found, Rule, concerns, limits_of
 from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
-from analyzer.findings.words import count
+from analyzer.findings.words import UNREAD, count
 
 MOST = 50
 """Findings of one code and severity that are told one by one in a capture point: more are no reading matter."""
@@ -100,7 +100,7 @@ def _finding(seen: Seen, rule: Rule, found: Found) -> Finding:
 
 
 def _words(said: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: str(value) for name, value in said.items() if value is not None}
+    return {name: str(value) for name, value in said.items() if value is not None and name != UNREAD}
 
 
 def _moment(time: int | None) -> int | None:

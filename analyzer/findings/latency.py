@@ -184,7 +184,7 @@ def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
         since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
         whole, longest = int(throttle[mine].sum()), int(throttle[mine].max())
         window = max(until - since, 60 * SECOND)
-        felt = longest >= at.pause_ms * 1000 or whole >= at.share * window
+        felt = longest >= at.pause_ms * 1000 or (whole >= at.share * window and not seen.mixed[seen.client[mine[0]]])
         text = f"{client(who)} was told to pause {lasting(whole)} in {lasting(window)} by {who['broker']} "
         text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)})."
         apis = ",".join(sorted({api_name(key) for key in seen.exchanges.api[mine].tolist()}))
@@ -241,7 +241,7 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("queue_us") < at.queue_ms * 1000:
         return
     queue, latency = seen.table("exchanges").together(("queue_us", "latency_us"))
-    rows = large.true((queue != NULL) & (latency != NULL))
+    rows = seen.of_one(large.true((queue != NULL) & (latency != NULL)))
     keys = (large.taken(column, rows) for column in (seen.client, seen.broker, seen.exchanges.api))
     for mine in parted(rows, *keys, least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())

@@ -26,6 +26,8 @@ Of all rules:
   error's grace, or ten over a second.
 - A client is its address and client id, not its connection: coordinators answer on one connection what is mended on
   another.
+- Clients whose ids were not captured (cut packets, captures that begin midway) are told as a set, never as one client:
+  rules that count what a client does, or follow where it reads, leave them out.
 - Percentiles need 100 answers (99th) or 30 (95th). Fewer: no finding, not a weak one.
 - What the broker held on purpose, a quota's pause, the client's own queue and the network are subtracted before a
   broker is blamed; where holding cannot be told, the exchange is not judged.

@@ -267,7 +267,7 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
         mine = mine[np.argsort(ended[mine], kind="stable")]
         most, _, _ = busiest(ended[mine], int(at.window_s * SECOND))
         who = seen.who(client_, broker)
-        many = most >= at.resets
+        many = most >= at.resets and not seen.mixed[client_]
         text = f"{count(len(mine), 'connection')} of {client(who)} to {who['broker']} "
         text += f"{'was' if len(mine) == 1 else 'were'} reset with requests open."
         yield Found(text, len(mine), int(ended[mine[0]]), int(ended[mine[-1]]), who, {},
@@ -318,7 +318,7 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
     if not any(True for _ in parted(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
         return
-    fresh = fresh[~_bootstraps(seen)[fresh]]
+    fresh = fresh[~_bootstraps(seen)[fresh] & ~seen.mixed[seen.client_of[fresh]]]
     wanted = _these(seen, fresh)
     for client_, broker, links in _pairs(seen, fresh):
         mine = links[wanted[links]]

@@ -482,7 +482,7 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
 def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
     some."""
-    rows = large.true((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL))
+    rows = seen.of_one(large.true((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL)))
     whose = large.taken(seen.client, rows), large.taken(seen.broker, rows)
     if len(made.owner) == len(rows) and (made.owner == rows).all():  # mostly: one batch a request
         yield from ((large.taken(rows, places), places) for places in parted(None, *whose, least=least))

@@ -22,6 +22,7 @@ from analyzer.findings.asked import Asked, Evidence
 from analyzer.findings.columns import NULL, Wanted
 from analyzer.findings.grouping import dense, indexed, put_owners
 from analyzer.findings.source import Source, Table
+from analyzer.findings.words import UNREAD
 from analyzer.protocol import names as apis
 from analyzer.protocol import schema
 
@@ -217,24 +218,52 @@ class Seen:
 
     @functools.cached_property
     def _ends(self) -> tuple[np.ndarray, list[tuple[str, str | None]], np.ndarray, list[str]]:
-        rows = self.table("connections")
+        rows, _ = self.table("connections"), self.exchanges  # which name connections that have no row yet
         ips, ids, brokers, ports = (
             rows.codes("client_ip"), rows.codes("client_id"), rows.codes("broker_ip"), rows.numbers("broker_port")
         )  # fmt: skip
-        clients: dict[tuple[str, str | None], int] = {}
+        # Those without an id, and those whose ids were not captured, are others.
+        clients: dict[tuple[str, str | None, bool], int] = {}
         servers: dict[str, int] = {}
         of, at = [], []
-        for ip, named, broker, port in zip(
-            ips[0].tolist(), ids[0].tolist(), brokers[0].tolist(), ports.tolist(), strict=True
+        unread = self._unread(ids[0] < 0).tolist()
+        for ip, named, lost, broker, port in zip(
+            ips[0].tolist(), ids[0].tolist(), unread, brokers[0].tolist(), ports.tolist(), strict=True
         ):
-            client = (ips[1][ip] if ip >= 0 else "", ids[1][named] if named >= 0 else None)
+            client = (ips[1][ip] if ip >= 0 else "", ids[1][named] if named >= 0 else None, lost)
             of.append(clients.setdefault(client, len(clients)))
             at.append(servers.setdefault(_end(brokers[1][broker] if broker >= 0 else "", port), len(servers)))
         for link in self.links[len(of) :]:  # no row of its own: the name says enough
             client_end, _, broker_end = link.rpartition("#")[0].partition("-")
-            of.append(clients.setdefault((client_end.rpartition(":")[0], None), len(clients)))
+            of.append(clients.setdefault((client_end.rpartition(":")[0], None, False), len(clients)))
             at.append(servers.setdefault(broker_end, len(servers)))
-        return np.array(of, np.int32), list(clients), np.array(at, np.int32), list(servers)
+        self.unread = np.array([lost for _, _, lost in clients], bool)
+        return np.array(of, np.int32), [(ip, named) for ip, named, _ in clients], np.array(at, np.int32), list(servers)
+
+    unread: np.ndarray
+    """bool[clients]: the client id of nobody there was captured, once `clients` was asked for."""
+
+    def _unread(self, nameless: np.ndarray) -> np.ndarray:
+        """bool[n]: of the connections without a client id those of which no request was read whole."""
+        lossy = (self.link_numbers("requests") == 0) | ~self.unbroken | (self.link_numbers("opened") == 0)
+        unread: np.ndarray = nameless & lossy[: len(nameless)]
+        if unread.any():
+            state, states = self.table("exchanges").codes("request_state")
+            whole = [number for number, name in enumerate(states) if name == "decoded"]
+            read = large.where(len(state), lambda block: arrow.among(state[block], whole))
+            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(large.taken(self.exchanges.link, read)))
+        return unread
+
+    @functools.cached_property
+    def mixed(self) -> np.ndarray:
+        """bool[clients]: not one client but whoever has connections whose ids were not captured: what they do together
+        nobody does."""
+        connections = np.bincount(self.client_of, minlength=len(self.clients))
+        return self.unread & (connections > 1)
+
+    def of_one(self, rows: np.ndarray) -> np.ndarray:
+        """Of exchanges those whose client is known to be one."""
+        return rows[~self.mixed[self.client[rows]]] if self.mixed.any() else rows
 
     @property
     def client_of(self) -> np.ndarray:
@@ -289,6 +318,7 @@ class Seen:
     @functools.cached_property
     def one_way(self) -> np.ndarray:
         """bool[links]: what one side sent was captured, and of the other no packet."""
+        _ = self.exchanges  # which name connections that have no row yet
         client, broker = self.link_numbers("client_packets"), self.link_numbers("broker_packets")
         lonely: np.ndarray = (np.minimum(client, broker) == 0) & (np.maximum(client, broker) > 0)
         return lonely
@@ -297,10 +327,11 @@ class Seen:
     def unbroken(self) -> np.ndarray:
         """bool[links]: no byte of it is missing from where the capture has it on, as far as a hole shows; both of its
         directions are there."""
+        one_way = self.one_way
         missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes"))
         # Who comes midway skips to the next message: nothing is missing after.
         skipped = (self.link_numbers("skipped_bytes") > 0) & (self.link_numbers("opened") > 0)
-        unbroken: np.ndarray = np.asarray(missing == 0) & ~skipped & ~self.one_way
+        unbroken: np.ndarray = np.asarray(missing == 0) & ~skipped & ~one_way
         return unbroken
 
     @functools.cached_property
@@ -530,6 +561,7 @@ class Seen:
         out: dict[str, Any] = {}
         if client is not None:
             out["client_ip"], out["client_id"] = self.clients[client]
+            out[UNREAD] = ("several" if self.mixed[client] else "one") if self.unread[client] else None
             out["software"] = self.software.get(client)
         if broker is not None:
             out["broker"] = self.brokers[broker]

@@ -49,9 +49,18 @@ def moment(micros: int) -> str:
         return "at no time"
 
 
+UNREAD = "unread"
+"""What `Seen.who` says beside a client: that its id was not captured, and whether it is `one`, or `several` in one."""
+
+_NAMELESS = {
+    "one": "a client whose id was not captured", "several": "a set of clients whose ids were not captured"
+}  # fmt: skip
+
+
 def client(who: Mapping[str, Any]) -> str:
     """`orders (10.0.0.1)`; with its software where that is known: `orders (librdkafka 2.16.0, 10.0.0.1)`."""
-    named = printable(who["client_id"]) if who.get("client_id") else "a client without id"
+    nameless = _NAMELESS.get(who.get(UNREAD) or "", "a client without id")
+    named = printable(who["client_id"]) if who.get("client_id") else nameless
     parts = [printable(str(who[name])) for name in ("software", "client_ip") if who.get(name)]
     return f"{named} ({', '.join(parts)})" if parts else named
 

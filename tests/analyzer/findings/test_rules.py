@@ -204,6 +204,14 @@ def reconnects(traffic: Traffic, wrong: bool) -> None:
         traffic.rows["connections"][number] |= {"first_time": at(number), "last_time": at(number + 0.1)}
 
 
+@case("reconnect-loop", "not of clients whose ids were not captured")
+def many_reconnect(traffic: Traffic, wrong: bool) -> None:
+    for number in range(30):
+        traffic.ask("Produce", number, on=number, client_id=None, request_state="decoded" if wrong else "truncated")
+        times = {"first_time": at(number), "last_time": at(number + 0.1)}
+        traffic.rows["connections"][number] |= {"client_id": None, "snaplen_bytes": 100, "requests": 1, **times}
+
+
 @case("connection-storm")
 def storm(traffic: Traffic, wrong: bool) -> None:
     for second in range(80):

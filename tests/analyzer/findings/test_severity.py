@@ -12,8 +12,11 @@ from analyzer.findings.asked import Asked
 from analyzer.findings.rules import Finding
 from analyzer.protocol import errors
 from analyzer.protocol.judgements import judge
+from tests.analyzer.findings.cases import Case
 from tests.analyzer.findings.judging import Traffic, judged
-from tests.analyzer.findings.reading_cases import fetch
+from tests.analyzer.findings.other_cases import storm
+from tests.analyzer.findings.reading_cases import commits, fetch
+from tests.analyzer.findings.test_rules import queued, tiny
 from tests.reports.forging import at
 
 
@@ -226,6 +229,44 @@ def test_brokers_among_themselves_are_known_by_their_ids_and_by_what_they_ask(
         traffic.ask(api, api_version=0, client_id=client_id)
     for target in (Asked(), Asked(target={1: (4, 17)}, target_name="4.0")):
         assert bool(of(traffic, "version-removed-in-target", target)) == told
+
+
+@pytest.mark.parametrize(("links", "whole", "named"), [
+    (1, False, "a client whose id was not captured (10.0.0.1)"),
+    (2, False, "a set of clients whose ids were not captured (10.0.0.1)"),
+    (2, True, "a client without id (10.0.0.1)"),
+])  # fmt: skip
+def test_clients_whose_ids_were_not_captured_are_no_client_without_id(
+    links: int, whole: bool, named: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(links):
+        state = "decoded" if whole else "truncated"
+        traffic.ask("Fetch", api_version=3, on=number, client_id=None, request_state=state)
+        traffic.rows["connections"][number] |= {"client_id": None, "snaplen_bytes": 100, "requests": 1}
+    (found,) = of(traffic, "version-removed-in-target")
+    assert found.text.startswith(f"{named} uses Fetch 3")
+    assert found.who == {"client_ip": "10.0.0.1"}
+
+
+@pytest.mark.parametrize(("code", "case"), [
+    ("queue-behind-own-requests", queued), ("commit-storm", commits), ("metadata-storm", storm),
+    ("tiny-batches", tiny),
+])  # fmt: skip
+def test_what_clients_whose_ids_were_not_captured_do_together_nobody_does(
+    code: str, case: Case, tmp_path: Path
+) -> None:
+    """Each case as it stands, its connections without an id: told of one connection, and not of two."""
+    for links in (1, 2):
+        traffic = Traffic(tmp_path / str(links))
+        case(traffic, True)
+        for number in range(links):
+            traffic.ask("ApiVersions", 0, on=number, client_id=None)
+        for row in traffic.rows["exchanges"]:
+            row |= {"client_id": None, "request_state": "truncated"}
+        for row in traffic.rows["connections"]:
+            row |= {"client_id": None, "snaplen_bytes": 100, "requests": 1}
+        assert bool(of(traffic, code)) == (links == 1)
 
 
 ERRORS = [one for one in errors.errors().values() if one.code != 0]
