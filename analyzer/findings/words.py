@@ -34,11 +34,11 @@ def lasting(micros: float) -> str:
 
 
 def size(amount: float) -> str:
-    """`310 bytes`, `1.3 MB`."""
+    """`1 byte`, `310 bytes`, `1.3 MB`."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if amount >= scale:
             return f"{amount / scale:.1f} {unit}"
-    return f"{amount:.0f} bytes"
+    return "1 byte" if f"{amount:.0f}" == "1" else f"{amount:.0f} bytes"
 
 
 def moment(micros: int) -> str:

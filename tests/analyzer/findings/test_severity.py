@@ -269,6 +269,14 @@ def test_what_clients_whose_ids_were_not_captured_do_together_nobody_does(
         assert bool(of(traffic, code)) == (links == 1)
 
 
+@pytest.mark.parametrize(("amount", "words"), [(1, "1 byte trailing"), (2, "2 bytes trailing")])
+def test_one_byte_is_no_bytes(amount: int, words: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.link(0, payload_bytes=100, opaque_trailing_bytes=amount)
+    (found,) = of(traffic, "opaque-bytes")
+    assert found.text.endswith(f"could not be decoded: {words}.")
+
+
 ERRORS = [one for one in errors.errors().values() if one.code != 0]
 
 
