@@ -12,7 +12,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import in_order, parted
+from analyzer.findings.grouping import by, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, SECOND, Seen, api_name
 from analyzer.findings.words import client, count, lasting, moment, share
@@ -232,9 +232,11 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     "5.0 s, added up over 40 exchanges.",
     why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
     "Half of the time and 100 ms (95th percentile) are the client's to mend.",
-    unless="Fewer than 30 exchanges.",
-    advice="Fewer requests in flight, larger batches; Fetch on a connection of its own.",
-    judge="forged: 30 requests that wait 200 of 300 ms, and 29",
+    unless="Fewer than 30 exchanges. Where the earlier requests themselves waited for a quota's pauses, for half of "
+    "that time or more, the quota is the cause: the broker does not read meanwhile (KIP-219).",
+    advice="Fewer requests in flight, larger batches; Fetch on a connection of its own. A quota: raise it, or send "
+    "less.",
+    judge="forged: 30 requests that wait 200 of 300 ms, and 29; behind pauses, and behind some; admin-librdkafka-4.3",
     share=0.5, queue_ms=100, answers=30,
 )  # fmt: skip
 def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -251,8 +253,35 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
         api = api_name(int(seen.exchanges.api[mine[0]]))
         text = f"{share(waited, whole)} of what {client(who)} waits for {api} at {who['broker']} is behind its own "
         text += f"earlier requests: {lasting(waited)} of {lasting(whole)}, added up over "
-        text += f"{count(len(mine), 'exchange')}."
+        text += f"{count(len(mine), 'exchange')}"
+        paused = int(_behind_pauses(seen, mine).sum())
+        quota = 2 * paused >= waited
+        text += f"; {lasting(paused)} of it while these waited for pauses of a quota." if quota else "."
         asked = seen.exchanges.asked[mine]
         yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"api": api},
-                    (int(mine[0]), int(mine[queue[mine].argmax()]), int(mine[-1])), cause="its own requests in flight",
+                    (int(mine[0]), int(mine[queue[mine].argmax()]), int(mine[-1])),
+                    cause="a quota, whose pauses came before" if quota else "its own requests in flight",
                     proven=True)  # fmt: skip
+
+
+def _behind_pauses(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """int64: how much of the queue of each of these exchanges was time in which an earlier one of the same connection
+    waited for the end of a quota's pause, us."""
+    out = np.zeros(len(rows), np.int64)
+    if seen.most("throttle_us") <= 0:
+        return out
+    came, queue, muted = seen.table("exchanges").together(("request_end", "queue_us", "muted_us"))
+    links = arrow.distinct(seen.exchanges.link[rows])
+    pauses = large.true((muted > 0) & (queue != NULL) & (came != NULL) & arrow.among(seen.exchanges.link, links))
+    by_link = by(pauses, seen.exchanges.link[pauses])
+    for places in parted(np.arange(len(rows)), seen.exchanges.link[rows]):
+        mine, before = rows[places], by_link.get((int(seen.exchanges.link[rows[places[0]]]),))
+        if before is not None:
+            # One after the other: so much of them was over at each of their beginnings and ends.
+            begin, before = in_order(came[before] + queue[before], before)
+            over = np.cumsum(muted[before])
+            moments = np.stack([begin, begin + muted[before]], 1).ravel()
+            past = np.stack([over - muted[before], over], 1).ravel()
+            until, since = (np.interp(at, moments, past) for at in (came[mine] + queue[mine], came[mine]))
+            out[places] = np.where(came[mine] != NULL, until - since, 0)
+    return out
