@@ -27,6 +27,7 @@ _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODU
     advice="Look for an unknown topic, a partition without a leader, a client that asks for each message.",
     judge="forged: fifty in ten seconds, and forty-nine",
     rate=5, window_s=10, start_s=5,
+    by_clock=True,
 )  # fmt: skip
 def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_one(seen.of_api(names.METADATA))

@@ -31,6 +31,7 @@ REBALANCE_IN_PROGRESS = 27
     advice="Commit once a poll, or on time.",
     judge="forged: 100 commits in 10 s, and 99",
     rate=10, much=100, window_s=10,
+    by_clock=True,
 )  # fmt: skip
 def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_one(seen.of_api(names.OFFSET_COMMIT))
@@ -60,6 +61,7 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="As for rebalances: see what evicted the member.",
     judge="forged: refused and never committed, and committed five seconds later; committed, and read again, and not",
     mended_s=10, again_s=60,
+    by_clock=True,
 )  # fmt: skip
 def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _COMMIT, lasting=False):
@@ -168,6 +170,7 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     unless="The commit names no member: a tool resets the group.",
     advice="Records processed out of order, or two groups of one name.",
     judge="forged: a lower commit of a member, and one without a member",
+    by_clock=True,
 )  # fmt: skip
 def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(seen.of_api(names.OFFSET_COMMIT)):
@@ -184,7 +187,8 @@ def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = rows[order]
     owner = parts.owner[rows]
     same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])
-    fell = np.flatnonzero(same & (offset[rows[1:]] < offset[rows[:-1]]) & (member[owner[1:]] > -1)
+    later = owner[1:] > owner[:-1]  # in the capture too, not by a clock that was corrected meanwhile
+    fell = np.flatnonzero(same & (offset[rows[1:]] < offset[rows[:-1]]) & later & (member[owner[1:]] > -1)
                           & (member[owner[1:]] != nobody))  # fmt: skip
     found_: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in fell.tolist():

@@ -96,6 +96,7 @@ def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     "position. The client should back off.",
     judge="cluster-kraft-3.9 (29,693 answers); forged: 50 in a second at an offset above, and 49",
     answers=50, quick_ms=5,
+    by_clock=True,
 )  # fmt: skip
 def above_watermark(seen: Seen, at: Limits) -> Iterator[Found]:
     yield from _spins(seen, at.answers, at.quick_ms, above=True)
@@ -110,6 +111,7 @@ def above_watermark(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Look at the session: no partitions left, a preferred replica that bounces, a forgotten partition.",
     judge="forged: 100 in a second, and 99",
     answers=100, quick_ms=5,
+    by_clock=True,
 )  # fmt: skip
 def spin(seen: Seen, at: Limits) -> Iterator[Found]:
     yield from _spins(seen, at.answers, at.quick_ms, above=False)
@@ -209,6 +211,7 @@ def _courses(
     "the offset that it asked for was not captured (a note).",
     advice="Retention against the time that consumers are down; auto.offset.reset on purpose.",
     judge="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
+    by_clock=True,
 )  # fmt: skip
 def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
     troubles = of(seen, _OUT_OF_RANGE, lasting=False)
@@ -285,6 +288,7 @@ def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
     advice="unclean.leader.election.enable (off by default), and writers with acks=1.",
     judge="forged: two brokers that give the same offset, and to a batch that is sent again; a log that ends before "
     "where its reader stands, as Fetch or OffsetForLeaderEpoch says, and one that ends there",
+    by_clock=True,
 )  # fmt: skip
 def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
     if len(seen.brokers) > 1:
@@ -417,6 +421,7 @@ def _fallen(seen: Seen) -> Iterator[Found]:
     advice="More consumers or partitions, faster processing; look for throttling.",
     judge="forged: eleven windows of rising lag, and ten; a reader that catches up",
     window_s=10, windows=10, share=0.8, records=10_000, seconds=60,
+    by_clock=True,
 )  # fmt: skip
 def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     width = int(at.window_s * SECOND)
@@ -457,6 +462,7 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Paused by the application, a record that it cannot process, or an assignment that was lost.",
     judge="forged: a partition that is asked for at one offset for 61 s, and for 59 s",
     stuck_s=60,
+    by_clock=True,
 )  # fmt: skip
 def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.span[1] - seen.span[0] < at.stuck_s * SECOND:

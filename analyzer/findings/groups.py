@@ -69,6 +69,7 @@ def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, An
     judge="forged rows: six rebalances of which three expired, and two; group-* (scripted, five); "
     "zoo-connect-sessioned-4.3 (seven while it starts)",
     rebalances=6, window_s=600, unplanned=3, start_s=60, stopped=0.2,
+    by_clock=True,
 )  # fmt: skip
 def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     for group, rows in _pairs("group_id", seen.table("rebalances").every()).items():
@@ -128,6 +129,7 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     judge="group-classic-librdkafka-4.3 (a member is killed), and without the packets in which it was and another "
     "left; cluster-* (a coordinator is killed: a note); forged rows",
     moved_s=60,
+    by_clock=True,
 )  # fmt: skip
 def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     told = seen.table("groups").every()
@@ -169,6 +171,7 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
     advice="max.poll.records, and what is slow in processing.",
     judge="forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where JoinGroup says 30, and 29",
     poll_s=300, back_s=60,
+    by_clock=True,
 )  # fmt: skip
 def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
@@ -248,6 +251,7 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
     advice="Garbage collection, CPU, the network.",
     judge="forged: beats 32 s apart, and 30 s; 8 s apart of a session of 10 s, and 6 s",
     session_s=45, share=0.7, often=3,
+    by_clock=True,
 )  # fmt: skip
 def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(*_BEATS)
@@ -289,6 +293,7 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="That member blocks in its poll loop or in its callback for revoked partitions.",
     judge="forged: two joins 11 s apart, answered together; five that come 3 s after one another",
     late_s=10, pause_s=5,
+    by_clock=True,
 )  # fmt: skip
 def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.JOIN_GROUP)

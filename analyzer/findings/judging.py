@@ -66,6 +66,8 @@ def of_point(seen: Seen, only: Collection[str] | None = None) -> list[Finding]:
     if not rows:
         return []  # log segments, or no Kafka: notes of the analysis say so
     rules = [rule for rule in _in_order() if only is None or rule.code in only]
+    if any(rule.by_clock for rule in rules) and seen.set_back is not None:
+        rules = [rule for rule in rules if not rule.by_clock]
     made: list[Finding] = []
     with reuse():
         if only is None:

@@ -40,6 +40,7 @@ def _quantile(values: np.ndarray, percent: int) -> int:
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     judge="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
     slow_ms=500, note_ms=200, window_s=60, answers=JUDGED,
+    by_clock=True,
 )  # fmt: skip
 def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("broker_us") < at.note_ms * 1000:
@@ -80,6 +81,7 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Look for a pause of garbage collection or of the disk at that second.",
     judge="forged: a second without answers while five clients ask; and without anything",
     pause_ms=1000, clients=3, answers=5, burst_ms=100,
+    by_clock=True,
 )  # fmt: skip
 def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges

@@ -35,6 +35,7 @@ Of all rules:
   connections that broke off with it, are not told again.
 - Bytes that the capture lacks are not bytes that Kafka lost: rules that argue from absence leave out connections
   with holes, cut packets, or a beginning that was not captured.
+- Where the capture's clock was set back, rules that argue with the order or the length of times are not asked.
 - Of one code and severity at most {most} findings of a capture point are told one by one; the rest is counted.
 
 Thresholds (`--threshold CODE.NAME=VALUE`, or `--thresholds FILE`, TOML: a table a code) are named with each rule.

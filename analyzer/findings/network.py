@@ -112,6 +112,7 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     advice="The broker's latency first, then the client's timeout.",
     judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing",
     around_s=1,
+    by_clock=True,
 )  # fmt: skip
 def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
@@ -282,6 +283,7 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Nothing; librdkafka logs it as an error all the same.",
     judge="forged: a connection that closes ten minutes after its last exchange",
     idle_s=535,
+    by_clock=True,
 )  # fmt: skip
 def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
@@ -312,6 +314,7 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="See why they close: login, version, size, timeout. One producer a process, not one a message.",
     judge="forged: thirty connections in a minute, and twenty-nine",
     opened=30, window_s=60, life_s=5,
+    by_clock=True,
 )  # fmt: skip
 def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     first, last = seen.link_times("first_time"), seen.link_times("last_time")
@@ -359,6 +362,7 @@ def _bootstraps(seen: Seen) -> np.ndarray:
     advice="Stagger restarts, set max.connection.creation.rate, one client a process.",
     judge="forged: 150 connections in 10 s after a minute of one a second; and 90",
     opened=100, factor=5, window_s=10,
+    by_clock=True,
 )  # fmt: skip
 def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     first = seen.link_times("first_time")
@@ -401,6 +405,7 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: three SYNs refused in a minute, and two; three before the broker listens, and before and after; "
     "admin-java-4.3 (a note), cluster-kraft-3.9 (notes: a controller that starts, serves, and stops)",
     tries=3, lost_s=60, start_s=60,
+    by_clock=True,
 )  # fmt: skip
 def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     told = {one.server for several in roots.unreachable(seen).values() for one in several}

@@ -375,6 +375,7 @@ def _passed(
     advice="enable.idempotence, or one request in flight.",
     judge="forged: fail, succeed, retry; and with a producer id",
     turns=2,
+    by_clock=True,
 )  # fmt: skip
 def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
@@ -452,6 +453,7 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
     advice="linger.ms, one producer, the sticky partitioner.",
     judge="forged: 1,000 small requests in 10 s, and 900",
     rate=100, much=1000, window_s=10, small_bytes=1024, records=3, linger_ms=5,
+    by_clock=True,
 )  # fmt: skip
 def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
@@ -599,6 +601,7 @@ _BAD_TIME = taken((names.PRODUCE,), (32,))
     advice="Set the clock; retention by time goes wrong with it.",
     judge="forged: records two hours ahead, and one minute ahead",
     note_s=300, refused_s=3600,
+    by_clock=True,
 )  # fmt: skip
 def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)

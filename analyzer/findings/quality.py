@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import ORPHAN, Seen
-from analyzer.findings.words import count, share, size
+from analyzer.findings.words import count, lasting, moment, share, size
 from analyzer.tables import OPAQUE_REASONS
 
 
@@ -48,6 +48,24 @@ def lost_packets(seen: Seen, at: Limits) -> Iterator[Found]:
         links=_worst(seen, missing), cause="the capture lost packets; the network delivered them", proven=bool(gone),
         what={"missing_bytes": str(gone), "dropped_packets": str(dropped)},
     )  # fmt: skip
+
+
+@rule(
+    "quality", "capture-clock-back", "warning",
+    "The capture's clock went back by 60 min or more at 10:01:03: rules that argue with the order or the length of "
+    "times were not asked.",
+    why="What comes later in the capture has an earlier time. Half a second is more than a clock service corrects.",
+    unless="Fewer than five answers in a row came earlier than one before them; bytes of their connections came late "
+    "or never (then they were complete late).",
+    advice="Judge the files before and after that moment apart; files that overlap in time are capture points of their "
+    "own.",
+    judge="a real capture of which the second half is an hour, and a second, earlier; net-lossy-4.3 does not",
+)  # fmt: skip
+def clock_back(seen: Seen, at: Limits) -> Iterator[Found]:
+    if seen.set_back is not None:
+        when, amount = seen.set_back
+        text = f"The capture's clock went back by {lasting(amount)} or more at {moment(when)}: rules that argue with "
+        yield Found(f"{text}the order or the length of times were not asked.", 1, when, when)
 
 
 @rule(

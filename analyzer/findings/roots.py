@@ -267,6 +267,7 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
     "where packets are missing at all: what was lost at a connection's end leaves no hole.",
     advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
     judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
+    by_clock=True,
 )  # fmt: skip
 def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     known = losses(seen)

@@ -75,7 +75,8 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`sentence`: an example of what it says; `unless`: when it keeps silent; `judge`: what proves it; `limits`: its
-    thresholds by name; `minds`: what else of `Asked` it answers to: policies, or `target`."""
+    thresholds by name; `minds`: what else of `Asked` it answers to: policies, or `target`;
+    `by_clock`: it argues with the order or the length of times."""
 
     code: str
     family: str
@@ -87,6 +88,7 @@ class Rule:
     judge: str
     limits: Mapping[str, float]
     minds: frozenset[str]
+    by_clock: bool
     look: Callable[[Seen, Limits], Iterator[Found]]
 
 
@@ -106,6 +108,8 @@ class Limits:
 POLICIES = {"acks": "all", "compression": "required", "tls": "required"}
 """What `--policy NAME=VALUE` takes: a fact that is a note becomes a rule."""
 
+_CLOCK = " The capture's clock was set back (capture-clock-back)."
+
 RULES: dict[str, Rule] = {}
 """By code, families in order; filled when `analyzer.findings.judging` is imported."""
 
@@ -121,6 +125,7 @@ def rule(
     advice: str,
     judge: str,
     minds: tuple[str, ...] = (),
+    by_clock: bool = False,
     **limits: float,
 ) -> Callable[[Callable[[Seen, Limits], Iterator[Found]]], Callable[[Seen, Limits], Iterator[Found]]]:
     """Make a function a rule."""
@@ -128,7 +133,9 @@ def rule(
     def take(look: Callable[[Seen, Limits], Iterator[Found]]) -> Callable[[Seen, Limits], Iterator[Found]]:
         assert code not in RULES, code
         assert family in FAMILIES, family
-        RULES[code] = Rule(code, family, severity, sentence, why, unless, advice, judge, limits, frozenset(minds), look)
+        silent = unless + _CLOCK if by_clock else unless
+        told = (code, family, severity, sentence, why, silent, advice, judge)
+        RULES[code] = Rule(*told, limits, frozenset(minds), by_clock, look)
         return look
 
     return take

@@ -34,6 +34,11 @@ ANSWERED, SILENT, UNANSWERED, IN_FLIGHT, ORPHAN = range(5)
 
 SECOND: Final = 1_000_000
 
+_SET_BACK_US: Final = SECOND // 2
+"""By less a clock service corrects a clock, and within that TCP sends again what was lost."""
+
+_IN_A_ROW: Final = 5
+
 HELD: Final = (apis.FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.SHARE_FETCH)
 """The broker holds the answer until there is data, or the group is complete."""
 
@@ -371,6 +376,28 @@ class Seen:
         status = large.taken(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
         api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
         return Exchanges(link, api, version, error, status, asked, answered, exchange, reply)
+
+    @functools.cached_property
+    def set_back(self) -> tuple[int, int] | None:
+        """When the capture's clock went back, and by how much (us), the first time by half a second or more: several
+        rows come earlier than one before them, though rows are in order of the packets that completed them. What waited
+        for bytes that came late, or never, is completed late: connections of which some did are left out."""
+        late_bytes = self.link_numbers("retransmissions") + self.link_numbers("out_of_order")
+        in_order = self.unbroken & (late_bytes == 0)
+        in_order[len(self.table("connections")) :] = False  # of those that go on nobody knows yet
+        latest = NULL
+        for block in large.blocks(len(self.exchanges)):
+            times = self.exchanges.answered[block]
+            times = times[(times != NULL) & in_order[self.exchanges.link[block]]]
+            before = np.maximum.accumulate(np.append(latest, times))
+            late = times + _SET_BACK_US <= before[:-1]
+            if late.sum() >= _IN_A_ROW:  # what is behind at the end of a block is so at the beginning of the next
+                several = np.flatnonzero(np.convolve(late, np.ones(_IN_A_ROW, np.int64), "valid") == _IN_A_ROW)
+                if len(several):
+                    at = int(several[0])
+                    return int(before[at]), int(before[at] - times[at])
+            latest = int(before[-1])
+        return None
 
     @functools.cached_property
     def left_open(self) -> np.ndarray:

@@ -121,6 +121,7 @@ def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int
     judge="forged: a stable offset that stands for 16 min, and for 14; for 80 s where transactions may last 60, and "
     "for 70",
     timeout_s=900, slack_s=15,
+    by_clock=True,
 )  # fmt: skip
 def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
     timeouts = _timeouts(seen)

@@ -66,10 +66,10 @@ def diverging(traffic: Traffic, wrong: bool) -> None:
 
 @case("lag-grows")
 def lag(traffic: Traffic, wrong: bool) -> None:
-    for window in range(11 if wrong else 10):
-        fetch(traffic, 10 * window, 100 * window, 12_000 + 1100 * window, lag=12_000 + 1000 * window)
-    for window in range(11):  # one that catches up
-        left = 50_000 - 1000 * window
+    for window in range(11):
+        if wrong or window < 10:
+            fetch(traffic, 10 * window, 100 * window, 12_000 + 1100 * window, lag=12_000 + 1000 * window)
+        left = 50_000 - 1000 * window  # one that catches up
         fetch(traffic, 10 * window, 0, 100_000, ("t", 1), lag=left, on=1, client_id="late")
 
 

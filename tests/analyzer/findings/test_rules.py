@@ -35,6 +35,17 @@ def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: P
         assert bool(severe) == wrong, (wrong, codes(found), [one.text for one in found])
 
 
+@pytest.mark.parametrize("name", sorted(name for name in CASES if RULES[name.partition(":")[0]].by_clock))
+def test_what_argues_with_time_keeps_silent_where_the_clock_was_set_back(name: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    CASES[name](traffic, True)
+    for second in (100_000, *range(5)):
+        traffic.ask("ListGroups", second, on=900, client_id="clock")
+    found = codes(judged(traffic))
+    assert found["capture-clock-back"] == 1
+    assert name.partition(":")[0] not in found
+
+
 def test_every_case_is_of_a_rule() -> None:
     assert {name.partition(":")[0] for name in CASES} == set(RULES)
 
@@ -45,6 +56,20 @@ def test_every_case_is_of_a_rule() -> None:
 @case("capture-lost-packets")
 def lost_packets(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, gaps=1, gap_bytes=100 if wrong else 0, payload_bytes=10_000)
+
+
+@case("capture-clock-back")
+def clock_back(traffic: Traffic, wrong: bool) -> None:
+    for second in (10, *(9.5 if wrong or number < 4 else 9.6 for number in range(5))):
+        traffic.ask("Metadata", second)
+
+
+@case("capture-clock-back", "not by answers that were complete late")
+def complete_late(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", 10)
+    for number in range(5):
+        traffic.ask("Metadata", number, on=1)
+    traffic.rows["connections"][1]["retransmissions"] = 0 if wrong else 1
 
 
 @case("capture-snaplen")

@@ -293,6 +293,17 @@ def test_who_queues_behind_pauses_of_a_quota_waits_for_the_quota(muted_s: int, c
     assert ("it while these waited for pauses" in found.text) == (muted_s == 10)
 
 
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_commit_goes_back_in_the_capture_too_and_not_by_a_clock_that_was_corrected(
+    corrected: bool, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    told = ((1.0, 59), (0.8, 62), (1.2, 66)) if corrected else ((0.8, 62), (1.0, 59), (1.2, 66))
+    for second, offset in told:
+        traffic.ask("OffsetCommit", second, group_id="g", member_id="m", place=("t", 0), part={"offset": offset})
+    assert bool(of(traffic, "commit-goes-back")) != corrected
+
+
 ERRORS = [one for one in errors.errors().values() if one.code != 0]
 
 
