@@ -167,7 +167,8 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     "fetch", "commit-goes-back", "warning",
     "The committed offset of group g for t-1 fell from 900 to 840 (svc-a (10.0.0.4)), 2 times.",
     why="Offsets only grow without intent.",
-    unless="The commit names no member: a tool resets the group.",
+    unless="The commit names no member: a tool resets the group. The topic was made anew, as its ids say: then it is "
+    "another of that name.",
     advice="Records processed out of order, or two groups of one name.",
     judge="forged: a lower commit of a member, and one without a member",
     by_clock=True,
@@ -194,6 +195,8 @@ def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
     for number in fell.tolist():
         found_[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
     for (group, where), some in found_.items():
+        if seen.places[where][0] in seen.remade:
+            continue
         worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
         last = int(owner[some[-1] + 1])
         who = seen.who(int(seen.client[last]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -474,6 +475,12 @@ class Seen:
     def topic_names(self) -> dict[str, str]:
         """Names for topic ids."""
         return {row["topic_id"]: row["topic"] for row in self.table("topic_ids").every(["topic_id", "topic"])}
+
+    @functools.cached_property
+    def remade(self) -> set[str]:
+        """Names that several topics had, one after the other: each time one is made it gets an id of its own."""
+        ids = Counter(self.topic_names.values())
+        return {name for name, number in ids.items() if number > 1}
 
     @functools.cached_property
     def partitions(self) -> Partitions:

@@ -150,3 +150,10 @@ def commit_back(traffic: Traffic, wrong: bool) -> None:
         part = {"offset": offset, "offset_kind": "committed"}
         member = "m" if wrong else ""  # a tool is no member
         traffic.ask("OffsetCommit", second, place=("t", 0), part=part, group_id="g", member_id=member)
+
+
+@case("commit-goes-back", "not of a topic that was made anew")
+def of_another_topic(traffic: Traffic, wrong: bool) -> None:
+    commit_back(traffic, True)
+    for topic_id in ("6hWhQvmDS1S79-tG9HZ0dw", "6hWhQvmDS1S79-tG9HZ0dw" if wrong else "r-4vlSNsTw2Wmvo_qD_U_A"):
+        traffic.add("topic_ids", topic_id=topic_id, topic="t")
