@@ -272,8 +272,9 @@ class _Repeat:
     again: int
 
 
-def _repeats(made: Batches) -> list[_Repeat]:
-    """Batches of idempotent producers that came in two requests: same producer, epoch, partition and sequence."""
+def _repeats(seen: Seen, made: Batches) -> list[_Repeat]:
+    """Batches of idempotent producers that came in two requests (same producer, epoch, partition and sequence), in
+    order of the time of the second."""
     chosen = large.true((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
     key = [large.taken(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
     found_ = []
@@ -281,7 +282,7 @@ def _repeats(made: Batches) -> list[_Repeat]:
         # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
         same = [row for row in mine[1:].tolist() if made.records[row] == made.records[mine[0]]]
         found_ += [_Repeat(int(mine[0]), row) for row in same if made.owner[row] != made.owner[mine[0]]]
-    return found_
+    return sorted(found_, key=lambda repeat: int(seen.exchanges.asked[made.owner[repeat.again]]))
 
 
 @rule(
@@ -297,7 +298,7 @@ def _repeats(made: Batches) -> list[_Repeat]:
 def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     by_client: dict[int, list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(made):
+    for repeat in _repeats(seen, made):
         by_client[int(seen.client[made.owner[repeat.first]])].append(repeat)
     if not by_client:
         return
@@ -324,7 +325,7 @@ def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
 def duplicate_records(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     twice: dict[tuple[int, int], list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(made):
+    for repeat in _repeats(seen, made):
         first, again = repeat.first, repeat.again
         good = made.error[first] == 0 and made.error[again] == 0
         if good and made.at[first] >= 0 and made.at[again] >= 0 and made.at[first] != made.at[again]:

@@ -60,6 +60,8 @@ def test_only_what_was_done_on_purpose_is_a_warning(name: str) -> None:
     said = [f"{one.severity} {one.code}: {one.text}" for one in found if one.severity in SEVERE]
     assert set(codes(found, *SEVERE)) == set(NOT_CLEAN.get(name, {})), said
     assert dataset.findings.column("code").to_pylist() == [one.code for one in found]
+    times = [(one.since, one.until) for one in found if one.since is not None and one.until is not None]
+    assert all(since <= until for since, until in times), times
 
 
 def test_the_samples_hold_clean_captures_and_others() -> None:
