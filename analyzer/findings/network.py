@@ -150,13 +150,14 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     "2.1 % of the packets between orders (10.0.0.7) and 10.0.0.1:9092 were sent again (120 of 5,700).",
     why="Ours: fewer than one in a hundred TCP mends by itself, with ten at least so that the share says something; "
     "200 ms is Linux's least timeout, a spike that applications see.",
-    unless="The capture holds packets twice (capture-duplicated): those are counted apart.",
+    unless="The capture holds packets twice (capture-duplicated): those are counted apart, and where a connection has "
+    "nearly all of its packets twice, none of them is said to have been sent again.",
     advice="Look at the path, the network card and the MTU.",
     judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3",
     share=0.01, packets=10, repair_ms=200,
 )  # fmt: skip
 def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
-    again = seen.link_numbers("retransmissions")
+    again = np.where(seen.doubled, 0, seen.link_numbers("retransmissions"))
     packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
     repaired = _repaired(seen, at.repair_ms) if again.any() else {}
     for client_, broker, links in _pairs(seen, np.flatnonzero(again)):

@@ -401,6 +401,16 @@ class Seen:
         return None
 
     @functools.cached_property
+    def doubled(self) -> np.ndarray:
+        """bool[links]: the capture has nearly every packet of it twice, some of these known as copies. Of a burst the
+        copies may come when more packets passed than are remembered to know them by, and look like what TCP sends
+        again, which is never half of all."""
+        copies, again = self.link_numbers("duplicates"), self.link_numbers("retransmissions")
+        packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
+        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets)
+        return doubled
+
+    @functools.cached_property
     def left_open(self) -> np.ndarray:
         """Exchanges without an answer, as far as the capture shows: of connections without a hole, and none where
         packets are missing at all, for an answer that was lost at a connection's end leaves no hole."""

@@ -13,7 +13,7 @@ from analyzer.findings.rules import Finding
 from analyzer.protocol import errors
 from analyzer.protocol.judgements import judge
 from tests.analyzer.findings.cases import Case
-from tests.analyzer.findings.judging import Traffic, judged
+from tests.analyzer.findings.judging import Traffic, codes, judged
 from tests.analyzer.findings.other_cases import storm
 from tests.analyzer.findings.reading_cases import commits, fetch
 from tests.analyzer.findings.test_rules import queued, tiny
@@ -335,3 +335,15 @@ def test_every_error_of_kafka_is_told_as_its_judgement_has_it(part: int, stays: 
         else:
             loading = one.name == "COORDINATOR_LOAD_IN_PROGRESS"  # a rule of its own
             assert severities == ["warning" if loading else "error"], one.name
+
+
+@pytest.mark.parametrize(("copies", "again", "doubled"), [(48, 400, True), (0, 448, False), (48, 300, False)])
+def test_what_the_capture_holds_twice_was_not_sent_again(
+    copies: int, again: int, doubled: bool, tmp_path: Path
+) -> None:
+    """The copies of a burst come when more packets passed than are remembered."""
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.link(0, duplicates=copies, retransmissions=again, client_packets=850, broker_packets=100)
+    traffic.ask("Fetch", 0, 1)
+    told = codes(judged(traffic))
+    assert ("capture-duplicated" in told, "tcp-retransmission" in told) == (doubled, not doubled)
