@@ -152,9 +152,9 @@ def _carried(source: Source) -> Iterator[Row]:
     )
     sums = np.add.reduceat(many("record_count"), starts), np.add.reduceat(many("record_bytes"), starts)
     some_uncounted = np.logical_or.reduceat(uncounted, starts)
-    first = np.minimum.reduceat(large.taken(asked["request_time"], owner), starts)
-    last = np.maximum.reduceat(large.taken(asked["response_end"], owner), starts)
-    last = np.where(last == NULL, first, last)
+    begun = large.taken(asked["request_time"], owner)
+    first = np.minimum.reduceat(begun, starts)
+    last = np.maximum.reduceat(np.maximum(large.taken(asked["response_end"], owner), begun), starts)
     heads = order[starts]
     for at in np.argsort(heads).tolist():
         client, ip, api, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)

@@ -655,6 +655,9 @@ def test_what_was_refused_or_not_answered_was_not_written() -> None:
     )
     assert wrote(1) == "could not write t-0; refused: 20 records, 10 B"
     assert wrote(2) == "sent t-0; no answer seen: 3 records, 10 B"
+    for row in rows:
+        row["response_end"] = None
+    assert wrote(0, 1, 2, 3).startswith("wrote t-0: 107 records, 20 B in 3.00 s;")
     assert wrote(0, 4) == "wrote t-0: at least 100 records, 20 B in 4.00 s"
 
 
