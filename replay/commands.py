@@ -17,14 +17,15 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from analyzer import dataset, outfile
 from analyzer.cli import EXIT_INTERRUPTED
 from analyzer.escapes import printable
 from analyzer.failure import Failure
+from analyzer.live.ending import ended_by, interrupted_by_others
 from analyzer.options import Reading
 from replay import asked, outcome, reading, run
 from replay.audit import audit
@@ -48,6 +49,7 @@ EXIT_NOTHING_SENT: Final = 2
 EXIT_DIFFERS: Final = 1
 ANY, UNEXPECTED, SLOWER = "any", "unexpected", "slower"
 """What `--fail-on` counts; `never` nothing."""
+_Done = TypeVar("_Done")
 
 
 @contextlib.contextmanager
@@ -76,8 +78,37 @@ def _announce(tell: Callable[[str], None] | None, line: str) -> None:
     sys.stderr.flush()
 
 
+def _until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
+    """What it gives. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and what it then does is waited for; where it only
+    ends, that is the interrupt. (asyncio itself hears Ctrl-C alone, and that not where a shell has it ignored.)"""
+
+    async def awaited() -> _Done:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        heard = False
+
+        def stop() -> None:
+            nonlocal heard
+            if not heard:
+                heard = True
+                loop.call_soon_threadsafe(task.cancel)
+
+        with ended_by(stop):
+            return await work
+
+    try:
+        return asyncio.run(awaited())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
 def replay(options: argparse.Namespace) -> int:
     """`kwire replay`."""
+    with interrupted_by_others():
+        return _replay(options)
+
+
+def _replay(options: argparse.Namespace) -> int:
     from analyzer.commands import _progress, announce_compilation
 
     if options.audit is not None:
@@ -124,7 +155,7 @@ def _round(
     """Send the capture once, and tell how it went; the exit code."""
     with _telling() as tell:
         announce = functools.partial(_announce, tell)
-        result = asyncio.run(run.replay(captured, wanted, dial, options.out, notes, options.wait, tell, announce))
+        result = _until_ended(run.replay(captured, wanted, dial, options.out, notes, options.wait, tell, announce))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
@@ -196,7 +227,7 @@ def _audit(options: argparse.Namespace) -> int:
         raise Failure("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = asked.address(options.to)
     access = asked.access(options)
-    found = asyncio.run(audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
+    found = _until_ended(audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
     for reason in found.unread:
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
@@ -233,7 +264,7 @@ def _dry_run(
     if assumed:
         wanted, planned, cluster, parts = planned_for(options.assumed, topology)
     else:
-        wanted, planned, cluster, parts, topology, warnings = asyncio.run(answered())
+        wanted, planned, cluster, parts, topology, warnings = _until_ended(answered())
     rows = table(parts)
     # What an assumed target lacks nobody knows.
     lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)

@@ -1,7 +1,8 @@
-"""When a live capture ends: Ctrl-C, a signal, or a time that was said.
+"""When a live capture, or a replay, ends: Ctrl-C, a signal, or a time that was said.
 
-In: what to do then. Out: a context in which it is done. Rules: the first signal ends the capture, and all that was
-captured is worked off; another Ctrl-C interrupts that too.
+In: what to do then. Out: a context in which it is done. Rules: the first signal ends it, and all that was captured, or
+sent, is worked off; another Ctrl-C interrupts that too. SIGTERM (systemd, containers) and SIGHUP (a terminal that is
+closed) end it as Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -9,26 +10,23 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+_FROM_OTHERS = ("SIGTERM", "SIGHUP")
+_SIGNALS = ("SIGINT", *_FROM_OTHERS)
 
 
 @contextlib.contextmanager
 def ended_by(stop: Callable[[], None], seconds: float | None = None) -> Iterator[None]:
     """Call `stop` (which may be called twice) at the first signal, and after so many seconds."""
-    before: dict[int, object] = {}
 
     def heard(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         stop()
 
-    if threading.current_thread() is threading.main_thread():
-        for name in _SIGNALS:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                before[number] = signal.signal(number, heard)
+    before = _heard_by(_SIGNALS, heard)
     timer = threading.Timer(seconds, stop) if seconds is not None else None
     if timer is not None:
         timer.daemon = True
@@ -38,5 +36,39 @@ def ended_by(stop: Callable[[], None], seconds: float | None = None) -> Iterator
     finally:
         if timer is not None:
             timer.cancel()
-        for number, handler in before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave
+        _heard_as(before)
+
+
+@contextlib.contextmanager
+def interrupted_by_others() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Only the first of them: whoever ends a service may
+    send both, and what is then tidied up is not to be interrupted by the second."""
+    told = False
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            raise KeyboardInterrupt
+
+    before = _heard_by(_FROM_OTHERS, heard)
+    try:
+        yield
+    finally:
+        _heard_as(before)
+
+
+def _heard_by(names: Iterable[str], heard: Callable[[int, FrameType | None], None]) -> dict[int, object]:
+    """Let this function hear signals, those that are ignored (nohup) excepted; who heard them before."""
+    before: dict[int, object] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in names:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, heard)
+    return before
+
+
+def _heard_as(before: dict[int, object]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave

@@ -314,12 +314,17 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
         pipe.send(Done(recorder.counts, own, notes, interrupted, engine.failure, seconds, cpu_seconds, busy))
 
 
+_TO_ALL: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that terminals, systemd and `timeout` send to each process of a run; ours says when its workers end."""
+
+
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes that are started in here do not hear Ctrl-C, from their first instruction on."""
-    resource_tracker.ensure_running()  # starting it, as the first of these processes would, undoes the mask
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    """Processes that are started in here do not hear what ends the run, from their first instruction on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_ALL)
     try:
+        resource_tracker.ensure_running()  # starting it, as the first of these processes would, undoes the mask
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TO_ALL)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -380,7 +385,7 @@ async def send(
             if len(done) + len(dead) == len(parts):
                 process.join(_PATIENCE)
             if process.is_alive():
-                process.terminate()
+                process.kill()  # it is deaf to SIGTERM
             process.join()
         listening.shutdown()
 

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -404,8 +405,37 @@ def test_workers_write_one_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("while_", ["it starts", "it sends"])
 def test_ctrl_c_leaves_a_readable_run(processes: int, while_: str, tmp_path: Path) -> None:
-    """At a hundredth of the captured speed the replay lasts an hour; like a terminal, the test interrupts the whole
-    process group, workers included."""
+    check_interrupted(tmp_path, signal.SIGINT, while_, "--workers", str(processes))
+
+
+@pytest.mark.parametrize("how", [["--workers", "1"], ["--workers", "2"], ["--in-windows"], ["--loop"]], ids=" ".join)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_a_service_leaves_a_readable_run(number: signal.Signals, how: list[str], tmp_path: Path) -> None:
+    check_interrupted(tmp_path, number, "it sends", *how)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_shadow_that_is_ended_before_anything_came_leaves_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*KWIRE, "replay", "-", "--to", "127.0.0.1:1", "-o", str(tmp_path / "run")],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        preexec_fn=_as_from_a_terminal,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stderr is not None
+        # Packets without Kafka, more than a pipe holds: once they are taken, it reads.
+        process.stdin.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        process.stdin.write((struct.pack("<IIII", 0, 0, 1000, 1000) + bytes(1000)) * 1000)
+        process.stdin.flush()
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()  # until it ends: nobody has ended its stdin
+    assert (process.returncode, said.splitlines()[-1]) == (130, b"kwire: interrupted")
+    assert not list(tmp_path.iterdir())
+
+
+def check_interrupted(tmp_path: Path, number: signal.Signals, while_: str, *how: str) -> None:
+    """At a hundredth of the captured speed the replay lasts an hour; like a terminal and systemd, the test signals the
+    whole process group, workers included."""
     sending = threading.Event()
 
     class Hearing(Sink):
@@ -418,14 +448,13 @@ def test_ctrl_c_leaves_a_readable_run(processes: int, while_: str, tmp_path: Pat
         Hearing.port = port
         process = subprocess.Popen(
             [*KWIRE, "replay", str(SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"), "--to", f"127.0.0.1:{port}",
-             "-o", str(tmp_path / "run"), "--speed", "0.01", "--workers", str(processes)],
+             "-o", str(tmp_path / "run"), "--speed", "0.01", *how],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            # Interruptible even where the tests run in the background, which makes children ignore SIGINT.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=_as_from_a_terminal,
         )  # fmt: skip
         # The captured side is written when the sending, or the starting of the workers, begins.
         begun = sending.wait(SECONDS) if while_ == "it sends" else until(lambda: list(tmp_path.glob(".run.*/messages")))
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         _, said = process.communicate(timeout=SECONDS)
     assert begun, said
     assert process.returncode == 130, said
@@ -440,6 +469,12 @@ def test_ctrl_c_leaves_a_readable_run(processes: int, while_: str, tmp_path: Pat
     assert stored.manifest["replay"]["interrupted"]
     not_sent = {row["rule"] for row in outcomes if row["verdict"] == "not_sent"}
     assert not_sent == {"aborted"}
+
+
+def _as_from_a_terminal() -> None:
+    """Interruptible even where the tests run in the background, or under nohup, which makes children ignore it."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def until(happened: Callable[[], object]) -> bool:

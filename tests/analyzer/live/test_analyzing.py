@@ -20,7 +20,7 @@ import pytest
 import analyzer
 from analyzer import cli, reading, tables
 from analyzer.live import analyzing
-from analyzer.live.ending import ended_by
+from analyzer.live.ending import ended_by, interrupted_by_others
 from analyzer.live.stretches import Stretches
 from analyzer.options import Reading
 from analyzer.points import Choice
@@ -297,3 +297,22 @@ def test_the_first_signal_ends_the_capture_and_another_interrupt_all() -> None:
         assert signal.getsignal(signal.SIGINT) == before
     finally:
         signal.signal(signal.SIGINT, outside)
+
+
+def test_what_ends_a_service_interrupts_once_and_the_tidying_up_is_left_alone() -> None:
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    outside = [signal.signal(number, signal.SIG_DFL) for number in numbers]  # may be ignored outside
+    told = 0
+    try:
+        with interrupted_by_others():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except KeyboardInterrupt:
+                told += 1
+                signal.raise_signal(signal.SIGHUP)
+                signal.raise_signal(signal.SIGTERM)
+        assert told == 1
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 2
+    finally:
+        for number, handler in zip(numbers, outside, strict=True):
+            signal.signal(number, handler)
