@@ -355,6 +355,9 @@ AUDIT = (
         ("stored_otherwise", pa.int64(),
          "Those that are there with another codec or timestamp type than they were sent with; null: as of `missing`."),
         ("stored_as", pa.string(), "How most of these are stored; null: there are none."),
+        ("unclaimed", pa.int64(),
+         "Records before the last of these, at offsets that no answer gave, as of a batch that was stored twice; null: "
+         "as of `missing`, or the topic may have had records before, or an answer to what was produced is lacking."),
     ),
 )  # fmt: skip
 

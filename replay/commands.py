@@ -357,6 +357,10 @@ def summary(result: run.Result, out: str) -> str:
         durations = outcome.quantiles(values)
         if durations:
             lines.append(f"{name:<10} " + ", ".join(f"{key} {value / 1000:.1f} ms" for key, value in durations.items()))
+    twice = counts.retries["perhaps_twice"]
+    if twice:
+        requests = f"{twice:,} request{'s' * (twice != 1)} to produce"
+        lines.append(f"{'again':<10} {requests} without a producer id: the target may have these records twice")
     if result.audit is not None:
         lines.append(f"{'audit':<10} {printable(result.audit.text())}")
         lines += [f"  {printable(reason)}" for reason in result.audit.unread[:_UNREAD]]

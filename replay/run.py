@@ -264,7 +264,12 @@ async def replay(
         recorder.finish(
             itertools.chain(*map(remap.rows, capture_names), _topic_id_rows(capture_names, cluster, remap)),
             [{"name": name, "files": []} for name in capture_names],
-            {**_about(options, target, result), "warnings": warnings, "seeded_topics": seeded.changed},
+            {
+                **_about(options, target, result),
+                "warnings": warnings,
+                "seeded_topics": seeded.changed,
+                "empty_before": not options.yes and not before.records,
+            },
         )
         # What the run has learned is in the RUN now, and the audit needs the memory.
         del recorder, remap

@@ -26,6 +26,7 @@ from replay.diff.records import DIGEST, FORMS, Form, Numbers, Reader, Record
 Where = tuple[str, int]
 
 _UNKNOWN: Final = -1
+_NOT_SENT: Final = frozenset(("skipped", "not_sent", "not_planned"))
 _TOGETHER: Final = 1_000
 _TOGETHER_BYTES: Final = 8 << 20
 """Requests, and bytes of theirs, that are decoded together; records fields, and bytes of theirs, that are opened so."""
@@ -35,10 +36,14 @@ class Partition:
     """What a partition has to have, by columns: of a busy day that is millions of batches. A row a batch, in the order
     in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it), a
     number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record its
-    digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how."""
+    digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how;
+    `alone`: nothing is there but what was acknowledged, as far as anybody knows; `unclaimed`: records that lie where
+    nothing was."""
 
     def __init__(self) -> None:
         self.read = False
+        self.alone = False
+        self.unclaimed = 0
         self.otherwise: Counter[int] = Counter()
         self._columns = tuple(array("q") for _ in range(4))
         self._forms = bytearray()
@@ -88,8 +93,8 @@ class Partition:
 
     @property
     def first(self) -> int:
-        """The first offset that is awaited."""
-        return int(self._bases[0])
+        """The first offset that is awaited; where nothing else is there, what lies before it is of interest, too."""
+        return 0 if self.alone else int(self._bases[0])
 
     @property
     def end(self) -> int:
@@ -102,11 +107,14 @@ class Partition:
         places = np.searchsorted(self._bases, np.array([record.offset for record in data], np.int64), "right") - 1
         for record, place in zip(data, places.tolist(), strict=True):
             if place < 0:
+                self.unclaimed += 1
                 continue
             batch = int(self._sorted[place])
             base = int(self._base[batch])
             # Of two that were acknowledged at one offset either may be what is stored there.
-            for one in (batch, *self._beside.get(base, ())) if self._beside else (batch,):
+            some = (batch, *self._beside.get(base, ())) if self._beside else (batch,)
+            self.unclaimed += record.offset - base >= max(int(self._count[one]) for one in some)
+            for one in some:
                 at = int(self._start[one]) + record.offset - base
                 if at < self._start[one + 1] and self._digests[at * DIGEST : (at + 1) * DIGEST] == record.digest:
                     otherwise = _otherwise(FORMS[self._forms[one]], FORMS[record.form])
@@ -149,6 +157,7 @@ class Partition:
             "first_missing_offset": first if self.read else None,
             "stored_otherwise": self.otherwise.total() if self.read else None,
             "stored_as": FORMS[most[0]].text() if most[1] and self.read else None,
+            "unclaimed": self.unclaimed if self.read and self.alone else None,
         }
 
 
@@ -221,17 +230,21 @@ class _Writers:
         return number
 
 
-def acknowledged(pairs: Iterable[Pair], ends: Mapping[tuple[str, str], int]) -> dict[Where, Partition]:
+def acknowledged(
+    pairs: Iterable[Pair], ends: Mapping[tuple[str, str], int], alone: bool = False
+) -> dict[Where, Partition]:
     """Partitions by their names on the target. `pairs`: requests to produce or to delete, in order of captured time;
-    `ends`: when each captured connection (capture, connection) sent its last request, us."""
+    `ends`: when each captured connection (capture, connection) sent its last request, us; `alone`: the topics had no
+    records before."""
     found = _Acknowledged(_Writers(ends))
     renamed: Mapping[str, str] = {}
     for pair in _decoded(pairs):
         renamed = pair.right.renamed
         found.take(pair)
     found.settle()
-    for partition in found.partitions.values():
+    for where, partition in found.partitions.items():
         partition.settle()
+        partition.alone = alone and where not in found.unsure
     there = {old: new for new, old in renamed.items()}
     return {(there.get(topic, topic), index): one for (topic, index), one in found.partitions.items() if len(one)}
 
@@ -264,10 +277,12 @@ class _Stored(NamedTuple):
 
 
 class _Acknowledged:
-    """Partitions in the making, by their captured names. Records are opened many at a time (`settle`)."""
+    """Partitions in the making, by their captured names. Records are opened many at a time (`settle`). `unsure`: those
+    that have records, perhaps, of which no answer says where."""
 
     def __init__(self, writers: _Writers) -> None:
         self.partitions: dict[Where, Partition] = {}
+        self.unsure: set[Where] = set()
         self._waiting: list[_Stored] = []
         self._waiting_bytes = 0
         self._writers = writers
@@ -280,6 +295,8 @@ class _Acknowledged:
             self._left, self._right = TopicNames(dict(pair.left.named)), TopicNames(dict(pair.right.named))
         asked, said = pair.left.asked(), pair.right.said(pair.api_key)
         if asked is None or said is None or said.body is None:
+            if pair.api_key == names.PRODUCE and asked is not None and pair.right.state not in _NOT_SENT:
+                self.unsure |= _parts(asked, self._left)
             return
         if pair.api_key == names.PRODUCE:
             self._produced(pair, asked, said.body, self._left)
@@ -291,6 +308,7 @@ class _Acknowledged:
 
     def _produced(self, pair: Pair, asked: dict[str, Any], answer: dict[str, Any], left: TopicNames) -> None:
         bases = _bases(answer, self._right)
+        self.unsure |= _parts(asked, left) - bases.keys()
         before = pair.left.said(names.PRODUCE)
         captured = _bases(before.body, left) if before is not None and before.body is not None else {}
         forms = self._forms(pair)
@@ -347,6 +365,11 @@ def _bases(answer: dict[str, Any], called: TopicNames) -> dict[Where, tuple[int,
         for part in topic["partitionResponses"]
         if not part["errorCode"] and part["baseOffset"] >= 0
     }
+
+
+def _parts(asked: dict[str, Any], called: TopicNames) -> set[Where]:
+    """What a request to produce names."""
+    return {(called.of(topic), part["index"]) for topic in asked["topicData"] for part in topic["partitionData"]}
 
 
 def _deleted(api_key: int, answer: dict[str, Any], called: TopicNames, found: dict[Where, Partition]) -> None:

@@ -45,7 +45,7 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
-        columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise")
+        columns = ("acknowledged", "readable", "missing", "out_of_order", "stored_otherwise", "unclaimed")
         return {**{name: self.total(name) for name in columns}, "partitions": list(self.rows), "unread": self.unread}
 
     def text(self) -> str:
@@ -65,13 +65,20 @@ class Audit:
         if otherwise:
             most = max(self.rows, key=lambda row: row["stored_otherwise"] or 0)
             said += f"; {otherwise:,} stored otherwise than sent (most in {most['topic']}: {most['stored_as']})"
+        unclaimed = self.total("unclaimed")
+        if unclaimed:
+            most = max(self.rows, key=lambda row: row["unclaimed"] or 0)
+            where = f"{most['topic']}-{most['partition']}"
+            said += f"; {unclaimed:,} more lie at offsets that no answer gave, as if stored twice (most in {where})"
         return said + (f"; {len(self.unread)} partitions could not be read" if self.unread else "")
 
 
 async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Dial, reach: Reach) -> Audit:
     """Do it, and write it into the RUN. Raises DatasetError, LinkError (NotReached among them)."""
-    before = dataset.read_manifest(run)["files"]
-    partitions = acknowledged(*pairs.of_apis(run, _WRITES))
+    manifest = dataset.read_manifest(run)
+    before, about = manifest["files"], manifest.get("replay")
+    alone = isinstance(about, dict) and about.get("empty_before") is True
+    partitions = acknowledged(*pairs.of_apis(run, _WRITES), alone)
     unread: list[str] = []
     if partitions:
         target = await targets.ask(host, port, dial, _TIMEOUT)

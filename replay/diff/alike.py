@@ -89,6 +89,7 @@ def alike(block: Block, texts: Texts) -> Alike:
     """Of the exchanges of a block. `texts`: what topics are called."""
     wanted = block.left.answered & block.right.answered & (block.left.version == block.right.version)
     wanted &= block.api_key != names.API_VERSIONS
+    wanted &= ~(block.retried & (block.api_key == names.PRODUCE))  # it may be stored twice
     for api_key, version in _LIFTED.items():
         wanted &= (block.api_key != api_key) | (block.left.version >= version)
     left, right = (

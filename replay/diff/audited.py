@@ -1,8 +1,8 @@
 """What audits of RUNs say (table `audit`), as differences.
 
 In: rows of the table `audit` of one RUN or of two. Out: a difference for each partition in which records that the
-target acknowledged are missing, out of order or stored otherwise than sent, with an exchange that wrote there; of two
-RUNs only what is worse in the second. Pure.
+target acknowledged are missing, out of order or stored otherwise than sent, with an exchange that wrote there; how many
+a partition has besides; of two RUNs only what is worse in the second. Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from replay.diff.pairs import Pair, RunFacts
 from replay.diff.records import FORMS
 
 MISSING: Final = "acknowledged records missing"
+UNCLAIMED: Final = "more records than acknowledged"
 Where = tuple[str, int]
 Row = Mapping[str, Any]
 
@@ -48,7 +49,15 @@ class Audited:
     def _total(self, column: str) -> int:
         return sum(row[column] or 0 for row in self.after.values())
 
+    def unclaimed(self, where: Where) -> int | None:
+        """Records of a partition that nobody was given an offset for, of two RUNs how many more in the second; None
+        where nobody knows."""
+        now = self.after.get(where, {}).get("unclaimed")
+        then = self.before.get(where, {}).get("unclaimed") if self.before is not None else 0
+        return None if now is None else max(now - (then or 0), 0)
+
     def differences(self, partitions: Mapping[Where, Partition], pairs: Sequence[Pair]) -> Iterator[Difference]:
+        """All of them but what partitions have too many (`unclaimed`)."""
         for where, row in sorted(self.after.items()):
             key = where[0], str(where[1])
             before = (self.before or {}).get(where, {})
@@ -57,7 +66,7 @@ class Audited:
                 if now <= then:
                     continue
                 there = partitions.get(where)
-                place = _place(there, row["first_missing_offset"] if column == "missing" else None)
+                place = place_of(there, row["first_missing_offset"] if column == "missing" else None)
                 told = f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
                 yield Difference(pairs[place].row, "(records)", kind, told, f"{now} {column}", key)
             yield from self._stored(row, before, partitions.get(where), pairs, key)
@@ -74,10 +83,10 @@ class Audited:
             return
         left = f"{then or 'as sent'}" if self.before is not None else "; ".join(sorted(known)) or "as sent"
         said = f"{row['stored_otherwise']} records: {now}"
-        yield Difference(pairs[_place(partition, None)].row, "(records)", "stored otherwise than sent", left, said, key)
+        yield Difference(pairs[place_of(partition)].row, "(records)", "stored otherwise than sent", left, said, key)
 
 
-def _place(partition: Partition | None, offset: int | None) -> int:
+def place_of(partition: Partition | None, offset: int | None = None) -> int:
     """The exchange that wrote the record at an offset; without one the first that wrote there, or the first of all."""
     found = None
     for batch in partition.batches if partition is not None else ():

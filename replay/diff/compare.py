@@ -92,6 +92,8 @@ _MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT
 _LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
 """Answered when there is something to say: what was held is not compared."""
 _ABORTED: Final = "aborted"
+_PERHAPS_TWICE: Final = "perhaps_twice"
+"""By this rule of the replayer a request was sent again whose records the target may have had."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
 """Rules of what was not sent, or not answered, for the run ended first; or one broker of several was away."""
 _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
@@ -181,6 +183,8 @@ class _Comparing:
         self.failed_topics: dict[str, Difference] = {}
         self.stored_once: dict[tuple[str, int], Difference] = {}
         self.other_counts: dict[str, Difference] = {}  # topics with another number of partitions
+        self.perhaps_twice: dict[tuple[str, int], list[int]] = {}  # by partition, what was sent again to it
+        self.stored_twice: dict[tuple[str, int], Difference] = {}
 
     def run(self) -> Comparison:
         if isinstance(self.pairs, Pairs) and self.pairs.by_columns:
@@ -188,15 +192,18 @@ class _Comparing:
         else:
             for place, pair in enumerate(self.pairs):
                 self._pair(place, pair)
+        audit = self.result.audit = audited.of(self.runs)
+        self._take(self._twice(audit))
         self._take(self._produced())
-        read = readings.differences(self.correspondence.partitions.values(), self.failed_parts, self.pairs)
+        read = readings.differences(
+            self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.pairs
+        )
         self._take(map(self._unread, read))
         self._take(readings.acquired(self.correspondence, self.failed_groups))
         for group in self.correspondence.groups.values():
             self._take(self._group(group))
         self.result.learned = self.noise is not None
         self.result.differences.take(self._slower())
-        audit = self.result.audit = audited.of(self.runs)
         if audit is not None:
             found = audit.differences(self.correspondence.partitions, self.pairs)
             self._take(map(self._audited, found))
@@ -254,6 +261,11 @@ class _Comparing:
     def _pair(self, place: int, pair: Pair) -> None:
         self.place = place
         result = self.result
+        if _PERHAPS_TWICE in pair.right.retries:
+            for topic in (pair.left.asked() or {}).get("topicData", ()):
+                for part in topic["partitionData"]:
+                    where = self.correspondence.left.of(topic), part["index"]
+                    self.perhaps_twice.setdefault(where, []).append(place)
         left, right = pair.left.state, pair.right.state
         if left not in COMPARABLE or right not in COMPARABLE or left == right != "answered":
             reason = left if left not in COMPARABLE else right
@@ -412,8 +424,11 @@ class _Comparing:
             if (left >= 0) == (right >= 0):
                 return None
             topic, number = place.key
-            if self.place in self.correspondence.partition(topic, int(number)).swallowed:
-                return Difference(pair.row, place.path, "swallowed as a duplicate", str(left), str(right), place.key)
+            partition = self.correspondence.partition(topic, int(number))
+            if self.place in partition.swallowed or self.place in partition.resent:
+                rule = "sent_again" if self.place in partition.resent else None
+                told = "swallowed as a duplicate", str(left), str(right), place.key
+                return Difference(pair.row, place.path, *told, rule)
             return Difference(pair.row, place.path, "append time", str(left), str(right), place.key, "target_config")
         elif kind is Kind.CONFIG:
             of_topic = bool(place.key) and place.key[0].startswith(_TOPIC_RESOURCE)
@@ -573,6 +588,24 @@ class _Comparing:
                         self.failed_parts.setdefault(where, cause)
 
     # --- over many exchanges
+
+    def _twice(self, audit: audited.Audited | None) -> Iterator[Difference]:
+        """Partitions that have more records than were acknowledged, as the audit sees; or may have, where it cannot
+        see that."""
+        known = {where: audit.unclaimed(where) for where in sorted(audit.after)} if audit is not None else {}
+        for where in dict.fromkeys((*self.perhaps_twice, *(where for where, more in known.items() if more))):
+            more, again = known.get(where), self.perhaps_twice.get(where, [])
+            if more == 0:
+                continue
+            place = again[0] if again else audited.place_of(self.correspondence.partitions.get(where))
+            kind, before, told = audited.UNCLAIMED, "none more", f"{more} more"
+            if again:
+                kind = "stored twice" if more else "perhaps stored twice"
+                before, told = "stored once", f"{len(again)} request{'s' * (len(again) != 1)} sent again"
+                told += f", {more} records more than acknowledged" if more else ""
+            key = where[0], str(where[1])
+            self.stored_twice[where] = Difference(self.pairs[place].row, "(records)", kind, before, told, key)
+            yield self.stored_twice[where]
 
     def _produced(self) -> Iterator[Difference]:
         """Batches that were taken for duplicates, or stored out of their producer's order."""

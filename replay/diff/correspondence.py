@@ -85,9 +85,10 @@ class Reading:
 class Partition:
     """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `unseen`: something
     was produced whose offset no answer tells (acks=0); `interleaved`: batches are in another order on the right;
-    `swallowed`: places of exchanges whose batch one side took for a duplicate; `untimed`: has the left, has the right
-    answered a batch without a log append time? `forms`: how what either side has read is stored (`records.FORMS`).
-    `heap`: where most of what is known of it lies."""
+    `swallowed`: places of exchanges whose batch one side took for a duplicate; `resent`: of those whose batch it took
+    for their own, sent again; `untimed`: has the left, has the right answered a batch without a log append time?
+    `forms`: how what either side has read is stored (`records.FORMS`). `heap`: where most of what is known of it
+    lies."""
 
     topic: str
     index: int
@@ -98,10 +99,12 @@ class Partition:
     transactional: bool = False
     interleaved: bool = False
     swallowed: set[int] = field(default_factory=set)
+    resent: set[int] = field(default_factory=set)
     untimed: list[bool] = field(default_factory=lambda: [False, False])
     forms: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     _timed: StoredBatches = field(init=False)  # with a log append time on one side only
     _timed_left: set[int] = field(default_factory=set)  # of these, places where that is the left
+    _again: set[int] = field(default_factory=set)  # of these, places where a replay sent it again
     _readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
     _by_left: OffsetRanges = field(default_factory=OffsetRanges)
     _by_right: OffsetRanges = field(default_factory=OffsetRanges)
@@ -121,8 +124,9 @@ class Partition:
         reading.place = place
         return reading
 
-    def add(self, batch: Stored, times: tuple[int, int]) -> None:
-        """A batch that both sides answered with a base offset, with these log append times (-1: none)."""
+    def add(self, batch: Stored, times: tuple[int, int], again: bool = False) -> None:
+        """A batch that both sides answered with a base offset, with these log append times (-1: none). `again`: a
+        replay did something for it more than once."""
         for side in (0, 1):
             self.untimed[side] |= times[side] < 0
         if (times[0] < 0) == (times[1] < 0):
@@ -131,11 +135,14 @@ class Partition:
         self._timed.append(batch)
         if times[0] >= 0:
             self._timed_left.add(batch.place)
+        if again:
+            self._again.add(batch.place)
 
     def _settle_timed(self) -> None:
         """An answer with a log append time is that of a topic with LogAppendTime, or that of a batch that was taken for
         a duplicate and not stored. The time alone does not tell: the second has the base offset of a batch before it,
-        or stands among answers without times."""
+        or stands among answers without times. One that was sent again, at an offset that no other has, is stored: the
+        first time."""
         if not len(self._timed):
             return
         stored = sorted([*self.batches, *self._timed], key=lambda batch: batch.place)
@@ -146,9 +153,11 @@ class Partition:
             side = 0 if batch.place in self._timed_left else 1
             base = (batch.left, batch.right)
             if batch.place in timed and (self.untimed[side] or base[side] in given[side]):
-                self.swallowed.add(batch.place)
-                self.failed |= side == 1
-                continue
+                if batch.place not in self._again or base[side] in given[side]:
+                    self.swallowed.add(batch.place)
+                    self.failed |= side == 1
+                    continue
+                self.resent.add(batch.place)
             given[0].add(batch.left)
             given[1].add(batch.right)
             self.batches.append(batch)
@@ -380,7 +389,8 @@ def _learn_produce(correspondence: Correspondence, pair: Pair, place: int) -> No
             if key in left and key in right:
                 by = correspondence.producer(producer if producer >= 0 else pair.row["connection"])
                 stored = Stored(left[key]["baseOffset"], right[key]["baseOffset"], len(records), by, place)
-                partition.add(stored, (left[key].get("logAppendTimeMs", -1), right[key].get("logAppendTimeMs", -1)))
+                times = (left[key].get("logAppendTimeMs", -1), right[key].get("logAppendTimeMs", -1))
+                partition.add(stored, times, bool(pair.left.retries or pair.right.retries))
             elif key in left:
                 partition.failed = True
             elif pair.left.state != "answered":

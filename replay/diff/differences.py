@@ -21,6 +21,7 @@ RULES: Final[dict[str, str]] = {
     "of two RUNs also the second, where it was captured there",
     "rebalance": "a group was rebalancing on one side at that moment (27), and not on the other",
     "member_id_given": "one side was first given a member id (79)",
+    "sent_again": "the replayer sent it again, for no answer came, and the target had stored it the first time",
     "session_remade": "a fetch session had to be made again (70, 71, 106; of a share group 122, 123, 133)",
     "role_changed": "another member leads the group",
     "before_capture": "about data that was there before the capture began, or that others wrote",

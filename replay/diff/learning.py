@@ -114,7 +114,8 @@ class _Block:
                     by = correspondence.producer(one.producer if one.producer >= 0 else connections[at][1])
                     partition = correspondence.partition(one.topic, one.partition)
                     partition.transactional |= one.transactional
-                    partition.add(Stored(one.left, one.right, one.records, by, place), one.times)
+                    again = bool(block.retried[at])
+                    partition.add(Stored(one.left, one.right, one.records, by, place), one.times, again)
             elif at in fetched:
                 correspondence.named_topics |= fetched[at].topics
                 for read in fetched[at].reads:

@@ -150,8 +150,8 @@ BLOCK_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some pairs, one after the other, by columns. `held`: the captured broker answered late on purpose; `retried`: the
-    right did something for it more than once."""
+    """Some pairs, one after the other, by columns. `held`: the captured broker answered late on purpose; `retried`: a
+    replay did something for it more than once."""
 
     places: Numbers
     api_key: Numbers
@@ -291,7 +291,8 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
     def block(some: Numbers) -> Block:
         there = places[some]
         sides = runs[0].replayed_part(some), runs[1].replayed_part(there)
-        return Block(some, runs[0].api_keys[some], runs[0].held[some], runs[1].retried[there], *sides)
+        retried = runs[0].retried[some] | runs[1].retried[there]
+        return Block(some, runs[0].api_keys[some], runs[0].held[some], retried, *sides)
 
     return Pairs(len(runs[0]), pair, runs, block)
 

@@ -50,12 +50,15 @@ class Unread:
 
 
 def differences(
-    partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference], pairs: Sequence[Pair]
-) -> Iterator[Difference]:
-    """What each connection has read of each partition. `failed`: why a batch of a partition was not stored."""
+    partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference],
+    doubled: Mapping[tuple[str, int], Difference], pairs: Sequence[Pair],
+) -> Iterator[Difference]:  # fmt: skip
+    """What each connection has read of each partition. `failed`: why a batch of a partition was not stored; `doubled`:
+    that one was stored twice."""
     unread = Unread()
     for partition in partitions:
-        told = _Told(partition, failed.get((partition.topic, partition.index)), unread)
+        where = partition.topic, partition.index
+        told = _Told(partition, failed.get(where), doubled.get(where), unread)
         for reading in partition.readings:
             read = _plainly_the_same(partition, reading)
             if read is None:
@@ -113,9 +116,12 @@ def other_form(before: Form, after: Form) -> str:
 class _Told:
     """Of one partition."""
 
-    def __init__(self, partition: Partition, failed: Difference | None, unread: Unread) -> None:
+    def __init__(
+        self, partition: Partition, failed: Difference | None, doubled: Difference | None, unread: Unread
+    ) -> None:  # fmt: skip
         self._partition = partition
         self._failed = failed
+        self._doubled = doubled
         self._unread = unread
 
     def reading(self, reading: Reading, pairs: Sequence[Pair]) -> Iterator[Difference]:
@@ -172,7 +178,9 @@ class _Told:
             yield Difference(row, "(records)", "record missing", f"{lost} records", "not read", key, rule, cause)
         if extra:
             rule = None if self._partition.batches and not self._partition.unseen else "before_capture"
-            yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule)
+            cause = self._doubled if rule is None else None
+            rule = "consequence" if cause is not None else rule
+            yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule, cause)
         self._unread.add(self._partition.topic, len(left), unread, reading.place)
 
     def _forms(

@@ -72,6 +72,7 @@ RULES: Final[dict[str, str]] = {
     "position_asked": "its reader's place is as far from the log's end as in the capture, which has no other hint",
     "session_remade": "the fetch session was made again (70, 71; of a share group 122, 123, 133)",
     "reconnected": "sent again on a new connection",
+    "perhaps_twice": "sent again without a producer id, though the target may have stored it: then it is there twice",
     "wait_released": "what it waited for did not come; sent without it",
     # not comparable
     "no_answer_expected": "produced with acks=0",

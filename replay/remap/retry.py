@@ -14,7 +14,7 @@ from typing import Final
 from analyzer.protocol import errors, names, schema
 from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
-from replay.plan import apis
+from replay.plan import apis, batches
 from replay.plan.parts import NAME, named, subset, without
 from replay.plan.steps import Step
 from replay.plan.values import NO_COORDINATOR
@@ -30,6 +30,10 @@ _LEADER_MOVED: Final = (
 )  # fmt: skip
 """What clients ask for the leader after: it moves, times out, lacks replicas or its disk, is of another epoch or does
 not know yet how far its log is replicated."""
+_PERHAPS_STORED: Final = frozenset((
+    errors.REQUEST_TIMED_OUT, errors.NETWORK_EXCEPTION, errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+))  # fmt: skip
+"""Of those, what an answer to Produce says though the leader may have stored the records."""
 _SESSION_LOST: Final = (errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH)
 _TRANSACTION_ENDS: Final = (errors.CONCURRENT_TRANSACTIONS, errors.UNSTABLE_OFFSET_COMMIT)
 """Its markers are not written yet: of whoever begins the next one, and of who asks for the offsets that it commits."""
@@ -190,6 +194,7 @@ class Retries:
         self._started = now
         self._pause = limits.first_pause
         self._closed = False
+        self._twice = False
         self._remade = 0
         self._asked = 0
 
@@ -206,6 +211,9 @@ class Retries:
             if replayed is not None and rule == "topic_appears":
                 self._topology.absent |= self._not_there(sent, replayed)
             return Decision(None, also=also)
+        if not self._twice and self._is_perhaps_stored(sent, replayed):
+            self._twice = True
+            also = (*also, "perhaps_twice")
         pause, self._pause = self._pause, min(self._pause * 2, self._limits.longest_pause)
         return Decision(rule, pause, also)
 
@@ -221,6 +229,19 @@ class Retries:
             return sent, []
         wanted = {where for where, on_target in there.items() if on_target in failed}
         return subset(key, sent, wanted), [without(key, replayed, failed)]
+
+    def _is_perhaps_stored(self, sent: Body, replayed: Body | None) -> bool:
+        """May the target have records of what is sent again, and not see that it has? It knows batches by their
+        producer."""
+        if self._step.request.api_key != names.PRODUCE:
+            return False
+        if replayed is not None and _PERHAPS_STORED.isdisjoint(codes(replayed)):
+            return False
+        return any(
+            part["records"] and not any(batch.producer_id >= 0 for batch in batches.produced(part["records"]))
+            for topic in sent["topicData"]
+            for part in topic["partitionData"]
+        )
 
     def _after_closing(self) -> str | None:
         first, self._closed = not self._closed, True

@@ -62,7 +62,8 @@ class Shop:
     may use; `partitions`: of the topic orders; `deletes`: the first batch of each partition is gone `later`;
     `compacts`: the second one; `appends`: message.timestamp.type=LogAppendTime; `lacks`: APIs; `says`: the error in all
     answers, by API; `delays`: seconds by API; `loads`: how many answers say first that the coordinator is loading, by
-    API (of `LOADED`); `swallows`, `doubles`, `hides`: the number of a batch of orders (from 1)
+    API (of `LOADED`); `cuts`: the batch of a topic that gets this base offset is stored, and its connection ends in
+    place of the answer; `swallows`, `doubles`, `hides`: the number of a batch of orders (from 1)
     that something in between acknowledges and drops, sends twice, or keeps from readers until `later`."""
 
     host: str = "target"
@@ -83,6 +84,8 @@ class Shop:
     says: Mapping[int, int] = field(default_factory=dict)
     delays: Mapping[int, float] = field(default_factory=dict)
     loads: Mapping[int, int] = field(default_factory=dict)
+    cuts: tuple[str, int] = ("", 0)
+    cut: bool = False
     swallows: int = 0
     doubles: int = 0
     hides: int = 0
@@ -191,7 +194,7 @@ class Shop:
         (one,) = batches.produced(records)
         mark = one.producer_id, one.base_sequence
         if one.base_sequence >= 0 and mark in log.taken:
-            return told(0, log.taken[mark])
+            return told(0, log.taken[mark], 1_700_000_000_000)
         self.produced += topic == ORDERS
         base = log.end
         made = bytearray(records)
@@ -204,6 +207,7 @@ class Shop:
         if topic == ORDERS and self.produced == self.hides:
             self.hidden = log.log[-1][2]
         log.taken[mark] = base
+        self.cut |= (topic, base) == self.cuts
         return told(0, base, 1_700_000_000_000 if self.appends else -1)
 
     def _append(self, log: Partition, made: bytearray) -> None:
@@ -324,6 +328,10 @@ class _Link:
         assert decoded.header is not None
         key = decoded.api_key
         answer = self._shop.answer(key, decoded.body)
+        if self._shop.cut:
+            self._shop.cut, self._shop.cuts, self._closed = False, ("", 0), True
+            self._loop.call_soon(self._receiver.closed, "the target closed the connection")
+            return
         said = encode_response(key, decoded.version, decoded.header["correlationId"], answer)
         self._free = max(self._free, self._loop.time()) + self._shop.delays.get(key, 0.001)
         self._loop.call_at(self._free, lambda: None if self._closed else self._receiver.frame(said))

@@ -23,7 +23,7 @@ from replay.remap.retry import Limits
 from replay.send import seeding
 from replay.send.settings import Settings
 from tests.replay.diff.both_ways import assert_the_same
-from tests.replay.shop import GROUP, LOADED, OFFERS, PAYMENTS, TRANSACTION, Shop, replayed_at
+from tests.replay.shop import GROUP, LOADED, OFFERS, ORDERS, PAYMENTS, TRANSACTION, Shop, replayed_at
 
 SIDES = ("captured", "replayed")
 
@@ -125,7 +125,12 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
     ),
     "a proxy that sends a batch twice": (
         Shop(doubles=5), {},
-        "1 unexpected difference: Fetch v11 record extra 3 records (orders/0)",
+        "1 unexpected difference: Produce v8 more records than acknowledged 3 more (orders/0); 1 more follows from it",
+    ),
+    "a connection that is cut before an answer": (
+        Shop(cuts=(ORDERS, 9)), {},
+        "1 unexpected difference: Produce v8 stored twice 1 request sent again, 3 records more than acknowledged "
+        "(orders/0); 1 more follows from it",
     ),
 }  # fmt: skip
 
@@ -179,6 +184,22 @@ def test_what_else_is_wrong_is_told_where_a_coordinator_loads(tmp_path: Path) ->
     shops = Shop(), Shop(loads=dict.fromkeys(LOADED, 1), largest=2000)
     ready, broken = (replayed_at(shop, tmp_path / shop_name, loading=True) for shop, shop_name in zip(shops, "ab"))
     assert _against(ready, broken)[0] == BROKEN["smaller message.max.bytes"][2]
+
+
+def test_an_idempotent_batch_that_was_sent_again_is_stored_once(tmp_path: Path) -> None:
+    """What the target answers is what it says of any duplicate; the cause is the replayer's."""
+    again = replayed_at(Shop(cuts=(PAYMENTS, 2)), tmp_path / "run")
+    found = compare(pairs.from_run(again))
+    assert said(found) == "same"
+    assert [(one.kind, one.rule) for one in found.differences] == [("swallowed as a duplicate", "sent_again")]
+    assert_the_same(pairs.from_run(again))
+
+
+def test_whether_a_batch_is_there_twice_is_not_known_where_the_audit_cannot_see_it(tmp_path: Path) -> None:
+    """Of a topic that may have had records before nobody knows whose they are."""
+    again = replayed_at(Shop(cuts=(ORDERS, 9)), tmp_path / "run", yes=True)
+    line = "1 unexpected difference: Produce v8 perhaps stored twice 1 request sent again (orders/0)"
+    assert said(compare(pairs.from_run(again))).startswith(line)
 
 
 def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:

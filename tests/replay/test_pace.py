@@ -22,7 +22,8 @@ from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 
 OUT_OF_ORDER = {"topic": "orders", "partition": 0, "acknowledged": 9, "readable": 9, "missing": 0, "out_of_order": 1,
-                "first_missing_offset": None, "stored_otherwise": 0, "stored_as": None}  # fmt: skip
+                "first_missing_offset": None, "stored_otherwise": 0, "stored_as": None,
+                "unclaimed": 0}  # fmt: skip
 
 
 def plan(seconds: float, took: float = 0.5) -> Plan:
@@ -118,6 +119,17 @@ def test_the_first_line_of_the_summary_says_it(tmp_path: Path) -> None:
     assert said[0] == "slower than captured: took 100.0 s in place of 10.0 s, 10 % of that rate"
     assert "audit      9 records were acknowledged in 1 partitions: all are there, 1 out of order" in said
     assert commands.summary(result(False, False), "run").startswith("1 captured exchanges: ")
+
+
+def test_what_may_be_there_twice_is_among_the_last_lines() -> None:
+    again = result(False, False)
+    again.counts.retries.update(reconnected=5, perhaps_twice=2)
+    again.audit = Audit([{**OUT_OF_ORDER, "out_of_order": 0, "unclaimed": 4}], [])
+    assert commands.summary(again, "run").splitlines()[-3:-1] == [
+        "again      2 requests to produce without a producer id: the target may have these records twice",
+        "audit      9 records were acknowledged in 1 partitions: all are there, in order; 4 more lie at offsets that "
+        "no answer gave, as if stored twice (most in orders-0)",
+    ]
 
 
 def test_groups_that_fell_apart_are_named_first() -> None:

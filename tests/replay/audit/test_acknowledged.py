@@ -49,20 +49,24 @@ def at(second: int) -> dict[str, Any]:
     return {"request_time": datetime.datetime.fromtimestamp(1_700_000_000 + second, datetime.UTC)}
 
 
-def audited(*pairs: Pair, log: str = "", start: int = 0, ends: Mapping[tuple[str, str], int] | None = None) -> Body:
+def audited(
+    *pairs: Pair, log: str = "", start: int = 0, ends: Mapping[tuple[str, str], int] | None = None, alone: bool = True
+) -> Body:
     """The row of orders-0 where the target has these letters from offset `start` on."""
-    partition = acknowledged(pairs, ends or {})[WHERE]
+    partition = acknowledged(pairs, ends or {}, alone)[WHERE]
     partition.read = True
     for offset, value in enumerate(log, start):
         partition.see(Reader().read(batch(value, base_offset=offset)))
     return partition.row(WHERE)
 
 
-def row(acknowledged: int, missing: int = 0, first: int | None = None, moved: int = 0) -> Body:
+def row(
+    acknowledged: int, missing: int = 0, first: int | None = None, moved: int = 0, more: int | None = 0
+) -> Body:  # fmt: skip
     return {
         "topic": "orders", "partition": 0, "acknowledged": acknowledged, "readable": acknowledged - missing,
         "missing": missing, "out_of_order": moved, "first_missing_offset": first, "stored_otherwise": 0,
-        "stored_as": None,
+        "stored_as": None, "unclaimed": more,
     }  # fmt: skip
 
 
@@ -77,7 +81,7 @@ def test_what_is_not_there_or_is_another_record(log: str, missing: int, first: i
 
 def test_what_was_refused_or_not_answered_is_not_awaited() -> None:
     some = produce("a", 0, 0), produce("b", 1, 0, error=10), produce("c", 2, None)
-    assert audited(*some, log="a") == row(1)
+    assert audited(*some, log="a") == row(1, more=None)  # and nobody knows whether it is there
     assert acknowledged(some[1:], {}) == {}
 
 
@@ -85,6 +89,19 @@ def test_two_batches_that_got_one_offset_are_stored_once() -> None:
     """The target took the second for a duplicate; or it was one in the capture too."""
     assert audited(produce("a", 0, 0, producer=7), produce("b", 1, 0, producer=7), log="a") == row(2, 1, 0)
     assert audited(produce("a", 0, 0, producer=7), produce("a", 0, 0, producer=7), log="a") == row(1)
+
+
+def test_records_at_offsets_that_no_answer_gave() -> None:
+    """A batch that was stored, not answered, and sent again; or one of somebody else's."""
+    some = produce("ab", 0, 2), produce("c", 2, 5)
+    assert audited(*some, log="ababcc") == row(3, more=3)
+    assert acknowledged(some, {}, alone=True)[WHERE].first == 0  # where they begin
+    assert audited(*some, log="ababcc", alone=False) == row(3, more=None)
+    assert acknowledged(some, {}, alone=False)[WHERE].first == 2
+    lost = produce("d", 3, None)
+    assert audited(*some, lost, log="ababcc") == row(3, more=None)
+    unsent = dataclasses.replace(lost, right=dataclasses.replace(lost.right, state="not_sent"))
+    assert audited(*some, unsent, log="ababcc") == row(3, more=3)
 
 
 def test_a_batch_that_went_behind_others_of_its_producer() -> None:

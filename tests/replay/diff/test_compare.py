@@ -446,6 +446,16 @@ def test_a_batch_with_the_base_offset_of_one_before_it_was_taken_for_a_duplicate
     ]  # fmt: skip
 
 
+def test_a_batch_that_the_replayer_sent_again_was_taken_for_itself() -> None:
+    """It has an offset of its own: the target had stored it, and its answer was lost."""
+    stored, again = produce(batch("a", producer=7), 0, 0), produce(batch("b", producer=7), 1, 1, appended=NOW)
+    again = dataclasses.replace(again, right=dataclasses.replace(again.right, retries=("reconnected",)))
+    assert found(stored, again) == [("sent_again", APPEND_TIME, "swallowed as a duplicate")]
+    other = produce(batch("b", producer=7), 1, 0, appended=NOW)
+    other = dataclasses.replace(other, right=dataclasses.replace(other.right, retries=("reconnected",)))
+    assert found(stored, other) == [(UNEXPECTED, APPEND_TIME, "swallowed as a duplicate")]
+
+
 def test_a_target_with_log_append_time_stores_everything_and_says_when() -> None:
     some = [produce(batch(value, producer=7), at, 50 + at, appended=NOW) for at, value in enumerate("abc")]
     read = fetch(batch("a", "b"), batch("a", "b", base_offset=50), right_start=50)

@@ -67,6 +67,26 @@ def test_a_lost_connection_is_made_again_once_where_the_capture_has_an_answer() 
     assert retries(unanswered).after(PRODUCE, None, 0.0).rule is None
 
 
+def test_records_without_a_producer_id_that_are_sent_again_may_be_there_twice() -> None:
+    """Where the connection ended, or the answer does not say that nothing was stored: told once."""
+    plain, idempotent = produced(stored("a")), produced(stored("a", producer=7))
+    (step,) = planned((names.PRODUCE, 9, plain, produced_answer(5)))
+    policy = retries(step)
+    assert policy.after(plain, None, 0.0).also == ("perhaps_twice",)
+    assert policy.after(plain, produced_answer(5, errors.REQUEST_TIMED_OUT), 1.0).also == ()
+    for code, also in (
+        (errors.NOT_LEADER_OR_FOLLOWER, ()), (errors.NOT_ENOUGH_REPLICAS, ()),
+        (errors.REQUEST_TIMED_OUT, ("perhaps_twice",)),
+        (errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ("perhaps_twice",)),
+    ):  # fmt: skip
+        decision = retries(step).after(plain, produced_answer(5, code), 0.0)
+        assert (decision.rule, decision.also) == ("leader_moved", also)
+    assert retries(step).after(idempotent, None, 0.0).also == ()
+    gone = retries(step)
+    gone.after(idempotent, None, 0.0)
+    assert gone.after(plain, None, 0.0).also == ()  # it is not sent again
+
+
 def test_a_topic_is_waited_for_once_and_then_absent_for_all() -> None:
     (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
     topology = Topology()
