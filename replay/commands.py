@@ -125,6 +125,7 @@ def _replay(options: argparse.Namespace) -> int:
     wanted = asked.options_of(options, host, port)
     announce_compilation()
     if not options.dry_run:
+        reading.check_apart(options.captures, options.out)
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []

@@ -33,6 +33,7 @@ def replay(
     notes: list[str] = []
     wanted = asked.wanted(host, number, **options)
     dial = wanted.access.dial(host, number)
+    reading.check_apart(captures, out)
     how = Reading(rotated, list(port), keylogs=list(keylog))
     given = reading.source(captures, wanted, how=how, filter=filter, notes=notes)
     return asyncio.run(run.replay(given, wanted, dial, out, notes, wait))

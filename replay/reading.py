@@ -6,6 +6,7 @@ one that has begun. Rule: what is large and can be read twice is never held whol
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final
 from analyzer import dataset
 from analyzer.options import Reading
 from analyzer.points import size_of
-from analyzer.reading import Look
+from analyzer.reading import Captures, Look
 from captures.files import capture_points
 from captures.problems import Problem
 from replay.live import Live
@@ -39,7 +40,7 @@ class NothingToReplay(Problem):
 
 
 def read(
-    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    captures: Captures,
     *,
     how: Reading | None = None,
     filter: Any = None,
@@ -61,9 +62,26 @@ def read(
     return found
 
 
-def _named(captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], how: Reading | None) -> list[str]:
+def check_apart(captures: Captures, out: str | os.PathLike[str]) -> None:
+    """A RUN replaces what is in its folder. Raises Problem where that is what is to be replayed, or holds it."""
+    folder = os.path.realpath(out)
+    for one in _listed(captures):
+        for path in (one, *glob.glob(one)):
+            there = os.path.realpath(path)
+            if path != "-" and (there == folder or there.startswith(os.path.join(folder, ""))):
+                what = "is" if there == folder else "holds"
+                raise Problem(f"-o {os.fspath(out)}: {what} the capture itself", "name another folder")
+
+
+def _listed(captures: Captures) -> list[str]:
+    if isinstance(captures, str | os.PathLike):
+        return [os.fspath(captures)]
+    return [os.fspath(one) for one in captures]
+
+
+def _named(captures: Captures, how: Reading | None) -> list[str]:
     """As a list, and something that can be read so."""
-    named = [os.fspath(captures)] if isinstance(captures, str | os.PathLike) else [os.fspath(one) for one in captures]
+    named = _listed(captures)
     if len(named) == 1 and how is not None and how.keylogs and dataset.is_dataset(named[0]):
         raise Problem("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
     return named
@@ -77,7 +95,7 @@ def _nothing(told: list[str], named: Sequence[str]) -> NothingToReplay:
 
 
 def source(
-    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    captures: Captures,
     options: Options,
     *,
     how: Reading,
