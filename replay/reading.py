@@ -23,6 +23,7 @@ from replay.options import Options
 from replay.plan import renaming, selection, sessions, stored
 from replay.plan.flow import Flow
 from replay.plan.sessions import Session
+from replay.plan.twice import captured_twice
 from replay.send import principals
 
 LARGE: Final = 256 << 20
@@ -57,6 +58,13 @@ def read(
         found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
     if not any(session.requests for session in found):
         raise _nothing(told, named)
+    twice = captured_twice(found)
+    if twice is not None:
+        first, second, count = twice
+        raise Problem(
+            f"{first} and {second} hold the same connections ({count}): each request would be sent twice",
+            "give one of them; of a dataset --filter chooses one, as in capture == 'client.pcap'",
+        )
     if notes is not None:
         notes += told
     return found
@@ -82,6 +90,11 @@ def _listed(captures: Captures) -> list[str]:
 def _named(captures: Captures, how: Reading | None) -> list[str]:
     """As a list, and something that can be read so."""
     named = _listed(captures)
+    for one in named:
+        if one != "-" and dataset.is_dataset(one) and "replay" in dataset.read_manifest(one):
+            raise Problem(
+                f"{one}: a RUN, which has each request as captured and as sent", "give the capture that it was made of"
+            )
     if len(named) == 1 and how is not None and how.keylogs and dataset.is_dataset(named[0]):
         raise Problem("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
     return named

@@ -71,8 +71,8 @@ def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Clus
     if key == names.ADD_PARTITIONS_TO_TXN and message.version >= 4:
         return Skip(row, "internal", "AddPartitionsToTxn v4 and newer is for brokers")
     body = message.body
-    if key == names.FETCH and _replica(body) >= 0:
-        return Skip(row, "follower", f"replica {_replica(body)}")
+    if key == names.FETCH and replica(body) >= 0:
+        return Skip(row, "follower", f"replica {replica(body)}")
     if key == names.OFFSET_FOR_LEADER_EPOCH and body.get("replicaId", -2) >= 0:
         return Skip(row, "follower", f"replica {body['replicaId']}")
     if key == names.LIST_OFFSETS and body["replicaId"] >= 0:
@@ -142,7 +142,7 @@ def _retried(body: Body, answer: Body | None, cluster: Cluster) -> set[tuple[str
     return failed
 
 
-def _replica(body: Body) -> int:
+def replica(body: Body) -> int:
     return int(body.get("replicaState", body).get("replicaId", -1))
 
 

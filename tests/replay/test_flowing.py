@@ -37,7 +37,9 @@ from tests.bench.replay import VERSION
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
 from tests.replay.test_commands import CAPTURE, kwire, refused, sinking
+from tests.shared import SAMPLES
 
+ANOTHER = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
 COUNT = 300
 
 
@@ -240,7 +242,7 @@ def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeyp
     assert isinstance(given(CAPTURE), Flow)
     for whole in ({"in_windows": False}, {"times": 2}, {"rate": 5.0}, {"since": "0s"}, {"seed_fetched": True}):
         assert isinstance(given(CAPTURE, **whole), list), whole
-    assert isinstance(given([CAPTURE, CAPTURE]), list)
+    assert isinstance(given([CAPTURE, ANOTHER]), list)
     for hurried in ({"speed": None}, {"speed": 50_000}, {"speed": "0s:1,1s:max"}):
         assert isinstance(given(CAPTURE, **hurried), list), hurried
         assert isinstance(given(CAPTURE, in_windows=True, **hurried), Flow), hurried
@@ -251,7 +253,7 @@ def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeyp
 
 
 def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, captures in {"one": [CAPTURE], "two": [CAPTURE, CAPTURE]}.items():
+    for name, captures in {"one": [CAPTURE], "two": [CAPTURE, ANOTHER]}.items():
         copies = [shutil.copy(capture, tmp_path / f"{name}-{at}.pcap") for at, capture in enumerate(captures)]
         analyzer.analyze(copies, out=tmp_path / name, keep_bytes=True)
 

@@ -14,7 +14,9 @@ import analyzer
 import replay
 from analyzer import cli
 from captures.problems import Problem
-from tests.shared import SAMPLES
+from replay import reading
+from tests.replay.test_commands import replayed, sinking
+from tests.shared import SAMPLES, capture_files, shared_folder
 
 CAPTURE = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
 
@@ -47,3 +49,34 @@ def test_a_run_does_not_take_the_place_of_what_is_replayed(
     with pytest.raises(Problem, match="is the capture itself"):
         replay.replay(kept, to="127.0.0.1:1", out=out)
     assert sorted(kept.rglob("*")) == there
+
+
+def test_a_run_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    with sinking() as port:
+        assert replayed(port, out, speed=None).valid
+    line = refused([str(out), "--dry-run", "--assume", "4.3"], capsys)
+    assert line == f"{out}: a RUN, which has each request as captured and as sent"
+
+
+def test_two_capture_points_of_one_connection_would_be_sent_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client, broker = tmp_path / "client.pcap", tmp_path / "broker.pcap"
+    for point in (client, broker):
+        shutil.copy(CAPTURE, point)
+    line = refused([str(client), str(broker), "--dry-run", "--assume", "4.3"], capsys)
+    assert line.startswith("client.pcap and broker.pcap hold the same connections (")
+    analyzer.analyze([client, broker], tmp_path / "both", keep_bytes=True)
+    assert refused([str(tmp_path / "both"), "--dry-run", "--assume", "4.3"], capsys) == line
+    one = ["--filter", "capture == 'client.pcap'"]
+    assert cli.main(["replay", str(tmp_path / "both"), "--dry-run", "--assume", "4.3", *one]) == 0
+    chosen = capsys.readouterr().out
+    assert cli.main(["replay", str(client), "--dry-run", "--assume", "4.3"]) == 0
+    assert capsys.readouterr().out == chosen
+
+
+def test_rotated_files_hold_nothing_twice() -> None:
+    """Though they are given one by one, and not with --rotated: a connection goes on in the second."""
+    files = capture_files(shared_folder("rotated-4.3"))
+    assert reading.read([str(path) for path in files])
