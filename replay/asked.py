@@ -19,6 +19,7 @@ from analyzer.protocol import names
 from replay.options import Options
 from replay.plan import apis
 from replay.plan import schedule as schedules
+from replay.plan.parts import is_id, is_topic
 from replay.plan.renaming import Renaming
 from replay.plan.selection import Moment, Selection, moment
 from replay.remap import offsets, remap
@@ -29,6 +30,7 @@ ADMIN: Final = "admin"
 """`--allow admin`: whatever creates and alters, and deletes nothing."""
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 """What a topic's name may begin with (Kafka: at most 249 characters in all)."""
+_TOPIC_RULE: Final = "at most 249 letters, digits, dots, _ and -, and neither . nor .."
 
 
 class Asked(TypedDict, total=False):
@@ -110,12 +112,13 @@ def _allowed(wanted: Iterable[str]) -> frozenset[int]:
 
 
 def _mapped(option: str, pairs: list[str]) -> dict[str, str]:
-    renamed = {}
+    renamed: dict[str, str] = {}
     for pair in pairs:
         old, equals, new = pair.partition("=")
         if not equals or not old or not new:
             raise Failure(f"{option} {pair}: not A=B", f"as in {option} orders=orders-copy")
-        renamed[old] = new
+        if renamed.setdefault(old, new) != new:
+            raise Failure(f"{option}: {old} is both {renamed[old]} and {new}", "one of them")
     return renamed
 
 
@@ -203,10 +206,22 @@ def _checked(asked: Asked) -> None:
         raise Failure("--rate and --speed say both how fast", "one of them")
     if rate is not None and not 0 < rate < 1e9:
         raise Failure(f"--rate {rate}: not a positive number", "requests a second, on average")
+    _check_topics(asked.get("map_topic", {}))
     prefix = asked.get("prefix_topics")
     if prefix is not None and not _TOPIC.fullmatch(prefix):
         hint = "letters, digits, dots, _ and -"
         raise Failure(f"--prefix-topics {prefix}: no topic's name begins so", hint)
+
+
+def _check_topics(renamed: Mapping[str, str]) -> None:
+    """Names that captured topics have on the target: those that Kafka takes, and each of one topic. (Ids may be several
+    of one: it was made again.)"""
+    by_name: dict[str, str] = {}
+    for old, new in renamed.items():
+        if not is_topic(new):
+            raise Failure(f"--map-topic {old}={new}: no name of a topic", _TOPIC_RULE)
+        if not is_id(old) and by_name.setdefault(new, old) != old:
+            raise Failure(f"--map-topic: {by_name[new]} and {old} would both be {new}", "another name for one of them")
 
 
 def wanted(host: str, port: int, **asked: Unpack[Asked]) -> Options:

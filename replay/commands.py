@@ -266,6 +266,7 @@ def _dry_run(
         wanted, planned, cluster, parts = planned_for(options.assumed, topology)
     else:
         wanted, planned, cluster, parts, topology, warnings = _until_ended(answered())
+    warnings = [*warnings, *run.unmapped(wanted, cluster, planned)]
     rows = table(parts)
     # What an assumed target lacks nobody knows.
     lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)

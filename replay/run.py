@@ -25,6 +25,7 @@ from analyzer.protocol import names
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
 from captures.kernels import without_collection
+from captures.problems import Problem
 from replay import pace
 from replay.audit import audit
 from replay.flowing import Flowing, beside, topic_id
@@ -36,6 +37,7 @@ from replay.plan.cluster import Cluster, Topic
 from replay.plan.decide import Planner
 from replay.plan.flow import Flow
 from replay.plan.ours import Ours
+from replay.plan.parts import is_id, is_topic
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Skip, Step
 from replay.plan.values import Offers
@@ -88,6 +90,7 @@ def _planned_for(
         options = dataclasses.replace(options, map_topic=_prefixed(options, cluster, planned))
         if options.partial:
             planned, cluster = decide.make(captured, offers, plan_options(options, ids, topology))
+    _check_names(options, cluster, planned)
     if options.rate is not None:
         span = max((step.at_ns for step in planned.steps), default=0) / 1e9
         speed = options.rate * span / max(len(planned.steps), 1)
@@ -101,6 +104,7 @@ def _surveyed(options: Options, flow: Flow, topology: Topology) -> tuple[Options
     planned = Plan((), (), (), flow.survey.topics(options.allow, cluster), frozenset(flow.survey.subscribed))
     if options.prefix_topics:
         options = dataclasses.replace(options, map_topic=_prefixed(options, cluster, planned))
+    _check_names(options, cluster, planned)
     return options, planned, cluster
 
 
@@ -126,6 +130,32 @@ def _planner(
     """For a flow of any length."""
     how = plan_options(options, topic_names(options, captured, topology), topology)
     return Planner(cluster, offers, how, start_ns, ends, horizon=options.settings.horizon)
+
+
+class BadNames(Problem):
+    """Captured topics cannot have the names that they were to have on the target."""
+
+
+def _check_names(options: Options, cluster: Cluster, planned: Plan) -> None:
+    """Raises BadNames where two topics would be one (nobody could tell whose a record is), or Kafka takes no such
+    name."""
+    there: dict[str, str] = {}
+    for name in sorted(planned.topics):
+        new = options.map_topic.get(name, name)
+        if new != name and not is_topic(new):
+            raise BadNames(f"{name} would be {new}, which is no name of a topic", "a shorter --prefix-topics")
+        if there.setdefault(new, name) != name:
+            raise BadNames(f"{there[new]} and {name} would both be {new}", "another --map-topic for one of them")
+
+
+def unmapped(options: Options, cluster: Cluster, planned: Plan) -> list[str]:
+    """Topics that were to have another name, and that nothing names; what may be an id is none of these."""
+    known = cluster.topics.keys() | planned.topics | planned.subscribed
+    return [
+        f"--map-topic {old}={new}: the capture has no topic {old}"
+        for old, new in options.map_topic.items()
+        if old not in known and not is_id(old)
+    ]
 
 
 def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, str]:
@@ -199,6 +229,8 @@ async def replay(
         for warning in warnings:
             (announce or notes.append)(warning)
         notes += missing(options, cluster, target.topology, planned) + unnamed(planned)
+        if live is None:
+            notes += unmapped(options, cluster, planned)
         remap.topics.learn_from(target.topology)
         if options.seed_fetched:
             tell(f"writing {before.records:,} records that the capture shows being read")

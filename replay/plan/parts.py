@@ -6,6 +6,7 @@ replayer keeps the name it has in the capture beside it, under `NAME`; what was 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,19 @@ NAME: Final = "_topic"
 Partition = tuple[str, int]
 
 # --- naming ---
+
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_ID: Final = re.compile(r"[a-zA-Z0-9_-]{22}")
+
+
+def is_topic(name: str) -> bool:
+    """Does Kafka take this as a topic's name?"""
+    return bool(_TOPIC.fullmatch(name)) and name not in (".", "..")
+
+
+def is_id(name: str) -> bool:
+    """May it be a topic's id? (It may be a name, too.)"""
+    return bool(_ID.fullmatch(name))
 
 
 def name_topics(api_key: int, body: Body, by_id: Mapping[str, str]) -> str | None:

@@ -124,8 +124,9 @@ async def seed(
         chosen[topic.name] = _acknowledgeable(settings, _replicas(topic, replicas))
     version = target.version(names.CREATE_TOPICS, 4)
     plain: Settings = {}
+    refused: list[str] = []
     otherwise = [dict.fromkeys(chosen, plain)] if as_captured else [dict.fromkeys(chosen, surviving({})), {}]
-    for attempt, configs in enumerate((chosen, *otherwise)):
+    for configs in (chosen, *otherwise):
         body = {
             "topics": [_creation(topic, map_topic, replicas, configs.get(topic.name, plain)) for topic in wanted],
             "timeoutMs": 30_000,
@@ -139,12 +140,15 @@ async def seed(
             if changed and map_topic.get(topic.name, topic.name) not in failed:
                 done.changed[topic.name] = sorted(changed)
         wanted = [topic for topic in wanted if map_topic.get(topic.name, topic.name) in failed]
+        refused = refused or list(failed)
         if not wanted:
             break
-        if attempt == len(otherwise):
-            notes += [f"{name} could not be created: error {code}" for name, code in failed.items()]
-        elif not attempt:
-            notes += [f"{name} was refused with its captured configuration; created without" for name in failed]
+    notes += [
+        f"{name} could not be created: {errors.label(failed[name])}"
+        if name in failed
+        else f"{name} was refused with its captured configuration; created without"
+        for name in refused
+    ]
     await _settle(cluster, target, map_topic)
     return done
 

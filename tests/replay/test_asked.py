@@ -53,6 +53,12 @@ def test_what_is_asked_for_is_what_is_done() -> None:
         ("--until 5x", "--until 5x: no time"),
         ("--prefix-topics a/b", "--prefix-topics a/b: no topic's name begins so"),
         ("--map-group a", "--map-group a: not A=B"),
+        ("--map-topic a=b/c", "--map-topic a=b/c: no name of a topic"),
+        ("--map-topic a=..", "--map-topic a=..: no name of a topic"),
+        (f"--map-topic a={'b' * 250}", f"--map-topic a={'b' * 250}: no name of a topic"),
+        ("--map-topic a=x --map-topic b=x", "--map-topic: a and b would both be x"),
+        ("--map-topic a=x --map-topic a=y", "--map-topic: a is both x and y"),
+        ("--map-group a=x --map-group a=y", "--map-group: a is both x and y"),
         ("--same-cluster --times 2", "--same-cluster does not go with --times"),
         ("--same-cluster --allow admin", "--same-cluster does not go with --allow"),
         ("--same-cluster --loop", "--same-cluster does not go with --loop"),
@@ -63,6 +69,14 @@ def test_what_cannot_be_asked_for_is_a_line_and_a_hint(arguments: str, said: str
         options(*arguments.split())
     assert str(failed.value) == said
     assert failed.value.hint
+
+
+def test_several_ids_may_be_of_one_topic() -> None:
+    """It was deleted and made again; and one pair may be said twice."""
+    ids = [f"{letter * 22}=orders" for letter in "ab"]
+    assert options(*(word for one in [*ids, ids[0]] for word in ("--map-topic", one))).map_topic == dict(
+        one.split("=") for one in ids
+    )
 
 
 def test_a_filter_of_clients_that_is_none_says_where() -> None:

@@ -5,6 +5,7 @@ Proves: replay/reading.py
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -13,8 +14,12 @@ import pytest
 import analyzer
 import replay
 from analyzer import cli
+from analyzer.protocol import names
 from captures.problems import Problem
-from replay import reading
+from replay import reading, run
+from replay.options import Options
+from replay.remap.topology import Topology
+from tests.replay.conversation import EVERYTHING, Captured
 from tests.replay.test_commands import replayed, sinking
 from tests.shared import SAMPLES, capture_files, shared_folder
 
@@ -80,3 +85,25 @@ def test_rotated_files_hold_nothing_twice() -> None:
     """Though they are given one by one, and not with --rotated: a connection goes on in the second."""
     files = capture_files(shared_folder("rotated-4.3"))
     assert reading.read([str(path) for path in files])
+
+
+def test_a_name_that_no_captured_topic_has_is_told_and_two_topics_are_never_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [str(CAPTURE), "--dry-run", "--assume", "4.3"]
+    first, second = "open", "secret"
+    assert cli.main(["replay", *given, "--map-topic", "ordres=other", "--map-topic", f"{first}=another"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert said == ["note: --map-topic ordres=other: the capture has no topic ordres"]
+    line = refused([*given, "--map-topic", f"{first}={second}"], capsys)
+    assert line == f"{first} and {second} would both be {second}"
+
+
+def test_a_name_with_a_prefix_may_be_too_long() -> None:
+    """Which is told before anything is sent, in place of an error of the target's."""
+    captured = Captured().said(0.0, names.METADATA, 4, {"topics": [{"name": "a" * 60}]})
+    sessions, asked = [captured.session()], Options("h", 1, prefix_topics="p" * 189)
+    chosen, _, _ = run.planned_for(asked, sessions, EVERYTHING, Topology())
+    assert len(chosen.map_topic["a" * 60]) == 249
+    with pytest.raises(run.BadNames, match="which is no name of a topic"):
+        run.planned_for(dataclasses.replace(asked, prefix_topics="p" * 190), sessions, EVERYTHING, Topology())

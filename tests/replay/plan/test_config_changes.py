@@ -116,19 +116,21 @@ def test_a_shared_capture_of_an_administrator() -> None:
 
 
 class Channel:
-    """A broker that takes everything."""
+    """A broker that takes everything; `creating`: errors with which it answers CreateTopics first, one a time."""
 
     address = "target:9092"
 
-    def __init__(self, topology: Topology, refused: int = 0) -> None:
+    def __init__(self, topology: Topology, refused: int = 0, creating: tuple[int, ...] = ()) -> None:
         self.asked: list[tuple[int, Body]] = []
+        self.creating = list(creating)
         self.topology = topology
         self.refused = refused
 
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
         self.asked.append((api_key, body))
         if api_key == names.CREATE_TOPICS:
-            return {"topics": [{"name": topic["name"], "errorCode": 0} for topic in body["topics"]]}
+            code = self.creating.pop(0) if self.creating else 0
+            return {"topics": [{"name": topic["name"], "errorCode": code} for topic in body["topics"]]}
         if api_key == names.INCREMENTAL_ALTER_CONFIGS:
             return {"responses": [{**one, "errorCode": self.refused} for one in body["resources"]]}
         if api_key == names.METADATA:
@@ -140,11 +142,12 @@ class Channel:
 
 
 def seeded(
-    cluster: Cluster, allow: tuple[int, ...] = (), as_captured: bool = False, refused: int = 0
-) -> tuple[dict[str, str | None], list[Body], seeding.Seeded]:
+    cluster: Cluster, allow: tuple[int, ...] = (), as_captured: bool = False, refused: int = 0,
+    creating: tuple[int, ...] = (),
+) -> tuple[dict[str, str | None], list[Body], seeding.Seeded]:  # fmt: skip
     """(settings of the topic that was made, resources that were altered, what was done)."""
     topology = Topology(nodes={1: ("target", 9092)})
-    channel: Any = Channel(topology, refused)
+    channel: Any = Channel(topology, refused, creating)
     target = Target(EVERYTHING, topology, channel, None, {1: channel})  # type: ignore[arg-type]
     done = asyncio.run(seeding.seed(cluster, target, {}, frozenset(allow), as_captured))
     made: dict[str, str | None] = {}
@@ -155,6 +158,18 @@ def seeded(
         elif api_key == names.INCREMENTAL_ALTER_CONFIGS:
             altered += body["resources"]
     return made, altered, done
+
+
+def test_a_topic_that_cannot_be_made_is_told_once_and_with_the_errors_name() -> None:
+    captured = Captured()
+    create("orders", 0.0, captured, segment_bytes="9")
+    policy = errors.POLICY_VIOLATION
+    for times, note in (
+        (1, "orders was refused with its captured configuration; created without"),
+        (2, "orders was refused with its captured configuration; created without"),
+        (3, "orders could not be created: POLICY_VIOLATION (44)"),
+    ):
+        assert seeded(learned(captured), creating=(policy,) * times)[2].notes == [note]
 
 
 def administered() -> Cluster:
