@@ -33,6 +33,12 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _TOPIC_RULE: Final = "at most 249 letters, digits, dots, _ and -, and neither . nor .."
 
 
+_MOST: Final = (1 << 16) - 1
+"""Copies of a capture, and processes: more are a slip of the hand."""
+_FASTEST: Final = 1e9
+"""Requests a second: times are nanoseconds."""
+
+
 class Asked(TypedDict, total=False):
     """What a replay may be asked for besides captures, target and RUN: the options of `kwire replay`, by their long
     names (`--from` is `since`). `speed`: a number, None for as fast as answers allow, or what `--speed` takes;
@@ -190,8 +196,10 @@ def _checked(asked: Asked) -> None:
         if asked.get(name, words[0]) not in words:
             raise Failure(f"--{name.replace('_', '-')} {asked.get(name)}: no such word", f"one of {', '.join(words)}")
     for name in ("times", "workers"):
-        if not 0 < int(asked.get(name, 1)) < 1 << 16:  # type: ignore[call-overload]
-            raise Failure(f"--{name} {asked.get(name)}: not a number from 1 on", "a small number, as in 4")
+        number = int(asked.get(name, 1))  # type: ignore[call-overload]
+        if not 0 < number <= _MOST:
+            why = "not a number from 1 on" if number <= 0 else f"more than {_MOST:,}"
+            raise Failure(f"--{name} {asked.get(name)}: {why}", "a small number, as in 4")
     if asked.get("same_cluster"):
         for name, given in (("--allow", asked.get("allow")), ("--times", asked.get("times", 1) > 1)):
             if given:
@@ -204,8 +212,11 @@ def _checked(asked: Asked) -> None:
     rate = asked.get("rate")
     if rate is not None and str(asked.get("speed", 1.0)) not in ("1", "1.0"):
         raise Failure("--rate and --speed say both how fast", "one of them")
-    if rate is not None and not 0 < rate < 1e9:
-        raise Failure(f"--rate {rate}: not a positive number", "requests a second, on average")
+    if rate is not None and not 0 < rate < _FASTEST:
+        why = f"not below {_FASTEST:g}" if rate >= _FASTEST else "not a positive number"
+        raise Failure(f"--rate {rate}: {why}", "requests a second, on average")
+    if asked.get("topics") is not None and not _topics(asked.get("topics")):
+        raise Failure("--topics: names no topic", "as in --topics orders,pay*; without it all are sent")
     _check_topics(asked.get("map_topic", {}))
     prefix = asked.get("prefix_topics")
     if prefix is not None and not _TOPIC.fullmatch(prefix):

@@ -65,7 +65,7 @@ def credentials(mechanism: str, file: str | None = None, environment: Mapping[st
             raise LinkError(f"SASL {mechanism}: {missing} is not set", _WHERE_FROM)
         return Credentials(mechanism, user, password)
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = Path(file).read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else "not UTF-8"
         raise LinkError(f"{file}: {why}", _WHERE_FROM) from None

@@ -48,6 +48,11 @@ def test_what_is_asked_for_is_what_is_done() -> None:
     [
         ("--speed 0s:1,0s:2", "--speed 0s:1,0s:2: neither a positive number nor max"),
         ("--speed 5s:2", "--speed 5s:2: neither a positive number nor max"),
+        ("--rate 1e9", "--rate 1000000000.0: not below 1e+09"),
+        ("--times 1000000000", "--times 1000000000: more than 65,535"),
+        ("--workers 65536", "--workers 65536: more than 65,535"),
+        ("--topics ,", "--topics: names no topic"),
+        ("--topics=", "--topics: names no topic"),
         ("--rate 5 --speed 2", "--rate and --speed say both how fast"),
         ("--from yesterday", "--from yesterday: no time"),
         ("--until 5x", "--until 5x: no time"),

@@ -191,6 +191,8 @@ def test_credentials_come_from_the_environment_or_a_file(tmp_path: Path) -> None
     file = tmp_path / "login.properties"
     file.write_text(f"# of the test cluster\nusername=alice\npassword={PASSWORD}=\n")
     assert login.credentials("PLAIN", str(file), {}) == Credentials("PLAIN", "alice", PASSWORD + "=")
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # as editors of Windows begin a file
+    assert login.credentials("PLAIN", str(file), {}) == Credentials("PLAIN", "alice", PASSWORD + "=")
 
 
 @pytest.mark.parametrize(
