@@ -103,15 +103,16 @@ def _rough(value: int) -> int:
 @dataclass(slots=True)
 class Counts:
     """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`. `skipped`,
-    `not_sent`: by rule; `unanswered`: why the first that wanted an answer got none; `excess_us`: by API, how much
-    longer answers took than the captured ones, from the first time that a request was sent; `apart`: by group, requests
-    of members that the target lost too often (`rejoins_spent`)."""
+    `not_sent`: by rule; `unanswered`: why the first that wanted an answer got none; `silent`: by API, how many that
+    wanted one got none; `excess_us`: by API, how much longer answers took than the captured ones, from the first time
+    that a request was sent; `apart`: by group, requests of members that the target lost too often (`rejoins_spent`)."""
 
     actions: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     not_sent: Counter[str] = field(default_factory=Counter)
     unanswered: str = ""
+    silent: Counter[str] = field(default_factory=Counter)
     retries: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     tool_errors: int = 0
@@ -130,7 +131,7 @@ class Counts:
         for mine, theirs in (
             (self.actions, other.actions), (self.verdicts, other.verdicts), (self.skipped, other.skipped),
             (self.not_sent, other.not_sent), (self.retries, other.retries), (self.excess_us, other.excess_us),
-            (self.apart, other.apart),
+            (self.apart, other.apart), (self.silent, other.silent),
         ):  # fmt: skip
             mine.update(theirs)
         self.unanswered = self.unanswered or other.unanswered

@@ -25,6 +25,10 @@ BUSY: Final = 0.9
 """A replayer that has used so much of its one core during the sending had no time to wait for anybody."""
 
 
+_TOLD_US: Final = 50_000
+"""Less reads as 0.0 s, and is no reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """`wanted`, `took`: seconds of the sending at this speed (at full speed: as captured), and as it was; `queue`: the
@@ -86,10 +90,12 @@ def pace(
 
 
 def _why(counts: Counts) -> str:
-    """Which API's answers took most of what the run took longer, and what was sent again most often."""
+    """Which API's answers never came, or took most of what the run took longer; and what was sent again most often."""
     said = []
+    for api, count in counts.silent.most_common(1):  # each was waited for, and has no time that counts as an answer's
+        said.append(f"{count:,} request{'s' * (count != 1)} of {api} got no answer")
     for api, excess in counts.excess_us.most_common(1):
-        if excess > 0:
+        if excess >= _TOLD_US:
             said.append(f"answers to {api} took {excess / 1e6:.1f} s longer in all than captured")
     for rule, count in counts.retries.most_common(1):
         said.append(f"{rule} {count:,} times")

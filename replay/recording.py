@@ -186,6 +186,7 @@ class Recorder:
                 counts.not_sent[one.rule or ""] += 1
             elif one.verdict == "unanswered":
                 counts.unanswered = counts.unanswered or one.reason or ""
+                counts.silent[one.row["api"] or ""] += 1
             if one.retries:
                 counts.retries.update(one.retries)
                 if "rejoins_spent" in one.retries:

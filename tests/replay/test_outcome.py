@@ -105,6 +105,7 @@ def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) 
             recorder.add(Outcome(request.row, number, "sent", "unanswered", retries=retries))
         recorder.finish([], [], {})
     assert recorder.counts.as_dict()["groups_apart"] == {"g": 1}
+    assert recorder.counts.silent == {request.row["api"]: 3}
 
 
 def test_what_a_run_learned_is_written_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,12 @@ def test_it_says_how_much_and_why() -> None:
         "slower than captured: took 134.9 s in place of 10.5 s; answers to Produce took 117.9 s longer in all than "
         "captured, topic_appears 2,334 times"
     )
+    silent = Counts()
+    silent.excess_us.update(Metadata=49_999)  # 0.0 s is no reason
+    silent.silent.update(Produce=1)
+    assert pace(silent, plan(8.0), None, 90.1).text() == (
+        "slower than captured: took 90.1 s in place of 8.0 s; 1 request of Produce got no answer"
+    )
     text = pace(Counts(), plan(100.0), 2.0, 714.0).text()
     assert text == "slower than at --speed 2: took 714.0 s in place of 50.0 s, 7 % of that rate"
 
