@@ -91,6 +91,8 @@ _MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT
 """What makes a member of a group."""
 _LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
 """Answered when there is something to say: what was held is not compared."""
+_SAME, _EXPECTED, _UNEXPECTED = 1, 2, 3
+"""What came of an exchange that was compared; 0 of one that was not."""
 _ABORTED: Final = "aborted"
 _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
@@ -102,7 +104,9 @@ _WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
 
 @dataclass(slots=True)
 class Comparison:
-    """`compared`, `same`, `expected`, `unexpected` count exchanges; `skipped`: exchanges not compared, by reason;
+    """`compared`, `same`, `expected`, `unexpected` count exchanges, each by the worst that differs of it; `whole`:
+    unexpected differences that no answer alone shows, but the whole run, by kind, each counted at the exchange that it
+    is told of, too; `skipped`: exchanges not compared, by reason;
     `noise`: values that differed in fields that are not compared, by kind; `measured`: latencies;
     `audit`: of what a target acknowledged, None where nobody looked; `judged`: were latencies, for both sides were sent
     at one speed? `answers`: how many were compared, by API; `learned`: was noise? `ended`: why the (right) run ended
@@ -115,6 +119,7 @@ class Comparison:
     same: int = 0
     expected: int = 0
     unexpected: int = 0
+    whole: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     noise: Counter[str] = field(default_factory=Counter)
     measured: Latencies = field(default_factory=Latencies)
@@ -170,6 +175,8 @@ class _Comparing:
         self.noise, self.explained, self.judged = learned, explained, judged
         self.runs = pairs.runs if isinstance(pairs, Pairs) else ()
         self.place = 0  # of the pair that is compared now
+        self.verdicts = np.zeros(len(pairs), np.uint8)  # by place
+        self.places: dict[int, int] = {}  # by a row's identity, of rows that do not say their place
         self.correspondence: Correspondence = learn(pairs)
         self.result = result
         self.result.ended = self.runs[-1].ended if self.runs else ""
@@ -203,10 +210,13 @@ class _Comparing:
         for group in self.correspondence.groups.values():
             self._take(self._group(group))
         self.result.learned = self.noise is not None
-        self.result.differences.take(self._slower())
+        self.result.differences.take(map(self._counted, self._slower()))
         if audit is not None:
             found = audit.differences(self.correspondence.partitions, self.pairs)
             self._take(map(self._audited, found))
+        counts = np.bincount(self.verdicts, minlength=_UNEXPECTED + 1).tolist()
+        _, self.result.same, self.result.expected, self.result.unexpected = counts
+        self.result.compared = sum(counts[_SAME:])
         return self.result
 
     def _audited(self, difference: Difference) -> Difference:
@@ -217,7 +227,18 @@ class _Comparing:
         return dataclasses.replace(difference, rule="consequence", cause=cause)
 
     def _take(self, differences: Iterable[Difference]) -> None:
-        self.result.differences.take(map(self._without_noise, map(self._of_one_topic, differences)))
+        found = map(self._without_noise, map(self._of_one_topic, differences))
+        self.result.differences.take(map(self._counted, found))
+
+    def _counted(self, difference: Difference) -> Difference:
+        """It, a difference of the whole run, counted at its exchange as well."""
+        self.result.whole[difference.kind] += difference.unexpected
+        row = difference.row
+        place = row.get("place", self.places.get(id(row)))
+        if place is not None and self.verdicts[place]:
+            found = _UNEXPECTED if difference.unexpected else _EXPECTED
+            self.verdicts[place] = max(self.verdicts[place], found)
+        return difference
 
     def _of_one_topic(self, difference: Difference) -> Difference:
         """It, as expected where a topic was deleted when captured and begun anew, and not by the replay: on its side
@@ -245,8 +266,7 @@ class _Comparing:
         for block in pairs.blocks():
             found = alike(block, texts)
             apis = Counter(block.api_key[found.same].tolist())
-            self.result.compared += apis.total()
-            self.result.same += apis.total()
+            self.verdicts[block.places[found.same]] = _SAME
             self.result.answers += apis
             self.result.noise += found.noise
             timed = found.same & (~np.isin(block.api_key, list(_WAITS_FOR_OTHERS)))
@@ -260,6 +280,8 @@ class _Comparing:
 
     def _pair(self, place: int, pair: Pair) -> None:
         self.place = place
+        if "place" not in pair.row:
+            self.places[id(pair.row)] = place
         result = self.result
         if _PERHAPS_TWICE in pair.right.retries:
             for topic in (pair.left.asked() or {}).get("topicData", ()):
@@ -271,16 +293,11 @@ class _Comparing:
             reason = left if left not in COMPARABLE else right
             result.skipped[pair.right.rule or pair.left.rule or reason] += 1
             return
-        result.compared += 1
         result.answers[pair.api_key] += 1
         differences = [self._without_noise(self._caused(pair, difference)) for difference in self._differences(pair)]
         result.differences.take(differences)
-        if any(difference.unexpected for difference in differences):
-            result.unexpected += 1
-        elif differences:
-            result.expected += 1
-        else:
-            result.same += 1
+        unexpected = any(difference.unexpected for difference in differences)
+        self.verdicts[place] = _UNEXPECTED if unexpected else _EXPECTED if differences else _SAME
 
     def _differences(self, pair: Pair) -> Iterator[Difference]:
         if pair.left.state != pair.right.state:

@@ -30,6 +30,7 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
             "same": comparison.same,
             "expected": comparison.expected,
             "unexpected": comparison.unexpected,
+            "of_the_whole_run": {kind: count for kind, count in sorted(comparison.whole.items()) if count},
             "not_compared": dict(sorted(comparison.skipped.items())),
         },
         "audit": _audit_json(comparison),
@@ -127,6 +128,9 @@ def summary_lines(comparison: Comparison, sides: tuple[str, str]) -> list[str]:
         f"({comparison.same} same, {comparison.expected} differ as expected, "
         f"{comparison.unexpected} differ unexpectedly)",
     ]
+    whole = +comparison.whole
+    if whole:
+        lines.append(f"  unexpected, and seen over the whole run only: {_counts(whole)}")
     if comparison.skipped:
         lines.append(f"  not compared: {_counts(comparison.skipped)}")
     if comparison.noise:

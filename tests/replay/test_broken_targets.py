@@ -15,7 +15,7 @@ import pytest
 
 from analyzer.dataset import DatasetError
 from analyzer.protocol import errors, names
-from replay.diff import pairs, text
+from replay.diff import by_exchange, pairs, text
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
 from replay.plan.renaming import Renaming
@@ -141,6 +141,9 @@ def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path:
     broken = replayed_at(shop, tmp_path / "run", **options)
     found = compare(pairs.from_run(broken))
     assert said(found) == line
+    # As many exchanges differ as are shown to.
+    _, told = by_exchange.differing(broken)
+    assert found.unexpected == sum(any(one[-1] is None for one in some) for some in told.values()) > 0
     assert_the_same(pairs.from_run(broken))
     if "speed" in options:
         return  # the healthy one was sent at another

@@ -912,6 +912,19 @@ def test_exchanges_add_up() -> None:
     assert (result.total, result.compared, result.same, result.expected, result.unexpected) == (5, 4, 2, 1, 1)
 
 
+def test_what_is_seen_over_the_whole_run_counts_at_its_exchange() -> None:
+    """The verdict and the counts below it say the same."""
+    wrote = produce(batch("a", "b"), 0, 0)
+    other = "10.0.0.1:50009-10.0.0.2:9092#1"
+    read = [fetch(batch("a", "b"), batch("a", "b")), fetch(batch("a", "b"), batch("a", "x"), connection=other)]
+    result = compare([wrote, *read])
+    assert (result.compared, result.same, result.expected, result.unexpected) == (3, 2, 0, 1)
+    verdict, counts, whole, *_ = as_text(result, ("captured", "replayed")).splitlines()
+    assert verdict.startswith("verdict: 1 unexpected difference: Fetch v11 record changed")
+    assert counts.endswith("3 compared (2 same, 0 differ as expected, 1 differ unexpectedly)")
+    assert whole == "  unexpected, and seen over the whole run only: record changed 1"
+
+
 def test_every_rule_is_explained() -> None:
     assert all(about and about[0].islower() for about in RULES.values())
 
