@@ -45,7 +45,6 @@ class Libpcap:
         self._seen = Statistics()
         self._kernel = self._card = 0
         self._handed = self._received = 0
-        self._ending = Ending()
         self._closing = threading.Lock()
         text = ctypes.create_string_buffer(TEXT_BYTES)
         if "\0" in interface or len(interface) > 100:
@@ -62,6 +61,7 @@ class Libpcap:
             raise
         self._write = ctypes.cast(lib.pcap_dump, ctypes.c_void_p)
         self.header = self._dump.header
+        self._ending = Ending(self.header)
 
     def _open(self, snaplen: int) -> None:
         lib, handle = self._lib, self._handle
@@ -102,7 +102,7 @@ class Libpcap:
         return plain(self._lib.pcap_geterr(self._handle)) or "libpcap does not say why"
 
     def read(self) -> Chunk | None:
-        if self._ending.full:
+        if self._ending.late:
             return None
         self._wait(WAIT_SECONDS)
         count = self._lib.pcap_dispatch(self._handle, MOST_PACKETS, self._write, self._dump.dumper)
@@ -113,7 +113,7 @@ class Libpcap:
             return None if self._ending.over(self._all_there) else NOTHING
         data = self._dump.taken()
         self._handed += count
-        self._ending.took(len(data))
+        self._ending.took(len(data), data)
         return Chunk(data, count)
 
     def _all_there(self) -> bool:

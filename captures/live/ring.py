@@ -98,7 +98,6 @@ class Ring:
         self._snaplen = snaplen
         self._lost = 0
         self._taken = self._received = 0
-        self._ending = Ending()
         index = 0
         if interface != interfaces.ANY:
             try:
@@ -107,6 +106,7 @@ class Ring:
                 raise interfaces.unknown(interface) from failure
         self._cooked = index == 0 or _kind_of(interface) not in (_ETHERNET, _LOOPBACK)
         self.header = file_header(_LINK_COOKED if self._cooked else _LINK_ETHERNET, snaplen)
+        self._ending = Ending(self.header)
         try:
             # Of no protocol until all is set up: no packet comes before the filter.
             kind = socket.SOCK_DGRAM if self._cooked else socket.SOCK_RAW
@@ -149,7 +149,7 @@ class Ring:
         self._poll.register(self._socket, select.POLLIN)
 
     def read(self) -> Chunk | None:
-        if self._ending.full:
+        if self._ending.late:
             return None
         at = self._block * _BLOCK
         status = (at + _STATUS_AT) // 4
@@ -169,7 +169,7 @@ class Ring:
         self._status[status] = 0
         self._block = (self._block + 1) % self._blocks
         self._taken += int(packets)
-        self._ending.took(_BLOCK)
+        self._ending.took(_BLOCK, data)
         return Chunk(data, int(packets)) if packets else NOTHING
 
     def _all_there(self) -> bool:

@@ -2,7 +2,7 @@
 
 Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
 `read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still gives what the kernel had taken
-until then, and then None.
+until then, and then None, also where packets keep coming.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Final, NamedTuple, Protocol
 
 from captures.problems import CaptureError
@@ -31,12 +31,19 @@ QUIET_SECONDS: Final = 2 * WAIT_SECONDS
 LATE_SECONDS: Final = 10 * WAIT_SECONDS
 """And after so long, where it does not: what loopback sends is counted twice, and we take it once."""
 
+LONGEST_SECONDS: Final = 5.0
+"""After so long it is over, whatever still comes, where time stamps do not say when it was taken: a clock that stands
+behind ours. A buffer that was full at `stop` is read in a fraction of that, also where much else runs."""
+
 MOST_PACKETS: Final = 4096
 """Packets of a chunk: so one chunk is bounded, and the clock is looked at in time."""
 
 MICROSECONDS, NANOSECONDS = 0xA1B2C3D4, 0xA1B23C4D
 HEADER: Final = struct.Struct("<IHHiIII")
 """A pcap file's: magic, version, zone, accuracy, snap length, link type."""
+
+FIRST: Final = struct.Struct("<II")
+"""What a record begins with, its time stamp: seconds, and micro- or nanoseconds, as the file's magic says."""
 
 
 class Chunk(NamedTuple):
@@ -59,25 +66,43 @@ class Counts(NamedTuple):
 
 
 class Ending:
-    """When a tap that was told to stop is over: what the kernel took until then has been handed over."""
+    """When a tap that was told to stop is over: what the kernel took until then has been handed over. `header`: of
+    the pcap file that its chunks go to.
 
-    def __init__(self) -> None:
+    Packets may come without a pause, so that nothing ever waits to be `over`. What says then that the rest came after
+    `stop` is a packet's time stamp: the kernel hands packets over in the order in which it took them. Stamps of several
+    processors may be out of order by a little, so one counts that is `QUIET_SECONDS` later than `stop`, and, for a
+    clock that is ahead of ours, not before so much time has gone by. For any other clock there are bounds in bytes and
+    in time.
+    """
+
+    def __init__(self, header: bytes) -> None:
+        self._tick_ns = 1000 if HEADER.unpack(header)[0] == MICROSECONDS else 1
         self._told: float | None = None
+        self._last_ns = 0
         self._left = BUFFER_BYTES
+        self._late = False
 
     def tell(self) -> None:
         if self._told is None:
+            self._last_ns = time_ns() + int(QUIET_SECONDS * 1e9)
             self._told = monotonic()
 
-    def took(self, count: int) -> None:
-        """So many bytes were handed over."""
-        if self._told is not None:
-            self._left -= count
+    def took(self, size: int, data: bytes) -> None:
+        """So many bytes of the buffer were handed over: these records, or none."""
+        if self._told is None:
+            return
+        self._left -= size
+        waited = monotonic() - self._told
+        self._late = self._left < 0 or waited >= LONGEST_SECONDS
+        if data and waited >= QUIET_SECONDS and not self._late:
+            seconds, ticks = FIRST.unpack_from(data)
+            self._late = seconds * 10**9 + ticks * self._tick_ns >= self._last_ns
 
     @property
-    def full(self) -> bool:
-        """More came since than the buffer holds: the rest came after `stop`."""
-        return self._left < 0
+    def late(self) -> bool:
+        """What was handed over last came after `stop`, and so will the rest."""
+        return self._late
 
     def over(self, all_there: Callable[[], bool]) -> bool:
         """Nothing waits at this moment: will more come? `all_there`: as much was handed over as the kernel counts."""

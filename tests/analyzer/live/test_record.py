@@ -11,6 +11,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ import pytest
 import analyzer
 from analyzer.live import options
 from captures import forge
-from tests.analyzer.live.running import capturing, refused, running
+from tests.analyzer.live.running import SECONDS, capturing, refused, running
 from tests.live import Wire, sample_records
 from tests.shared import KWIRE, ROOT
 
@@ -59,6 +61,41 @@ def test_it_ends_by_itself_after_a_time(wire: Wire, tmp_path: Path) -> None:
     with running("record", "-i", wire.name, "-o", tmp_path / "a.pcap", "--for", "100ms") as recording:
         assert recording.wait() == 0
     assert frames_of(tmp_path / "a.pcap") == []
+
+
+@pytest.mark.parametrize("how", ["--for", "SIGINT", "SIGTERM"])
+def test_it_ends_while_packets_keep_coming(how: str, wire: Wire, tmp_path: Path) -> None:
+    """Each few milliseconds one, until it has ended (or for as long as no test should take)."""
+    path, begun, ended = tmp_path / "a.pcap", threading.Event(), threading.Event()
+    limit = time.monotonic() + SECONDS / 2
+    sent = before = 0
+
+    def send() -> None:
+        nonlocal sent
+        while not ended.wait(0.003) and time.monotonic() < limit:
+            wire.send(FRAMES[:1])
+            sent += 1
+            if sent > 10:
+                begun.set()
+
+    sending = threading.Thread(target=send)
+    with capturing("record", "-i", wire.name, "-o", path, *(["--for", "300ms"] if how == "--for" else [])) as recording:
+        sending.start()
+        try:
+            if how == "--for":
+                assert recording.wait() == 0
+            else:
+                assert begun.wait(SECONDS)
+                before = sent
+                assert recording.end(getattr(signal, how)) == 0
+            assert time.monotonic() < limit
+        finally:
+            ended.set()
+            sending.join()
+    kept = frames_of(path)
+    assert kept == FRAMES[:1] * len(kept)
+    assert len(kept) >= before
+    assert f"kwire: {len(kept)} packets" in recording.said[-1]
 
 
 def test_a_row_of_files_is_bounded(wire: Wire, tmp_path: Path) -> None:
