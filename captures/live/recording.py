@@ -11,6 +11,7 @@ Sources: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -42,6 +43,7 @@ STDOUT: Final = "-"
 _NUMBERED = "{stem}-{number:05d}-{when}{ending}"
 _ORDER: Final = "<"
 _NO_DROPS: Final = Drops(None, None, 0)
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,11 @@ class Recording:
 def _hint(failure: OSError) -> str:
     if isinstance(failure, PermissionError):
         return "name a file where the user may write (with sudo, kwire writes as the user who called it)"
-    return "free some space; --rotate-bytes with --keep bounds what is used"
+    if failure.errno in _FULL:
+        return "free some space; --rotate-bytes with --keep bounds what is used"
+    if failure.errno == errno.EIO:
+        return "its disk fails: name a file on another"
+    return "name a file in a folder that is there, and where files can be made"
 
 
 def _rfc3339(time_ns: int) -> str:

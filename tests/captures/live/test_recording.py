@@ -240,6 +240,31 @@ def test_a_full_disk_of_its_own() -> None:
         Recording(ScriptedTap([]), Target("/dev/full"))
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        (errno.ENOENT, "name a file in a folder that is there"),
+        (errno.ENOTDIR, "name a file in a folder that is there"),
+        (errno.EROFS, "name a file in a folder that is there"),
+        (errno.ENAMETOOLONG, "name a file in a folder that is there"),
+        (errno.EACCES, "name a file where the user may write"),
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "free some space"),
+        (errno.EIO, "its disk fails"),
+    ],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
+)
+def test_the_hint_fits_what_went_wrong(code: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*asked: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("captures.live.recording.os.open", refuse)
+    with pytest.raises(CaptureError) as raised:
+        Recording(ScriptedTap([]), Target(str(tmp_path / "a.pcap")))
+    monkeypatch.undo()
+    assert raised.value.hint.startswith(hint)
+
+
 def test_only_a_capture_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.pcap"
     path.write_text("a letter")
