@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # not from `typing`: until `start` runs, an interrupt would be a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from analyzer.dataset import Dataset, StoredDataset
     from analyzer.reading import Exchange, analyze, exchanges
 

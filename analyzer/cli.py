@@ -646,6 +646,16 @@ def _replay_options(replay: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code comes back (or SystemExit is raised with it)."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:  # options take a few milliseconds too, and so does what a command imports
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.write("kwire: interrupted\n")
+        return EXIT_INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     _open_closed_streams()
     options, unknown = _parser().parse_known_args(arguments)
     if unknown:
@@ -671,11 +681,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_stdout()  # `| head` has seen enough
         return 0
-    except KeyboardInterrupt:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.write("kwire: interrupted\n")
-        return EXIT_INTERRUPTED
     except OSError as failure:
         if failure.filename is not None and failure.errno in _OF_NAMES:
             # Whoever looks at what a user names may meet these, a name that is too long among them.
@@ -775,7 +780,7 @@ class _WithoutPandas:
 
 
 def command() -> NoReturn:
-    """The console script. A process of its own can do without pandas, which PyArrow would load (a third of a second)
+    """What `start` begins. A process of its own can do without pandas, which PyArrow would load (a third of a second)
     only to see whether what it is given comes from there; as a library we leave that to whoever imports us."""
     sys.meta_path.insert(0, _WithoutPandas)
     for stream in (sys.stdout, sys.stderr):

@@ -84,6 +84,17 @@ def test_the_command_line_module_is_light() -> None:
     assert not imported_by("import analyzer.cli") & heavy
 
 
+def test_the_console_script_begins_with_a_module_that_imports_nothing() -> None:
+    """Until it is there nobody catches an interrupt."""
+    console = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["kwire"]
+    assert console == "analyzer.start:command"
+    assert imported_by("import analyzer.start") - imported_by("import __future__") == {"analyzer"}
+    for module in ("__init__", "start"):
+        tree = ast.parse((ROOT / "analyzer" / f"{module}.py").read_text())
+        at_top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert [getattr(node, "module", "") for node in at_top] == ["__future__"]
+
+
 @pytest.mark.parametrize("records", ["none", "batches", "meta"])
 def test_analysing_needs_the_light_half_of_its_libraries(records: str, tmp_path: Path) -> None:
     """What the console script loads for a capture: no compiler and no linker, no pandas, no functions of PyArrow, no

@@ -782,6 +782,34 @@ def test_what_fails_on_an_interrupts_way_up_is_the_interrupt(
     assert capsys.readouterr() == ("", "kwire: interrupted\n")
 
 
+def test_an_interrupt_while_options_are_read_is_one_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pressed() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_parser", pressed)
+    assert cli.main(["--version"]) == 130
+    assert capsys.readouterr() == ("", "kwire: interrupted\n")
+
+
+@pytest.mark.parametrize("importing", ["argparse", "analyzer.cli", "analyzer.live.options", "captures.problems"])
+def test_an_interrupt_while_the_command_is_imported_is_one_too(importing: str) -> None:
+    """As the console script does it, which is Python's own until it calls us."""
+    program = f"""
+import sys
+class Pressed:
+    def find_spec(name, path=None, target=None):
+        if name == {importing!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed)
+from analyzer.start import command
+sys.exit(command())
+"""
+    done = subprocess.run([sys.executable, "-c", program, "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kwire: interrupted\n")
+
+
 def test_a_width_that_is_said_counts_on_a_terminal_only() -> None:
     """readline sets COLUMNS for what a shell or an interpreter starts: what they read from a pipe is to be whole."""
     said = on_a_terminal("show", CAPTURE, columns=160, COLUMNS="90", NO_COLOR="1")
