@@ -37,8 +37,9 @@ from reports.embedded.prepared import Prepared
 MEMORY = 2 << 30
 """What DuckDB may hold. A report shares this machine with what it reports on."""
 
-_SESSION = "SET TimeZone = 'UTC'; SET enable_progress_bar = false"
-"""What holds for a connection or cursor, not for the database."""
+_SESSION = "SET TimeZone = 'UTC'; SET enable_progress_bar = false; SET ieee_floating_point_ops = false"
+"""What holds for a connection or cursor, not for the database. By the last, division by zero is an error as in Spark,
+also of doubles; it says nothing of numbers too large for one, which are infinite in both."""
 
 _TYPES = {
     pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT",

@@ -66,7 +66,7 @@ _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, 
 
 def parsed(text: str) -> Any:
     """The query as a tree. Raises sqlglot's ParseError where it is none, Untaken where it is another statement."""
-    tokens = _SPARK.tokenize(text)
+    tokens = _quotes_within(_SPARK.tokenize(text), text)
     for token, behind in itertools.pairwise(tokens):
         if token.token_type is TokenType.VAR and behind.token_type is TokenType.L_PAREN:
             token.text += _MARK if token.text.lower() in _AS_WRITTEN else ""
@@ -76,6 +76,21 @@ def parsed(text: str) -> Any:
     for function in statements[0].find_all(exp.Anonymous):
         function.set("this", function.this.removesuffix(_MARK) if isinstance(function.this, str) else function.this)
     return statements[0]
+
+
+def _quotes_within(tokens: Sequence[Any], text: str) -> list[Any]:
+    """The tokens, `'it''s'` as one: sqlglot takes it for two texts side by side, which would be put together without
+    the quote that Spark reads there."""
+    made: list[Any] = []
+    for token in tokens:
+        before = made[-1] if made else token
+        doubled = text[before.end : token.start + 1] in ("''", '""')
+        if doubled and before.token_type is token.token_type is TokenType.STRING:
+            before.text += text[token.start] + token.text
+            before.end = token.end
+        else:
+            made.append(token)
+    return made
 
 
 def translated(text: str, relations: Container[str], rows: int | None = None) -> str:
@@ -376,9 +391,12 @@ def _collected(distinct: bool) -> Callable[[Any], Any]:
 
 
 def _sorted_array(node: Any) -> Any:
-    if node.expression is not None or isinstance(node.args.get("expression"), exp.Lambda):
+    """`array_sort` and `sort_array`: the one has nulls last, the other where they are the smallest."""
+    rising, first = node.args.get("asc") or exp.true(), node.args.get("nulls_first")
+    if node.args.get("expression") or not all(isinstance(one, exp.Boolean) for one in (rising, first)):
         raise Untaken(_shown(node))
-    return _call("list_sort", node.this.copy(), exp.Literal.string("ASC"), exp.Literal.string("NULLS LAST"))
+    order, nulls = "ASC" if rising.this else "DESC", "NULLS FIRST" if first.this else "NULLS LAST"
+    return _call("list_sort", node.this.copy(), exp.Literal.string(order), exp.Literal.string(nulls))
 
 
 def _slice(node: Any) -> Any:
