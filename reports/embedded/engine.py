@@ -158,6 +158,8 @@ class Embedded:
             self._connection.execute(f"EXPLAIN {text}")
         except duckdb.BinderException as failure:
             raise _unknown_column(str(failure)) or Untaken(_first_line(failure)) from None
+        except duckdb.InterruptException:
+            raise KeyboardInterrupt from None
         except duckdb.Error as failure:
             raise Untaken(_first_line(failure)) from None
 
@@ -239,12 +241,26 @@ class Embedded:
 @contextlib.contextmanager
 def opened(paths: Sequence[str | os.PathLike[str]], share: Share | None = None) -> Iterator[Embedded]:
     """The engine over these datasets, and its end; `share`: see `Embedded`. Raises DatasetError."""
-    with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder, _interruptible():
         engine = Embedded(paths, folder, share)
         try:
             yield engine
         finally:
             engine.close()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C is Ctrl-C. Where DuckDB is asked in the main thread, as it is when it opens and makes relations, it hears
+    of that before Python does, and tells it in errors of its own."""
+    try:
+        yield
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except RuntimeError as failure:
+        if str(failure) != "Query interrupted":
+            raise
+        raise KeyboardInterrupt from None
 
 
 def _type(kind: pa.DataType) -> str:

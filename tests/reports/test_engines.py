@@ -199,6 +199,27 @@ def test_ctrl_c_ends_a_question(forged: Forged) -> None:
     soon.join()
 
 
+@pytest.mark.parametrize("where", ["install", "need"])
+def test_ctrl_c_while_it_opens_or_makes_relations_is_no_error_of_its_own(
+    where: str, forged: Forged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB hears of it in the main thread, where Python cannot."""
+
+    def long(connection: Any, *_: Any) -> None:
+        soon = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        soon.start()
+        connection.execute("SELECT sum(a.range * b.range % 7) FROM range(30000) a, range(30000) b")
+
+    forged.exchange("Fetch")
+    path = forged.write()
+    if where == "install":
+        monkeypatch.setattr("reports.embedded.functions.install", long)
+    else:
+        monkeypatch.setattr(Embedded, "_make", lambda self, name: long(self._connection))
+    with pytest.raises(KeyboardInterrupt), engine.opened([path]) as opened:
+        opened.ask("SELECT count(*) FROM exchanges")
+
+
 def test_a_name_of_a_file_is_no_pattern_and_no_other_file_is_read(forged: Forged) -> None:
     forged.path = forged.path.with_name("a=1 [x]*?'{y}")
     forged.exchange("Produce")
