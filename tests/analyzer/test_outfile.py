@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -83,6 +84,22 @@ def test_a_pipe_gets_what_is_written_and_stays_one(
 def test_what_the_system_lends_is_never_replaced(path: str) -> None:
     assert outfile.is_stream(path)
     assert outfile.folder_for(path) != os.path.dirname(path)
+
+
+def test_a_full_disk_is_told_though_whoever_writes_takes_the_file_away(tmp_path: Path) -> None:
+    """PyArrow removes what it could not write to the end."""
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with outfile.written(str(path)) as beside:
+            os.unlink(beside)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left"):
+        write()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x.parquet"]
 
 
 def test_an_ordinary_file_is_no_stream(tmp_path: Path) -> None:
