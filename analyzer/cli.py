@@ -251,7 +251,7 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(run="analyzer.commands:show")
 
     sql = commands.add_parser("sql", help="ask a dataset in SQL; without a query, at a prompt")
-    sql.add_argument("dataset", metavar="DATASET", help="a dataset, or a capture")
+    sql.add_argument("dataset", metavar="DATASET", help="a dataset, or a capture, - for one from stdin")
     sql.add_argument("query", nargs="?", metavar="QUERY", help="SQL over the tables and views; SHOW VIEWS lists them")
     sql.add_argument("--format", choices=("table", "csv", "json", "parquet"), help="of the answer (default: table)")
     sql.add_argument(

@@ -53,6 +53,8 @@ def sql(options: argparse.Namespace) -> int:
     form = options.format or (output.form(options.out, ENDINGS) if options.out else "table")
     if options.out:
         output.check(options.out)
+    if options.dataset == "-" and options.query is None:
+        raise Failure("-: stdin is the capture, so no queries come from there", 'kwire sql - "SELECT ..." < CAPTURE')
     stored = _is_stored(options.dataset)
     if options.query is not None:
         _check(options, stored)
@@ -75,6 +77,8 @@ def _is_stored(path: str) -> bool:
     from analyzer import dataset as datasets
     from captures.files.urls import is_url
 
+    if path == "-":  # a capture from stdin
+        return False
     empty = not os.path.exists(path) or (os.path.isdir(path) and not os.listdir(path))
     if not datasets.is_dataset(path) and (is_url(path) or not empty):
         return False
@@ -198,45 +202,98 @@ def _about(engine: Engine, query: str) -> tuple[pa.Table, bool] | None:
 # --- the prompt -------------------------------------------------------------------------------------------------------
 
 
+_PIECE = re.compile(
+    r"""
+      (?P<space> \s+ )
+    | (?P<comment> -- (?: \\\n | [^\n] )* | /\* )
+    | (?P<end> ; )
+    | [rR] (?: '[^']*' | "[^"]*" )
+    | ' (?: [^'\\] | \\. )* ' | " (?: [^"\\] | \\. )* " | `[^`]*`
+    | (?P<open> ['"`] )
+    | [^\s;'"`/\w-]+ | \w+ | [/-]
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""A piece of SQL, as Spark cuts it: a line's comment goes on behind a `\\`, and nothing in r'...' is escaped."""
+
+_BRACKET = re.compile(r"/\*|\*/")
+
+
+def _comment_end(text: str, begin: int) -> int | None:
+    """Behind a comment in brackets, which may have others in it; None: it is not closed."""
+    depth = 0
+    for found in _BRACKET.finditer(text, begin):
+        depth += 1 if found[0] == "/*" else -1
+        if not depth:
+            return found.end()
+    return None
+
+
+def split(text: str) -> tuple[list[str], str]:
+    """The statements that are ended by `;`, without comments before them, and what is begun behind them."""
+    made = []
+    at, said = 0, -1  # where a statement's first word is
+    while at < len(text):
+        piece = _PIECE.match(text, at)
+        assert piece is not None, "any character is in one"
+        kind, end = piece.lastgroup, piece.end()
+        if kind == "comment":
+            whole = _comment_end(text, at) if piece[0] == "/*" else end
+            if whole is None or whole == len(text):
+                break  # another line may go on with it
+            end = whole
+        elif kind == "end":
+            if said >= 0:
+                made.append(text[said:at].rstrip())
+            said = -1
+        elif kind != "space":
+            said = at if said < 0 else said
+            if kind == "open":
+                break
+        at = end
+    return made, text[said if said >= 0 else at :]
+
+
 def statements(lines: Iterator[str]) -> Iterator[str]:
-    """Statements, each ended by `;` at the end of a line or by the end of the input."""
-    held: list[str] = []
-    for line in lines:
-        held.append(line)
-        if line.rstrip().endswith(";"):
-            text = "\n".join(held).strip().rstrip(";").strip()
-            held = []
-            if text:
-                yield text
-    rest = "\n".join(held).strip()
-    if rest:
-        yield rest
+    """Statements, each ended by `;` or by the end of the input."""
+    held = ""
+    for number, line in enumerate(lines):
+        held += (line if number else line.removeprefix("\ufeff")) + "\n"
+        if ";" in line:
+            whole, held = split(held)
+            yield from whole
+    whole, rest = split(f"{held};")
+    yield from whole
+    if rest.strip(" \n;"):  # a quote or a comment that nobody closed: an engine says so
+        yield rest.removesuffix(";").strip()
 
 
 def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
     """Questions from a terminal with history and completion, or from whatever stdin is; 2 if that had a wrong one."""
     if not sys.stdin.isatty():
-        for statement in statements(line.rstrip("\n") for line in sys.stdin):
-            _answer(engine, statement, form, None, raw, notes)
+        for query in statements(line.rstrip("\n") for line in sys.stdin):
+            _answer(engine, query, form, None, raw, notes)
         return 0
     sys.stderr.write(
         f"{len(relations.names())} tables and views (SHOW VIEWS lists them, DESCRIBE NAME their columns). "
         "A query ends with ; and Ctrl-D leaves.\n"
     )
     with _line_editing():
+        typed = statements(_typed())
         while True:
             try:
-                typed = next(statements(_typed()), None)
+                statement = next(typed, None)
             except KeyboardInterrupt:  # what was typed is forgotten
                 sys.stderr.write("\n")
+                typed = statements(_typed())
                 continue
-            if typed is None:
+            if statement is None:
                 sys.stderr.write("\n")
                 return 0
-            if typed.lower() in ("exit", "quit"):
+            if statement.lower() in ("exit", "quit"):
                 return 0
             try:
-                interruptibly(engine, partial(_answer, engine, typed, form, None, raw, notes))
+                interruptibly(engine, partial(_answer, engine, statement, form, None, raw, notes))
             except Problem as failure:
                 sys.stderr.write(f"{failure}\nhint: {failure.hint}\n")
             except KeyboardInterrupt:
@@ -245,14 +302,15 @@ def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
 
 def _typed() -> Iterator[str]:
     """Lines as they are typed, until Ctrl-D. `exit` needs no `;`."""
-    prompt = "kwire> "
+    held = ""
     while True:
         try:
-            line = input(prompt)
+            line = input("    -> " if held.strip() else "kwire> ")
         except EOFError:
             return
-        prompt = "    -> "
-        yield line + ";" if line.strip().lower() in ("exit", "quit") else line
+        line += ";" if line.strip().lower() in ("exit", "quit") else ""
+        held = split(f"{held}{line}\n")[1]
+        yield line
 
 
 def completions(text: str, words: list[str]) -> list[str]:

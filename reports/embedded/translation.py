@@ -70,7 +70,8 @@ def parsed(text: str) -> Any:
     for token, behind in itertools.pairwise(tokens):
         if token.token_type is TokenType.VAR and behind.token_type is TokenType.L_PAREN:
             token.text += _MARK if token.text.lower() in _AS_WRITTEN else ""
-    statements = [one for one in _SPARK.parser().parse(tokens, text) if one is not None]
+    parts = _SPARK.parser().parse(tokens, text)
+    statements = [one for one in parts if not isinstance(one, exp.Semicolon | None)]  # the last: a comment behind it
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise Untaken("not one query")
     for function in statements[0].find_all(exp.Anonymous):

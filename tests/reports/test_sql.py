@@ -225,9 +225,55 @@ def test_a_description_says_what_each_column_holds(
     assert types[expected[0]] == expected[1]
 
 
-def test_statements_end_with_a_semicolon_at_the_end_of_a_line() -> None:
-    lines = ["SELECT 1", "  AS a;", "", ";", "SELECT ';' AS b", "FROM t;", "SELECT 2"]
-    assert list(sql.statements(iter(lines))) == ["SELECT 1\n  AS a", "SELECT ';' AS b\nFROM t", "SELECT 2"]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT 1\n  AS a;\n\n;\nSELECT ';' AS b\nFROM t;\nSELECT 2",
+         ["SELECT 1\n  AS a", "SELECT ';' AS b\nFROM t", "SELECT 2"]),
+        ("select 1 as a; select 2 as b;", ["select 1 as a", "select 2 as b"]),
+        ("select 1; -- note\n-- another; one\nselect 2 -- its end;\n", ["select 1", "select 2 -- its end;"]),
+        ("select 'a;\nb' as a;", ["select 'a;\nb' as a"]),
+        ("select \"a;\nb\", 'it''s;', 'it\\';', `c;\n`;", ["select \"a;\nb\", 'it''s;', 'it\\';', `c;\n`"]),
+        ("select r'a\\'; select bar'\\';", ["select r'a\\'", "select bar'\\';"]),
+        ("/* a; /* nested; */ b;\n */ select 1 /* c; */; select 2", ["select 1 /* c; */", "select 2"]),
+        ("-- goes on; \\\nselect 0;\nselect 1;", ["select 1"]),
+        ("\ufeffselect 1;", ["select 1"]),
+        ("-- nothing;\n/* at all; */\n", []), ("", []), (";;\n;", []),
+        ("select 4 / 2 - 1, - 1;", ["select 4 / 2 - 1, - 1"]),
+        ("select 'never closed; select 2;\n", ["select 'never closed; select 2;"]),
+        ("select 1; /* never closed;\n", ["select 1", "/* never closed;"]),
+    ],
+)  # fmt: skip
+def test_statements_end_with_a_semicolon_that_is_in_no_text_and_no_comment(text: str, expected: list[str]) -> None:
+    assert list(sql.statements(iter(text.split("\n")))) == expected
+
+
+@pytest.mark.parametrize(
+    ("piped", "expected"),
+    [
+        ("select 1 as a; select 2 as b;\n", ["a", "1", "b", "2"]), ("\ufeffselect 1 as a; -- note\n", ["a", "1"]),
+        ("select 'x;\ny' as a\n;", ["a", "x;\\ny"]), ("-- only a comment\n", []),
+    ],
+)  # fmt: skip
+def test_queries_come_from_stdin(
+    piped: str, expected: list[str], dataset: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+    assert asked(dataset, None) == 0
+    assert capsys.readouterr().out.split() == expected
+
+
+def test_a_capture_comes_from_stdin(
+    dataset: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with CAPTURE.open("rb") as stream:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
+        assert asked("-", COUNTS, format="csv") == 0
+    of_stdin = capsys.readouterr().out
+    asked(dataset, COUNTS, format="csv")
+    assert capsys.readouterr().out == of_stdin
+    with pytest.raises(Problem, match="stdin is the capture"):
+        asked("-", None)
 
 
 def test_completion_minds_no_case() -> None:
