@@ -15,6 +15,9 @@ _INTEGERS = {"tinyint": "TINYINT", "smallint": "SMALLINT", "int": "INTEGER", "bi
 
 _WHOLE = "typeof(x) IN ('TINYINT', 'SMALLINT', 'INTEGER', 'BIGINT', 'HUGEINT')"
 
+_WRITTEN = ("VARCHAR", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "BOOLEAN", '"NULL"')
+"""Types whose values both engines write alike: not doubles, nor times."""
+
 
 def _macro(name: str, body: str) -> str:
     return f"CREATE OR REPLACE MACRO {name}{body}"
@@ -47,9 +50,20 @@ def _to_whole(function: str) -> str:
     return _typed(f"kwire_{function}", "BIGINT", whole="CAST(x AS BIGINT)", double=double)
 
 
+def _passed(name: str, test: str) -> str:
+    """A macro that gives x itself, and fails for types that do not pass."""
+    return _macro(name, f"(x) AS CASE WHEN {test} THEN x ELSE error('of a type that each engine writes otherwise') END")
+
+
+_TEXTS = (
+    _passed("kwire_part", f"typeof(x) IN {_WRITTEN} OR typeof(x) LIKE '%[]'"),  # lists are put together as they are
+    _passed("kwire_texts", f"typeof(x) IN {tuple(f'{one}[]' for one in _WRITTEN)}"),
+)
+
 _ARRAYS = (
     _macro("kwire_list", "(x) AS coalesce(list(x) FILTER (x IS NOT NULL), [])"),
     _macro("kwire_set", "(x) AS coalesce(list(DISTINCT x) FILTER (x IS NOT NULL), [])"),
+    _macro("kwire_sorted", "(l, o, n) AS list_transform(list_sort(l, o, n), lambda x: x.value)"),
     # Beyond an array's end is an error.
     _macro("kwire_element", "(l, i) AS CASE WHEN i < len(l) THEN l[i + 1] WHEN l IS NULL THEN NULL "
            "ELSE error('index out of bounds') END"),
@@ -71,6 +85,11 @@ _CASTS = (
 
 _NUMBERS = (*(_rounded(digits) for digits in range(10)), _to_whole("floor"), _to_whole("ceil"))
 
+_DIVIDED = _macro(
+    "kwire_div", f"(x, y) AS CASE WHEN {_WHOLE} AND {_WHOLE.replace('(x)', '(y)')} THEN CAST(x // y AS BIGINT) "
+    "ELSE CAST(error('not of whole numbers') AS BIGINT) END",
+)  # fmt: skip
+
 _QUANTILES = (
     _macro("kwire_percentiles",
            "(x, q) AS kwire_quantiles(list(CAST(x AS DOUBLE)) FILTER (x IS NOT NULL), NULL, CAST(q AS DOUBLE[]))"),
@@ -89,7 +108,7 @@ def install(connection: Any, bucketed: str) -> None:
         "kwire_quantiles", _quantiles, [doubles, counts, doubles], doubles, type="arrow", null_handling="special"
     )
     bucket = _macro("kwire_bucketed", f"(value) AS {bucketed.replace('value', 'CAST(value AS BIGINT)')}")
-    for statement in (*_ARRAYS, *_CASTS, *_NUMBERS, *_QUANTILES, bucket):
+    for statement in (*_TEXTS, *_ARRAYS, *_CASTS, *_NUMBERS, _DIVIDED, *_QUANTILES, bucket):
         connection.execute(statement)
 
 

@@ -26,7 +26,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import TokenType
 
 from reports.asking import Untaken
-from reports.embedded import quantiles
+from reports.embedded import kinds, quantiles
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
 
@@ -48,7 +48,7 @@ _PLAIN = (
     exp.In, exp.Between, exp.Case, exp.If, exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod, exp.Neg, exp.Count,
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Distinct,
     exp.Union, exp.Except, exp.Intersect, exp.WindowSpec, exp.RowNumber, exp.Rank, exp.DenseRank, exp.Lead,
-    exp.Lag, exp.Lower, exp.Upper, exp.Concat, exp.Array, exp.Struct, exp.PropertyEQ, exp.Lambda,
+    exp.Lag, exp.Lower, exp.Upper, exp.Array, exp.Struct, exp.PropertyEQ, exp.Lambda,
     exp.Transform, exp.MapFromEntries, exp.Dot, exp.Filter, exp.UnixMicros, exp.Contains, exp.StartsWith,
     exp.SafeDivide, exp.Exists, exp.DataType, exp.Var, exp.Abs,
 )  # fmt: skip
@@ -56,8 +56,6 @@ _PLAIN = (
 
 _INTEGERS = {"TINYINT": "tinyint", "SMALLINT": "smallint", "INT": "int", "BIGINT": "bigint"}
 _CASTS = {**_INTEGERS, "DOUBLE": "double", "TEXT": "string", "VARCHAR": "string", "BOOLEAN": "boolean"}
-
-_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
 
 _UNITS = {"MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"}
 
@@ -141,6 +139,7 @@ def _rewrite(tree: Any, relations: Container[str]) -> None:
     for select in tree.find_all(exp.Select):
         select.set("hint", None)  # how to join is Spark's affair
     _name_columns(tree)
+    kinds.check(tree)
     _group_by_all(tree)
     for node in reversed(list(tree.walk())):
         if isinstance(node, exp.Table):
@@ -152,11 +151,36 @@ def _rewrite(tree: Any, relations: Container[str]) -> None:
                     raise Untaken("not a query")
                 node.replace(made)
         elif type(node) not in _PLAIN:
-            raise Untaken(_shown(node))
+            raise Untaken(shown(node))
     quantiles.outright(tree)
+    _widen(tree)
 
 
-def _shown(node: Any) -> str:
+_TYPED_BY_ALL = (
+    exp.Add, exp.Sub, exp.Mul, exp.Mod, exp.Coalesce, exp.Greatest, exp.Least, exp.If, exp.Case, exp.Array,
+)  # fmt: skip
+"""What has a type that all of its parts have a say in."""
+
+_SMALL = (1 << 15) - 1
+"""What is larger has 32 bits in DuckDB too."""
+
+
+def _widen(tree: Any) -> None:
+    """A whole number that is written down has 32 bits in Spark; in DuckDB a small one takes the type of what stands
+    beside it. What DIV finds has 64 bits."""
+    for node in list(tree.find_all(exp.Literal)):
+        if node.is_string or not node.this.isdigit() or int(node.this) > _SMALL:
+            continue
+        whole = node
+        while isinstance(whole.parent, exp.Neg | exp.Paren):
+            whole = whole.parent
+        if isinstance(whole.parent, _TYPED_BY_ALL):
+            whole.replace(_narrow(whole))
+    for node in reversed(list(tree.find_all(exp.IntDiv))):
+        node.replace(_call("kwire_div", node.this.copy(), node.expression.copy()))
+
+
+def shown(node: Any) -> str:
     """A piece of a query, short, as its writer would know it."""
     text = " ".join(str(node.sql(dialect=_SPARK, comments=False)).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -166,9 +190,9 @@ def _check_table(table: Any, relations: Container[str], common: Container[str]) 
     name = table.name.lower()
     plain = isinstance(table.this, exp.Identifier) and not table.args.get("db")
     if not plain or not (name in common or name in relations):
-        raise Untaken(_shown(table))
+        raise Untaken(shown(table))
     if any(value for key, value in table.args.items() if key not in ("this", "alias", "joins")):
-        raise Untaken(_shown(table))
+        raise Untaken(shown(table))
 
 
 def _call(name: str, *arguments: Any) -> Any:
@@ -197,7 +221,7 @@ def _name_columns(tree: Any) -> None:
             if name is not None:
                 select.expressions[at].replace(exp.alias_(column.copy(), name, quoted=True))
             elif select is outermost:
-                raise Untaken(f"the name of {_shown(column)}")
+                raise Untaken(f"the name of {shown(column)}")
 
 
 _NAMED = {
@@ -278,7 +302,7 @@ def _in_aggregate(node: Any, column: Any) -> bool:
 def _cast(node: Any) -> Any:
     kind = node.to.this.value if node.to.args.get("nested") is not True else ""
     if node.args.get("safe") or kind not in _CASTS:
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     if isinstance(node.this, exp.Null):
         return exp.Cast(this=exp.Null(), to=node.to.copy())
     return _call(f"kwire_to_{_CASTS[kind]}", node.this.copy())
@@ -287,10 +311,10 @@ def _cast(node: Any) -> Any:
 def _typed_literal(node: Any) -> Any:
     """`timestamp'2026-01-02 03:04:05'`, in UTC as the session is."""
     if node.to.this.value not in ("TIMESTAMPTZ", "TIMESTAMP"):
-        raise Untaken(_shown(node))
-    if isinstance(node.this, exp.Literal) and _TIME.fullmatch(node.this.this):
+        raise Untaken(shown(node))
+    if isinstance(node.this, exp.Literal) and kinds.TIMED.fullmatch(node.this.this):
         return exp.Cast(this=node.this.copy(), to=exp.DataType.build("timestamptz", dialect=DuckDB))
-    raise Untaken(_shown(node))
+    raise Untaken(shown(node))
 
 
 def _literal(node: Any) -> Any:
@@ -304,7 +328,7 @@ def _literal(node: Any) -> Any:
     if "e" in node.this.lower() and re.fullmatch(r"[\d.]+e[+-]?\d+", node.this.lower()):
         return node
     if not (quantile or isinstance(parent, _COMPARISONS)) or not re.fullmatch(r"\d*\.\d+", node.this):
-        raise Untaken(_shown(node.parent or node))
+        raise Untaken(shown(node.parent or node))
     return node
 
 
@@ -317,13 +341,13 @@ def _divided(node: Any) -> Any:
 def _like(node: Any) -> Any:
     pattern = node.expression
     if not isinstance(pattern, exp.Literal) or "\\" in pattern.this:
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     return node
 
 
 def _star(node: Any) -> Any:
     if node.args.get("replace") or node.args.get("rename"):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     return node
 
 
@@ -339,17 +363,17 @@ def _anonymous(node: Any) -> Any:
         digits = arguments[1] if len(arguments) == 2 else _number(0)
         if isinstance(digits, exp.Literal) and re.fullmatch(r"\d", digits.this):
             return _call(f"kwire_round_{digits.this}", arguments[0])
-    raise Untaken(_shown(node))
+    raise Untaken(shown(node))
 
 
 def _percentile(node: Any, values: Any, quantiles: Any, weights: Any = None) -> Any:
     """Spark's exact quantiles, which interpolate; weights are counts."""
     if isinstance(node.parent, exp.Filter | exp.Window) or isinstance(values, exp.Distinct):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     several = isinstance(quantiles, exp.Array)
     wanted = quantiles.expressions if several else [quantiles]
     if not all(isinstance(one, exp.Literal) and not one.is_string for one in wanted):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     listed = exp.Array(expressions=[one.copy() for one in wanted])
     name = "kwire_percentiles" if weights is None else "kwire_weighted_percentiles"
     made = _call(name, *(one.copy() for one in (values, weights) if one is not None), listed)
@@ -359,7 +383,7 @@ def _percentile(node: Any, values: Any, quantiles: Any, weights: Any = None) -> 
 def _by(function: str) -> Callable[[Any], Any]:
     def make(node: Any) -> Any:
         if isinstance(node.parent, exp.Window) or node.args.get("count"):
-            raise Untaken(_shown(node))
+            raise Untaken(shown(node))
         return _call(function, node.this.copy(), _comparable(node.expression))
 
     return make
@@ -380,13 +404,16 @@ def _comparable(key: Any) -> Any:
     return exp.Struct(expressions=fields)
 
 
+_LISTS = ("kwire_list", "kwire_set")
+
+
 def _collected(distinct: bool) -> Callable[[Any], Any]:
     """Lists leave out nulls, and are empty, never null."""
 
     def make(node: Any) -> Any:
         if isinstance(node.parent, exp.Filter | exp.Window) or isinstance(node.this, exp.Order | exp.Distinct):
-            raise Untaken(_shown(node))
-        return _call("kwire_set" if distinct else "kwire_list", node.this.copy())
+            raise Untaken(shown(node))
+        return _call(_LISTS[distinct], node.this.copy())
 
     return make
 
@@ -395,23 +422,37 @@ def _sorted_array(node: Any) -> Any:
     """`array_sort` and `sort_array`: the one has nulls last, the other where they are the smallest."""
     rising, first = node.args.get("asc") or exp.true(), node.args.get("nulls_first")
     if node.args.get("expression") or not all(isinstance(one, exp.Boolean) for one in (rising, first)):
-        raise Untaken(_shown(node))
-    order, nulls = "ASC" if rising.this else "DESC", "NULLS FIRST" if first.this else "NULLS LAST"
-    return _call("list_sort", node.this.copy(), exp.Literal.string(order), exp.Literal.string(nulls))
+        raise Untaken(shown(node))
+    how = ("ASC" if rising.this else "DESC", "NULLS FIRST" if first.this else "NULLS LAST")
+    order = [exp.Literal.string(one) for one in how]
+    values = node.this
+    if isinstance(values, exp.Anonymous) and values.name in _LISTS and isinstance(values.expressions[0], exp.Struct):
+        value = values.expressions[0]
+        fields = {"key": _comparable(value), "value": value.copy()}
+        pair = [exp.PropertyEQ(this=exp.to_identifier(name), expression=one) for name, one in fields.items()]
+        return _call("kwire_sorted", _call(values.name, exp.Struct(expressions=pair)), *order)
+    return _call("list_sort", values.copy(), *order)
 
 
 def _slice(node: Any) -> Any:
     start, length = node.args.get("start"), node.args.get("end")
     if not all(isinstance(one, exp.Literal) and re.fullmatch(r"[1-9]\d*", one.this) for one in (start, length)):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     first = int(start.this)
     return _call("list_slice", node.this.copy(), _number(first), _number(first + int(length.this) - 1))
 
 
 def _joined(node: Any) -> Any:
     if node.args.get("null"):
-        raise Untaken(_shown(node))
-    return _call("array_to_string", node.this.copy(), node.expression.copy())
+        raise Untaken(shown(node))
+    return _call("array_to_string", _call("kwire_texts", node.this.copy()), node.expression.copy())
+
+
+def _concatenated(node: Any) -> Any:
+    if any(isinstance(one, exp.Null) for one in node.expressions):  # DuckDB's answer has no type
+        raise Untaken(shown(node))
+    node.set("expressions", [_call("kwire_part", one.copy()) for one in node.expressions])
+    return node
 
 
 def _element(node: Any) -> Any:
@@ -420,12 +461,12 @@ def _element(node: Any) -> Any:
     if isinstance(index, exp.Literal) and re.fullmatch(r"\d+", index.this) and not index.is_string:
         place = int(index.this) - (node.args.get("offset") or 0)
         if place < 0:
-            raise Untaken(_shown(node))
+            raise Untaken(shown(node))
         if node.args.get("safe"):
             return _nth(node.this, place)
         return _call("kwire_element", node.this.copy(), _number(place))
     if index is None or isinstance(index, exp.Neg | exp.Slice) or node.args.get("offset"):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     return _call("kwire_value", node.this.copy(), index.copy())  # of a map; of a list DuckDB refuses
 
 
@@ -459,18 +500,18 @@ def _one(name: str) -> Callable[[Any], Any]:
 
 def _exploded(node: Any) -> Any:
     if not isinstance(node.parent, exp.Alias | exp.Select):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     return _call("unnest", node.this.copy())
 
 
 def _stacked(node: Any) -> Any:
     """`stack(n, ...) AS (a, b)`: a list of n structs, each a row."""
     if not isinstance(node.this, exp.Stack):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     names = [identifier.name for identifier in node.expressions]
     values = node.this.expressions
     if int(node.this.this.this) * len(names) != len(values):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     rows = [
         exp.Struct(
             expressions=[
@@ -486,13 +527,13 @@ def _stacked(node: Any) -> Any:
 
 def _truncated(node: Any) -> Any:
     if node.unit is None or node.unit.name.upper() not in _UNITS or node.args.get("zone"):
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     return node
 
 
 def _interval(node: Any) -> Any:
     if not isinstance(node.this, exp.Literal) or node.unit is None or node.unit.name.upper().rstrip("S") not in _UNITS:
-        raise Untaken(_shown(node))
+        raise Untaken(shown(node))
     return node
 
 
@@ -507,7 +548,7 @@ _REWRITTEN: dict[type, Callable[[Any], Any]] = {
     exp.ArraySlice: _slice, exp.ArrayToString: _joined, exp.ArrayContains: _two("kwire_contains"),
     exp.ArrayDistinct: _one("kwire_distinct"), exp.Bracket: _element, exp.Explode: _exploded, exp.Stack: _same,
     exp.Aliases: _stacked, exp.TimestampTrunc: _truncated, exp.Interval: _interval, exp.CountIf: _counted,
-    exp.Length: _narrow, exp.Window: _window,
+    exp.Length: _narrow, exp.Window: _window, exp.Concat: _concatenated,
     exp.Floor: _one("kwire_floor"), exp.Ceil: _one("kwire_ceil"),
 }  # fmt: skip
 

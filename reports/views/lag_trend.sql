@@ -12,15 +12,14 @@
 -- last_time: the last of them.
 WITH behind AS (
   SELECT p.capture, x.client_id, x.client_ip, coalesce(p.topic, n.topic, p.topic_id) AS topic, p.partition,
-    unix_micros(x.response_time) DIV 10000000 AS step, p.lag, x.response_time AS time,
-    struct(x.response_time, x.connection, x.exchange) AS at
+    unix_micros(x.response_time) DIV 10000000 AS step, p.lag, x.response_time AS time, x.connection, x.exchange
   FROM partitions AS p
     JOIN exchanges AS x ON x.capture = p.capture AND x.connection = p.connection AND x.exchange = p.exchange
     LEFT JOIN named_topics AS n ON n.topic_id = p.topic_id
   WHERE p.lag IS NOT NULL AND p.error_code = 0
 ), steps AS (
-  SELECT capture, client_id, client_ip, topic, partition, step, max_by(lag, at) AS behind, min(time) AS first_time,
-    max(time) AS last_time
+  SELECT capture, client_id, client_ip, topic, partition, step, max_by(lag, struct(time, connection, exchange)) AS behind,
+    min(time) AS first_time, max(time) AS last_time
   FROM behind
   GROUP BY capture, client_id, client_ip, topic, partition, step
 ), compared AS (
