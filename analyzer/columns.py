@@ -391,15 +391,15 @@ def _reasons(x: Numbers, backwards: np.ndarray) -> pa.Array:
 
 def _reason(reason: int, a: int, b: int) -> str:
     if reason == s.R_TRAILING:
-        return _bytes(a, "trailing ")
+        return f"{a} trailing bytes"
     if reason == s.R_MALFORMED:
         return f"malformed: {load().field_path(a // 16)} at byte {b}: {REASONS[a % 16]}"
     if reason == s.R_HEADER:
         return "malformed: header" + (f" at byte {b}" if b >= 0 else "")
     if reason == s.R_TRUNCATED:
-        return f"{_bytes(a)} missing inside"
+        return f"{a} bytes missing inside"
     if reason == s.R_CUT:
-        return f"the last {_bytes(a)} never came"
+        return f"the last {a} bytes never came"
     if reason == s.R_LIMIT:
         return f"limit: {a} bytes are more than may be kept"
     return {
@@ -408,11 +408,6 @@ def _reason(reason: int, a: int, b: int) -> str:
         s.R_NO_REQUEST: "its request was not seen",
         s.R_TOO_MANY: "too many requests without an answer before it",
     }[reason]
-
-
-def _bytes(amount: int, kind: str = "") -> str:
-    """`1 byte`, `2 trailing bytes`."""
-    return f"{amount} {kind}byte{'' if amount == 1 else 's'}"
 
 
 def latency_us(x: Columns) -> tuple[np.ndarray, np.ndarray]:

@@ -217,14 +217,19 @@ class Seen:
 
     # ------------------------------------------------------------------------------------- connections and clients
 
-    @functools.cached_property
+    @property
     def links(self) -> list[str]:
-        """Names of connections; those of the table `connections` first, in its order."""
-        return [*self.table("connections").codes("connection")[1]]
+        """Names of connections: those of the table `connections`, in its order, and those of exchanges that have no row
+        there yet."""
+        return self._named[1]
+
+    @functools.cached_property
+    def _named(self) -> tuple[Exchanges, list[str]]:
+        return self._read_exchanges([*self.table("connections").codes("connection")[1]])
 
     @functools.cached_property
     def _ends(self) -> tuple[np.ndarray, list[tuple[str, str | None]], np.ndarray, list[str]]:
-        rows, _ = self.table("connections"), self.exchanges  # which name connections that have no row yet
+        rows = self.table("connections")
         ips, ids, brokers, ports = (
             rows.codes("client_ip"), rows.codes("client_id"), rows.codes("broker_ip"), rows.numbers("broker_port")
         )  # fmt: skip
@@ -324,7 +329,6 @@ class Seen:
     @functools.cached_property
     def one_way(self) -> np.ndarray:
         """bool[links]: what one side sent was captured, and of the other no packet."""
-        _ = self.exchanges  # which name connections that have no row yet
         client, broker = self.link_numbers("client_packets"), self.link_numbers("broker_packets")
         lonely: np.ndarray = (np.minimum(client, broker) == 0) & (np.maximum(client, broker) > 0)
         return lonely
@@ -366,17 +370,19 @@ class Seen:
 
     # ------------------------------------------------------------------------------------------------- exchanges
 
-    @functools.cached_property
+    @property
     def exchanges(self) -> Exchanges:
         """Of every exchange what nearly all rules need."""
-        rows = self.table("exchanges")
-        read = rows.take(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
-        link, names = self._of_links(*read["connection"])
-        self.links.extend(names[len(self.links) :])
+        return self._named[0]
+
+    def _read_exchanges(self, links: list[str]) -> tuple[Exchanges, list[str]]:
+        """Exchanges, and the names of connections: these, and those that only exchanges name."""
+        read = self.table("exchanges").take(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
+        link, links = _by_links(links, *read["connection"])
         codes, statuses = read["status"]
         status = large.taken(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
         api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
-        return Exchanges(link, api, version, error, status, asked, answered, exchange, reply)
+        return Exchanges(link, api, version, error, status, asked, answered, exchange, reply), links
 
     @functools.cached_property
     def set_back(self) -> tuple[int, int] | None:
@@ -422,13 +428,6 @@ class Seen:
         for name, wanted in LARGE.items():
             if not self.table(name).held:
                 self.table(name).load(wanted.numbers, wanted.strings)
-
-    def _of_links(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
-        """A column of connections as `Table.codes` gives it -> int32[rows] by their numbers here, and the names; of one
-        that has no number yet, the next."""
-        known = {name: number for number, name in enumerate(self.links)}
-        numbers = np.array([*(known.setdefault(name, len(known)) for name in names), -1], np.int32)
-        return large.taken(numbers, codes), list(known)
 
     def column(self, name: str) -> np.ndarray:
         """int64[exchanges]: a column of `exchanges`, NULL where null."""
@@ -543,7 +542,7 @@ class Seen:
         return found
 
     def _owners(self, rows: Table) -> np.ndarray:
-        link, _ = self._of_links(*rows.codes("connection"))
+        link, _ = _by_links(self.links, *rows.codes("connection"))
         asked = rows.numbers("exchange", np.int32)
         out = large.full(len(link), -1, np.int32)
         null = np.iinfo(np.int32).min
@@ -612,6 +611,14 @@ class Seen:
         if link is not None:
             out["connection"] = self.links[link]
         return out
+
+
+def _by_links(links: list[str], codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
+    """A column of connections as `Table.codes` gives it -> int32[rows] by their numbers among `links`, and the names;
+    of one that has no number there, the next."""
+    known = {name: number for number, name in enumerate(links)}
+    numbers = np.array([*(known.setdefault(name, len(known)) for name in names), -1], np.int32)
+    return large.taken(numbers, codes), list(known)
 
 
 def api_name(key: int) -> str:

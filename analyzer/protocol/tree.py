@@ -350,7 +350,7 @@ def _decode_layout(
         body = _read_struct(plan, zip(*columns).__next__, reading)[0]
         trailing = len(data) - end
         if trailing:
-            reason = f"{trailing} trailing byte{'' if trailing == 1 else 's'}"
+            reason = f"{trailing} trailing bytes"
     else:
         reason = f"{loaded.field_path(fail_pc)} at byte {end}: {REASONS[status]}"
     nodes: tuple[Node, ...] = ()

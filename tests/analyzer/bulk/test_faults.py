@@ -528,8 +528,8 @@ def test_trailing_bytes(tmp_path: Path, extra: int) -> None:
     assert outcomes(seen.exchanges) == [(number, *DECODED) for number in range(1, 5)]
     assert seen.column("reason") == [
         None,
-        f"request: {extra} trailing {'byte' if extra == 1 else 'bytes'}",
-        f"response: {extra} trailing {'byte' if extra == 1 else 'bytes'}",
+        f"request: {extra} trailing bytes",
+        f"response: {extra} trailing bytes",
         None,
     ]
     assert seen.coverage["opaque"]["trailing"] == seen.coverage["opaque_bytes"] == 2 * extra

@@ -170,7 +170,7 @@ def mismatch(traffic: Traffic, wrong: bool) -> None:
 
 @case("frame-malformed")
 def malformed(traffic: Traffic, wrong: bool) -> None:
-    reason = "response: malformed: apiKeys at byte 10" if wrong else "request: 1 trailing byte"
+    reason = "response: malformed: apiKeys at byte 10" if wrong else "request: 1 trailing bytes"
     traffic.ask("Metadata", reason=reason)
 
 

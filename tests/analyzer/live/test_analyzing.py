@@ -64,11 +64,13 @@ def test_a_recording_and_the_live_capture_give_the_same_rows(each: int, tmp_path
     for name in sorted(set(of_file.tables) - {"findings"}):
         assert rows(live.tables[name]) == rows(of_file.tables[name]), name
     assert len(live.exchanges) == 188
-    said = [row["code"] for row in live.findings.to_pylist()]
+    said, of_all = ([row["code"] for row in one.findings.to_pylist()] for one in (live, of_file))
+    # The answer may have been in one of the three packets that were lost.
     assert [code for code in said if code != "capture-lost-packets"] == [
-        row["code"] for row in of_file.findings.to_pylist()
+        code for code in of_all if code != "request-unanswered"
     ]
     assert "capture-lost-packets" in said
+    assert "request-unanswered" in of_all
 
 
 def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path: Path) -> None:
