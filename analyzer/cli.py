@@ -791,7 +791,11 @@ def command() -> NoReturn:
     # Importing makes hundreds of thousands of objects that stay: looking for cycles among them again and again is a
     # tenth of a start.
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
-    code = main()
+    try:
+        code = main()
+    except Exception:  # a fault of ours; threads that wait for packets would keep the process all the same
+        sys.excepthook(*sys.exc_info())
+        code = 1
     if code == EXIT_INTERRUPTED:
         # A thread may still wait for stdin: leave without it.
         sys.stderr.flush()

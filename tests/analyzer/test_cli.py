@@ -182,6 +182,22 @@ def test_an_error_with_line_ends_of_others_stays_one_line(capsys: pytest.Capture
     ]  # fmt: skip
 
 
+def test_a_fault_ends_the_process_though_a_thread_waits() -> None:
+    program = (
+        "import concurrent.futures, threading\n"
+        "from analyzer import cli\n"
+        "concurrent.futures.ThreadPoolExecutor(1).submit(threading.Event().wait)\n"
+        "def broken(arguments):\n"
+        "    raise RuntimeError('broken')\n"
+        "cli._run = broken\n"
+        "cli.command()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "RuntimeError: broken")
+
+
 def test_a_terminal_that_lacks_a_sign_gets_its_number() -> None:
     for encoding in ("latin-1", "ascii"):
         done = kwire("help", "filter", env={"PYTHONIOENCODING": encoding})
