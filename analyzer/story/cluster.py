@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow.compute as pc
 
-from analyzer.story.sources import Source
+from analyzer.story.sources import Source, names_in
 from analyzer.story.telling import Event, Row, places, some, who
 
 _TOGETHER = datetime.timedelta(seconds=1)
@@ -89,10 +89,9 @@ def _admin(source: Source) -> Iterator[Event]:
 
 def _topics_there(source: Source) -> set[str]:
     """Topics that some answer says to be there. One that was only tried (`validate_only`) has no id."""
-    topics = set(source.topics.values())
-    for table in ("leaders", "partitions"):
-        topics.update(filter(None, pc.unique(source.table(table, ("topic",))["topic"]).to_pylist()))
-    return topics
+    here, well = pc.field("capture") == source.capture, pc.field("error_code") == 0
+    led = names_in(source.dataset.leaders, "topic", here)
+    return {*source.topics.values(), *led, *names_in(source.dataset.partitions, "topic", here & well)}
 
 
 _STANDING = ("quality", "security", "versions")

@@ -24,7 +24,7 @@ from analyzer.escapes import json_text, printable
 from analyzer.failure import Failure
 from analyzer.findings import large
 from analyzer.story import clients, cluster, groups, offsets, overview, questions, transactions
-from analyzer.story.sources import Source
+from analyzer.story.sources import Source, names_in
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, between, count, some
 from analyzer.times import rfc3339
 
@@ -123,19 +123,13 @@ def _check(dataset: StoredDataset, wanted: Wanted) -> None:
     ):
         if asked is None:
             continue
-        known = sorted({name for table, column in columns for name in _names(dataset, table, column)})
+        known = sorted({name for table, column in columns for name in names_in(getattr(dataset, table), column)})
         if asked in known:
             continue
         what = option.removeprefix("--")
         near = difflib.get_close_matches(asked, known, 1)
         there = f"there are {some(known)}" if known else f"this capture has no {what}"
         raise Failure(f"{option} {asked}: no such {what}", f"did you mean {near[0]}? {there}" if near else there)
-
-
-def _names(dataset: StoredDataset, table: str, column: str) -> Iterator[str]:
-    stored = getattr(dataset, table)
-    for batch in stored.to_batches(columns=[column], filter=pc.is_valid(pc.field(column))):
-        yield from (name for name in pc.unique(batch.column(0)).to_pylist() if name is not None)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------

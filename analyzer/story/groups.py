@@ -153,6 +153,6 @@ def _all(group: str, rows: list[Row], clients: dict[str, str]) -> Iterator[Event
         why = "for a reason that was not captured"
         said = f"{said}; {riddles:,} {'time ' if riddles == 1 else 'times '}{why}" if causes else why
     yield Event(
-        max(times), "rebalances", f"group {group}",
+        max(times), "rebalances", of_group(group),
         f"rebalanced {len(rows):,} times: {said}{still}", 52 + min(20, longest // 500_000), group_id=group,
     )  # fmt: skip

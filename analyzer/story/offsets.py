@@ -101,7 +101,7 @@ def _replicated(source: Source) -> Iterator[Event]:
         chosen = made.filter(pc.field("group_id") == group)
         lasts, tail = _ends(source, chosen, "last"), chosen.slice(len(chosen) - 1).to_pylist()[0]
         topics = tuple(dict.fromkeys(row["topic"] for row in lasts if row["topic"]))
-        text = f"wrote down where group {group} stands: {_offsets(lasts)}; {count(len(chosen), 'record')}"
+        text = f"wrote down where {of_group(group)} stands: {_offsets(lasts)}; {count(len(chosen), 'record')}"
         common = {
             **_common({**tail, "client_id": None}), "partition": None, "topics": topics,
             "topic": topics[0] if len(topics) == 1 else None,

@@ -108,6 +108,14 @@ class Source:
         return self.ends.get(name, {})
 
 
+def names_in(stored: Any, column: str, where: Any = None) -> set[str]:
+    """The texts in a column of a stored table, of the rows that an Arrow expression lets through. Some rows at a time:
+    a table may have millions, and names are few."""
+    there = pc.is_valid(pc.field(column))
+    batches = stored.to_batches(columns=[column], filter=there if where is None else there & where)
+    return {name for batch in batches for name in pc.unique(batch.column(0)).to_pylist()}
+
+
 def moments(values: Iterable[datetime.datetime | None]) -> list[datetime.datetime]:
     """Those that are there."""
     return [value for value in values if value is not None]

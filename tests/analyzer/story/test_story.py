@@ -334,6 +334,9 @@ def test_a_rebalance_of_connect_is_about_connectors_and_who_was_there_before_may
         "a group whose name was not captured",
         "rebalanced: probably its connectors or their tasks changed; 2 members after",
     )
+    twice = [{**made, "protocol": "connect", "began": at(second)} for second in (2, 3)]
+    [whole] = [one for one in groups.events(source(rebalances=twice)) if one.kind == "rebalances"]
+    assert whole.actor == found.actor
 
 
 def test_rebalances_without_a_reason_are_counted_apart() -> None:
@@ -674,6 +677,14 @@ def test_topics_made_tried_and_not_captured() -> None:
     for row, leaders, expected in rows:
         found = [event for event in cluster.events(source(exchanges=[row], leaders=leaders)) if event.kind == "admin"]
         assert [event.text for event in found] == expected
+
+
+@pytest.mark.parametrize(("error_code", "made"), [(0, True), (3, False), (None, False)])
+def test_a_topic_is_there_where_an_answer_says_so(error_code: int | None, made: bool) -> None:
+    row = {**asked(1, None, "t"), "api": "CreateTopics", "request_state": "decoded"}
+    used = [{"topic": "t", "partition": 0, "error_code": error_code}]
+    [found] = [one for one in cluster.events(source(exchanges=[row], partitions=used)) if one.kind == "admin"]
+    assert (found.text == "created topic t") == made
 
 
 def test_one_error_for_several_topics_may_be_about_one_of_them() -> None:
