@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypedDict, Unpack, cast
 
@@ -28,8 +27,8 @@ from replay.send.settings import Settings
 
 ADMIN: Final = "admin"
 """`--allow admin`: whatever creates and alters, and deletes nothing."""
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-"""What a topic's name may begin with (Kafka: at most 249 characters in all)."""
+_LONGEST_PREFIX: Final = 200
+"""Of a topic's name, which has 249 characters at most."""
 _TOPIC_RULE: Final = "at most 249 letters, digits, dots, _ and -, and neither . nor .."
 
 
@@ -219,7 +218,7 @@ def _checked(asked: Asked) -> None:
         raise Failure("--topics: names no topic", "as in --topics orders,pay*; without it all are sent")
     _check_topics(asked.get("map_topic", {}))
     prefix = asked.get("prefix_topics")
-    if prefix is not None and not _TOPIC.fullmatch(prefix):
+    if prefix is not None and not (0 < len(prefix) <= _LONGEST_PREFIX and is_topic(f"{prefix}x")):
         hint = "letters, digits, dots, _ and -"
         raise Failure(f"--prefix-topics {prefix}: no topic's name begins so", hint)
 

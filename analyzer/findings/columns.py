@@ -154,6 +154,12 @@ def fill(out: Mapping[str, Filled], part: pa.Table) -> None:
             out[name].put(chunk)
 
 
+def standing_for(texts: Sequence[str], *wanted: str) -> list[int]:
+    """The numbers that stand for one of the wanted in a column that is given as numbers and their texts."""
+    these = frozenset(wanted)
+    return [number for number, text in enumerate(texts) if text in these]
+
+
 def coded(chunk: pa.Array, numbers: dict[str, int]) -> np.ndarray:
     """Strings by their numbers, -1 where null; new ones get the next."""
     if len(chunk) <= FEW_ROWS and not pa.types.is_dictionary(chunk.type):  # PyArrow's functions take time to load

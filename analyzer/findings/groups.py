@@ -12,7 +12,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
@@ -154,7 +154,7 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
     if not wanted or (seen.unbroken.all() and not seen.loses):
         return set()
     member, members = seen.table("exchanges").codes("member_id")
-    rows = large.true(arrow.among(member, [number for number, name in enumerate(members) if name in wanted]))
+    rows = large.true(arrow.among(member, standing_for(members, *wanted)))
     links = {members[key[0]]: arrow.distinct(mine) for key, mine in by(seen.exchanges.link[rows], member[rows]).items()}
     open_ = np.array([end == "open" for end in seen.closed], bool)
     doubtful = ~seen.unbroken | (open_ & seen.loses)

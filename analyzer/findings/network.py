@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import large, roots
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, Seen, api_name
@@ -46,7 +46,7 @@ def _silent(seen: Seen) -> np.ndarray:
     last = ~_next_answered(seen, rows)
     left_open = arrow.among(api, _IDLE) & last
     table, state = seen.table("exchanges").codes("request_state")
-    decoded = arrow.among(table[rows], [number for number, name in enumerate(state) if name == "decoded"])
+    decoded = arrow.among(table[rows], standing_for(state, "decoded"))
     refused = arrow.among(link, seen.exchanges.link[seen.exchanges.error == 58])
     chosen: np.ndarray = rows[
         seen.whole[link] & decoded & ~refused & ~arrow.among(api, _LOGIN) & ~(fin & left_open)

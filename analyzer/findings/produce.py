@@ -14,7 +14,7 @@ from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, in_order, numbered, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
@@ -61,7 +61,7 @@ def _batches(seen: Seen) -> Batches:
     rest = () if table.held else OF_BATCHES.greatest
     table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.strings)
     side, sides = table.codes("side")
-    chosen = large.true(arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"]))
+    chosen = large.true(arrow.among(side, standing_for(sides, "produce")))
     places, known = seen.placed(table)
     owner, place_ = large.taken(seen.owners(table), chosen), large.taken(places, chosen)
     columns = zip(_COLUMNS, table.together(tuple(_COLUMNS.values())), strict=True)
@@ -536,7 +536,7 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     if sum(int(np.maximum(made.size[block], 0).sum()) for block in large.blocks(len(made.size))) < enough:
         return
     codec, codecs = seen.table("batches").codes("codec")
-    none = [number for number, text in enumerate(codecs) if text == "none"]
+    none = standing_for(codecs, "none")
 
     def are_plain(block: slice) -> np.ndarray:
         return arrow.among(codec[made.row[block]], none) & (made.owner[block] >= 0)
@@ -636,7 +636,7 @@ def _ahead(seen: Seen, made: Batches, least: float) -> np.ndarray:
     if table.most("last_timestamp") - seen.span[0] < least:
         return np.zeros(0, np.int64)
     kinds, names_ = table.codes("timestamp_type")
-    of_clients = [number for number, text in enumerate(names_) if text == "CreateTime"]
+    of_clients = standing_for(names_, "CreateTime")
     last = table.numbers("last_timestamp")
 
     def of_block(block: slice) -> np.ndarray:

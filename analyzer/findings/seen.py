@@ -20,7 +20,7 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.asked import Asked, Evidence
-from analyzer.findings.columns import NULL, Wanted
+from analyzer.findings.columns import NULL, Wanted, standing_for
 from analyzer.findings.grouping import dense, indexed, put_owners
 from analyzer.findings.source import Source, Table
 from analyzer.findings.words import UNREAD
@@ -260,7 +260,7 @@ class Seen:
         unread: np.ndarray = nameless & lossy[: len(nameless)]
         if unread.any():
             state, states = self.table("exchanges").codes("request_state")
-            whole = [number for number, name in enumerate(states) if name == "decoded"]
+            whole = standing_for(states, "decoded")
             read = large.where(len(state), lambda block: arrow.among(state[block], whole))
             unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(large.taken(self.exchanges.link, read)))
         return unread

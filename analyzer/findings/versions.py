@@ -9,6 +9,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import roots
+from analyzer.findings.columns import standing_for
 from analyzer.findings.grouping import first_of, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import BY_BROKERS, NO_CODE, Seen, api_name
@@ -131,7 +132,7 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     owner, (where, places) = seen.owners(table), seen.placed(table)
     side, sides = table.codes("side")
-    written = arrow.among(side, [number for number, text in enumerate(sides) if text == "produce"])
+    written = arrow.among(side, standing_for(sides, "produce"))
     old = np.flatnonzero(written & (owner >= 0) & (magic >= 0) & (magic < 2))
     by: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for batch in old.tolist():

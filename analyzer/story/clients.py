@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from analyzer import arrow
 from analyzer.findings import large
-from analyzer.findings.columns import NULL, coded
+from analyzer.findings.columns import NULL, coded, standing_for
 from analyzer.findings.grouping import grouped, indexed, put_owners
 from analyzer.findings.source import Table
 from analyzer.protocol.judgements import judge
@@ -118,8 +118,9 @@ def _carried(source: Source) -> Iterator[Row]:
     times = dict.fromkeys(("exchange", "request_time", "response_end", "acks"), np.int64)
     asked = source.stored("exchanges").gather(times, texts)
     links, names = asked["connection"]
-    apis = [number for number, api in enumerate(asked["api"][1]) if api in ("Produce", "Fetch")]
-    of_data = arrow.among(asked["api"][0], apis) & (asked["exchange"] != NULL) & (asked["request_time"] != NULL)
+    api, apis = asked["api"]
+    of_data = arrow.among(api, standing_for(apis, "Produce", "Fetch"))
+    of_data &= (asked["exchange"] != NULL) & (asked["request_time"] != NULL)
     rows = large.true(of_data)
     if not len(rows):
         return
@@ -160,7 +161,7 @@ def _carried(source: Source) -> Iterator[Row]:
         client, ip, api, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
         yield {
             "client_id": _text(asked["client_id"][1], client), "client_ip": _text(asked["client_ip"][1], ip),
-            "api": asked["api"][1][api], "topic": _text(parts["topic"][1], topic),
+            "api": apis[api], "topic": _text(parts["topic"][1], topic),
             "topic_id": _text(parts["topic_id"][1], topic_id), "partition": None if partition == NULL else partition,
             "outcome": outcome, "records": int(sums[0][at]), "bytes": int(sums[1][at]),
             "uncounted": bool(some_uncounted[at]), "first": int(first[at]), "last": int(last[at]),
@@ -226,8 +227,7 @@ def _refused(source: Source, asked: Mapping[str, Any]) -> np.ndarray:
         return bad
 
     def are(column: tuple[np.ndarray, list[str]], *named: str) -> np.ndarray:
-        wanted = [number for number, text in enumerate(column[1]) if text in named]
-        return arrow.among(large.taken(column[0], bad), wanted)
+        return arrow.among(large.taken(column[0], bad), standing_for(column[1], *named))
 
     resets = are(api, "Fetch") & are(error, "OFFSET_OUT_OF_RANGE")
     return large.taken(bad, np.flatnonzero(~resets & ~are(api, "OffsetCommit", "TxnOffsetCommit")))
@@ -374,12 +374,12 @@ def _unanswered(source: Source) -> Iterator[Event]:
     asked = stored.gather({"exchange": np.int64}, {"status": {}, "connection": {}, "api": {}})
     (status, known), (link, links), (api, apis) = (asked[name] for name in ("status", "connection", "api"))
     ordinal = asked["exchange"]
-    lost = large.true(arrow.among(status, [number for number, text in enumerate(known) if text == "unanswered"]))
+    lost = large.true(arrow.among(status, standing_for(known, "unanswered")))
     if not len(lost):
         return
     answered = np.full(len(links), -1)
     """The last request of each connection that was answered."""
-    some_answered = large.true(arrow.among(status, [number for number, text in enumerate(known) if text == "answered"]))
+    some_answered = large.true(arrow.among(status, standing_for(known, "answered")))
     np.maximum.at(answered, large.taken(link, some_answered), large.taken(ordinal, some_answered))
     link, api, ordinal = (large.taken(column, lost) for column in (link, api, ordinal))
     order, starts, ends = grouped(link)

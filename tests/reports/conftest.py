@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process: starting one takes seconds."""
+"""What tests of reports share: one Spark session a process, for starting one takes seconds, and the other engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from reports.embedded import engine
+from reports.embedded.engine import Embedded
 from tests.reports.forging import Forged
 
 
@@ -18,6 +20,13 @@ def spark() -> Iterator[Any]:
 
     yield session.session()
     session.end()
+
+
+@pytest.fixture(scope="module")
+def embedded(dataset: str) -> Iterator[Embedded]:
+    """The embedded engine on a module's own `dataset`."""
+    with engine.opened([dataset]) as opened:
+        yield opened
 
 
 @pytest.fixture

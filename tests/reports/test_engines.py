@@ -10,7 +10,6 @@ import argparse
 import datetime
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -69,12 +68,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def reference(spark: Any, dataset: str) -> Spark:
     return Spark(spark, [dataset])
-
-
-@pytest.fixture(scope="module")
-def embedded(dataset: str) -> Iterator[Embedded]:
-    with engine.opened([dataset]) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("view", catalog.views(), ids=lambda view: str(view.name))

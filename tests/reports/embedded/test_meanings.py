@@ -6,14 +6,12 @@ Each query is asked of both. What Spark refuses with an error must be left to it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import analyzer
 from reports.asking import Untaken
-from reports.embedded import engine
 from reports.embedded.engine import Embedded
 from reports.spark.engine import Spark
 from tests.reports.agreement import difference
@@ -32,12 +30,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def reference(spark: Any, dataset: str) -> Spark:
     return Spark(spark, [dataset], only=READ)
-
-
-@pytest.fixture(scope="module")
-def embedded(dataset: str) -> Iterator[Embedded]:
-    with engine.opened([dataset]) as opened:
-        yield opened
 
 
 SAME = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -48,12 +47,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def sliced(spark: Any, dataset: str) -> Spark:
     return Spark(spark, [dataset], sliced=True)
-
-
-@pytest.fixture(scope="module")
-def embedded(dataset: str) -> Iterator[Embedded]:
-    with engine.opened([dataset]) as opened:
-        yield opened
 
 
 def test_what_walks_over_all_exchanges_is_taken() -> None:
