@@ -101,10 +101,10 @@ def _check_select(query: str) -> None:
     from sqlglot import errors
 
     from reports.asking import Untaken
-    from reports.embedded import translation
+    from reports.embedded.parsing import parsed, read_by
 
     try:
-        tree = translation.parsed(query)
+        tree = parsed(query)
     except Untaken:
         return
     except errors.ParseError as failure:
@@ -116,7 +116,7 @@ def _check_select(query: str) -> None:
         raise WrongQuery.at(f"[PARSE_SYNTAX_ERROR] Syntax error at or near '{near}'", (line, column)) from None
     except errors.SqlglotError:
         return
-    for name, start in translation.read_by(tree):
+    for name, start in read_by(tree):
         _check_name(query, name, start)
 
 

@@ -23,6 +23,7 @@ from sqlglot import exp
 from analyzer import tables
 from reports import catalog, relations
 from reports.asking import Untaken
+from reports.embedded.parsing import parsed, shown
 
 ANY, NULL, NUMBER, TEXT, TRUTH, TIME = "any", "null", "number", "text", "truth", "time"
 
@@ -96,9 +97,7 @@ def _columns(relation: str) -> Columns | None:
         return [(column.name.lower(), _of_type(column.type)) for column in known]
     if relation not in relations.names():
         return None
-    from reports.embedded import translation
-
-    return _Query(translation.parsed(catalog.view(relation).sql)).outputs()
+    return _Query(parsed(catalog.view(relation).sql)).outputs()
 
 
 class _Query:
@@ -257,8 +256,6 @@ class _Query:
         for node in self._tree.walk():
             for nodes, differs in checks:
                 if isinstance(node, nodes) and differs(node):
-                    from reports.embedded.translation import shown
-
                     raise Untaken(shown(node))
 
     def _generates_twice(self, select: Any) -> bool:

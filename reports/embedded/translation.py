@@ -14,32 +14,16 @@ Rules
 
 from __future__ import annotations
 
-import itertools
-import logging
 import re
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from sqlglot import errors, exp
 from sqlglot.dialects.duckdb import DuckDB
-from sqlglot.dialects.spark import Spark
-from sqlglot.tokens import TokenType
 
 from reports.asking import Untaken
 from reports.embedded import kinds, quantiles
-
-logging.getLogger("sqlglot").setLevel(logging.ERROR)  # what it cannot parse is told by us
-
-
-_SPARK = Spark()
-
-_AS_WRITTEN = {"round", "percentile"}
-"""Functions that are kept as they are written: sqlglot's own nodes do not keep all of their arguments."""
-
-_MARK = " as written"
-"""Behind such a function's name while sqlglot parses: no query can hold a name like that. (A dialect of our own would
-say it better, but classes of the compiled sqlglot have no children.)"""
-
+from reports.embedded.parsing import parsed, shown
 
 _PLAIN = (
     exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset,
@@ -60,36 +44,6 @@ _CASTS = {**_INTEGERS, "DOUBLE": "double", "TEXT": "string", "VARCHAR": "string"
 _UNITS = {"MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR"}
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In, exp.NullSafeEQ)
-
-
-def parsed(text: str) -> Any:
-    """The query as a tree. Raises sqlglot's ParseError where it is none, Untaken where it is another statement."""
-    tokens = _quotes_within(_SPARK.tokenize(text), text)
-    for token, behind in itertools.pairwise(tokens):
-        if token.token_type is TokenType.VAR and behind.token_type is TokenType.L_PAREN:
-            token.text += _MARK if token.text.lower() in _AS_WRITTEN else ""
-    parts = _SPARK.parser().parse(tokens, text)
-    statements = [one for one in parts if not isinstance(one, exp.Semicolon | None)]  # the last: a comment behind it
-    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise Untaken("not one query")
-    for function in statements[0].find_all(exp.Anonymous):
-        function.set("this", function.this.removesuffix(_MARK) if isinstance(function.this, str) else function.this)
-    return statements[0]
-
-
-def _quotes_within(tokens: Sequence[Any], text: str) -> list[Any]:
-    """The tokens, `'it''s'` as one: sqlglot takes it for two texts side by side, which would be put together without
-    the quote that Spark reads there."""
-    made: list[Any] = []
-    for token in tokens:
-        before = made[-1] if made else token
-        doubled = text[before.end : token.start + 1] in ("''", '""')
-        if doubled and before.token_type is token.token_type is TokenType.STRING:
-            before.text += text[token.start] + token.text
-            before.end = token.end
-        else:
-            made.append(token)
-    return made
 
 
 def translated(text: str, relations: Container[str], rows: int | None = None) -> str:
@@ -178,12 +132,6 @@ def _widen(tree: Any) -> None:
             whole.replace(_narrow(whole))
     for node in reversed(list(tree.find_all(exp.IntDiv))):
         node.replace(_call("kwire_div", node.this.copy(), node.expression.copy()))
-
-
-def shown(node: Any) -> str:
-    """A piece of a query, short, as its writer would know it."""
-    text = " ".join(str(node.sql(dialect=_SPARK, comments=False)).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _check_table(table: Any, relations: Container[str], common: Container[str]) -> None:
@@ -551,13 +499,3 @@ _REWRITTEN: dict[type, Callable[[Any], Any]] = {
     exp.Length: _narrow, exp.Window: _window, exp.Concat: _concatenated,
     exp.Floor: _one("kwire_floor"), exp.Ceil: _one("kwire_ceil"),
 }  # fmt: skip
-
-
-def read_by(tree: Any) -> list[tuple[str, int | None]]:
-    """Names that a query reads as tables or views, and where in its text; those that it makes itself left out."""
-    common = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    return [
-        (table.name, table.this.meta.get("start"))
-        for table in tree.find_all(exp.Table)
-        if isinstance(table.this, exp.Identifier) and not table.args.get("db") and table.name.lower() not in common
-    ]
