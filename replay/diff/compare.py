@@ -619,7 +619,7 @@ class _Comparing:
             if again:
                 kind = "stored twice" if more else "perhaps stored twice"
                 before, told = "stored once", f"{len(again)} request{'s' * (len(again) != 1)} sent again"
-                told += f", {more} records more than acknowledged" if more else ""
+                told += f", {more} record{'s' * (more != 1)} more than acknowledged" if more else ""
             key = where[0], str(where[1])
             self.stored_twice[where] = Difference(self.pairs[place].row, "(records)", kind, before, told, key)
             yield self.stored_twice[where]

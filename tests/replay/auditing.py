@@ -124,6 +124,14 @@ def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommi
         consumer.close()
 
 
+def more_than_sent(pairs: Sequence[Pair], bootstrap: str) -> dict[Where, int]:
+    """How many records partitions hold beyond what was sent to them, where it is any."""
+    wanted = expected(pairs, learn(pairs).left)
+    have = stored(bootstrap, sorted({topic for topic, _ in wanted}))
+    found = {where: (Counter(have.get(where, ())) - one.records - one.maybe).total() for where, one in wanted.items()}
+    return {where: more for where, more in found.items() if more}
+
+
 def audit(pairs: Sequence[Pair], bootstrap: str, times: int = 1) -> Iterator[str]:
     """`times`: how often the capture was replayed at this target."""
     correspondence = learn(pairs)
