@@ -40,6 +40,9 @@ EXPIRED, COMMIT_FAILED, COORDINATOR_MOVED = "expired", "commit_failed", "coordin
 FOUND, TOLD = "found", "told"
 """Not rows: a coordinator was found, by FindCoordinator; a newer heartbeat said an epoch or what its member has."""
 
+STOPS_FOR_A_WHILE: Final = -2
+"""The epoch that a static member of the newer protocols says when it closes (LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
+
 GROUP_KEYS: Final = 0
 """FindCoordinator: the type of keys that are groups."""
 CONNECTOR: Final = -1
@@ -91,6 +94,11 @@ class Event:
     def well(self) -> bool:
         """Answered without an error."""
         return self.code == 0
+
+    @property
+    def went(self) -> bool:
+        """Its member left for good: a static one that stops for a while keeps its place and what it has."""
+        return self.kind == LEAVE and self.well and self.said_epoch != STOPS_FOR_A_WHILE
 
     @property
     def error(self) -> str | None:

@@ -267,6 +267,7 @@ class _Walk:
 
     contacts: dict[str, Contact]
     joined: dict[str, Event] = field(default_factory=dict)  # the last that each member joined with
+    instances: dict[str, str] = field(default_factory=dict)  # static members, by their names of then
     gone: set[str] = field(default_factory=set)  # left, or expired
     listed: tuple[str, ...] = ()  # the members of the last generation
     generation: int | None = None
@@ -276,16 +277,27 @@ class _Walk:
     def step(self, event: Event) -> Iterator[Event]:
         if event.kind == g.COORDINATOR_MOVED:
             self.moved_ns = event.asked_ns
-        elif event.kind == g.LEAVE and event.well and event.member is not None:
+        elif event.went and event.member is not None:
             self.gone.add(event.member)
             self.has.pop(event.member, None)
         elif event.code == kafka_errors.UNKNOWN_MEMBER_ID and event.member is not None:
             yield from self._unknown(event, event.member)
         elif event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
+            if event.kind == g.JOIN and event.instance is not None:
+                self._takes_over(event.member, event.instance)
             if event.protocol in (g.CLASSIC, g.CONNECT):
                 yield from self._classic(event, event.member)
             else:
                 yield from self._newer(event, event.member)
+
+    def _takes_over(self, member: str, instance: str) -> None:
+        """A static member comes: under another id than before it has that one's place (KIP-345)."""
+        for other in [one for one, its in self.instances.items() if its == instance and one != member]:
+            del self.instances[other]
+            self.gone.add(other)
+            self.has.pop(other, None)
+            self.listed = tuple(member if one == other else one for one in self.listed)
+        self.instances[member] = instance
 
     def _unknown(self, event: Event, member: str) -> Iterator[Event]:
         contact = self.contacts.get(member)
@@ -342,7 +354,7 @@ class _Walk:
         before = self.joined.get(member)
         return replace(
             event, kind=g.EXPIRED, member=member, client=contact.client, ip=contact.ip,
-            instance=before.instance if before is not None else None,
+            instance=self.instances.get(member),
             generation=contact.highest if contact.highest >= 0 else None,
             session_ms=before.session_ms if before is not None else None, members=None, assigned=None, owned=None,
         )  # fmt: skip

@@ -62,6 +62,16 @@ class _Turn:
     until_ns: int = 0
     ended_ns: int | None = None
     stops: dict[str, tuple[int, int]] = field(default_factory=dict)  # by member: had to stop, could go on
+    renamed: dict[str, str] = field(default_factory=dict)  # static members that came back later under another id
+    later: list[Event] = field(default_factory=list)  # what those were told: nobody rebalances for it
+
+    def members_then(self) -> set[str]:
+        """Its members at its end, as they were called by then."""
+        return {self.renamed.get(member, member) for member in self.members}
+
+    def assigned_then(self) -> Assignment:
+        """What they had by then."""
+        return {self.renamed.get(member, member): has for member, has in self.assigned.items()}
 
 
 class _Known:
@@ -71,6 +81,9 @@ class _Known:
         self.events = events
         self.contacts = contacts
         self.clients = {event.member: (event.client, event.ip) for event in events if event.member is not None}
+        self.instances = {
+            event.member: event.instance for event in events if event.member is not None and event.instance is not None
+        }
         self.earlier: dict[int, tuple[str, ...]] = {}  # by id of an event: topics that its member said the time before
         said: dict[str, tuple[str, ...]] = {}
         for event in events:
@@ -100,7 +113,7 @@ def rebalances(
         for turn, following in zip_longest(turns, turns[1:]):
             trigger = _trigger(turn, known, ever)
             ever.update(*turn.assigned.values())
-            said = [*turn.joins, *turn.syncs]
+            said = [*turn.joins, *turn.syncs, *turn.later]
             if any(event.settled for event in said) or not (now_ns is None or _is_over(turn, following, now_ns)):
                 continue
             for event in said:
@@ -186,7 +199,8 @@ def _generations(known: _Known) -> Iterator[_Turn]:
             syncs[event.generation].append(event)
     last: _Turn | None = None
     for number in sorted(joins, key=lambda number: joins[number][0].place):
-        turn = _generation(number, joins[number], syncs[number], last.assigned if last is not None else {})
+        had = last.assigned_then() if last is not None else {}
+        turn = _generation(number, joins[number], syncs[number], had, known)
         _goes_on(turn, last, known)
         yield turn
         last = turn
@@ -195,11 +209,15 @@ def _generations(known: _Known) -> Iterator[_Turn]:
         yield open_turn
 
 
-def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assignment) -> _Turn:
-    turn = _Turn(number, joins[0].protocol, joins, syncs)
+def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assignment, known: _Known) -> _Turn:
+    turn = _Turn(number, joins[0].protocol)
     turn.until_ns = min(event.time_ns for event in joins)
-    listed = [event.members for event in joins if event.members is not None]
-    turn.members = set(listed[-1]) if listed else {event.member for event in joins if event.member is not None}
+    listed = next((event.members for event in joins if event.members is not None), None)
+    _came_back(turn, joins, listed, known)
+    names = set(turn.renamed.values())
+    turn.joins = [event for event in joins if event.member not in names]
+    turn.later = [event for event in (*joins, *syncs) if event.member in names]
+    syncs = turn.syncs = [event for event in syncs if event.member not in names]
     led = [event for event in syncs if event.by_leader]
     for event in led[-1:] or syncs:
         lost = dict(event.revoked or ())
@@ -209,10 +227,26 @@ def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assign
     synced = {event.member: event for event in syncs}
     if turn.members and turn.members <= synced.keys():
         turn.ended_ns = max(event.time_ns for event in syncs)
-    joined = {event.member: event for event in joins}
+    joined = {event.member: event for event in turn.joins}
     for member in turn.members & joined.keys() & synced.keys():
         turn.stops[member] = joined[member].asked_ns, synced[member].time_ns
     return turn
+
+
+def _came_back(turn: _Turn, joins: list[Event], listed: tuple[str, ...] | None, known: _Known) -> None:
+    """Fill in who is in a generation (`listed`: as its leader was told first), and which static members came back later
+    under another id, for which no group rebalances (KIP-345)."""
+    turn.members = set(listed or ())
+    place = {known.instances[member]: member for member in turn.members if member in known.instances}
+    for event in joins:
+        if event.member is None or event.member in turn.members:
+            continue
+        if event.instance is not None and event.instance in place:
+            turn.renamed[place[event.instance]] = event.member
+        elif listed is None:
+            turn.members.add(event.member)
+            if event.instance is not None:
+                place[event.instance] = event.member
 
 
 def _goes_on(turn: _Turn, last: _Turn | None, known: _Known) -> None:
@@ -223,12 +257,12 @@ def _goes_on(turn: _Turn, last: _Turn | None, known: _Known) -> None:
         return
     turn.since_ns = last.until_ns
     first_ns = min(event.asked_ns for event in turn.joins)
-    if last.members - {event.member for event in known.between(last.until_ns, first_ns) if _went(event)}:
-        turn.before, turn.assigned_before = set(last.members), dict(last.assigned)
+    if last.members_then() - {event.member for event in known.between(last.until_ns, first_ns) if _went(event)}:
+        turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
 
 
 def _went(event: Event) -> bool:
-    return event.kind == g.EXPIRED or (event.kind == g.LEAVE and event.well)
+    return event.kind == g.EXPIRED or event.went
 
 
 def _were_members(known: _Known, number: int) -> set[str]:
@@ -254,7 +288,7 @@ def _unfinished(events: list[Event], last: _Turn | None) -> _Turn | None:
         return None
     turn = _Turn(None, told[0].protocol, [event for event in told if event.kind == g.JOIN])
     if last is not None:
-        turn.before, turn.assigned_before, turn.since_ns = set(last.members), dict(last.assigned), last.until_ns
+        turn.before, turn.assigned_before, turn.since_ns = last.members_then(), last.assigned_then(), last.until_ns
     turn.until_ns = max(event.time_ns for event in told) + 1
     return turn
 
@@ -274,16 +308,25 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
     went, last = 0, _Turn(None, None)
     for number, mine in _by_epoch(told):
         first = mine[0]
-        turn = _Turn(number, first.protocol, [event for event in mine if event.kind == g.JOIN], mine)
+        turn = _Turn(number, first.protocol)
         turn.since_ns, turn.until_ns = last.until_ns, first.time_ns
-        turn.before, turn.assigned_before = set(last.members), dict(last.assigned)
+        turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
+        mine = _without_those_back(turn, mine, known)
+        turn.joins, turn.syncs = [event for event in mine if event.kind == g.JOIN], mine
         if last.number is None:
             turn.before = _were_members(known, number - 1) - {event.member for event in turn.joins}
         turn.members = turn.before | {event.member for event in mine if event.member is not None}
         while went < len(gone) and gone[went].place <= first.place:
             turn.members.discard(gone[went].member or "")
             went += 1
-        turn.assigned = dict(last.assigned)
+        for event in turn.joins:  # a static member that comes with another subscription has its place
+            if event.instance is not None:
+                turn.members -= {
+                    one
+                    for one in turn.members
+                    if one != event.member and known.instances.get(one) == event.instance
+                }
+        turn.assigned = last.assigned_then()
         for event in mine:
             turn.assigned.update(event.assigned or ())
         turn.assigned = {member: has for member, has in turn.assigned.items() if member in turn.members}
@@ -294,6 +337,22 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
             turn.stops[member] = first.asked_ns, max(first.asked_ns, had[member])
         yield turn
         last = turn
+
+
+def _without_those_back(turn: _Turn, mine: list[Event], known: _Known) -> list[Event]:
+    """What was told in an epoch, but for static members that came back in it under another id: they take up what they
+    had, and nobody rebalances for them."""
+    place = {known.instances[member]: member for member in turn.before if member in known.instances}
+    for event in mine:
+        if event.kind != g.JOIN or event.instance is None or event.member is None:
+            continue
+        if event.asked_ns <= turn.until_ns:
+            place[event.instance] = event.member
+        elif event.member != place.get(event.instance, event.member):
+            turn.renamed[place[event.instance]] = event.member
+    names = set(turn.renamed.values())
+    turn.later = [event for event in mine if event.member in names]
+    return [event for event in mine if event.member not in names]
 
 
 def _by_epoch(told: list[Event]) -> Iterator[tuple[int, list[Event]]]:
@@ -374,7 +433,7 @@ def _gone(turn: _Turn, known: _Known, between: list[Event], moved: Event | None)
     for event in between:
         if event.member is None or event.member not in turn.before or event.member in turn.members:
             continue
-        if event.kind == g.LEAVE and event.well:
+        if event.went:
             yield _Trigger(event.asked_ns, g.LEAVE, event.member, event)
         elif event.kind == g.EXPIRED:
             over, last_ns = event.asked_ns, known.contacts[event.member].last_ns

@@ -285,13 +285,13 @@ def test_assignments_are_those_that_the_broker_logged() -> None:
 SECOND = 10**9
 
 
-def join(member: str, topics: list[str]) -> bytes:
+def join(member: str, topics: list[str], instance: str | None = None) -> bytes:
     """JoinGroup v5 of a group whose session timeout is 10 s."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     metadata = struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
     body = {
         "groupId": "g", "sessionTimeoutMs": 10_000, "rebalanceTimeoutMs": 60_000, "memberId": member,
-        "groupInstanceId": None, "protocolType": "consumer",
+        "groupInstanceId": instance, "protocolType": "consumer",
         "protocols": [{"name": "range", "metadata": base64.b64encode(metadata).decode()}],
     }  # fmt: skip
     return forging.request(11, 5, 1, body)
@@ -304,6 +304,14 @@ def joined(member: str, generation: int, members: list[str], error: int = 0) -> 
         "leader": "a", "memberId": member, "members": listed,
     }  # fmt: skip
     return forging.response(11, 5, 1, body)
+
+
+def synced(member: str, *given: str) -> tuple[bytes, bytes]:
+    """SyncGroup v0 of generation 1; `given`: whom the leader gives something."""
+    listed = [{"memberId": one, "assignment": base64.b64encode(bytes(10)).decode()} for one in given]
+    asked = {"groupId": "g", "generationId": 1, "memberId": member, "assignments": listed}
+    answer = {"errorCode": 0, "assignment": base64.b64encode(bytes(10)).decode()}
+    return forging.request(14, 0, 1, asked), forging.response(14, 0, 1, answer)
 
 
 def beat(member: str, error: int = 0) -> tuple[bytes, bytes]:
@@ -372,6 +380,20 @@ def test_who_is_not_in_the_next_generation_has_expired_if_its_time_was_over(tmp_
     assert not expiries(told(tmp_path, [*first_of("a", "b"), *later], []))  # how long it may be silent was not seen
 
 
+def test_a_static_member_that_comes_back_under_another_id_is_the_same_and_costs_no_rebalance(tmp_path: Path) -> None:
+    a = [*first_of("a", "s1"), (1.1, *synced("a", "a", "s1")), (18.0, join("a", ["t"]), joined("a", 2, ["a"]))]
+    before = [(1.0, join("s1", ["t"], "i"), joined("s1", 1, [])), (1.1, *synced("s1"))]
+    after = [(3.0, join("", ["t"], "i"), joined("s2", 1, [])), (3.1, *synced("s2")), (5.0, *beat("s2"))]
+    dataset = told(tmp_path, a, before, after)
+    assert expiries(dataset) == [("s2", None)]
+    first, second = dataset.rebalances.to_pylist()
+    assert first["members_after"] == ["a", "s1"]
+    assert (first["ended"] - first["began"]).total_seconds() < 1
+    assert (second["trigger"], second["trigger_member"]) == ("expired", "s2")
+    assert (second["members_before"], second["members_after"]) == (["a", "s2"], ["a"])
+    assert (second["began"] - first["began"]).total_seconds() == pytest.approx(14, abs=0.1)  # 10 s after its last beat
+
+
 def triggers(dataset: analyzer.Dataset) -> list[tuple[str, str | None]]:
     return [(row["trigger"], row["trigger_member"]) for row in dataset.rebalances.to_pylist()]
 
@@ -395,13 +417,14 @@ def test_a_rebalance_without_an_end_is_one(tmp_path: Path) -> None:
 
 
 def newer(
-    member: str, epoch: int, answered: int, given: list[int] | None, owned: list[int] | None = None
+    member: str, epoch: int, answered: int, given: list[int] | None, owned: list[int] | None = None,
+    instance: str | None = None,
 ) -> tuple[bytes, bytes]:
     def of(partitions: list[int]) -> list[dict[str, Any]]:
         return [{"topicId": "r-4vlSNsTw2Wmvo_qD_U_A", "partitions": partitions}]
 
     asked = {
-        "groupId": "g", "memberId": member, "memberEpoch": epoch, "instanceId": None, "rackId": None,
+        "groupId": "g", "memberId": member, "memberEpoch": epoch, "instanceId": instance, "rackId": None,
         "rebalanceTimeoutMs": -1, "subscribedTopicNames": ["t"] if epoch == 0 else None, "serverAssignor": None,
         "topicPartitions": of(owned) if owned is not None else None,
     }  # fmt: skip
@@ -423,6 +446,22 @@ def test_what_a_silent_member_had_and_another_gets_proves_that_it_expired(tmp_pa
     assert not expiries(told(tmp_path, [*a, gave], [*b, gets]))  # it gave them back
     assert not expiries(told(tmp_path, [*a, (8.5, *newer("a", 1, 1, None))], [*b, gets]))  # it is not silent
     assert not expiries(told(tmp_path, [*a, (3.0, *newer("a", -1, -1, None))], [*b, gets]))  # it left
+
+
+def test_a_static_member_that_stops_for_a_while_keeps_its_place(tmp_path: Path) -> None:
+    """KIP-848: it says epoch -2, and comes back in the same epoch under another id."""
+    a = [(1.0, *newer("a", 0, 1, [0, 1])), (2.0, *newer("a", 1, 2, [0], [0]))]
+    before = [(1.5, *newer("s1", 0, 2, [1], instance="i")), (3.0, *newer("s1", -2, -2, None, instance="i"))]
+    back = [(4.0, *newer("s2", 0, 2, [1], instance="i"))]
+    dataset = told(tmp_path, [*a, (9.0, *newer("a", 2, 3, [0, 1]))], before, back)
+    assert expiries(dataset) == [("s2", None)]
+    assert triggers(dataset) == [("join", "a"), ("join", "s1"), ("expired", "s2")]
+    _, second, third = dataset.rebalances.to_pylist()
+    assert (second["members_after"], third["members_before"]) == (["a", "s1"], ["a", "s2"])
+    assert (second["ended"] - second["began"]).total_seconds() < 1
+    assert third["members_after"] == ["a"]
+    stays = told(tmp_path, [*a, (9.0, *newer("a", 2, 3, [0, 1]))], before)
+    assert triggers(stays)[-1] == ("expired", "s1")  # it did not come back in time
 
 
 # --- the same rows however they are read ------------------------------------------------------------------------------
