@@ -208,7 +208,8 @@ def _courses(
     "g-app (10.0.0.4) lost its place in t-3: asked 100, goes on at 5,000: 4,900 records skipped.",
     why="One event is data. Skipped records are an error, read again a warning.",
     unless="The client was not seen to stand there before, nor told to: a tool at an offset of its choice (a note); "
-    "the offset that it asked for was not captured (a note).",
+    "the offset that it asked for was not captured (a note); the topic was made anew, as its ids say: then its offsets "
+    "are others (a note).",
     advice="Retention against the time that consumers are down; auto.offset.reset on purpose.",
     judge="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
     by_clock=True,
@@ -237,14 +238,17 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
                 mine = mine[link == seen.exchanges.link[read.owner[lost[0]]]]
             before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
             asked = int(read.at[lost[0]]) if read.at[lost[0]] != NULL else None  # cut off, or of a lost packet
-            good = after[(seen.partitions.error[read.part[after]] == 0) & (read.at[after] != NULL)]
+            # An answer that was held when it lost its place says nothing of where it goes on.
+            since = int(seen.exchanges.answered[read.owner[lost[-1]]])
+            asked_then = seen.exchanges.asked[read.owner[after]] >= since
+            good = after[asked_then & (seen.partitions.error[read.part[after]] == 0) & (read.at[after] != NULL)]
             then = int(read.at[good[0]]) if len(good) else None
             who = client(seen.who(trouble.client))
             text = f"{who} lost its place in {place(where)}: asked "
             text += f"{asked:,}" if asked is not None else "for an offset that was not captured"
             if then is None:
                 text += ", and was not seen to go on."
-            elif asked is None:
+            elif asked is None or where[0] in seen.remade:
                 text += f", goes on at {then:,}."
             elif then > asked:
                 text += f", goes on at {then:,}: {count(then - asked, 'record')} skipped."
@@ -254,6 +258,8 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
             stood = asked is not None and (asked in position[before] or asked in told.get(reader, ()))
             severity: Severity | None = "note" if not stood else None if skipped else "warning"
             cause = "the log begins later" if skipped else None
+            if where[0] in seen.remade:
+                severity, cause = "note", "the topic was made anew"
             yield found(seen, trouble, text, severity, cause, False if cause else None)
 
 
@@ -283,8 +289,8 @@ def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
     "fetch", "log-truncated", "error",
     "t-2 lost records that were acknowledged: offset 440 was given twice, by 10.0.0.1:9092 and then by 10.0.0.2:9092.",
     why="A log that grows gives an offset once; the high watermark of one replica never falls.",
-    unless="The topic was made anew (it begins at 0, its leader epoch does not rise); the same batch was sent again to "
-    "the next leader, which knows it.",
+    unless="The topic was made anew (it begins at 0, its leader epoch does not rise, or its ids say so); the same "
+    "batch was sent again to the next leader, which knows it.",
     advice="unclean.leader.election.enable (off by default), and writers with acks=1.",
     judge="forged: two brokers that give the same offset, and to a batch that is sent again; a log that ends before "
     "where its reader stands, as Fetch or OffsetForLeaderEpoch says, and one that ends there",
@@ -292,9 +298,14 @@ def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
 )  # fmt: skip
 def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
     if len(seen.brokers) > 1:
-        yield from _given_twice(seen)
-    yield from _fallen(seen)
-    yield from _diverged(seen)
+        yield from _of_one_topic(seen, _given_twice(seen))
+    yield from _of_one_topic(seen, _fallen(seen))
+    yield from _of_one_topic(seen, _diverged(seen))
+
+
+def _of_one_topic(seen: Seen, cuts: Iterator[Found]) -> Iterator[Found]:
+    """Those of topics that were not made anew: another topic of that name begins again."""
+    return (one for one in cuts if one.what["topic"] not in seen.remade)
 
 
 def _given_twice(seen: Seen) -> Iterator[Found]:

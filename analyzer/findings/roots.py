@@ -154,14 +154,15 @@ class Move:
 def moves(seen: Seen) -> list[Move]:
     """Changes of leaders that were seen to be others before."""
     if "moves" not in seen.memo:
-        known: dict[tuple[str, int], int | None] = {}
+        known: dict[tuple[str, int, str | None], int | None] = {}
         made = []
         for row in seen.table("leaders").every(["time", "topic", "topic_id", "partition", "leader"]):
             topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
-            where = topic, row["partition"]
-            if where in known and known[where] != row["leader"]:
-                made.append(Move(row["time"], where, known[where], row["leader"]))
-            known[where] = row["leader"]
+            # Another topic of that name has leaders of its own.
+            one = topic, row["partition"], row["topic_id"] if topic in seen.remade else None
+            if one in known and known[one] != row["leader"]:
+                made.append(Move(row["time"], one[:2], known[one], row["leader"]))
+            known[one] = row["leader"]
         seen.memo["moves"] = made
     kept: list[Move] = seen.memo["moves"]
     return kept
@@ -298,7 +299,7 @@ def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     "cluster", "leaders-moved", "note",
     "Leaders of 6 partitions moved between 10:01:03 and 10:01:05: orders-0, orders-1, orders-2 and 3 more.",
     why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it.",
-    unless="Their broker went away then: broker-lost tells it.",
+    unless="Their broker went away then: broker-lost tells it. The topic was made anew, as its ids say.",
     advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
     judge="cluster-*; captures of one broker say nothing",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -153,12 +153,13 @@ def _back(source: Source) -> Iterator[Event]:
     """Commits behind the one before."""
     behind = (pc.field("step") < 0) & pc.field("kind").isin(_STEADY) & ~pc.is_valid(pc.field("error"))
     for row in source.rows("offsets", where=behind):
+        anew = row["topic"] in source.remade
+        again = "the topic was made anew" if anew else f"{count(-row['step'], 'offset')} will be read again"
         text = (
             f"committed {row['topic']}-{row['partition']} at {row['offset']:,}, behind the {row['previous']:,} "
-            f"committed before, for {of_group(row['group_id'])}{_where(row)}: "
-            f"{count(-row['step'], 'offset')} will be read again"
+            f"committed before, for {of_group(row['group_id'])}{_where(row)}: {again}"
         )
-        yield Event(row["time"], "commit_back", _actor(row), text, 45, **_common(row))
+        yield Event(row["time"], "commit_back", _actor(row), text, 10 if anew else 45, **_common(row))
 
 
 def _refused(source: Source) -> Iterator[Event]:
@@ -197,7 +198,7 @@ def _resets(source: Source) -> Iterator[Event]:
             runs.append((what, [row]))
     for what, run in runs:
         first = run[0]
-        text, certain = _reset_text(what, run)
+        text, certain = _reset_text(what, run, source.remade)
         topics = tuple(dict.fromkeys(row["topic"] for row in run if row["topic"]))
         weight = 50 if first["error"] is not None else 16
         common = {**_common(first), "topics": topics}
@@ -236,8 +237,8 @@ def _what(row: Row, ends: dict[tuple[str | None, int], list[tuple[Any, Any]]]) -
     return "at"
 
 
-def _reset_text(what: str, run: list[Row]) -> tuple[str, bool]:
-    """The sentence, and whether all of it is certain."""
+def _reset_text(what: str, run: list[Row], remade: Container[str]) -> tuple[str, bool]:
+    """The sentence, and whether all of it is certain. `remade`: names of topics that were made anew."""
     row = run[0]
     where = places((one["topic"], one["partition"]) for one in run)
     offset = _span(one["offset"] for one in run) if row["offset"] is not None else ""
@@ -248,7 +249,8 @@ def _reset_text(what: str, run: list[Row]) -> tuple[str, bool]:
         if row["offset"] is None:
             return f"{asked}, which the log does not have, and was not seen to go elsewhere", True
         named = f"{target} ({offset})" if target != offset else offset
-        return f"{asked}, which the log does not have, and went on at {named}: {_lost(run)}", True
+        lost = "the topic was made anew" if row["topic"] in remade else _lost(run)
+        return f"{asked}, which the log does not have, and went on at {named}: {lost}", True
     if row["error"] is not None:
         return f"asked for an offset of {where} to go on from, and was refused: {row['error']}", True
     if before:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,6 +45,11 @@ class Source:
             (row["host"], row["port"]): row["node_id"] for row in self.rows("brokers")
         }
         self.ends: dict[str, Row] = {}
+
+    @functools.cached_property
+    def remade(self) -> set[str]:
+        """Names that several topics had, one after the other: each has offsets of its own."""
+        return {name for name, number in Counter(self.topics.values()).items() if number > 1}
 
     def table(self, name: str, columns: Sequence[str] = (), where: Any = None) -> pa.Table:
         """Columns of the rows that an Arrow expression lets through."""

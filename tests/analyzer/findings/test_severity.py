@@ -42,6 +42,38 @@ def test_records_skipped_are_an_error_and_those_read_again_a_warning(
     assert words in found.text
 
 
+def made_anew(traffic: Traffic) -> None:
+    for topic_id in ("6hWhQvmDS1S79-tG9HZ0dw", "r-4vlSNsTw2Wmvo_qD_U_A"):
+        traffic.add("topic_ids", topic_id=topic_id, topic="t")
+
+
+def test_of_a_topic_that_was_made_anew_no_record_is_skipped_or_cut(tmp_path: Path) -> None:
+    for anew in (False, True):
+        traffic = Traffic(tmp_path / str(anew))
+        fetch(traffic, 0, 0, 100, lag=0, got=1000)
+        fetch(traffic, 1, 100, -1, error="OFFSET_OUT_OF_RANGE")
+        fetch(traffic, 2, 0, 30, lag=30)
+        for epoch, row in enumerate(traffic.rows["partitions"]):
+            row["leader_epoch"] = epoch
+        for time, leader, topic_id in ((0, 1, "6hWhQvmDS1S79-tG9HZ0dw"), (1, 2, "r-4vlSNsTw2Wmvo_qD_U_A")):
+            traffic.add("leaders", time=at(time), topic="t", topic_id=topic_id, partition=0, leader=leader)
+        if anew:
+            made_anew(traffic)
+        (lost,) = of(traffic, "offset-out-of-range")
+        assert (lost.severity, "again" in lost.text) == (("note", False) if anew else ("warning", True))
+        assert bool(of(traffic, "log-truncated")) == bool(of(traffic, "leaders-moved")) == (not anew)
+
+
+def test_an_answer_that_was_held_says_nothing_of_where_a_reader_goes_on(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    fetch(traffic, 0, 0, 100, lag=0, got=1000)
+    fetch(traffic, 0.1, 900, 900, on=1, latency_us=5_000_000)  # by an earlier run of the same client
+    fetch(traffic, 1, 100, -1, error="OFFSET_OUT_OF_RANGE")
+    fetch(traffic, 6, 600, 900, lag=300)
+    (found,) = of(traffic, "offset-out-of-range")
+    assert "goes on at 600: 500 records skipped" in found.text
+
+
 @pytest.mark.parametrize(("goes_on", "words"), [(5000, "goes on at 5,000."), (None, "and was not seen to go on.")])
 def test_an_offset_that_was_not_captured_is_not_told(goes_on: int | None, words: str, tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")

@@ -380,6 +380,16 @@ def test_commits_are_told_by_their_ends_and_by_each_step_back() -> None:
     ]
 
 
+def test_of_a_topic_that_was_made_anew_nothing_is_read_again() -> None:
+    out = commit(2, 0, 20, kind="reset", error="OFFSET_OUT_OF_RANGE", step=-20)
+    ids = [{"topic_id": one, "topic": "t"} for one in ("6hWhQvmDS1S79-tG9HZ0dw", "r-4vlSNsTw2Wmvo_qD_U_A")]
+    found = offsets.events(source(offsets=[commit(0, 20, None), commit(1, 15, 20), out], topic_ids=ids))
+    assert [event.text for event in found][2:] == [
+        "committed t-0 at 15, behind the 20 committed before, for group g: the topic was made anew",
+        "asked t-0 for offset 20, which the log does not have, and went on at the start (0): the topic was made anew",
+    ]
+
+
 def test_a_step_back_that_was_refused_is_none() -> None:
     rows = [commit(0, 10, None), commit(1, 5, 10, error="UNKNOWN_MEMBER_ID")]
     assert [event.text for event in offsets.events(source(offsets=rows))] == [
