@@ -31,33 +31,61 @@ _WAITING = taken(_OF_TRANSACTIONS, (51,))
     "transactions", "producer-fenced", "error",
     "Transactional id tx-1 is used by 2 clients (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings.",
     why="Fencing is how one producer takes over from another: once is right, back and forth is two owners.",
-    unless="It happened once, or to one client whose successor took over (a note); KIP-890 raises the epoch of every "
-    "transaction, and answers the new one.",
+    unless="It happened once, or to one client whose successor took over or whose transaction timed out (a note); "
+    "producers of several transactional ids, or of none, that write one topic; KIP-890 raises the epoch "
+    "of every transaction, and answers the new one.",
     advice="A transactional.id for each instance.",
     judge="forged: two clients fenced in turn, and one fenced once",
     often=2,
 )  # fmt: skip
 def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
-    by: dict[str, list[Run]] = defaultdict(list)
+    by: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
     for run in runs(seen):
         # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
-        if _FENCED(run) and (run.code == 90 or run.lasting):
-            by[run.thing.transaction or _topic(run)].append(run)
-    for key, mine in by.items():
-        rows = arrow.distinct(np.concatenate([run.rows for run in mine]))
-        clients = sorted({run.client for run in mine})
+        if not (_FENCED(run) and (run.code == 90 or run.lasting)):
+            continue
+        said: dict[str | None, list[int]] = defaultdict(list)
+        for row, told in zip(run.rows.tolist(), _transaction_of(seen, run.rows), strict=True):
+            said[run.thing.transaction or told].append(row)
+        for transaction, mine in said.items():
+            # Who has no transactional id shares none: another client is another producer.
+            of_client = -1 if transaction is not None else run.client
+            by[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
+    for (transaction, topic, _), some in by.items():
+        rows = arrow.distinct(np.array([row for _, mine in some for row in mine]))
+        clients = sorted({run.client for run, _ in some})
         many = len(clients) > 1 and len(rows) >= at.often
-        what = f"Transactional id {name(key)}" if mine[0].thing.transaction else f"A producer of {name(key)}"
+        what = f"Transactional id {name(transaction)}" if transaction is not None else f"A producer of {name(topic)}"
         named = ", ".join(client(seen.who(one)) for one in clients[:3])
-        text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
-        if not many:
-            text = f"{what} was taken over: {named} was fenced {count(len(rows), 'time')}."
-        transaction = key if mine[0].thing.transaction else None
-        yield Found(text, len(rows), mine[0].since, mine[-1].until, seen.who(clients[0]),
+        fenced, cause = f"{named} was fenced {count(len(rows), 'time')}", "another producer took over"
+        if many:
+            text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
+            cause = "several owners of one transactional id"
+        elif transaction is not None and _taken_by(seen, transaction) == set(clients):
+            text = f"{what}: {fenced}, and nobody else was seen to take it."
+            cause = "its transaction timed out"
+        else:
+            text = f"{what} was taken over: {fenced}."
+        answered = seen.exchanges.answered[rows]
+        yield Found(text, len(rows), int(answered.min()), int(answered.max()), seen.who(clients[0]),
                     {"transactional_id": transaction}, tuple(rows[[0, 0, -1]].tolist()),
-                    severity=None if many else "note",
-                    cause="several owners of one transactional id" if many else "another producer took over",
-                    proven=False)  # fmt: skip
+                    severity=None if many else "note", cause=cause, proven=False)  # fmt: skip
+
+
+def _transaction_of(seen: Seen, rows: np.ndarray) -> list[str | None]:
+    """The transactional id that each exchange says: Produce does, and is about topics."""
+    codes, said = seen.table("exchanges").codes("transactional_id")
+    return [said[code] if code >= 0 else None for code in codes[rows].tolist()]
+
+
+def _taken_by(seen: Seen, transaction: str) -> set[int]:
+    """The clients that InitProducerId gave an id."""
+    codes, said = seen.table("exchanges").codes("transactional_id")
+    rows = seen.of_api(names.INIT_PRODUCER_ID)
+    if transaction not in said:
+        return set()
+    mine = rows[(codes[rows] == said.index(transaction)) & (seen.exchanges.error[rows] == 0)]
+    return set(seen.client[mine].tolist())
 
 
 def _topic(run: Run) -> str:

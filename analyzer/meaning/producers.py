@@ -321,7 +321,8 @@ class Producer:
             by = None  # nobody came: the coordinator gave up on it (transaction.timeout.ms)
         victim = (*event.who, epoch)
         if mine and self._current is not None:
-            if self._current.marked is not None and self._current.marked[1] != ABORTED:
+            # Nobody came, and the coordinator had told the leaders: it ended then, not when its producer heard of it.
+            if self._current.marked is not None and (self._current.marked[1] != ABORTED or by is None):
                 self._leave()
             else:
                 self._current.close(event, TAKEN_OVER, by)

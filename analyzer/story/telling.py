@@ -143,7 +143,7 @@ def error(code: int | None, name: str | None) -> str:
 
 WHY: Final = {
     "MEMBER_ID_REQUIRED": "the broker gave it a member id to join with",
-    "CONCURRENT_TRANSACTIONS": "the transaction before was still being completed",
+    "CONCURRENT_TRANSACTIONS": "what was asked for that transactional id before was still being completed",
     "NOT_COORDINATOR": "this broker is not the coordinator (any more, or yet)",
     "COORDINATOR_NOT_AVAILABLE": "there was no coordinator yet",
     "COORDINATOR_LOAD_IN_PROGRESS": "the coordinator was still loading",
@@ -152,8 +152,8 @@ WHY: Final = {
     "LEADER_NOT_AVAILABLE": "the partition had no leader then",
     "NOT_LEADER_OR_FOLLOWER": "another broker leads the partition now",
     "OFFSET_OUT_OF_RANGE": "the log does not have that offset",
-    "INVALID_PRODUCER_EPOCH": "another producer has its transactional id now",
-    "PRODUCER_FENCED": "another producer has its transactional id now",
+    "INVALID_PRODUCER_EPOCH": "another producer has its transactional id now, or its transaction timed out",
+    "PRODUCER_FENCED": "another producer has its transactional id now, or its transaction timed out",
     "UNKNOWN_MEMBER_ID": "the group has no such member: it was thrown out, or never in",
     "ILLEGAL_GENERATION": "the group has moved on without it",
     "FENCED_INSTANCE_ID": "another member has taken its group.instance.id",

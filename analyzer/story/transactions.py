@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pyarrow.compute as pc
 
+from analyzer.meaning.producers import OFFSETS_TOPIC
 from analyzer.story.sources import Source, moments
 from analyzer.story.telling import Event, Row, between, count, places, some, span, who
 
@@ -63,6 +64,9 @@ def _one(source: Source, row: Row) -> Iterator[Event]:
         after = "; its beginning was not captured"
     if outcome == "committed":
         text = f"committed {said}{what}{after}"
+    elif outcome == "aborted" and _timed_out(source, row):
+        limit = f"over its timeout of {span(1000 * row['timeout_ms'])}"
+        text = f"had {said}{what and what + ' given up'}: the coordinator aborted it{after}, {limit}"
     elif outcome == "aborted":
         text = f"aborted {said}{what and what + ' given up'}{after}"
     elif outcome == "fenced":
@@ -77,11 +81,26 @@ def _one(source: Source, row: Row) -> Iterator[Event]:
     yield Event(times[0], f"transaction_{outcome}", actor, text, weight, certain, **common)
 
 
+def _timed_out(source: Source, row: Row) -> bool:
+    """The coordinator gave it up by itself: it lasted for its timeout, and what shows its end is no EndTxn."""
+    took, limit, evidence = row["duration_us"], row.get("timeout_ms"), row["evidence"] or {}
+    if took is None or limit is None or took < 1000 * limit:
+        return False
+    ended = source.rows(
+        "exchanges",
+        ("api", "exchange"),
+        (pc.field("connection") == (evidence.get("connection") or "")) & (pc.field("api") == "WriteTxnMarkers"),
+    )
+    return any(one["exchange"] == evidence.get("exchange") for one in ended)
+
+
 def _inside(row: Row) -> str:
     """What was in it; nothing where that was not captured."""
     parts = []
-    if row["partitions"]:
-        written = places((place["topic"], place["partition"]) for place in row["partitions"])
+    # Where the offsets of its groups are kept holds none of its records.
+    wrote = [one for one in row["partitions"] or () if one["topic"] != OFFSETS_TOPIC or not row["offsets"]]
+    if wrote:
+        written = places((place["topic"], place["partition"]) for place in wrote)
         parts.append(f"{count(row['records'], 'record')} to {written}" if row["records"] is not None else written)
     if row["offsets"]:
         groups = some(one["group_id"] for one in row["offsets"])

@@ -42,6 +42,21 @@ def test_records_skipped_are_an_error_and_those_read_again_a_warning(
     assert words in found.text
 
 
+def test_a_broker_that_pauses_a_client_reads_nothing_and_no_packet_was_lost_by_it(tmp_path: Path) -> None:
+    for pause_us in (0, 1_200_000):
+        traffic = Traffic(tmp_path / str(pause_us))
+        late: dict[str, Any] = {"request_end": at(2), "network_us": 2_000_000}
+        traffic.ask("Produce", 0, throttle_us=pause_us)
+        traffic.ask("Produce", 0, latency_ms=2001, **late)  # its last bytes found no room for two seconds
+        traffic.rows["connections"][0].update(zero_windows=3, retransmissions=2, client_packets=300)
+        (full,) = of(traffic, "tcp-zero-window")
+        assert (full.severity, full.cause) == (
+            ("note", "a quota: the broker does not read during its pauses") if pause_us else
+            ("warning", "the broker does not read")
+        )  # fmt: skip
+        assert not of(traffic, "tcp-retransmission")
+
+
 def made_anew(traffic: Traffic) -> None:
     for topic_id in ("6hWhQvmDS1S79-tG9HZ0dw", "r-4vlSNsTw2Wmvo_qD_U_A"):
         traffic.add("topic_ids", topic_id=topic_id, topic="t")
@@ -67,11 +82,37 @@ def test_of_a_topic_that_was_made_anew_no_record_is_skipped_or_cut(tmp_path: Pat
 def test_an_answer_that_was_held_says_nothing_of_where_a_reader_goes_on(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     fetch(traffic, 0, 0, 100, lag=0, got=1000)
-    fetch(traffic, 0.1, 900, 900, on=1, latency_us=5_000_000)  # by an earlier run of the same client
+    fetch(traffic, 0.1, 900, 900, on=1, latency_ms=5000)  # by an earlier run of the same client
     fetch(traffic, 1, 100, -1, error="OFFSET_OUT_OF_RANGE")
     fetch(traffic, 6, 600, 900, lag=300)
     (found,) = of(traffic, "offset-out-of-range")
     assert "goes on at 600: 500 records skipped" in found.text
+
+
+@pytest.mark.parametrize(("ids", "severity"), [
+    (("tx-1", "tx-1"), "error"), (("tx-1", "tx-2"), "note"), ((None, None), "note"),
+])  # fmt: skip
+def test_producers_of_one_topic_share_no_transactional_id(
+    ids: tuple[str | None, ...], severity: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number, name in enumerate(ids):
+        who: dict[str, Any] = {"client_id": f"app-{number}", "transactional_id": name, "place": ("t", 0)}
+        traffic.ask("Produce", number, error="INVALID_PRODUCER_EPOCH", on=number, **who)
+    assert {one.severity for one in of(traffic, "producer-fenced")} == {severity}
+
+
+def test_a_transaction_that_timed_out_was_taken_over_by_nobody(tmp_path: Path) -> None:
+    for others in (False, True):
+        traffic = Traffic(tmp_path / str(others))
+        mine: dict[str, Any] = {"client_id": "app", "transactional_id": "tx-1"}
+        traffic.ask("InitProducerId", 0, **mine)
+        if others:
+            traffic.ask("InitProducerId", 1, on=1, client_id="other", transactional_id="tx-1")
+        traffic.ask("EndTxn", 2, error="PRODUCER_FENCED", **mine)
+        (found,) = of(traffic, "producer-fenced")
+        assert ("nobody else was seen to take it" in found.text) == (not others)
+        assert found.cause == ("another producer took over" if others else "its transaction timed out")
 
 
 @pytest.mark.parametrize(("goes_on", "words"), [(5000, "goes on at 5,000."), (None, "and was not seen to go on.")])

@@ -299,6 +299,16 @@ def test_a_coordinator_that_gave_up_fences_without_anybody_having_come() -> None
     assert told.outcomes() == [("fenced", "a", None)]
 
 
+def test_a_transaction_that_the_coordinator_gave_up_ended_when_it_told_the_leaders() -> None:
+    told = Told()
+    told.init("a", 0)
+    told.add("a")
+    told.mark(committed=False)
+    told.end("a", error=47)  # its producer hears of it later
+    (one,) = told.finish()
+    assert (one.outcome, one.ended) == ("aborted", 3_000_005)
+
+
 def test_a_producer_that_raises_its_own_epoch_aborts_what_is_open() -> None:
     told = Told()
     told.init("a", 0)

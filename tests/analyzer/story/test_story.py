@@ -484,6 +484,24 @@ def test_transactions_that_nobody_ended() -> None:
     ]  # fmt: skip
 
 
+def test_a_transaction_that_timed_out_was_aborted_by_the_coordinator() -> None:
+    row = {
+        "transactional_id": "pay", "producer_id": 4, "client_id": "ann", "began": at(0), "ended": at(5), "records": 3,
+        "partitions": [{"topic": "__consumer_offsets", "partition": 2}, {"topic": "t", "partition": 0}],
+        "offsets": [{"group_id": "g", "topic": "u", "partition": 0, "offset": 7}], "outcome": "aborted",
+        "duration_us": 5_000_000, "timeout_ms": 4000, "evidence": {"connection": "c", "exchange": 1, "reply": 1},
+    }  # fmt: skip
+    inside = "3 records to t-0 and 1 offset of group g given up"
+    for api, words in (
+        ("WriteTxnMarkers", f"had a transaction of pay: {inside}: the coordinator aborted it after 5.00 s, over its "
+                            "timeout of 4.00 s"),
+        ("EndTxn", f"aborted a transaction of pay: {inside} after 5.00 s"),
+    ):  # fmt: skip
+        asked = [{"connection": "c", "exchange": 1, "reply": 1, "api": api}]
+        events = list(transactions.events(source(transactions=[row], exchanges=asked)))
+        assert events[-1].text == words
+
+
 def test_findings_come_first() -> None:
     stored = source(
         findings=[
