@@ -151,7 +151,8 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     why="Ours: fewer than one in a hundred TCP mends by itself, with ten at least so that the share says something; "
     "200 ms is Linux's least timeout, a spike that applications see.",
     unless="The capture holds packets twice (capture-duplicated): those are counted apart, and where a connection has "
-    "nearly all of its packets twice, none of them is said to have been sent again.",
+    "nearly all of its packets twice, none of them is said to have been sent again. What was slow where a reader had "
+    "no room (tcp-zero-window) waited for that.",
     advice="Look at the path, the network card and the MTU.",
     judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3",
     share=0.01, packets=10, repair_ms=200,
@@ -181,6 +182,7 @@ def _repaired(seen: Seen, repair_ms: float) -> dict[tuple[int, ...], np.ndarray]
     """By client and broker the exchanges whose time on the network is longer than TCP's least timeout."""
     network = seen.column("network_us")
     slow = large.where(len(network), lambda block: network[block] >= repair_ms * 1000)
+    slow = slow[seen.link_numbers("zero_windows")[seen.exchanges.link[slow]] <= 0]  # those waited for room
     return by(slow, seen.client[slow], seen.broker[slow])
 
 
@@ -204,7 +206,8 @@ def _these(seen: Seen, links: np.ndarray) -> np.ndarray:
     "billing-3 (10.0.0.9) stopped reading from 10.0.0.1:9092: answers waited for room for up to 4.2 s (12 packets said "
     "so).",
     why="Shorter stalls are usual with receive buffers of 32 to 64 KiB; 200 ms is a pause that applications see.",
-    unless="No exchange of the connection took 200 ms to be transferred: then the window opened again at once.",
+    unless="No exchange of the connection took 200 ms to be transferred: then the window opened again at once. A note: "
+    "the broker does not read while a quota's pauses last (client-throttled).",
     advice="Look at the reader: garbage collection, CPU, or work done in the thread that reads.",
     judge="forged: a zero window while an answer is on its way",
     stall_ms=200,
@@ -216,6 +219,7 @@ def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     rows = seen.exchanges
     ours = large.true(arrow.among(rows.link, full))
+    paused = arrow.distinct(rows.link[ours[seen.column("throttle_us")[ours] > 0]])
     answer = _span(seen.column("response_time")[ours], rows.answered[ours])
     request = _span(rows.asked[ours], seen.column("request_end")[ours])
     sides = []
@@ -235,8 +239,12 @@ def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
             text += f"({count(int(said[links].sum()), 'packet')} said so)."
             mine_rows = ours[stalled]
             places = (int(mine_rows[0]), int(ours[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
+            quota = blame == "broker" and bool(arrow.among(rows.link[mine_rows], paused).all())
             yield Found(text, len(stalled), int(rows.asked[places[0]]), int(rows.asked[places[2]]), who, {}, places,
-                        cause=f"the {blame} does not read", proven=True)  # fmt: skip
+                        severity="note" if quota else None, proven=not quota,
+                        cause="a quota: the broker does not read during its pauses" if quota else
+                        f"the {blame} does not read",
+                        advice="Raise the quota, or send less." if quota else None)  # fmt: skip
 
 
 def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
