@@ -106,8 +106,10 @@ def rebalances(
     not over (`_is_over`) are told later; events of those that are told get `settled`, and are told no more."""
     classic = [event for event in events if event.protocol in (g.CLASSIC, g.CONNECT, None)]
     newer = [event for event in events if event.protocol in (g.CONSUMER, g.SHARE, g.STREAMS)]
-    for those, turns_of in ((classic, _generations), (newer, _epochs)):
-        known = _Known(those, contacts)
+    lives = [(life, _generations) for life in _lives(classic)] + [(life, _epochs) for life in _lives(newer)]
+    for those, turns_of in lives:
+        members = {event.member for event in those}
+        known = _Known(those, {member: one for member, one in contacts.items() if member in members or len(lives) == 1})
         ever: set[Partition] = set()
         turns = list(turns_of(known))
         for turn, following in zip_longest(turns, turns[1:]):
@@ -120,6 +122,29 @@ def rebalances(
                 event.settled = True
             if trigger is not None:
                 yield _row(group, turn, trigger, known, fetched)
+
+
+def _lives(events: list[Event]) -> Iterator[list[Event]]:
+    """A group that is deleted, or forgotten as nobody is in it, and comes about again counts from the beginning: its
+    events from one beginning to the next. Who joins once a generation was told gets that or a later one, and a later
+    one where everybody had left; of static members of the newer protocols only the latter is certain."""
+    begin, highest, told_ns = 0, 0, 0
+    there: set[str] = set()
+    for at, event in enumerate(events):
+        if _went(event):
+            there.discard(event.member or "")
+        if not event.well or event.generation is None or event.member is None:
+            continue
+        if event.kind == g.JOIN and event.asked_ns > told_ns:
+            sure = event.instance is None or event.protocol in (g.CLASSIC, g.CONNECT, None)
+            if (event.generation < highest and sure) or (event.generation <= highest and not there):
+                yield events[begin:at]
+                begin, highest, there = at, 0, set()
+        if event.kind == g.JOIN:
+            there.add(event.member)
+        if event.generation > highest:
+            highest, told_ns = event.generation, event.time_ns
+    yield events[begin:]
 
 
 def _is_over(turn: _Turn, following: _Turn | None, now_ns: int) -> bool:

@@ -394,6 +394,18 @@ def test_a_static_member_that_comes_back_under_another_id_is_the_same_and_costs_
     assert (second["began"] - first["began"]).total_seconds() == pytest.approx(14, abs=0.1)  # 10 s after its last beat
 
 
+@pytest.mark.parametrize("generations", [1, 2])
+def test_a_group_that_comes_about_again_counts_anew(generations: int, tmp_path: Path) -> None:
+    """It was deleted, or forgotten for nobody was in it."""
+    again = [(5.0, join("a", ["t"]), joined("a", 2, ["a"]))][: generations - 1]
+    before = [*first_of("a"), (1.1, *synced("a", "a")), *again, (8, *left("a"))]
+    dataset = told(tmp_path, before, [(20, join("b", ["t"]), joined("b", 1, ["b"])), (20.1, *synced("b", "b"))])
+    rows = dataset.rebalances.to_pylist()
+    assert [row["generation"] for row in rows] == [*range(1, generations + 1), 1]
+    assert [(row["members_before"], row["members_after"]) for row in rows[::generations]] == [([], ["a"]), ([], ["b"])]
+    assert all((row["ended"] - row["began"]).total_seconds() < 1 for row in rows if row["generation"] == 1)
+
+
 def triggers(dataset: analyzer.Dataset) -> list[tuple[str, str | None]]:
     return [(row["trigger"], row["trigger_member"]) for row in dataset.rebalances.to_pylist()]
 
