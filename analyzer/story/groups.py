@@ -147,7 +147,7 @@ def _all(group: str, rows: list[Row], clients: dict[str, str]) -> Iterator[Event
     causes = Counter(_cause(row, clients) for row in rows)
     riddles = causes.pop("", 0)
     longest = max(_stopped(row) for row in rows)
-    still = f"; a member stood still for up to {span(longest)}" if longest else ""
+    still = f"; no record reached a member for up to {span(longest)}" if longest else ""
     said = some(f"{cause} ({number:,} times)" if number > 1 else cause for cause, number in causes.most_common())
     if riddles:
         why = "for a reason that was not captured"

@@ -322,7 +322,7 @@ def test_a_rebalance_says_why_and_what_it_cost() -> None:
          "rebalanced to generation 5: probably the topics that it reads, or their partitions, changed", False),
         ("rebalances", "group g",
          "rebalanced 2 times: ben was not heard of any more and was thrown out and the topics that it reads, or their "
-         "partitions, changed; a member stood still for up to 3.10 s", True),
+         "partitions, changed; no record reached a member for up to 3.10 s", True),
     ]  # fmt: skip
     assert [event.kind for event in overview.first_ten(found)] == ["join", "expired", "rebalances"]
 
