@@ -70,6 +70,12 @@ def _glimpse(path: str) -> _Glimpse:
         return _Glimpse(True)
 
 
+def begins_ns(point: CapturePoint) -> int | None:
+    """When a capture point begins: the time of its first file's first packet, by what that file begins with; None where
+    that does not tell. Raises CaptureError."""
+    return _glimpse(os.path.join(point.folder, point.paths[0])).first_ns
+
+
 def in_time_order(paths: Sequence[str]) -> tuple[str, ...]:
     """`paths` ordered by the time of their first packet; files without one come last, by name.
 

@@ -7,6 +7,7 @@ wrong, a hint and, of a filter, the place); every count is exact; integers that 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import secrets
 import time
@@ -50,6 +51,8 @@ ROWS_AT_ONCE: Final = 1000
 
 BYTES_AT_ONCE: Final = 64 << 10
 """Bytes of a message in one answer."""
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 SAFE: Final = (1 << 53) - 1
 """Integers beyond are text: a browser has no larger ones."""
@@ -202,8 +205,10 @@ def _side(query: Query) -> str:
 def info(view: View, query: Query) -> Any:
     """What is looked at: captures, the range of times, columns with their types, coverage."""
     columns = view.tables.columns
-    ends = [end for name in ("request_time", "response_time") for end in columns.range(name) or ()]
     dataset = view.tables.dataset
+    ends = [end for name in ("request_time", "response_time") for end in columns.range(name) or ()]
+    # Times are told since the first packet, as `kwire show` and Wireshark do, whoever spoke first.
+    ends += [moment(one[end]) for one in dataset.captures for end in ("first_time", "last_time") if one.get(end)]
     return {
         "api": 1, "version": __version__, "name": view.name, "growing": view.growing, "exchanges": columns.n,
         "filter": view.first,
@@ -213,6 +218,11 @@ def info(view: View, query: Query) -> Any:
         "command": list(view.command), "bytes": view.messages.at_hand, "pairs": _pairs(view),
         "columns": [_column(view, column) for column in tables.EXCHANGES],
     }  # fmt: skip
+
+
+def moment(time: str) -> int:
+    """Microseconds since 1970 of a time in a manifest."""
+    return (datetime.datetime.fromisoformat(time) - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
 def _pairs(view: View) -> Any:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -43,15 +43,18 @@ class Ended(Exception):
 
 class Growing:
     """Rows of a capture that is being analysed become views of a stage. `folder` is for their columns; `named`: what
-    makes a view of tables and messages."""
+    makes a view of tables and messages; `begun`: the capture points as a manifest has them, as far as they are known,
+    for times that do not become others when all is there."""
 
     def __init__(
-        self, stage: Stage, folder: Path, captures: Captures | None, named: Callable[[Tables, Messages], View]
-    ) -> None:
+        self, stage: Stage, folder: Path, captures: Captures | None, named: Callable[[Tables, Messages], View],
+        begun: Sequence[dict[str, Any]] = (),
+    ) -> None:  # fmt: skip
         self._stage = stage
         self._folder = folder
         self._captures = captures
         self._named = named
+        self._begun = list(begun)
         self._rows: list[pa.Table] = []
         self._count = 0
         self._next = 1
@@ -103,7 +106,7 @@ class Growing:
     def _made(self, rows: list[pa.Table], topics: dict[str, str]) -> View:
         place = self._folder / f"first-{self._stage.round}"
         columns.make_of(rows, lambda topic: topics.get(topic, topic), place)
-        dataset = StoredDataset(place, {"captures": [], "coverage": {}, "files": []})
+        dataset = StoredDataset(place, {"captures": self._begun, "coverage": {}, "files": []})
         tables = Tables(dataset, columns.opened(place), topics)
         shutil.rmtree(place, ignore_errors=True)  # what is mapped stays there
         messages = Messages(tables, self._captures)

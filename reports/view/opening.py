@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,8 +32,9 @@ from analyzer.commands import dataset_of
 from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, readable
 from analyzer.failure import Failure
 from analyzer.options import Reading
+from analyzer.times import rfc3339
 from captures.cache import cache_root
-from captures.files import CaptureError, CapturePoint, capture_points, urls
+from captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
 from captures.problems import Problem
 from reports.output import name_of
 from reports.view import columns, pairing
@@ -136,7 +138,7 @@ def _broken(stage: Stage, failure: Exception) -> Failure:
 
 
 def _analyse(asked: _Asked, stage: Stage) -> None:
-    growing = Growing(stage, asked.folder, asked.captures, lambda tables, messages: asked.named(tables, messages, True))
+    growing = Growing(stage, asked.folder, asked.captures, partial(asked.named, growing=True), asked.begins())
     if asked.large():
         growing.peek(asked.points[0], Reading.asked(asked.options))
         _let_look(stage)
@@ -145,7 +147,7 @@ def _analyse(asked: _Asked, stage: Stage) -> None:
 
 
 def _gather(made: _Made, stage: Stage) -> None:
-    growing = Growing(stage, made.folder, made.captures, lambda tables, messages: made.named(tables, messages, True))
+    growing = Growing(stage, made.folder, made.captures, partial(made.named, growing=True), made.dataset.captures)
     growing.seen("topic_ids", _topic_ids(made.dataset))
     growing.seen("exchanges", made.begins())
     _let_look(stage)
@@ -260,6 +262,13 @@ class _Asked:
             with Reader(point, window_bytes=CHECKED_BYTES) as reader:
                 next(reader, None)
         return True
+
+    def begins(self) -> list[dict[str, Any]]:
+        """The captures as a manifest has them, with nothing but when they begin, where that is told by little."""
+        if any(urls.is_url(path) for point in self.points for path in point.paths):
+            return []
+        begun = [(point.name, begins_ns(point)) for point in self.points]
+        return [{"name": name, "first_time": None if ns is None else rfc3339(ns // 1000)} for name, ns in begun]
 
     def analyse(self, progress: Progress | None = None, seen: Callable[[str, pa.Table], None] | None = None) -> None:
         """Make it."""

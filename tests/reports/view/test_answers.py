@@ -57,6 +57,13 @@ def test_rows_are_the_exchanges_in_order_of_their_requests(txn: Asking) -> None:
             assert shown == value, (place, name)
 
 
+def test_times_begin_with_the_first_packet_as_those_of_show_and_wireshark(txn: Asking) -> None:
+    (begins,) = {one.capture_start for one in analyzer.exchanges(TXN, bodies=False)}
+    assert begins is not None
+    assert txn("info")["first_time"] == round(begins.timestamp() * 1_000_000)
+    assert txn("rows")["columns"]["request_time"][0] - txn("info")["first_time"] == 92  # tshark: frame 4, 0.000092
+
+
 def examples() -> Iterator[tuple[int, str]]:
     """The filters of FILTER.md about this sample, each with its count."""
     taking = False

@@ -65,6 +65,7 @@ def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: py
         first = Asking(stage.shown())
         assert not stage.done
         assert first("info")["growing"] is True
+        begins = first("info")["first_time"]
         assert first("findings")["findings"] == []
         keys = first("rows", count=1000)["keys"]
         assert keys
@@ -73,6 +74,7 @@ def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: py
         assert stage.told()["size"] == TXN.stat().st_size
         slow.go_on.set()
         stage.settled()
+        assert Asking(stage.shown())("info")["first_time"] == begins  # else all times would become others
     assert stage.failure is None
     assert stage.round > 1
     assert stage.told()["exchanges"] == 188 >= len(keys)
