@@ -50,6 +50,10 @@ class DatasetError(Problem):
     """A dataset that cannot be read or written."""
 
 
+class Taken(DatasetError):
+    """A dataset that another process is writing."""
+
+
 def hidden(dataset: Path, ending: str) -> Path:
     """A hidden name beside a dataset (a whole path, no link)."""
     name = dataset.name
@@ -72,7 +76,7 @@ def _locked(descriptor: int, operation: int) -> bool | None:
 
 
 class Writing:
-    """The right to write one dataset. Raises DatasetError where another process has it and we do not `wait`, OSError
+    """The right to write one dataset. Raises Taken where another process has it and we do not `wait`, OSError
     where the folder beside cannot be written."""
 
     def __init__(self, dataset: Path, wait: bool = False) -> None:
@@ -86,7 +90,7 @@ class Writing:
                 if _locked(descriptor, _NOW) is False:
                     who = _holder(descriptor)
                     if not wait:
-                        raise DatasetError(f"{dataset}: {who} is writing it", "wait for that, or let --wait do so")
+                        raise Taken(f"{dataset}: {who} is writing it", "wait for that, or let --wait do so")
                     if not told:
                         told = True
                         sys.stderr.write(f"kwire: {who} is writing {str(dataset)!a}: waiting\n")

@@ -31,6 +31,7 @@ from analyzer import __version__, tables
 from analyzer.commands import dataset_of
 from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, readable
 from analyzer.failure import Failure
+from analyzer.locks import Taken
 from analyzer.options import Reading
 from analyzer.times import rfc3339
 from captures.cache import cache_root
@@ -57,6 +58,9 @@ LOOK_SECONDS: Final = 0.5
 
 PAINT_SECONDS: Final = 0.2
 """And so long, once they were handed out, for the browser to show them."""
+
+TURN_SECONDS: Final = 0.2
+"""Between two looks at whether another view's analysis is done."""
 
 CHECKED_BYTES: Final = 1 << 16
 """Of each capture, to see whether it is one."""
@@ -271,9 +275,18 @@ class _Asked:
         return [{"name": name, "first_time": None if ns is None else rfc3339(ns // 1000)} for name, ns in begun]
 
     def analyse(self, progress: Progress | None = None, seen: Callable[[str, pa.Table], None] | None = None) -> None:
-        """Make it."""
-        asked = argparse.Namespace(**{**vars(self.options), "filter": None})
-        dataset_of(self.sources, str(self.made), asked, self.captures is None, progress, seen)
+        """Make it; where another view is making it, that one's is waited for, and used."""
+        asked, told = argparse.Namespace(**{**vars(self.options), "filter": None}), False
+        while not (told and is_dataset(self.made)):
+            try:
+                return dataset_of(self.sources, str(self.made), asked, self.captures is None, progress, seen)
+            except Taken:
+                if not told:
+                    told = True
+                    sys.stderr.write("kwire: another kwire view is analysing this: waiting for it\n")
+                if progress is not None:
+                    progress("", 0, 0)  # which says where nobody looks any more
+                time.sleep(TURN_SECONDS)
 
     def view(self) -> View:
         """The view of all."""

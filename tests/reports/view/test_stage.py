@@ -11,13 +11,16 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import analyzer
+from analyzer import locks
 from analyzer.failure import Failure
 from captures.problems import Problem
 from reports.view import columns, opening
@@ -78,6 +81,62 @@ def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: py
     assert stage.failure is None
     assert stage.round > 1
     assert stage.told()["exchanges"] == 188 >= len(keys)
+
+
+def waited(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    """Until the view has met another one's analysis, a few times."""
+    given_up, times = time.monotonic() + 60, 0
+
+    def met(seconds: float) -> None:
+        nonlocal times
+        times += 1
+        threading.Event().wait(0.01)
+
+    monkeypatch.setattr(opening, "time", SimpleNamespace(sleep=met))
+    while times < 3:
+        assert time.monotonic() < given_up, stage.failure
+        threading.Event().wait(0.01)
+
+
+def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, Path]:
+    """Options of a view that keeps what it makes, and where it keeps the dataset of TXN."""
+    monkeypatch.setattr("reports.view.opening.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    options = asked(cache=True)
+    with contextlib.ExitStack() as stack:
+        return options, opening._asked([str(TXN)], options, stack).made
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """It ended with the hint to use an option that the command has not. `done`: the other one got to its end."""
+    options, made = kept_in(tmp_path, monkeypatch)
+    writing = locks.Writing(made)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(TXN)], options, stack)
+        waited(monkeypatch, stage)
+        if done:
+            analyzer.analyze(TXN, tmp_path / "made")
+            (tmp_path / "made").rename(made)
+        else:
+            writing.release()
+        assert stage.shown().tables.columns.n == 188
+        stage.settled()
+        assert stage.failure is None
+    writing.release()
+
+
+def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, made = kept_in(tmp_path, monkeypatch)
+    writing = locks.Writing(made)
+    with contextlib.ExitStack() as stack:
+        stage = opening.begun([str(TXN)], options, stack)
+        waited(monkeypatch, stage)
+    assert not made.exists()
+    writing.release()
+    assert not made.exists()  # nobody waits for the turn any more
 
 
 def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
