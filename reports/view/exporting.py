@@ -50,13 +50,16 @@ def packets(tables: Tables, captures: Captures | None, text: str) -> Iterator[by
         raise Wrong("the capture is not at hand: no packets", "look at the capture itself: kwire view CAPTURE")
     rows = tables.chosen(text).rows
     columns = tables.columns
-    links = np.unique(columns.codes["connection"][rows]).tolist()
+    # By capture, too: another one may have the same connection, which is not chosen with it.
+    both = np.stack([columns.codes[name][rows] for name in ("capture", "connection")])
+    links = np.unique(both, axis=1).T.tolist()
     if len(links) > CONNECTIONS:
         raise Wrong(f"{len(links):,} connections are chosen", f"filter to {CONNECTIONS:,} or fewer")
-    chosen = {columns.values["connection"][link] for link in links}
+    chosen = {(columns.values["capture"][capture], columns.values["connection"][link]) for capture, link in links}
     lasting: dict[str, list[Wanted]] = {}
     for row in tables.other("connections"):
-        if row["connection"] in chosen and row["first_time"] is not None and row["last_time"] is not None:
+        there = (row["capture"], row["connection"]) in chosen
+        if there and row["first_time"] is not None and row["last_time"] is not None:
             client, broker = ((row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "broker"))
             one = Wanted(client, broker, row["first_time"] * 1000, row["last_time"] * 1000 + 999)
             lasting.setdefault(row["capture"], []).append(one)

@@ -19,7 +19,7 @@ ABOUT: Final = {
     "time": ("since", "First byte of the message."), "packet": ("text", "Number of the packet in which it begins."),
     "direction": ("text", "request or response."), "from": ("text", "Who sent it."), "to": ("text", "Who got it."),
     "api": ("text", "API and version."), "correlation_id": ("text", "What pairs a response with its request."),
-    "bytes": ("size", "Its size, without its length's four bytes."), "state": ("text", "Whether it was decoded."),
+    "bytes": ("size", "Its size, with its length's four bytes."), "state": ("text", "Whether it was decoded."),
     "client_id": ("text", "Client id of the request."), "file": ("text", "File that has the packet."),
 }  # fmt: skip
 
@@ -52,11 +52,13 @@ def window(tables: Tables, text: str, sort: str, start: int, count: int) -> dict
                             for what in ("time", "packet", "bytes", "state", "file")))  # fmt: skip
     rows = tables.some(part // 2, names)
     told = [_frame(row, SIDES[side]) for row, side in zip(rows, (part % 2).tolist(), strict=True)]
-    several = len({one["file"] for one in told}) > 1
+    values = tables.columns.values
+    # What is said of every frame: other windows than this one have columns, too.
+    quiet = {"file": len({*values["request_file"], *values["response_file"]}) < 2, "client_id": not values["client_id"]}
     return {
         "total": len(frames), "more": False, "start": start,
-        "about": [{"name": name, "kind": kind, "about": about, "sorted": False}
-                  for name, (kind, about) in ABOUT.items() if name != "file" or several],
+        "about": [{"name": name, "kind": kind, "about": about, "sorted": False, "quiet": quiet.get(name, False)}
+                  for name, (kind, about) in ABOUT.items()],
         "columns": {name: [one[name] for one in told] for name in ABOUT},
         "keys": list(map(key_text, tables.keys_of(part // 2))), "sides": [one["direction"] for one in told],
     }  # fmt: skip

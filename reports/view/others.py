@@ -37,12 +37,23 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
         there = sorted((row for row in rows if row[by] is not None), key=lambda row: row[by], reverse=sort == by)
         rows = [*there, *(row for row in rows if row[by] is None)]
     shown = rows[start : start + count]
+    # Captures may have connections, clients, groups in common.
+    several = len({*tables.columns.values["capture"], *(one["name"] for one in tables.dataset.captures)}) > 1
     return {
         "total": len(rows), "more": len(rows) >= OTHER_ROWS, "start": start,
-        "about": [{"name": one.name, "kind": _kind(one), "about": one.about} for one in plain],
+        "about": [{"name": one.name, "kind": _kind(one), "about": one.about, "quiet": _quiet(rows, one.name, several)}
+                  for one in plain],
         "columns": {one.name: [row[one.name] for row in shown] for one in plain},
-        "filters": [FILTERS[name](row) for row in shown],
+        "filters": [FILTERS[name](row) + (f" and {_equal('capture', row['capture'])}" if several else "")
+                    for row in shown],
     }  # fmt: skip
+
+
+def _quiet(rows: list[dict[str, Any]], name: str, several: bool) -> bool:
+    """Does a column say nothing, in whatever row?"""
+    if name == "capture":
+        return not several
+    return not any(row[name] or row[name] == "" for row in rows)
 
 
 def _kind(column: contract.Column) -> str:

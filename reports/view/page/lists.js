@@ -10,7 +10,7 @@ const HEIGHT = 22;
 /** @type {Listed} */
 const NOTHING = { name: "", sort: "", filter: "", only: "" };
 
-/** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null}} About */
+/** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null, quiet?: boolean}} About */
 
 /**
  * What is listed: `name` of a list, of what a filter chooses where it follows that; `only`: pairs that differ.
@@ -31,6 +31,9 @@ const NOTHING = { name: "", sort: "", filter: "", only: "" };
 /** Widths of columns, in characters, where what is in them does not say. */
 const WIDTHS = /** @type {Record<string, number>} */ ({ time: 28, since: 14, duration: 10, size: 10 });
 const WIDEST = 44;
+
+/** What rows of a list are, where its name does not say. */
+const ROWS = /** @type {Record<string, string>} */ ({ groups: "events of groups" });
 
 /**
  * A value as text.
@@ -112,8 +115,7 @@ export class Lists {
       this.blocks = new Map([[0, found]]);
       this.coming = new Set();
       const before = this.about.map((one) => one.name).join();
-      // Columns that say nothing in what is seen first are left out.
-      this.about = found.about.filter((/** @type {About} */ one) => one.name !== "capture" && found.columns[one.name].some((/** @type {any} */ value) => value !== null && value !== 0 && value !== false));
+      this.about = found.about.filter((/** @type {About} */ one) => !one.quiet); // those that say nothing in any row
       const widths = this.about.map((one) => `${WIDTHS[one.kind] ? Math.max(WIDTHS[one.kind] ?? 0, headed(one).length + 2) : Math.min(WIDEST, Math.max(headed(one).length + 2, ...found.columns[one.name].map((/** @type {any} */ value) => String(value ?? "").length + 1)))}ch`);
       for (const element of [this.box, this.head]) element.style.setProperty("--columns", widths.join(" "));
       if (before !== this.about.map((one) => one.name).join()) for (const element of this.rows.pool.splice(0)) element.remove();
@@ -122,7 +124,7 @@ export class Lists {
         this.index = this.due = -1;
         this.rows.position = 0;
       }
-      if (!stays || found.total !== this.rows.count) this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${asked.name}`);
+      if (!stays || found.total !== this.rows.count) this.to.counted(`${counted(found.total)}${found.more ? ", and more" : ""} ${ROWS[asked.name] ?? asked.name}`);
       this.rows.resize(found.total);
     } catch (failure) {
       if (givenUp(failure)) return;

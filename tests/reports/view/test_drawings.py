@@ -189,6 +189,15 @@ def test_packets_of_chosen_connections_are_all_that_is_in_their_file(tmp_path: P
     assert sorted(read) == sorted(one for one in every if one[0] in links)
 
 
+def test_packets_are_those_of_the_chosen_capture_where_both_ends_have_the_connection(points: Asking) -> None:
+    content = exported(points, filter='capture == "client.pcap" and api == EndTxn', format="pcapng")
+    found = [when for when, _ in dpkt.pcapng.Reader(io.BytesIO(content))]
+    times = points("rows", filter='capture == "client.pcap"', count=1000)["columns"]["request_time"]
+    assert found
+    assert max(found) * 1_000_000 < max(times) < min(found) * 1_000_000 + 10_000_000
+    assert len(found) == len(set(found))  # the broker's packets are the same ones, 5 s later
+
+
 def test_without_the_capture_there_are_no_packets(tmp_path: Path) -> None:
     forged = Forged(tmp_path / "forged")
     forged.exchange("Fetch")

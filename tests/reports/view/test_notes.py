@@ -100,6 +100,30 @@ def test_other_tables_have_their_rows_and_filters_that_hold(txn: Asking, name: s
         assert requests == sorted(totals, reverse=True)[1:4]
 
 
+def test_rows_of_several_captures_lead_to_the_exchanges_of_their_own(points: Asking) -> None:
+    told = points("table", name="connections", count=1000)
+    assert len(set(told["columns"]["connection"])) < told["total"]  # both captures have them
+    totals = [points("rows", filter=text, count=0)["total"] for text in told["filters"]]
+    assert totals == told["columns"]["requests"]
+    assert next(one for one in told["about"] if one["name"] == "capture")["quiet"] is False
+
+
+def test_a_column_is_shown_where_any_row_has_something_in_it(tmp_path: Path) -> None:
+    """Not only the first ones, which are seen first."""
+    forged = Forged(tmp_path / "forged")
+    for number in range(300):
+        forged.exchange("Fetch", exchange=number, second=number, connection=f"10.0.0.1:{1000 + number}-10.0.0.9:9092#1",
+                        request_file="first.pcap" if number < 200 else "second.pcap")  # fmt: skip
+        forged.add("connections", connection=f"10.0.0.1:{1000 + number}-10.0.0.9:9092#1",
+                   retransmissions=7 if number == 250 else 0)  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, forged.write()))
+        quiet = {one["name"]: one["quiet"] for one in asking("table", name="connections", count=100)["about"]}
+        assert (quiet["retransmissions"], quiet["zero_windows"], quiet["capture"]) == (False, True, True)
+        quiet = {one["name"]: one["quiet"] for one in asking("table", name="frames", count=100)["about"]}
+        assert quiet["file"] is False
+
+
 def test_a_table_that_is_not_shown_is_refused(txn: Asking) -> None:
     assert "connections" in txn.refused("table", name="records")["hint"]
     assert "no column" in txn.refused("table", name="clients", sort="nothing")["message"]
