@@ -115,8 +115,8 @@ export class Ladder extends Picture {
 
   /** @param {number} index */
   x(index) {
-    const room = this.canvas.clientWidth - LEFT - 40, count = Math.max(1, ((this.bands ?? this.steps)?.actors.length ?? 1) - 1);
-    return LEFT + 20 + (room * index) / count;
+    const count = (this.bands ?? this.steps)?.actors.length || 1; // each in the middle of its part, where its name has room
+    return LEFT + ((this.canvas.clientWidth - LEFT) * (index + 0.5)) / count;
   }
 
   /** @param {number} scroll */

@@ -117,7 +117,7 @@ export function command(words) {
 export function joined(filter, term) {
   const now = filter.trim();
   if (!now) return term;
-  if (now === term || now.endsWith(` and ${term}`)) return now;
   const bare = now.replace(/"(?:[^"]|"")*"|'(?:[^']|'')*'/g, "");
-  return /(^|[\s()])or([\s()]|$)/i.test(bare) ? `(${now}) and ${term}` : `${now} and ${term}`;
+  if (/(^|[\s()])or([\s()]|$)/i.test(bare)) return now === term ? now : `(${now}) and ${term}`; // `and` binds first
+  return now === term || now.endsWith(` and ${term}`) ? now : `${now} and ${term}`;
 }

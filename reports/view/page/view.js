@@ -49,6 +49,9 @@ function addressed() {
 
 const FILTERED_OUT = "the chosen exchange is not among those that the filter lets through";
 
+/** Told where it takes long until there is something: a first run compiles what reads captures. */
+const OPENING = "opening: the first exchanges are not there yet …", BUSY_MS = 300;
+
 const state = addressed();
 
 /**
@@ -582,7 +585,13 @@ async function begin() {
     for (const one of [heat, tabs.ladder, tabs.timeline]) one.draw();
   });
   splitting();
-  [info, notes.noted] = await Promise.all([ask("info"), ask("notes")]);
+  const busy = setTimeout(() => tell(OPENING), BUSY_MS);
+  try {
+    [info, notes.noted] = await Promise.all([ask("info"), ask("notes")]);
+  } finally {
+    clearTimeout(busy);
+  }
+  if (status.textContent === OPENING) tell("");
   columns = known(info.columns);
   element("name").textContent = printable(info.name);
   element("name").title = `kwire ${info.version}: ${printable(info.captures.join(", "))}`;

@@ -25,6 +25,17 @@ def test_a_word_on_what_was_typed_does_not_hide_what_is_said_of_the_whole(look: 
         opened.complaints.clear()
 
 
+def test_a_page_says_that_it_waits_for_the_first_exchanges(look: Look) -> None:
+    """A first run compiles for a minute; the page was empty meanwhile."""
+    with look("above=none") as opened:
+        late = Late(opened.page, "info")
+        opened.page.reload()
+        opened.page.locator("#status", has_text="opening").wait_for()
+        late.go()
+        opened.total("188")
+        opened.wait("document.querySelector('#status').textContent === ''")
+
+
 def test_messages_that_come_late_do_not_overwrite_what_was_said_meanwhile(look: Look) -> None:
     with look("above=none&filter=api+%3D%3D+ApiVersions", "") as opened:
         page = opened.page

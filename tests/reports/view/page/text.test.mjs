@@ -35,6 +35,7 @@ test("a comparison is added to a filter without changing what it means", () => {
   assert.equal(joined("order == 1", "c == 3"), "order == 1 and c == 3");
   assert.equal(joined("(a == 1)or(b == 2)", "c == 3"), "((a == 1)or(b == 2)) and c == 3");
   assert.equal(joined("a == 1 and b == 2", "b == 2"), "a == 1 and b == 2");
+  assert.equal(joined("a == 1 or c == 3 and b == 2", "b == 2"), "(a == 1 or c == 3 and b == 2) and b == 2");
 });
 
 test("values are quoted for filters, words for shells", () => {
