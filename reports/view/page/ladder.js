@@ -115,8 +115,7 @@ export class Ladder extends Picture {
 
   /** @param {number} index */
   x(index) {
-    const count = (this.bands ?? this.steps)?.actors.length || 1; // each in the middle of its part, where its name has room
-    return LEFT + ((this.canvas.clientWidth - LEFT) * (index + 0.5)) / count;
+    return middle(index, (this.bands ?? this.steps)?.actors.length || 1, this.canvas.clientWidth);
   }
 
   /** @param {number} scroll */
@@ -332,6 +331,17 @@ export class Ladder extends Picture {
     this.choose(to);
     return true;
   }
+}
+
+/**
+ * Where a line stands: in the middle of its part of the picture, which its name has as room.
+ * @param {number} index
+ * @param {number} count lines
+ * @param {number} width of the picture
+ * @returns {number}
+ */
+export function middle(index, count, width) {
+  return LEFT + ((width - LEFT) * (index + 0.5)) / count;
 }
 
 /**

@@ -1,7 +1,7 @@
 // Time on a ladder and a timeline. Run by tests/reports/view/test_scripts.py.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { folded } from "../../../../reports/view/page/ladder.js";
+import { folded, middle } from "../../../../reports/view/page/ladder.js";
 import { shown } from "../../../../reports/view/page/lists.js";
 import { following, zoomed } from "../../../../reports/view/page/timeline.js";
 
@@ -12,6 +12,12 @@ test("what lies close is drawn close, a long pause takes a line", () => {
   assert.deepEqual(folds.map(([, pause]) => pause), [89_999_000]);
   assert.ok(height < 200);
   assert.equal(folded([]).at.size, 0);
+});
+
+test("a name above a line of a ladder is not cut off, and meets no other", () => {
+  const lines = [0, 1, 2].map((index) => middle(index, 3, 1000)), room = lines[1] - lines[0];
+  assert.ok(lines[0] - room / 2 >= 0);
+  assert.equal(lines[2] + room / 2, 1000);
 });
 
 test("a timeline goes nearer and farther, earlier and later", () => {
