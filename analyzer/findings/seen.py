@@ -474,8 +474,9 @@ class Seen:
         times = [self.exchanges.asked, self.exchanges.answered]
         times += [self.link_times("first_time"), self.link_times("last_time")]
         known = [extent for part in times if (extent := large.extent(part, NULL)) is not None]
-        if not known:
-            return 0, 0
+        if not known:  # all of it is encrypted, say
+            ends = [_micros(time) for name in ("first_time", "last_time") if (time := self.entry.get(name))]
+            return (ends[0], ends[-1]) if ends else (0, 0)
         return min(first for first, _ in known), max(last for _, last in known)
 
     # ------------------------------------------------------------------------------------------------ partitions

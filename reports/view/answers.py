@@ -206,6 +206,7 @@ def info(view: View, query: Query) -> Any:
     """What is looked at: captures, the range of times, columns with their types, coverage."""
     columns = view.tables.columns
     dataset = view.tables.dataset
+    unread = dataset.manifest.get("unrecognised", {})
     ends = [end for name in ("request_time", "response_time") for end in columns.range(name) or ()]
     # Times are told since the first packet, as `kwire show` and Wireshark do, whoever spoke first.
     ends += [moment(one[end]) for one in dataset.captures for end in ("first_time", "last_time") if one.get(end)]
@@ -215,6 +216,7 @@ def info(view: View, query: Query) -> Any:
         "first_time": min(ends, default=None), "last_time": max(ends, default=None),
         "captures": [one["name"] for one in dataset.captures], "coverage": _safe(dataset.coverage),
         "meaning": any(one.get("meaning") for one in dataset.captures),
+        "encrypted": sum(one["looks_like"] == "TLS" for one in unread.get("listed", ())),
         "command": list(view.command), "bytes": view.messages.at_hand, "pairs": _pairs(view),
         "columns": [_column(view, column) for column in tables.EXCHANGES],
     }  # fmt: skip

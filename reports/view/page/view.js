@@ -157,7 +157,8 @@ const list = new Exchanges(element("list"), element("head"), {
   counted: (total, ms) => {
     count.textContent = `${counted(total)} of ${counted(info.exchanges)} · ${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
     none.hidden = total > 0;
-    none.textContent = info.exchanges ? "No exchange passes the filter." : "No Kafka traffic was found in the capture.";
+    const shut = info.encrypted ? ` ${counted(info.encrypted)} of its connections ${info.encrypted === 1 ? "is" : "are"} TLS, which stays shut: --keylog opens it with a key log of the clients or brokers.` : "";
+    none.textContent = info.exchanges ? "No exchange passes the filter." : `No Kafka traffic was found in the capture.${shut}`;
   },
   failed: (failure) => {
     if (failure instanceof Refused && failure.start !== null) bar.wrong(failure.message, failure.hint, failure.start, failure.length, true);

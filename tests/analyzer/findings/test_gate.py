@@ -3,6 +3,7 @@ was done to them, what is raised is named here with its reason."""
 
 from __future__ import annotations
 
+import datetime
 import struct
 from pathlib import Path
 
@@ -61,7 +62,11 @@ def test_only_what_was_done_on_purpose_is_a_warning(name: str) -> None:
     assert set(codes(found, *SEVERE)) == set(NOT_CLEAN.get(name, {})), said
     assert dataset.findings.column("code").to_pylist() == [one.code for one in found]
     times = [(one.since, one.until) for one in found if one.since is not None and one.until is not None]
+    (capture,) = dataset.captures
+    first, last = (datetime.datetime.fromisoformat(capture[name]) for name in ("first_time", "last_time"))
+    rows = dataset.findings.select(["code", "since", "until"]).to_pylist()
     assert all(since <= until for since, until in times), times
+    assert all(row["since"] is None or first <= row["since"] <= row["until"] <= last for row in rows), rows
 
 
 def test_the_samples_hold_clean_captures_and_others() -> None:

@@ -51,6 +51,18 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         yield one
 
 
+def test_where_all_is_encrypted_the_page_says_so(chromium: Any, tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "shut")
+    for link in "ab":
+        one = {"capture": forged.capture, "connection": link, "payload_bytes": 9, "looks_like": "TLS"}
+        forged.unrecognised.append(one)
+    with (
+        contextlib.ExitStack() as stack, served(viewed(stack, forged.write())) as place,
+        Look(chromium, place)(total="0") as opened,
+    ):  # fmt: skip
+        opened.page.locator("#none", has_text="2 of its connections are TLS, which stays shut: --keylog").wait_for()
+
+
 def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(look: Look) -> None:
     with look() as opened:
         page = opened.page
