@@ -30,7 +30,7 @@ WITH speakers AS (
   GROUP BY client_id, client_ip
 ), fetched AS (
   SELECT p.topic, s.client_id, s.client_ip, c.software_name, c.software_version,
-    count(DISTINCT p.partition) AS partitions, sum(p.exchanges) AS fetches, sum(p.empty) AS empty,
+    count(DISTINCT p.partition) AS partitions, sum(p.answers) AS fetches, sum(p.empty) AS empty,
     sum(p.errors) AS errors, sum(p.record_bytes) AS record_bytes, sum(p.records) AS records, max(p.max_lag) AS max_lag
   FROM partition_bytes AS p
     JOIN speakers AS s ON s.capture = p.capture AND s.connection = p.connection

@@ -6,6 +6,7 @@
 -- topic: name of the topic, or its id where no message said the name.
 -- partition: partition index.
 -- exchanges: exchanges that name it.
+-- answers: of these, with an answer that tells of it: in a fetch session one without news leaves it out (KIP-227).
 -- errors: of these, with an error for this partition.
 -- record_bytes: sizes of the records fields together.
 -- batches: whole record batches in them.
@@ -33,7 +34,8 @@ WITH sided AS (
   WHERE p.offset_kind IS NULL AND x.api_key IN (0, 1, 78)
 )
 SELECT /*+ BROADCAST(named) */ p.capture, p.connection, p.side, coalesce(p.topic, named.topic, p.topic_id) AS topic,
-  p.partition, count(*) AS exchanges, count_if(p.error_code <> 0) AS errors, sum(p.record_bytes) AS record_bytes,
+  p.partition, count(*) AS exchanges, count(p.error_code) AS answers, count_if(p.error_code <> 0) AS errors,
+  sum(p.record_bytes) AS record_bytes,
   sum(p.batch_count) AS batches, sum(p.record_count) AS records,
   sum(if(p.error_code <> 0, p.record_bytes, 0)) AS refused_bytes,
   sum(if(p.error_code <> 0, p.record_count, 0)) AS refused_records,

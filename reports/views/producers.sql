@@ -20,7 +20,8 @@
 -- unknown_records: of the records, the same.
 -- codecs: codecs of the batches.
 -- idempotent: share of the batches with a producer id, from 0 to 1.
--- p50_us: the smallest latency that at least half of them do not exceed.
+-- p50_us: the smallest latency that at least half of them do not exceed, without what they waited behind earlier requests
+--   of their connection and for throttles (`timed_exchanges.own_us`).
 -- p99_us: the smallest that at least 99 of 100 do not exceed.
 -- max_us: the longest latency.
 WITH summed AS (
@@ -40,8 +41,8 @@ WITH summed AS (
   FROM owned
   GROUP BY topic, client_id, client_ip, software_name, software_version
 ), counted AS (
-  SELECT x.topic, x.client_id, x.client_ip, c.software_name, c.software_version, bucketed(x.latency_us) AS bucket,
-    count(*) AS exchanges, max(x.latency_us) AS max_us
+  SELECT x.topic, x.client_id, x.client_ip, c.software_name, c.software_version, bucketed(x.own_us) AS bucket,
+    count(*) AS exchanges, max(x.own_us) AS max_us
   FROM exchange_topics AS x LEFT JOIN connections AS c ON c.capture = x.capture AND c.connection = x.connection
   WHERE x.api_key = 0
   GROUP BY ALL

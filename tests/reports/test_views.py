@@ -425,6 +425,29 @@ def test_consumers_of_a_topic_known_by_its_id(asked: Asked) -> None:
     assert row["empty_share"] == pytest.approx(2 / 3)
 
 
+def test_a_fetch_of_a_session_is_an_answer_where_it_tells_of_the_partition(spark: Any, tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    for number, error in enumerate((0, 0, None)):  # the last leaves it out, or was not answered
+        forged.exchange("Fetch", second=number, topics=["t"])
+        held = 100 if number == 0 else None
+        forged.add("partitions", exchange=number, reply=number, topic="t", partition=0, offset=number,
+                   offset_kind="fetch", error_code=error, record_bytes=held)  # fmt: skip
+    asked = Asked(spark, forged.write())
+    row = asked.only("consumers")
+    assert (row["fetches"], row["empty_share"]) == (2, 0.5)
+    row = asked.only("partition_bytes")
+    assert (row["exchanges"], row["answers"], row["empty"]) == (3, 2, 1)
+
+
+def test_producers_wait_without_what_they_wait_behind_their_own_requests(spark: Any, tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "forged")
+    forged.exchange("Produce", 1, topics=["t"], acks=1, queue_us=0)
+    forged.exchange("Produce", 30, topics=["t"], acks=1, queue_us=27_000, muted_us=1_000)
+    asked = Asked(spark, forged.write())
+    told = [asked.only(view) for view in ("producers", "latency_by_topic", "latency_by_client")]
+    assert [(row["p50_us"], row["p99_us"], row["max_us"]) for row in told] == [(1000, 2000, 2000)] * 3
+
+
 def test_partitions_with_and_without_an_offset(asked: Asked) -> None:
     produced = asked("SELECT * FROM partition_bytes WHERE side = 'produce' ORDER BY partition")
     assert [(row["exchanges"], row["errors"], row["record_bytes"]) for row in produced] == [(2, 1, 200), (1, 0, 600)]
