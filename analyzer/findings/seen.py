@@ -305,6 +305,10 @@ class Seen:
             between[client] |= bool(self.clients[client][1])
         return between
 
+    def links_of(self, table: Table) -> np.ndarray:
+        """int32[rows]: the connection of each row of a table."""
+        return _by_links(self.links, *table.codes("connection"))[0]
+
     def link_numbers(self, column: str) -> np.ndarray:
         """int64[links]: a column of `connections`; 0 where null or without a row."""
         values = self.table("connections").numbers(column)

@@ -9,6 +9,7 @@ import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import roots
+from analyzer.findings.asked import Severity
 from analyzer.findings.columns import standing_for
 from analyzer.findings.grouping import first_of, parted
 from analyzer.findings.rules import Found, Limits, rule
@@ -54,15 +55,38 @@ def _maybe_old(seen: Seen, lowest: Mapping[int, int]) -> bool:
     return False
 
 
+_APIS = 1 << 10
+"""Keys of APIs that are looked up."""
+
+_SEE = "See whether this client knows newer versions, as Kafka's own do from 2.1 on; if it does not, upgrade it first."
+
+
+def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
+    """bool[old]: the client was told on the exchange's connection which versions there are, and took the newest."""
+    table = seen.table("api_versions")
+    if not len(old) or not len(table):
+        return np.zeros(len(old), bool)
+    api, highest, link = table.numbers("api_key"), table.numbers("max"), seen.links_of(table)
+    told = np.flatnonzero((api >= 0) & (api < _APIS) & (link >= 0))
+    key, highest = link[told].astype(np.int64) * _APIS + api[told], highest[told]
+    order = np.lexsort((highest, key))
+    key, highest = np.append(key[order], -1), np.append(highest[order], -1)
+    rows = seen.exchanges
+    wanted = rows.link[old].astype(np.int64) * _APIS + rows.api[old]
+    at = np.searchsorted(key[:-1], wanted, side="right") - 1  # the last of equal ones is the highest; -1: the end
+    newest: np.ndarray = (key[at] == wanted) & (rows.version[old] == highest[at])
+    return newest
+
+
 @rule(
     "versions", "version-removed-in-target", "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
     why="The table of KIP-896, equal in 4.0 to 4.4. Without --target it is a note, against Kafka 4.0.",
-    unless="Brokers among themselves, as their client ids say or what only brokers ask. An old version may be the "
-    "client's choice where the broker is old: see what it would offer; clients that never ask for versions are the "
-    "real problem.",
+    unless="Brokers among themselves, as their client ids say or what only brokers ask. A client that asked for "
+    "versions on its connection, and uses the newest that the broker offers, may have newer ones: where all that it "
+    "uses is so, it is a warning. Clients that never ask, or use older ones than they could, are the real problem.",
     advice="Upgrade these clients first.",
-    judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes)",
+    judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes); old-librdkafka-0.10.2, whose clients are of 2026",
     minds=("target",),
 )  # fmt: skip
 def removed(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -70,7 +94,7 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
     if not _maybe_old(seen, lowest):
         return
     rows = seen.exchanges
-    low = np.zeros(1 << 10, np.int64)
+    low = np.zeros(_APIS, np.int64)
     for key, version in lowest.items():
         if 0 <= key < len(low):
             low[key] = version
@@ -79,16 +103,22 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
     old = old[~arrow.among(rows.api[old], BY_BROKERS)]  # also of clients without an id
     old = old[~seen.between_brokers[seen.client[old]]] if len(old) else old
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
+    newest = _newest(seen, old)
     for mine in parted(old, seen.client[old]):
         firsts = mine[first_of(rows.api[mine], rows.version[mine])].tolist()
         used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
         shown = ", ".join(f"{api} {version}" for api, version in used[:6])
         shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
         who = seen.who(int(seen.client[mine[0]]))
-        text = f"{client(who)} uses {shown}: refused by Kafka {name(target)}."
-        yield Found(text, len(mine), int(rows.asked[mine].min()), int(rows.asked[mine].max()), who,
+        text = f"{client(who)} uses {shown}: refused by Kafka {name(target)}"
+        severity: Severity | None = None if strict else "note"
+        advice = None
+        if newest[np.searchsorted(old, mine)].all():
+            text += "; it asks which versions there are, and its brokers offer none newer: it may have newer ones"
+            severity, advice = severity or "warning", _SEE
+        yield Found(f"{text}.", len(mine), int(rows.asked[mine].min()), int(rows.asked[mine].max()), who,
                     {"api": ",".join(sorted({api for api, _ in used})), "target": target},
-                    tuple(mine[[0, 0, -1]].tolist()), severity=None if strict else "note")  # fmt: skip
+                    tuple(mine[[0, 0, -1]].tolist()), severity=severity, advice=advice)  # fmt: skip
 
 
 @rule(
