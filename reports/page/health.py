@@ -169,19 +169,45 @@ def _latency(answers: Mapping[str, Answer]) -> Iterator[Statement]:
 def _upgrade(answers: Mapping[str, Answer], target: str | None) -> Iterator[Statement]:
     if target is None:
         return
-    rows = [row for row in answers["upgrade_check"].dicts() if row["sender"] == "client"]
-    if not rows:
-        yield Statement("Upgrade", "good", f"Kafka {target} has every API version that clients use.", "clients")
+    rows = {row["problem"]: row for row in answers["lacking"].dicts()}
+    if gone := rows.get("gone"):
+        text = f"Kafka {target} has removed what {count(gone['clients'], 'client')} {_uses(gone)}: {_named(gone)}."
+        yield Statement("Upgrade", "bad", text, "clients")
+    if newest := rows.get("newest"):
+        text = f"Kafka {target} has removed what {count(newest['clients'], 'client')} {_uses(newest)}, though no newer "
+        text += f"version was offered to {'it' if newest['clients'] == 1 else 'them'}, which may have one: "
+        yield Statement("Upgrade", "look", f"{text}{_named(newest)}.", "clients")
+    if gone or newest:
         return
-    gone = [row for row in rows if row["problem"] != "not there yet"]
-    named = sorted({printable(row["client_id"] or "a client without id") for row in gone or rows})
-    who = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-    if gone:
-        text = f"Kafka {target} has removed what {count(len(named), 'client')} {'uses' if len(named) == 1 else 'use'}:"
-        yield Statement("Upgrade", "bad", f"{text} {who}.", "clients")
-    else:
-        text = f"Kafka {target} is older than what {count(len(named), 'client')} spoke: {who}."
+    if newer := rows.get("not there yet"):
+        text = f"Kafka {target} is older than what {count(newer['clients'], 'client')} spoke: {_named(newer)}."
         yield Statement("Upgrade", "note", text, "clients")
+        return
+    requests = answers["totals"].dicts()[0]["requests"]
+    sealed = any(row["looks_like"] == "TLS" for row in answers["unrecognised"].dicts())
+    sealed = sealed or bool(answers["links"].dicts()[0]["encrypted_bytes"])
+    if not requests:
+        text = "No request was seen: nobody knows which API versions clients use."
+        yield Statement("Upgrade", "look", text, "clients")
+    elif sealed:
+        text = f"Kafka {target} has every API version that clients use in the {count(requests, 'request')} that could "
+        yield Statement("Upgrade", "note", f"{text}be read; what is encrypted may need others.", "clients")
+    else:
+        text = f"Kafka {target} has every API version that clients use in the {count(requests, 'request')} seen here."
+        yield Statement("Upgrade", "good", text, "clients")
+
+
+def _uses(row: Mapping[str, Any]) -> str:
+    return "uses" if row["clients"] == 1 else "use"
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """`app, billing and 6 more`: client ids, of which several addresses may have one."""
+    ids = [printable(name) if name else "a client without id" for name in row["named"]]
+    if row["unnamed"] and len(ids) < 3:
+        ids.append("a client without id")
+    more = row["clients"] - len(ids)
+    return ", ".join(ids) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _coverage(answers: Mapping[str, Answer]) -> Iterator[Statement]:

@@ -266,4 +266,5 @@ def questions(span: Span, target: str | None) -> list[Question]:
         wanted.remove("upgrade_check")
     else:
         conditions["upgrade_check"] = f"release = '{target}'"
+        asked.append(own("lacking", target=target))
     return asked + [of_view(name, conditions.get(name, ""), _FEWER.get(name, ROWS)) for name in wanted]

@@ -140,6 +140,46 @@ def test_what_an_upgrade_removes_names_its_clients(tmp_path: Path) -> None:
     assert (statement.verdict, statement.text) == ("bad", "Kafka 4.0 has removed what 1 client uses: app.")
 
 
+def test_all_clients_of_an_upgrade_are_counted_also_beyond_the_rows_of_its_table(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "old", meaning=True)
+    for number in range(600):
+        forged.exchange("Fetch", api_version=2, client_id=f"app-{number:03}")
+    forged.exchange("Fetch", api_version=2, client_id="app-000", client_ip="10.0.0.2")
+    forged.exchange("Fetch", api_version=2, client_id=None, client_ip="10.0.0.3")
+    (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
+    named = "app-000, app-001, app-002 and 599 more"
+    assert statement.text == f"Kafka 4.0 has removed what 602 clients use: {named}."
+
+
+def test_clients_that_were_offered_nothing_newer_may_live_through_an_upgrade(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "old", meaning=True)
+    forged.add("api_versions", broker="10.0.0.9:9092", api_key=1, min=0, max=3)
+    forged.exchange("Fetch", api_version=3)
+    newest = "Kafka 4.0 has removed what 1 client uses, though no newer version was offered to it, which may have one: "
+    said = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert [(one.verdict, one.text) for one in said] == [("look", f"{newest}app.")]
+    forged.exchange("Fetch", api_version=2)  # older than it could
+    said = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert [(one.verdict, one.text) for one in said] == [("bad", "Kafka 4.0 has removed what 1 client uses: app.")]
+
+
+def test_an_upgrade_is_called_well_as_far_as_requests_were_read(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "new", meaning=True)
+    (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert (statement.verdict, statement.text) == (
+        "look", "No request was seen: nobody knows which API versions clients use."
+    )  # fmt: skip
+    forged.exchange("Fetch", api_version=4)
+    forged.exchange("UpdateMetadata", api_version=7, client_id="1")
+    (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
+    text = "Kafka 4.0 has every API version that clients use in the 2 requests seen here."
+    assert (statement.verdict, statement.text) == ("good", text)
+    sealed = {"capture": forged.capture, "connection": "a", "payload_bytes": 10, "looks_like": "TLS"}
+    forged.unrecognised.append(sealed)
+    (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert (statement.verdict, "what is encrypted may need others" in statement.text) == ("note", True)
+
+
 def test_every_family_and_severity_has_its_place() -> None:
     assert set(SECTIONS) == set(FAMILIES)
     assert set(SECTIONS.values()) <= {section.name for section in sections.SECTIONS}
