@@ -311,6 +311,9 @@ def test_nothing_listens_where_nobody_got_in(first: int, last: int, cause: str, 
     (["LeaderAndIsr", "Fetch"], None, True),  # they may be two
     (["LeaderAndIsr", "UpdateMetadata"], None, False),
     (["Fetch"], "somebody", True),
+    (["Fetch"], "7", True),  # a node id is anybody's
+    (["LeaderAndIsr", "ListOffsets"], "7", False),
+    (["WriteTxnMarkers"], "broker-1-txn-marker-sender", False),
 ])  # fmt: skip
 def test_brokers_among_themselves_are_known_by_their_ids_and_by_what_they_ask(
     apis: list[str], client_id: str | None, told: bool, tmp_path: Path
