@@ -82,7 +82,10 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
     sealed = [one for one in unrecognised["listed"] if one["looks_like"] == TLS]
     if sealed:
         amount = size(sum(one["payload_bytes"] for one in sealed))
-        parts.append(f"TLS: {_connections(len(sealed))}, {amount}: encrypted, what is said there stays shut\n")
+        failed = sum("tls_failure" in one.get("tls", {}) for one in sealed)
+        what = "encrypted, what is said there stays shut" if failed < len(sealed) else "no handshake came to an end"
+        what += f"; {failed:,} with a handshake that failed" if 0 < failed < len(sealed) else ""
+        parts.append(f"TLS: {_connections(len(sealed))}, {amount}: {what}\n")
         parts.append(_handshakes_text(one["tls"] for one in sealed if "tls" in one))
     keepers = [one for one in unrecognised["listed"] if one["looks_like"] == ZOOKEEPER]
     if keepers:

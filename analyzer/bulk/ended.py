@@ -141,25 +141,27 @@ def no_connections() -> Connections:
     ended = np.zeros((0, 2), np.int64)
     widths = (s.K_COLUMNS, s.F_COLUMNS, t.C_COLUMNS, t.D_COLUMNS)
     k, f, c, d = (np.zeros((0, columns), np.int64) for columns in widths)
-    return _connections(ended, k, f, c, d, sealed(ended[:, 0], {}, np.zeros(0, np.bool_))[1])
+    return _connections(ended, k, f, c, d, sealed(ended[:, 0], {}, np.zeros(0, np.bool_), ended[:, 0])[1])
 
 
-def _failure(session: Session, whole: bool) -> str | None:
+def _failure(session: Session, whole: bool, client: int) -> str | None:
     """Why it did not come to a conversation, or who broke it off. `whole`: the connection ended, and both sides were
-    captured."""
+    captured; `client`: the side that framing takes for the client's, -1 where it knows none."""
     if session.alert is not None:
-        server, alert = session.alert
-        return f"{'broker' if server else 'client'}: {alert}"
+        side, alert = session.alert
+        # Who spoke in the clear to a listener of TLS said no hello; which side comes first says nothing.
+        asking = session.client if session.client >= 0 else max(0, client)
+        return f"{'client' if side == asking else 'broker'}: {alert}"
     if whole and session.asked and not session.version and not session.retried:
         return "broker: not TLS" if session.answered else "broker: no answer"
     return None
 
 
 def sealed(
-    slots: np.ndarray, over: Mapping[int, Session], whole: np.ndarray
+    slots: np.ndarray, over: Mapping[int, Session], whole: np.ndarray, clients: np.ndarray
 ) -> tuple[list[str], dict[str, np.ndarray]]:
     """What is known of the TLS of connections in some slots: texts, and columns of `Connections`. `over`: sessions by
-    slot; `whole`: connections that ended, with packets of both sides."""
+    slot; `whole`: connections that ended, with packets of both sides; `clients`: their K_CLIENT."""
     texts: dict[str, int] = {}
     columns = {name: np.full(len(slots), s.NULL, np.int64) for name in (*TEXTS, "tls_not_after")}
     columns["decrypted"] = np.zeros(len(slots), np.bool_)
@@ -170,7 +172,7 @@ def sealed(
         subject, end = subject_and_end(session.certificate)
         said = (
             VERSIONS.get(session.version), suite_name(session.suite) if session.version else None,
-            session.server_name, session.protocol, subject, _failure(session, bool(whole[row])),
+            session.server_name, session.protocol, subject, _failure(session, bool(whole[row]), int(clients[row])),
         )  # fmt: skip
         for name, text in zip(TEXTS, said, strict=True):
             if text is not None:

@@ -397,7 +397,8 @@ class Conversations:
         self._lists_out += len(lists)
         said_clear = {**self._overheard.over, **over}
         both = (streams.directions[sides, D_PACKETS] > 0).reshape(-1, 2).all(axis=1)
-        texts, said = sealed(slots, said_clear, both & (framing.k[slots, s.K_CLOSED] != 0))
+        whole = both & (framing.k[slots, s.K_CLOSED] != 0)
+        texts, said = sealed(slots, said_clear, whole, framing.k[slots, s.K_CLIENT])
         ended[:, 0] = streams.slots(slots)
         facts, messages, leaders = (
             table[:used].copy()

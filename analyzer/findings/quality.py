@@ -150,13 +150,17 @@ def duplicated(seen: Seen, at: Limits) -> Iterator[Found]:
     "quality", "tls-not-decoded", "warning",
     "4 connections are encrypted (1.1 MB): nothing of what they say can be judged.",
     why="A fact.",
-    unless="A key log opened them.",
+    unless="A key log opened them, or the handshake came to nothing (tls-alert, not-tls): then nothing was said.",
     advice="Give the clients' or brokers' TLS key log with --keylog, or capture where it is in the clear.",
     judge="tls13-aiokafka-4.3 without its keys",
 )  # fmt: skip
 def encrypted(seen: Seen, at: Limits) -> Iterator[Found]:
-    sealed = np.where(seen.link_numbers("decrypted") > 0, 0, seen.link_numbers("opaque_encrypted_bytes"))
-    shut = seen.sealed  # those that nothing but their first bytes is known of
+    failures, _ = seen.table("connections").codes("tls_failure")
+    said_nothing = seen.link_numbers("decrypted") > 0
+    said_nothing[: len(failures)] |= failures >= 0
+    sealed = np.where(said_nothing, 0, seen.link_numbers("opaque_encrypted_bytes"))
+    # Those that nothing but their first bytes is known of.
+    shut = [one for one in seen.sealed if "tls_failure" not in (one.get("tls") or {})]
     many = int((sealed > 0).sum()) + len(shut)
     if many:
         amount = int(sealed.sum()) + sum(one["payload_bytes"] for one in shut)

@@ -23,7 +23,8 @@ _DAY: Final = 86400 * SECOND
 
 
 class _Sealed(NamedTuple):
-    """A TLS connection. `link`: its row of `connections`, None where no Kafka was found in it; us."""
+    """A TLS connection. `link`: its row of `connections`, None where no Kafka was found in it; `clear`: it is none, its
+    client sent requests in the clear; us."""
 
     link: int | None
     connection: str
@@ -32,6 +33,7 @@ class _Sealed(NamedTuple):
     subject: str | None
     until: int | None
     failure: str | None
+    clear: bool = False
 
 
 def _connections(seen: Seen) -> list[_Sealed]:
@@ -48,12 +50,14 @@ def _of_table(seen: Seen) -> Iterator[_Sealed]:
         return
     (subjects, by_name), (failures, reasons) = rows.codes("tls_subject"), rows.codes("tls_failure")
     ends, times = rows.numbers("tls_not_after"), rows.numbers("first_time")
+    versions, _ = rows.codes("tls_version")
+    clear = (rows.numbers("requests") > 0) & (versions < 0) & ~(rows.numbers("decrypted") > 0)
     for link in np.flatnonzero((subjects >= 0) | (failures >= 0) | (ends != NULL)).tolist():
         yield _Sealed(
             link, seen.links[link], seen.who(link=link), int(times[link]),
             by_name[subjects[link]] if subjects[link] >= 0 else None,
             int(ends[link]) if ends[link] != NULL else None,
-            reasons[failures[link]] if failures[link] >= 0 else None,
+            reasons[failures[link]] if failures[link] >= 0 else None, bool(clear[link]),
         )  # fmt: skip
 
 
@@ -137,6 +141,10 @@ def _advice(server: bool, alert: str) -> str | None:
     return None
 
 
+_SILENT: Final = ("not TLS", "no answer")
+_COMPARE: Final = "Compare security.protocol of the client with the listener's (listener.security.protocol.map)."
+
+
 @rule(
     "security", "tls-alert", "error",
     "3 TLS handshakes of 10.0.0.4 with 10.0.0.1:9093 failed, 10:01:03 to 10:01:09: the client said unknown_ca.",
@@ -144,22 +152,26 @@ def _advice(server: bool, alert: str) -> str | None:
     unless="The alert closes in order (close_notify); ports 443 and 8443, where no Kafka was heard.",
     advice="Look at the log of the side that said it. What is sealed (TLS 1.3) only keys tell: --keylog.",
     judge="forged: an unknown_ca of the client, and a close_notify; what OpenSSL's client says of a certificate that "
-    "nobody signed",
+    "nobody signed; Kafka 4.3's to a client of the clear",
 )  # fmt: skip
 def tls_alert(seen: Seen, at: Limits) -> Iterator[Found]:
-    for (failure, _, _), some in _failures(seen).items():
+    for (failure, clear, *_), some in _failures(seen).items():
         side, _, alert = failure.partition(": ")
         if alert in _SILENT:
             continue
-        text = f"{count(len(some), 'TLS handshake')} of {client(some[0].who)} with {some[0].who['broker']} failed, "
+        who, broker = client(some[0].who), some[0].who["broker"]
+        text = f"{count(len(some), 'TLS handshake')} of {who} with {broker} failed, "
+        advice, cause = _advice(side == "broker", alert), None
+        if clear and side == "broker":
+            text = f"{who} spoke in the clear to {broker}, a listener of TLS, {count(len(some), 'time')}, "
+            advice, cause = _COMPARE, "the listener speaks TLS"
         what = "broke off with an alert that is sealed" if alert == "sealed" else f"said {name(alert)}"
         yield Found(
             f"{text}{_span(some)}: the {side} {what}.", len(some), some[0].time, some[-1].time, some[0].who,
-            {"alert": alert, "said_by": side}, links=_links(some), proven=True, advice=_advice(side == "broker", alert),
+            {"alert": alert, "said_by": side}, links=_links(some), cause=cause, proven=True, advice=advice,
         )  # fmt: skip
 
 
-_SILENT: Final = ("not TLS", "no answer")
 
 
 @rule(
@@ -168,11 +180,11 @@ _SILENT: Final = ("not TLS", "no answer")
     why="A listener of TLS answers a ClientHello, by a hello or an alert. One in the clear takes it for a request of "
     "369,296,129 bytes or so, and closes.",
     unless="The capture ended first, lacks bytes, or has one side only; ports 443 and 8443, where no Kafka was heard.",
-    advice="Compare security.protocol of the client with the listener's (listener.security.protocol.map).",
+    advice=_COMPARE,
     judge="forged: a ClientHello and the end of the connection, and one with an answer",
 )  # fmt: skip
 def not_tls(seen: Seen, at: Limits) -> Iterator[Found]:
-    for (failure, _, _), some in _failures(seen).items():
+    for (failure, *_), some in _failures(seen).items():
         alert = failure.partition(": ")[2]
         if alert in _SILENT:
             text = f"{client(some[0].who)} spoke TLS to {some[0].who['broker']} {count(len(some), 'time')}, "
@@ -190,10 +202,11 @@ def _span(some: list[_Sealed]) -> str:
     return f"{first} to {last}" if len(some) > 1 else first
 
 
-def _failures(seen: Seen) -> dict[tuple[str, str, str], list[_Sealed]]:
-    """By what failed and between whom, in order of time."""
-    by: dict[tuple[str, str, str], list[_Sealed]] = defaultdict(list)
+def _failures(seen: Seen) -> dict[tuple[str, bool, str, str, str], list[_Sealed]]:
+    """By what failed and between whom, in order of time. Of most nobody knows the client's id."""
+    by: dict[tuple[str, bool, str, str, str], list[_Sealed]] = defaultdict(list)
     for one in sorted(_connections(seen), key=lambda one: one.time):
         if one.failure is not None:
-            by[one.failure, one.who.get("client_ip", ""), one.who["broker"]].append(one)
+            who = one.who.get("client_ip") or "", one.who.get("client_id") or "", one.who["broker"]
+            by[one.failure, one.clear, *who].append(one)
     return by

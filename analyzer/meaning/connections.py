@@ -252,12 +252,17 @@ def unrecognised_lines(capture: str, ended: EndedConnections) -> list[str]:
     lines = []
     sealed = [one for one in ended.unrecognised if one.looks_like == TLS]
     sealed_bytes = sum(one.payload_bytes for one in sealed)
-    if sealed:
-        are = "connections are" if len(sealed) != 1 else "connection is"
+    shut = [one for one in sealed if "tls_failure" not in (one.tls or {})]
+    failed = len(sealed) - len(shut)
+    if shut:
+        are = "connections are" if len(shut) != 1 else "connection is"
+        shut_bytes = sum(one.payload_bytes for one in shut)
         lines.append(
-            f"{capture}: {len(sealed):,} {are} TLS ({sealed_bytes:,} bytes): encrypted, so what is said stays "
+            f"{capture}: {len(shut):,} {are} TLS ({shut_bytes:,} bytes): encrypted, so what is said stays "
             "shut; --keylog opens it with a key log of the clients or brokers, or capture where it is in the clear"
         )
+    if failed:
+        lines.append(f"{capture}: {failed:,} TLS handshake{'s' * (failed != 1)} failed; kwire findings says why")
     keepers = [one for one in ended.unrecognised if one.looks_like == ZOOKEEPER]  # known, if not as Kafka
     if ended.unrecognised_connections == len(sealed) + len(keepers):
         return lines

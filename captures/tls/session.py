@@ -81,7 +81,8 @@ class Session:
     given       bytes of plaintext that came of them
     version, suite   as the ServerHello says; 0: it was not seen
     server_name, protocol, certificate   what the hellos and the server's Certificate say; None, b"": nothing
-    alert       who gave it up and why: whether it was the server, and the alert's name; None: nobody did
+    alert       who gave it up and why: the side that said it, and the alert's name; None: nobody did
+    client      the side that a hello says is the client's; -1: none was seen
     retried     the server asked for another ClientHello
     """
 
@@ -111,7 +112,7 @@ class Session:
         self.server_name: str | None = None
         self.protocol: str | None = None
         self.certificate = b""
-        self.alert: tuple[bool, str] | None = None
+        self.alert: tuple[int, str] | None = None
         self.retried = self._gaps = False
         for d in self._sides:
             d.lost = d.told = midstream
@@ -121,6 +122,10 @@ class Session:
     def asked(self) -> bool:
         """A ClientHello was seen, and nothing is missing of what was said."""
         return self._random is not None and self._client >= 0 and not self._gaps
+
+    @property
+    def client(self) -> int:
+        return self._client
 
     @property
     def answered(self) -> bool:
@@ -560,7 +565,7 @@ class Session:
         """An alert in the clear, or one that was opened."""
         number = fatal(body, self.version == TLS13)
         if number is not None and (self.alert is None or self.alert[1] == SEALED):
-            self.alert = (self._is_server(side), alert_name(number))
+            self.alert = (side, alert_name(number))
 
     def _sealed(self, d: Direction, side: int, size: int) -> None:
         """A record that only keys open. The first of a client of TLS 1.3 is its Finished, or an alert: that has two
@@ -568,12 +573,8 @@ class Session:
         if not d.sealed and self.version == TLS13 and side == self._client and not self._offers_early:
             suite = SUITES.get(self.suite)
             if suite is not None and size == 3 + suite.tag:
-                self.alert = (False, SEALED)
+                self.alert = (side, SEALED)
         d.sealed = True
-
-    def _is_server(self, side: int) -> bool:
-        """The second to speak is the server, where no hello says."""
-        return side != (self._client if self._client >= 0 else 0)
 
     def _said(self, side: int, kind: int, body: bytes, sink: Sink) -> None:
         """A handshake message in the clear."""

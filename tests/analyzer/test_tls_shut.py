@@ -18,7 +18,7 @@ import pytest
 
 import analyzer
 from analyzer.summary_text import summary_text
-from captures.forge import Segment, Write, converse
+from captures.forge import START_NS, Segment, Write, converse
 from captures.tls import midstream
 from captures.tls.ciphers import Opener13
 from captures.tls.keylog import TRAFFIC, KeyLog
@@ -127,6 +127,9 @@ def test_a_handshake_that_fails_says_who_broke_it_off(name: str, tmp_path: Path)
         found = made.connection if ports else made.unrecognised["listed"][0]["tls"]
         assert found["tls_failure"] == expected
         assert codes(tmp_path, ports=ports) == {code: "error"}
+    dataset = analyzer.analyze(tmp_path / "capture.pcap")
+    assert "tls-not-decoded" not in dataset.findings["code"].to_pylist()  # nothing was said that keys would open
+    assert "no handshake came to an end" in summary_text(dataset.summary, None)
 
 
 def hello() -> bytes:
@@ -151,6 +154,27 @@ def test_a_plain_client_at_a_listener_of_tls_is_told_by_the_alert(tmp_path: Path
     alert = b"\x15\x03\x03\x00\x02\x02\x0a"
     made = forging.read(tmp_path, converse([Write(True, forging.metadata(1)), Write(False, alert)]), ports=[9092])
     assert made.connection["tls_failure"] == "broker: unexpected_message"
+
+
+@pytest.mark.parametrize("port", [9092, 50000])
+def test_clients_in_the_clear_at_a_listener_of_tls_are_no_handshakes(port: int, tmp_path: Path) -> None:
+    """As Kafka 4.3 answers them (alert 80); which end's address is the smaller says nothing of who spoke."""
+    packets: list[Segment] = []
+    for number, client_id in enumerate(("orders", "orders", "billing")):
+        ask = forging.request(3, 1, 1, {"topics": [{"name": "orders"}]}, client_id)
+        writes = [Write(True, ask), Write(False, b"\x15\x03\x03\x00\x02\x02\x50")]
+        packets += converse(
+            writes, client=("10.0.0.3", 40000 + number), broker=("10.0.0.3", port), start_ns=START_NS + number * 10**9
+        )
+    made = forging.read(tmp_path, packets)
+    assert {row["tls_failure"] for row in made.connections} == {"broker: internal_error"}
+    found = [row for row in findings(tmp_path) if row["code"] == "tls-alert"]
+    texts = {dict(row["who"])["client_id"]: row["text"] for row in found}
+    assert sorted(texts) == ["billing", "orders"]
+    assert texts["orders"].startswith(
+        f"orders (10.0.0.3) spoke in the clear to 10.0.0.3:{port}, a listener of TLS, 2 times, "
+    )
+    assert texts["orders"].endswith(": the broker said internal_error.")
 
 
 def test_an_alert_that_closes_in_order_is_none(tmp_path: Path) -> None:
