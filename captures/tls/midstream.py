@@ -4,8 +4,8 @@ In: a record, and the traffic secrets of a key log. Out: the secret that opens i
 Rules
 
 - A counter mode gives each byte of the text its own byte of the key stream, so one block of AES per number tells
-  whether the last byte is the content type that it must be (RFC 8446, 5.2); who passes that is proved by the tag.
-  Padded records are not found: the next one is tried.
+  whether the last byte is the content type, or a zero of the padding behind it (RFC 8446, 5.2 and 5.4): Java pads
+  every record. Who passes that is proved by the tag.
 - Small numbers first, over all secrets; all together are bounded (`MOST_NUMBERS`), by what a record costs.
 - TLS 1.2 cannot be begun so: its keys are made of the server's random, which no key log has.
 """
@@ -35,7 +35,7 @@ MOST_SECRETS: Final = 64
 """A log with more secrets holds those of others; which, nothing says."""
 
 _FIRST: Final = 1 << 12
-_DATA: Final = 23
+_DATA, _PADDING = 23, 0
 
 
 class Found(NamedTuple):
@@ -96,7 +96,7 @@ class Search:
 
 
 def _likely(guess: Guess, numbers: range, body: bytes) -> Iterator[int]:
-    """Those of the numbers under which the record's last byte is a content type."""
+    """Those of the numbers under which the record may end as one of data does."""
     suite = SUITES[guess.suite]
     if suite.kind != GCM:
         yield from numbers
@@ -114,7 +114,8 @@ def _likely(guess: Guess, numbers: range, body: bytes) -> Iterator[int]:
     blocks[:, 4:12] ^= wide
     blocks[:, 12:] = np.frombuffer((2 + last // 16).to_bytes(4, "big"), np.uint8)
     stream = np.frombuffer(_encrypted(key, blocks.tobytes()), np.uint8).reshape(-1, 16)[:, last % 16]
-    for place in np.flatnonzero(stream ^ body[last] == _DATA).tolist():
+    ends = stream ^ body[last]
+    for place in np.flatnonzero((ends == _DATA) | (ends == _PADDING)).tolist():
         yield numbers.start + place
 
 

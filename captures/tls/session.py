@@ -40,6 +40,9 @@ through it."""
 
 _CHANGE_CIPHER, _ALERT, _HANDSHAKE, _DATA = 20, 21, 22, 23
 
+_JAVAS_PADDING: Final = 16
+"""Zeros that Java (from 11 on: OutputRecord's T13PaddingHolder) puts behind the text of every record of TLS 1.3."""
+
 MOST_HANDSHAKE: Final = 1 << 18
 """Bytes kept of a handshake message that is not whole: more than chains of certificates have."""
 
@@ -471,7 +474,8 @@ class Session:
                     d.left -= 1
                     opened = opener.open(number, head, body)
                     if opened is not None:
-                        size = self._missed(d, opener, rank, number, missing)
+                        padding = len(body) - len(opened.plain) - (opener.overhead or 0) + HEADER
+                        size = self._missed(d, opener, rank, number, missing, padding)
                         if size and d.hole is not None:
                             sink.hole(size, d.hole)
                         d.updates += int(d.opener is not None and rank == d.rank and opener is not d.opener)
@@ -491,16 +495,17 @@ class Session:
         d.opener, d.rank, d.number = found.opener, TRAFFIC_DATA, found.number + 1
         return found.opened
 
-    def _missed(self, d: Direction, opener: Opener, rank: int, number: int, missing: int) -> int:
-        """How many bytes of plaintext a hole took, UNKNOWN where nobody can tell."""
+    def _missed(self, d: Direction, opener: Opener, rank: int, number: int, missing: int, padding: int) -> int:
+        """How many bytes of plaintext a hole took, UNKNOWN where nobody can tell. `padding`: of the record that follows
+        it; who pads in another way than Java may have padded each of those that are missing otherwise."""
         if rank < TRAFFIC_DATA:
             return 0
         if not d.told:
             first = 0 if self.version == TLS13 else 1  # behind a Finished
             return 0 if number <= first else UNKNOWN
-        if opener is not d.opener or opener.overhead is None:
+        if opener is not d.opener or opener.overhead is None or padding not in (0, _JAVAS_PADDING):
             return UNKNOWN
-        size = missing - (number - d.number) * opener.overhead
+        size = missing - (number - d.number) * (opener.overhead + padding)
         return size if size >= 0 else UNKNOWN
 
     # -- what records hold ---------------------------------------------------------------------------------------------

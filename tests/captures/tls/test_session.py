@@ -291,15 +291,16 @@ def test_a_log_without_the_secrets_of_the_handshake_is_enough() -> None:
 # ---------------------------------------------------------------------------------------------- holes and damage
 
 
-def records(made: Forged, count: int, size: int = 400) -> list[bytes]:
-    return [made.said(Write(True, bytes([65 + number % 26]) * size)).data for number in range(count)]
+def records(made: Forged, count: int, size: int = 400, padding: int = 0) -> list[bytes]:
+    return [made.said(Write(True, bytes([65 + number % 26]) * size), padding).data for number in range(count)]
 
 
-@pytest.mark.parametrize("first, lost", [(2, 1), (2, 5), (30, 200)])
-def test_after_a_hole_the_next_record_that_opens_goes_on(first: int, lost: int) -> None:
-    """The hole is said with its exact size in plaintext, also where its ends lie inside records."""
+@pytest.mark.parametrize("first, lost, padding", [(2, 1, 0), (2, 5, 0), (30, 200, 0), (2, 1, 16), (30, 200, 16)])
+def test_after_a_hole_the_next_record_that_opens_goes_on(first: int, lost: int, padding: int) -> None:
+    """The hole is said with its exact size in plaintext, also where its ends lie inside records, and where they are
+    padded as Java pads them."""
     made = Forged(8)
-    every = records(made, first + lost + 4)
+    every = records(made, first + lost + 4, padding=padding)
     stream = b"".join(every)
     begin, end = len(every[0]) * first + 10, len(every[0]) * (first + lost) - 10
     out: list[Step] = [*made.shaken(), Write(True, stream[:begin]), (True, end - begin)]
@@ -317,6 +318,15 @@ def test_a_hole_with_a_key_update_in_it_is_of_unknown_size() -> None:
     out: list[Step] = [*made.shaken(), Write(True, b"".join(before[:2])), (True, lost), rest]
     _, heard = opened(made.log, out)
     assert heard.said(True) == b"A" * 400 + b"B" * 400 + b"B" * 400 + b"C" * 400
+    assert heard.holes(True) == [UNKNOWN]
+
+
+def test_a_hole_between_records_that_are_padded_at_will_is_of_unknown_size() -> None:
+    made = Forged(9)
+    every = [*records(made, 2, padding=3), *records(made, 2, padding=40), *records(made, 2, padding=7)]
+    out: list[Step] = [*made.shaken(), Write(True, b"".join(every[:2])), (True, sum(map(len, every[2:4]))),
+           Write(True, b"".join(every[4:]))]  # fmt: skip
+    _, heard = opened(made.log, out)
     assert heard.holes(True) == [UNKNOWN]
 
 
