@@ -21,7 +21,7 @@ from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.asked import Asked, Evidence
 from analyzer.findings.columns import NULL, Wanted, standing_for
-from analyzer.findings.grouping import dense, indexed, put_owners
+from analyzer.findings.grouping import dense, first_of, indexed, put_owners
 from analyzer.findings.source import Source, Table
 from analyzer.findings.words import UNREAD
 from analyzer.protocol import names as apis
@@ -232,7 +232,8 @@ class Seen:
     def _ends(self) -> tuple[np.ndarray, list[tuple[str, str | None]], np.ndarray, list[str]]:
         rows = self.table("connections")
         ips, ids, brokers, ports = (
-            rows.codes("client_ip"), rows.codes("client_id"), rows.codes("broker_ip"), rows.numbers("broker_port")
+            rows.codes("client_ip"), self._ids(*rows.codes("client_id")), rows.codes("broker_ip"),
+            rows.numbers("broker_port"),
         )  # fmt: skip
         # Those without an id, and those whose ids were not captured, are others.
         clients: dict[tuple[str, str | None, bool], int] = {}
@@ -251,6 +252,25 @@ class Seen:
             at.append(servers.setdefault(broker_end, len(servers)))
         self.unread = np.array([lost for _, _, lost in clients], bool)
         return np.array(of, np.int32), [(ip, named) for ip, named, _ in clients], np.array(at, np.int32), list(servers)
+
+    def _ids(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
+        """Client ids of connections, as table `clients` has them: an empty one is none where another comes after it, as
+        from Java's old SimpleConsumer, whose first Metadata says none."""
+        empty = np.flatnonzero(arrow.among(codes, standing_for(names, "")))
+        if not len(empty):
+            return codes, names
+        rows = self.exchanges
+        said, ids = self.table("exchanges").codes("client_id")
+        none = standing_for(ids, "")
+        told = large.where(len(said), lambda block: (
+            (said[block] >= 0) & ~arrow.among(said[block], none) & arrow.among(rows.link[block], empty)
+        ))  # fmt: skip
+        told = told[np.lexsort((rows.exchange[told], rows.link[told]))]
+        told = told[first_of(rows.link[told])]
+        known = {name: number for number, name in enumerate(names)}
+        codes = codes.copy()
+        codes[rows.link[told]] = [known.setdefault(ids[said[row]], len(known)) for row in told.tolist()]
+        return codes, [*known]
 
     unread: np.ndarray
     """bool[clients]: the client id of nobody there was captured, once `clients` was asked for."""

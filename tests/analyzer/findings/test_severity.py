@@ -325,6 +325,18 @@ def test_brokers_among_themselves_are_known_by_their_ids_and_by_what_they_ask(
         assert bool(of(traffic, "version-removed-in-target", target)) == told
 
 
+def test_a_client_whose_first_request_says_no_id_has_the_one_that_it_says_then(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number, named in enumerate(("simple", None)):
+        traffic.ask("Metadata", on=number, api_version=0, client_id="")
+        traffic.ask("Fetch", on=number, api_version=0, client_id=named or "")
+    found = {one.text.partition(" uses")[0]: one.who for one in of(traffic, "version-removed-in-target")}
+    assert found == {
+        "simple (10.0.0.1)": {"client_id": "simple", "client_ip": "10.0.0.1"},
+        "a client without id (10.0.0.1)": {"client_id": "", "client_ip": "10.0.0.1"},
+    }
+
+
 @pytest.mark.parametrize(("links", "whole", "named"), [
     (1, False, "a client whose id was not captured (10.0.0.1)"),
     (2, False, "a set of clients whose ids were not captured (10.0.0.1)"),
