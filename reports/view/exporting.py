@@ -63,7 +63,11 @@ def packets(tables: Tables, captures: Captures | None, text: str) -> Iterator[by
             client, broker = ((row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "broker"))
             one = Wanted(client, broker, row["first_time"] * 1000, row["last_time"] * 1000 + 999)
             lasting.setdefault(row["capture"], []).append(one)
-    return _packets(captures, lasting)
+    pieces = _packets(captures, lasting)
+    first = next(pieces, None)  # what is wrong is told while it can be, not in the middle of a file
+    if first is None:
+        raise Wrong("no packet of the chosen exchanges is there", "the filter chooses none, or the capture was changed")
+    return itertools.chain([first], pieces)
 
 
 def _packets(captures: Captures, lasting: dict[str, list[Wanted]]) -> Iterator[bytes]:

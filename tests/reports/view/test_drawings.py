@@ -24,6 +24,7 @@ from reports.view.answers import answered
 from reports.view.tables import key_read, key_text
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
+from tests.shared import SAMPLES
 
 
 def test_a_ladder_has_every_exchange_with_its_ends_and_times(txn: Asking) -> None:
@@ -196,6 +197,20 @@ def test_packets_are_those_of_the_chosen_capture_where_both_ends_have_the_connec
     assert found
     assert max(found) * 1_000_000 < max(times) < min(found) * 1_000_000 + 10_000_000
     assert len(found) == len(set(found))  # the broker's packets are the same ones, 5 s later
+
+
+def test_packets_of_a_capture_that_is_gone_or_another_are_refused(tmp_path: Path) -> None:
+    """They were an empty file, without a word."""
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(TXN.read_bytes())
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, capture))
+        assert "no packet" in asking.refused("export", format="pcapng", filter="latency > 60m")["message"]
+        other = SAMPLES / "admin-kafkapython-3.9" / "capture.pcap"
+        capture.write_bytes(other.read_bytes())
+        assert "changed" in asking.refused("export", format="pcapng")["hint"]
+        capture.unlink()
+        assert "no such file" in asking.refused("export", format="pcapng")["message"]
 
 
 def test_without_the_capture_there_are_no_packets(tmp_path: Path) -> None:
