@@ -11,7 +11,8 @@ Rules
   correlation id of a pending request. Verdicts: NOT; UNSURE, more bytes are needed; LIKELY, right as far as it goes;
   PROVED, decoded to its last byte. A few bytes behind the body are tolerated, as brokers tolerate them.
 - In the middle of a connection a request without a name needs a witness: the request behind it, or a whole answer
-  with its correlation id from the other side.
+  with its correlation id from the other side. So does one that an answer could be too: `[correlation id][how many
+  topics][topic]` reads as the header of a Produce request whose version is a small correlation id.
 - What is found is tentative until it was taken whole. Bytes passed over count.
 """
 
@@ -34,6 +35,7 @@ from analyzer.bulk.headers import (
 from analyzer.bulk.pending import find_pending
 from analyzer.bulk.regions import drop_front, release
 from analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH
+from analyzer.protocol import names
 from analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int16, read_int32
 from captures.kernels import Bytes, Flag, Int, inline, shared
 
@@ -55,8 +57,18 @@ MAX_REST: Final = 16
 """Bytes behind the body of a request that does not yet belong to a connection known to be Kafka. Brokers tolerate any
 number; librdkafka up to 1.3 sends four (an empty array of a draft of KIP-35), others one (an empty set of tags)."""
 
+NO_TOPICS: Final = 12
+"""Bytes of a Produce request's body that has no topic. No client sends one, and an answer to OffsetCommit reads so."""
+
+FEW: Final = 1000
+"""No more topics, and partitions of a topic, are expected of an answer that may be a cut Produce request as well."""
+
+MIN_CUT: Final = 128
+"""Bytes of a cut request that have to be right where it is the first of its connection and begins inside a segment."""
+
 NOT, UNSURE, LIKELY, PROVED, NAMELESS = 0, 1, 2, 3, 4
-"""Verdicts; see above. NAMELESS: decoded, with some bytes behind it, but nothing readable says who asks."""
+"""Verdicts; see above. NAMELESS: decoded, but for some bytes behind it or a version of the future, and nothing says
+surely who asks: somebody has to vouch for it."""
 
 MORE, HOLE, CLOSING = 0, 1, 2  # what follows the bytes that are searched
 
@@ -115,10 +127,12 @@ def _judge_request(
     end: Int,
     boundary: Flag,
     settled: Flag,
+    first: Flag,
     final: Int,
 ) -> Int:
     """Whether slab[at:end] starts with a request: NOT; UNSURE (more bytes needed); LIKELY (a plausible header with a
-    readable client id, the body right as far as it goes); PROVED (a known layout, decoded to its last byte)."""
+    readable client id, the body right as far as it goes); PROVED (a known layout, decoded to its last byte); NAMELESS.
+    `settled`: this place is certain; `first`: so far nothing says that this is Kafka, nor which side asks."""
     if end - at < 4:
         return UNSURE
     size = read_int32(fr.slab, at)
@@ -148,6 +162,8 @@ def _judge_request(
     fits = _client_id_fits(fr, mt, slot, fr.slab, place, length)
     pc = known_layout(lay, 0, api, version)
     if pc < 0:
+        if first and whole and fits >= 0:
+            return NAMELESS
         return LIKELY if fits >= 0 and (whole or fits == 1) else NOT
     stopped, _, status, _ = decode(
         fr.slab, body, stop, pc, lay.code, lay.tags, lay.tag_entries, lay.role, mt.tape, np.int64(0), np.int64(0),
@@ -157,9 +173,9 @@ def _judge_request(
         return LIKELY  # longer than the tape has room for now, and right so far
     if whole:
         if status == OK and stopped == stop:
-            return PROVED
+            return NAMELESS if first and api == names.PRODUCE and stop - body <= NO_TOPICS else PROVED
         if status == OK and boundary and stop - stopped <= MAX_REST:
-            return LIKELY if fits >= 0 else NAMELESS
+            return LIKELY if fits >= 0 and not first else NAMELESS
         return LIKELY if fits == 1 else NOT
     if not may_go_on(status):
         return NOT
@@ -178,6 +194,18 @@ def _named(fr: s.Framing, at: Int, end: Int) -> Int:
 
 
 @inline
+def _lists(fr: s.Framing, at: Int, end: Int) -> Flag:
+    """Whether what reads as a cut Produce request may as well be an answer, which lists topics: how many, a name, how
+    many partitions, the first of them."""
+    if read_int16(fr.slab, at + 4) != names.PRODUCE or not 0 < read_int32(fr.slab, at + 8) <= FEW:
+        return False
+    behind = at + 14 + read_int16(fr.slab, at + 12)
+    if end - behind >= 4 and not 0 < read_int32(fr.slab, behind) <= FEW:
+        return False
+    return end - behind < 8 or 0 <= read_int32(fr.slab, behind + 4) <= FEW
+
+
+@inline
 def _followed(fr: s.Framing, lay: s.Layouts, at: Int, end: Int, boundary: Flag) -> Int:
     """A whole request without a name, somewhere: PROVED where it starts a segment and the next request follows it."""
     if not boundary or read_int32(fr.slab, at) < 16:
@@ -188,8 +216,10 @@ def _followed(fr: s.Framing, lay: s.Layouts, at: Int, end: Int, boundary: Flag) 
     size = read_int32(fr.slab, after)
     pc = known_layout(lay, 0, read_int16(fr.slab, after + 4), read_int16(fr.slab, after + 6))
     next_id = read_int32(fr.slab, at + 8) + 1
-    if size < 16 or size > min(fr.v[s.V_FRAME_LIMIT], MAX_SOUGHT) or pc < 0:
+    if size < 16 or size > min(fr.v[s.V_FRAME_LIMIT], MAX_SOUGHT):
         return NOT
+    if pc < 0 and read_int32(fr.slab, after + 4) != read_int32(fr.slab, at + 4):
+        return NOT  # what is not known is believed of two that ask the same
     if read_int32(fr.slab, after + 8) != next_id:
         return NOT
     return PROVED if read_int16(fr.slab, after + 12) == read_int16(fr.slab, at + 12) else NOT
@@ -317,7 +347,8 @@ def seek(fr: s.Framing, mt: s.Matching, lay: s.Layouts, slot: Int, key: Int, cli
         boundary = fr.marks[mark, s.MARK_AT] == offset or f[key, s.F_STRICT] != 0
         if client:
             settled = f[key, s.F_STRICT] != 0 or (boundary and not undecided)
-            verdict = _judge_request(fr, mt, lay, slot, at + offset, at + have, boundary, settled, final != MORE)
+            first = undecided and f[key, s.F_STRICT] == 0
+            verdict = _judge_request(fr, mt, lay, slot, at + offset, at + have, boundary, settled, first, final != MORE)
         else:
             verdict = _judge_response(fr, mt, lay, slot, key, at + offset, at + have, boundary)
         if verdict == UNSURE and have - offset >= (14 if client else 24) and not boundary:
@@ -329,6 +360,9 @@ def seek(fr: s.Framing, mt: s.Matching, lay: s.Layouts, slot: Int, key: Int, cli
                 verdict = UNSURE if boundary else NOT
             elif f[key, s.F_STRICT] == 0 and (final == CLOSING or not _named(fr, at + offset, at + have)):
                 verdict = NOT  # nothing but a few fitting bytes somewhere speaks for Kafka
+            elif f[key, s.F_STRICT] == 0 and have - offset < size:
+                if (not boundary and have - offset < MIN_CUT) or _lists(fr, at + offset, at + have):
+                    verdict = NOT  # nor a cut one of which little is there, or which could be an answer
         if verdict == LIKELY and client and not boundary and not undecided:
             length = read_int16(fr.slab, at + offset + 12)
             if offset + 14 + length > have or _client_id_fits(fr, mt, slot, fr.slab, at + offset + 14, length) != 1:
