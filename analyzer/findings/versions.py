@@ -58,11 +58,16 @@ def _maybe_old(seen: Seen, lowest: Mapping[int, int]) -> bool:
 _APIS = 1 << 10
 """Keys of APIs that are looked up."""
 
-_SEE = "See whether this client knows newer versions, as Kafka's own do from 2.1 on; if it does not, upgrade it first."
+_SINCE_2_4 = 3
+"""The version of ApiVersions that clients ask for first since Kafka 2.4 (KIP-511). Clients since 2.1 have all versions
+that 4.0 needs (KIP-896); what older ones ask for tells nobody whether they have newer ones."""
+
+_SEE = "See whether this client knows versions that the target takes, by its own documents; if not, upgrade it first."
 
 
 def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
-    """bool[old]: the client was told on the exchange's connection which versions there are, and took the newest."""
+    """bool[old]: on the exchange's connection a client of Kafka 2.4 or later asked which versions there are, and this
+    one is the newest that it was told."""
     table = seen.table("api_versions")
     if not len(old) or not len(table):
         return np.zeros(len(old), bool)
@@ -74,7 +79,10 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     rows = seen.exchanges
     wanted = rows.link[old].astype(np.int64) * _APIS + rows.api[old]
     at = np.searchsorted(key[:-1], wanted, side="right") - 1  # the last of equal ones is the highest; -1: the end
-    newest: np.ndarray = (key[at] == wanted) & (rows.version[old] == highest[at])
+    late = np.zeros(len(seen.links) + 1, bool)  # one more: -1 is nobody's
+    late[rows.link[(rows.api == names.API_VERSIONS) & (rows.version >= _SINCE_2_4)]] = True
+    late[-1] = False
+    newest: np.ndarray = (key[at] == wanted) & (rows.version[old] == highest[at]) & late[rows.link[old]]
     return newest
 
 
@@ -82,9 +90,9 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     "versions", "version-removed-in-target", "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
     why="The table of KIP-896, equal in 4.0 to 4.4. Without --target it is a note, against Kafka 4.0.",
-    unless="Brokers among themselves, as their client ids say or what only brokers ask. A client that asked for "
-    "versions on its connection, and uses the newest that the broker offers, may have newer ones: where all that it "
-    "uses is so, it is a warning. Clients that never ask, or use older ones than they could, are the real problem.",
+    unless="Brokers among themselves, as their client ids say or what only brokers ask. A client that asks for "
+    "versions as those since Kafka 2.4 do (ApiVersions 3), and uses the newest that the broker offers, may have newer "
+    "ones: where all that it uses is so, it is a warning. All others are the real problem.",
     advice="Upgrade these clients first.",
     judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes); old-librdkafka-0.10.2, whose clients are of 2026",
     minds=("target",),
@@ -114,7 +122,7 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
         severity: Severity | None = None if strict else "note"
         advice = None
         if newest[np.searchsorted(old, mine)].all():
-            text += "; it asks which versions there are, and its brokers offer none newer: it may have newer ones"
+            text += "; its brokers offer none newer, and it asks for versions as clients since 2.4 do, so may have newer"
             severity, advice = severity or "warning", _SEE
         yield Found(f"{text}.", len(mine), int(rows.asked[mine].min()), int(rows.asked[mine].max()), who,
                     {"api": ",".join(sorted({api for api, _ in used})), "target": target},

@@ -151,6 +151,7 @@ def removed(traffic: Traffic, wrong: bool) -> None:
 @case("version-removed-in-target", "not an error of clients that were offered nothing newer")
 def offered_nothing_newer(traffic: Traffic, wrong: bool) -> None:
     traffic.add("api_versions", broker="10.0.0.9:9092", api_key=1, min=0, max=3)
+    traffic.ask("ApiVersions", api_version=3)
     traffic.ask("Fetch", api_version=2 if wrong else 3)
 
 

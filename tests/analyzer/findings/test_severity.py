@@ -255,21 +255,24 @@ def test_a_version_that_goes_is_a_note_until_there_is_a_target(tmp_path: Path) -
     assert "Fetch 3: refused by Kafka 4.0" in found.text
 
 
-@pytest.mark.parametrize(("on", "version", "severity"), [
-    (0, 3, "warning"),
-    (0, 2, "error"),  # it could use a newer one
-    (1, 3, "error"),  # on that connection it did not ask
+@pytest.mark.parametrize(("asks", "on", "version", "severity"), [
+    (3, 0, 3, "warning"),
+    (4, 0, 3, "warning"),
+    (2, 0, 3, "error"),  # as clients before 2.4 do: Java 0.10.2 asks a broker of 0.10.2 so
+    (3, 0, 2, "error"),  # it could use a newer one
+    (3, 1, 3, "error"),  # on that connection it did not ask
 ])  # fmt: skip
 def test_a_client_that_was_offered_nothing_newer_may_have_it(
-    on: int, version: int, severity: str, tmp_path: Path
+    asks: int, on: int, version: int, severity: str, tmp_path: Path
 ) -> None:
     traffic = Traffic(tmp_path / "dataset")
     traffic.add("api_versions", broker="10.0.0.9:9092", api_key=1, min=0, max=3)
+    traffic.ask("ApiVersions", api_version=asks)
     traffic.ask("Fetch", api_version=3)
     traffic.ask("Fetch", api_version=version, on=on)
     (found,) = of(traffic, "version-removed-in-target", Asked(target={1: (4, 17)}, target_name="4.0"))
     assert found.severity == severity
-    assert ("it may have newer ones" in found.text) == (severity == "warning")
+    assert ("so may have newer" in found.text) == (severity == "warning")
     assert found.advice.startswith("See whether" if severity == "warning" else "Upgrade these clients")
 
 

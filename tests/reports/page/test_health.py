@@ -155,6 +155,9 @@ def test_clients_that_were_offered_nothing_newer_may_live_through_an_upgrade(tmp
     forged = Forged(tmp_path / "old", meaning=True)
     forged.add("api_versions", broker="10.0.0.9:9092", api_key=1, min=0, max=3)
     forged.exchange("Fetch", api_version=3)
+    said = of(report(forged.write(), target="4.0"), "Upgrade")  # a client before 2.4 has no newer ones for all we know
+    assert [(one.verdict, one.text) for one in said] == [("bad", "Kafka 4.0 has removed what 1 client uses: app.")]
+    forged.exchange("ApiVersions", api_version=3)
     newest = "Kafka 4.0 has removed what 1 client uses, though no newer version was offered to it, which may have one: "
     said = of(report(forged.write(), target="4.0"), "Upgrade")
     assert [(one.verdict, one.text) for one in said] == [("look", f"{newest}app.")]
