@@ -181,7 +181,7 @@ const tabs = new Tabs(state, {
 /** What is chosen, as a file. */
 function exporting() {
   const { left, bottom } = element("exporting").getBoundingClientRect();
-  menu.open(forms(state.filter, state.sort, info.bytes), left, bottom);
+  menu.open(forms(state.filter, state.sort, info.bytes, complain), left, bottom);
 }
 
 /**

@@ -410,6 +410,19 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
         assert len(Path(download.value.path()).read_bytes().splitlines()) == int(total) + 1
 
 
+def test_an_export_that_is_refused_says_why(chromium: Any, tmp_path: Path) -> None:
+    """The browser itself says no more than that a download failed."""
+    capture = tmp_path / "capture.pcap"
+    shutil.copy(TXN, capture)
+    with contextlib.ExitStack() as stack, served(viewed(stack, capture)) as place, Look(chromium, place)() as opened:
+        page = opened.page
+        capture.unlink()
+        page.keyboard.press("x")
+        page.get_by_role("menuitem", name="pcapng").click()
+        page.locator("#status", has_text="no such file").wait_for()
+        opened.complaints.clear()  # the browser's own line of an answer that is an error
+
+
 def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_path: Path) -> None:
     """A dataset of `--no-meaning`: no parts of latencies, no findings."""
     assert cli.main(["analyze", str(TXN), "--no-meaning", "--keep-bytes", "-o", str(tmp_path / "data")]) == 0
