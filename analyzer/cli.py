@@ -349,7 +349,11 @@ def _findings_options(findings: argparse.ArgumentParser) -> None:
     findings.add_argument(
         "--threshold", action="append", default=[], metavar="CODE.NAME=VALUE", help="one threshold (repeatable)"
     )
-    findings.add_argument("--target", metavar="VERSION", help="what this Kafka release would refuse is an error")
+    findings.add_argument(
+        "--target",
+        metavar="VERSION",
+        help="what this Kafka release has removed is an error (what it is too old for: kwire report --target)",
+    )
     findings.add_argument(
         "--policy",
         action="append",
@@ -669,6 +673,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         options.assumed = _release_of(options.assume, "--assume")
     if options.command == "findings":
         options.released = _release_of(options.target, "--target")
+        if options.target is not None:
+            options.target = options.target.strip().removeprefix("v")  # as it was found, it is named in findings
     module_name, function_name = _entry(options).split(":")
     try:
         command: Any = getattr(__import__(module_name, fromlist=[function_name]), function_name)
@@ -714,8 +720,7 @@ def _release_of(version: str | None, option: str) -> dict[int, tuple[int, int]] 
     try:
         return releases.find(version).apis
     except LookupError:
-        names = ", ".join(release.name for release in releases.releases())
-        fail(f"{option} {version}: no Kafka release that is known", f"there are {names}")
+        fail(f"{option} {version}: no Kafka release that is known", releases.hint(version))
 
 
 def _option_names(command: str) -> list[str]:

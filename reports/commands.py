@@ -57,8 +57,7 @@ def _target(said: str | None) -> str | None:
     try:
         return releases.find(said).name
     except LookupError:
-        known = ", ".join(release.name for release in releases.releases())
-        raise Failure(f"--target {said}: not a Kafka release that this kwire knows", f"there are {known}") from None
+        raise Failure(f"--target {said}: not a Kafka release that this kwire knows", releases.hint(said)) from None
 
 
 def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:

@@ -37,3 +37,11 @@ def find(version: str) -> Release:
         if wanted == release.name or patch_of_it:
             return release
     raise LookupError(wanted)
+
+
+def hint(version: str) -> str:
+    """What to write where a version is none that is known: the releases that begin so (`4`), or all."""
+    wanted = version.strip().removeprefix("v")
+    names = [release.name for release in releases()]
+    near = [one for one in names if wanted and one.startswith(f"{wanted.removesuffix('.')}.")]
+    return f"which one: {', '.join(near)}" if near else f"there are {', '.join(names)}"

@@ -122,6 +122,18 @@ def test_thresholds_come_from_options_and_files(tmp_path: Path, capsys: pytest.C
     assert said(capsys, path, "--thresholds", str(file))[0] == 2
 
 
+def test_a_target_is_named_as_it_was_found_and_part_of_a_name_is_asked_after(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    old = str(SAMPLES / "old-java-0.8.2" / "capture.pcap")
+    found = said(capsys, old, "--only", "version-removed-in-target", "--target", " v4.0 ")
+    assert "refused by Kafka 4.0." in found[1]
+    assert found == said(capsys, old, "--only", "version-removed-in-target", "--target", "4.0")
+    for part in ("4", "v4", " 4. "):
+        assert "hint: which one: 4.0, 4.1, " in said(capsys, old, "--target", part)[2]
+    assert "hint: there are 0.9.0, " in said(capsys, old, "--target", "77")[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "again"),
     [
