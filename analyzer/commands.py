@@ -330,7 +330,8 @@ def _print(
     from analyzer.lines import LOOK_AHEAD, Lines
     from analyzer.sorting import Sorter
 
-    wanted = options.color == "auto" and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # a dumb one shows colours as text
+    wanted = options.color == "auto" and sys.stdout.isatty() and not refused
     color = wanted or options.color == "always"
     cut = out is sys.stdout  # a pager shows what is to the right of the screen
     lines = Lines(color, options.time == "absolute", None if options.wide else width(), cut)

@@ -693,7 +693,7 @@ def on_a_terminal(*arguments: object, columns: int = 0, **environment: str) -> s
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     process = subprocess.Popen(
         [KWIRE, *map(str, arguments)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL,
-        env={**inherited, "PAGER": "cat", **environment},
+        env={**inherited, "TERM": "xterm", "PAGER": "cat", **environment},
     )  # fmt: skip
     os.close(theirs)
     said = b""
@@ -712,6 +712,7 @@ def on_a_terminal(*arguments: object, columns: int = 0, **environment: str) -> s
 
 def test_colour_is_for_terminals_and_repeats_what_the_text_says() -> None:
     coloured = on_a_terminal("show", CAPTURE)
+    assert coloured == on_a_terminal("show", CAPTURE, NO_COLOR="")  # empty: as if it were not there
     plain = printed("show", CAPTURE)
     assert ESCAPE in coloured
     assert re.sub(r"\x1b\[\d*m", "", coloured) == plain
@@ -720,7 +721,9 @@ def test_colour_is_for_terminals_and_repeats_what_the_text_says() -> None:
     assert all(re.search(r"\x1b\[\d*m[!~]|\x1b\[1m", line) for line in marked)  # errors, slow ones, the heading
 
 
-@pytest.mark.parametrize(("option", "environment"), [((), {"NO_COLOR": "1"}), (("--color", "never"), {})])
+@pytest.mark.parametrize(
+    ("option", "environment"), [((), {"NO_COLOR": "1"}), (("--color", "never"), {}), ((), {"TERM": "dumb"})]
+)
 def test_colour_can_be_refused(option: tuple[str, ...], environment: dict[str, str]) -> None:
     """https://no-color.org"""
     assert on_a_terminal("show", CAPTURE, *option, columns=0, **environment) == printed("show", CAPTURE)
