@@ -122,7 +122,7 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
         severity: Severity | None = None if strict else "note"
         advice = None
         if newest[np.searchsorted(old, mine)].all():
-            text += "; its brokers offer none newer, and it asks for versions as clients since 2.4 do, so may have newer"
+            text += "; its brokers offer none newer; it asks for versions as clients since 2.4 do, so may have newer"
             severity, advice = severity or "warning", _SEE
         yield Found(f"{text}.", len(mine), int(rows.asked[mine].min()), int(rows.asked[mine].max()), who,
                     {"api": ",".join(sorted({api for api, _ in used})), "target": target},

@@ -395,11 +395,21 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
 
 
 def test_first_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    # They begin at a word: on a busy machine one might else find what another has compiled.
+    code = DOUBLE.replace("values =", "print('ready', flush=True); sys.stdin.readline(); values =")
     variables = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path)}
+    pipe = subprocess.PIPE
     started = [
-        subprocess.Popen([sys.executable, "-c", DOUBLE], cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=variables, stdin=pipe, stdout=pipe, text=True)
         for _ in range(4)
     ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
     assert {process.communicate()[0] for process in started} == {"[0, 2, 4, 6] True\n"}
     assert run(DOUBLE, tmp_path) == "[0, 2, 4, 6] False\n"
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()], "nothing half-written stays"
