@@ -86,6 +86,8 @@ def test_a_simple_consumer_of_old(capsys: pytest.CaptureFixture[str]) -> None:
         "old-simple read old-none 0 to 2: 360 records, 22.7 kB in 20.6 ms",
         "old-simple asked where to begin in old-none: old-none-1 at 150 [c1 #3]",
         "old-simple asked where to begin in old-none: old-none-2 at 120 [c1 #5]",
+        "note offset-out-of-range old-simple (127.0.0.1) lost its place in old-none-0: asked 999,999, and was not seen "
+        "to go on. [c1 #7]",
         "old-simple asked old-none-0 for offset 999,999, which the log does not have, and was not seen to go elsewhere "
         "[c1 #7]",
         "old-simple committed old-gzip-0 at 5, old-none-0 at 5, old-snappy-0 at 5 for group old-group-v0 to ZooKeeper "
