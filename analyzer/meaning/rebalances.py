@@ -106,10 +106,9 @@ def rebalances(
     not over (`_is_over`) are told later; events of those that are told get `settled`, and are told no more."""
     classic = [event for event in events if event.protocol in (g.CLASSIC, g.CONNECT, None)]
     newer = [event for event in events if event.protocol in (g.CONSUMER, g.SHARE, g.STREAMS)]
-    lives = [(life, _generations) for life in _lives(classic)] + [(life, _epochs) for life in _lives(newer)]
-    for those, turns_of in lives:
-        members = {event.member for event in those}
-        known = _Known(those, {member: one for member, one in contacts.items() if member in members or len(lives) == 1})
+    lives = [(known, _generations) for known in _lives(classic, contacts)]
+    lives += [(known, _epochs) for known in _lives(newer, contacts)]
+    for known, turns_of in lives:
         ever: set[Partition] = set()
         turns = list(turns_of(known))
         for turn, following in zip_longest(turns, turns[1:]):
@@ -124,7 +123,18 @@ def rebalances(
                 yield _row(group, turn, trigger, known, fetched)
 
 
-def _lives(events: list[Event]) -> Iterator[list[Event]]:
+def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_Known]:
+    """What is known of each life of a group. Of members that say nothing but heartbeats, none is a later life's: those
+    begin with joins."""
+    lives = list(_apart(events))
+    members = [{event.member for event in life} for life in lives]
+    later = set[str | None]().union(*members[1:])
+    for life, mine in zip(lives, members, strict=True):
+        heard = {one: at for one, at in contacts.items() if one in mine or (life is lives[0] and one not in later)}
+        yield _Known(life, heard)
+
+
+def _apart(events: list[Event]) -> Iterator[list[Event]]:
     """A group that is deleted, or forgotten as nobody is in it, and comes about again counts from the beginning: its
     events from one beginning to the next. Who joins once a generation was told gets that or a later one, and a later
     one where everybody had left; of static members of the newer protocols only the latter is certain."""
@@ -140,7 +150,7 @@ def _lives(events: list[Event]) -> Iterator[list[Event]]:
             if (event.generation < highest and sure) or (event.generation <= highest and not there):
                 yield events[begin:at]
                 begin, highest, there = at, 0, set()
-        if event.kind == g.JOIN:
+        if event.kind in (g.JOIN, g.SYNC, g.TOLD):  # who beats was there, maybe since before the capture
             there.add(event.member)
         if event.generation > highest:
             highest, told_ns = event.generation, event.time_ns

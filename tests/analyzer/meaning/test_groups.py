@@ -406,6 +406,13 @@ def test_a_group_that_comes_about_again_counts_anew(generations: int, tmp_path: 
     assert all((row["ended"] - row["began"]).total_seconds() < 1 for row in rows if row["generation"] == 1)
 
 
+def test_who_only_beat_was_a_member_when_the_capture_began(tmp_path: Path) -> None:
+    again = (9.0, join("a", ["t"]), joined("a", 2, ["a"]))
+    dataset = told(tmp_path, [(2.0, *beat("a")), again], [(3.0, *beat("b"))])
+    (row,) = dataset.rebalances.to_pylist()
+    assert (row["members_before"], row["members_after"]) == (["a", "b"], ["a"])
+
+
 def triggers(dataset: analyzer.Dataset) -> list[tuple[str, str | None]]:
     return [(row["trigger"], row["trigger_member"]) for row in dataset.rebalances.to_pylist()]
 
@@ -474,6 +481,15 @@ def test_a_static_member_that_stops_for_a_while_keeps_its_place(tmp_path: Path) 
     assert third["members_after"] == ["a"]
     stays = told(tmp_path, [*a, (9.0, *newer("a", 2, 3, [0, 1]))], before)
     assert triggers(stays)[-1] == ("expired", "s1")  # it did not come back in time
+
+
+def test_a_static_member_that_comes_back_to_who_was_there_before_the_capture_begins_no_other_group(
+    tmp_path: Path,
+) -> None:
+    a = [(1.0, *newer("a", 2, 2, None, [0])), (9.0, *newer("a", 2, 3, [0, 1]))]
+    dataset = told(tmp_path, a, [(4.0, *newer("s2", 0, 2, [1], instance="i"))])
+    rows = [(row["generation"], row["trigger"], row["members_before"]) for row in dataset.rebalances.to_pylist()]
+    assert rows[-1] == (3, "expired", ["a", "s2"])
 
 
 # --- the same rows however they are read ------------------------------------------------------------------------------
