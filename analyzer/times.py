@@ -1,14 +1,17 @@
 """Times as people and JSON get them: RFC 3339 in UTC.
 
 In: whole microseconds or milliseconds since 1970, or a datetime (one without a zone is in UTC, as in the tables). Out:
-datetimes and text. Pure.
+datetimes and text, and of text microseconds again. Pure.
 """
 
 from __future__ import annotations
 
 import datetime
+from typing import Any, TypeVar
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+
+Other = TypeVar("Other")
 
 
 def moment(micros: int) -> datetime.datetime:
@@ -32,3 +35,11 @@ def utc(when: datetime.datetime) -> datetime.datetime:
 def rfc3339(when: datetime.datetime | int) -> str:
     """RFC 3339 in UTC with six decimals; an int is microseconds since 1970."""
     return utc(moment(when) if isinstance(when, int) else when).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def micros(text: Any, none: Other) -> int | Other:
+    """Microseconds since 1970 of a time as RFC 3339 writes it; `none` where it is none: files may say anything."""
+    try:
+        return (utc(datetime.datetime.fromisoformat(text)) - EPOCH) // datetime.timedelta(microseconds=1)
+    except (ValueError, TypeError):
+        return none

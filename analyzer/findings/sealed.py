@@ -3,7 +3,6 @@ are no longer valid, and handshakes that come to nothing."""
 
 from __future__ import annotations
 
-import datetime
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -14,6 +13,7 @@ from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, Seen
 from analyzer.findings.words import client, count, moment, name
+from analyzer.times import micros
 from analyzer.times import moment as date
 
 _OTHERS: Final = (443, 8443)
@@ -70,18 +70,9 @@ def _of_manifest(seen: Seen) -> Iterator[_Sealed]:
         who = {"client_ip": asking.rpartition(":")[0], "broker": asked, "connection": one["connection"]}
         until = said.get("tls_not_after")
         yield _Sealed(
-            None, one["connection"], who, _micros(said["first_time"]), said.get("tls_subject"),
-            _micros(until) if until else None, said.get("tls_failure"),
+            None, one["connection"], who, micros(said["first_time"], 0), said.get("tls_subject"),
+            micros(until, 0) if until else None, said.get("tls_failure"),
         )  # fmt: skip
-
-
-def _micros(text: str) -> int:
-    """Microseconds of a time in a manifest; 0 where it is none."""
-    try:
-        when = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
-        return (when - date(0)) // datetime.timedelta(microseconds=1)
-    except (ValueError, TypeError):
-        return 0
 
 
 def _links(some: list[_Sealed]) -> tuple[int, ...]:
@@ -117,8 +108,8 @@ def certificate_expired(seen: Seen, at: Limits) -> Iterator[Found]:
         )  # fmt: skip
 
 
-def _day(micros: int) -> str:
-    return date(micros).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _day(time: int) -> str:
+    return date(time).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _DOUBTED: Final = ("unknown_ca", "bad_certificate", "certificate_unknown", "unsupported_certificate",
@@ -170,8 +161,6 @@ def tls_alert(seen: Seen, at: Limits) -> Iterator[Found]:
             f"{text}{_span(some)}: the {side} {what}.", len(some), some[0].time, some[-1].time, some[0].who,
             {"alert": alert, "said_by": side}, links=_links(some), cause=cause, proven=True, advice=advice,
         )  # fmt: skip
-
-
 
 
 @rule(

@@ -7,7 +7,6 @@ exchange takes 40 bytes.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import re
 from collections import Counter
@@ -26,6 +25,7 @@ from analyzer.findings.source import Source, Table
 from analyzer.findings.words import UNREAD
 from analyzer.protocol import names as apis
 from analyzer.protocol import schema
+from analyzer.times import micros
 
 NO_CODE: Final = np.iinfo(np.int16).min
 """An error code, API or version that is absent."""
@@ -207,7 +207,7 @@ class Seen:
         made = [
             Attempt(
                 one["client"], one["server"], one["refused"], one["unanswered"], one["most_in_a_minute"],
-                _micros(one["first_time"]), _micros(one["last_time"]),
+                micros(one["first_time"], NULL), micros(one["last_time"], NULL),
             )
             for one in self.entry.get("attempts", ())
         ]  # fmt: skip
@@ -500,7 +500,7 @@ class Seen:
         times += [self.link_times("first_time"), self.link_times("last_time")]
         known = [extent for part in times if (extent := large.extent(part, NULL)) is not None]
         if not known:  # all of it is encrypted, say
-            ends = [_micros(time) for name in ("first_time", "last_time") if (time := self.entry.get(name))]
+            ends = [micros(time, NULL) for name in ("first_time", "last_time") if (time := self.entry.get(name))]
             return (ends[0], ends[-1]) if ends else (0, 0)
         return min(first for first, _ in known), max(last for _, last in known)
 
@@ -653,17 +653,6 @@ def api_name(key: int) -> str:
 
 
 _API_NAMES = {api.api_key: api.name for api in schema.apis()}
-
-
-def _micros(time: str) -> int:
-    """A time of `_kwire.json` in us, NULL where it is none."""
-    try:
-        return (datetime.datetime.fromisoformat(time) - _EPOCH) // datetime.timedelta(microseconds=1)
-    except (ValueError, TypeError):
-        return NULL
-
-
-_EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
 def _end(address: str, port: int) -> str:

@@ -7,7 +7,6 @@ wrong, a hint and, of a filter, the place); every count is exact; integers that 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import secrets
 import time
@@ -21,6 +20,7 @@ import pyarrow as pa
 from analyzer import __version__, lines, tables
 from analyzer.filter.values import STATED
 from analyzer.findings.asked import SEVERITIES
+from analyzer.times import micros
 from captures.problems import Problem
 from reports.view import (
     alike,
@@ -51,8 +51,6 @@ ROWS_AT_ONCE: Final = 1000
 
 BYTES_AT_ONCE: Final = 64 << 10
 """Bytes of a message in one answer."""
-
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 SAFE: Final = (1 << 53) - 1
 """Integers beyond are text: a browser has no larger ones."""
@@ -209,7 +207,8 @@ def info(view: View, query: Query) -> Any:
     unread = dataset.manifest.get("unrecognised", {})
     ends = [end for name in ("request_time", "response_time") for end in columns.range(name) or ()]
     # Times are told since the first packet, as `kwire show` and Wireshark do, whoever spoke first.
-    ends += [moment(one[end]) for one in dataset.captures for end in ("first_time", "last_time") if one.get(end)]
+    told = [one.get(end) for one in dataset.captures for end in ("first_time", "last_time")]
+    ends += [at for time in told if (at := micros(time, None)) is not None]
     return {
         "api": 1, "version": __version__, "name": view.name, "growing": view.growing, "exchanges": columns.n,
         "filter": view.first,
@@ -220,11 +219,6 @@ def info(view: View, query: Query) -> Any:
         "command": list(view.command), "bytes": view.messages.at_hand, "pairs": _pairs(view),
         "columns": [_column(view, column) for column in tables.EXCHANGES],
     }  # fmt: skip
-
-
-def moment(time: str) -> int:
-    """Microseconds since 1970 of a time in a manifest."""
-    return (datetime.datetime.fromisoformat(time) - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
 def _pairs(view: View) -> Any:
