@@ -674,7 +674,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     if options.command == "findings":
         options.released = _release_of(options.target, "--target")
         if options.target is not None:
-            options.target = options.target.strip().removeprefix("v")  # as it was found, it is named in findings
+            from reports import releases
+
+            options.target = releases.bare(options.target)  # so findings name it
     module_name, function_name = _entry(options).split(":")
     try:
         command: Any = getattr(__import__(module_name, fromlist=[function_name]), function_name)

@@ -28,9 +28,14 @@ def releases() -> tuple[Release, ...]:
     )
 
 
+def bare(version: str) -> str:
+    """`v3.9` as `3.9`."""
+    return version.strip().removeprefix("v")
+
+
 def find(version: str) -> Release:
     """The release that `3.9`, `3.9.2` or `v3.9` means. LookupError: none that is known."""
-    wanted = version.strip().removeprefix("v")
+    wanted = bare(version)
     for release in releases():
         # `3.9.7` is 3.9 too, whichever patch was looked at.
         patch_of_it = wanted.startswith(f"{release.name}.") and wanted.count(".") == release.patch.count(".")
@@ -41,7 +46,7 @@ def find(version: str) -> Release:
 
 def hint(version: str) -> str:
     """What to write where a version is none that is known: the releases that begin so (`4`), or all."""
-    wanted = version.strip().removeprefix("v")
+    wanted = bare(version)
     names = [release.name for release in releases()]
     near = [one for one in names if wanted and one.startswith(f"{wanted.removesuffix('.')}.")]
     return f"which one: {', '.join(near)}" if near else f"there are {', '.join(names)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from analyzer.text import duration, printable, size
 from reports.page.questions import Answer
@@ -201,11 +201,15 @@ def _uses(row: Mapping[str, Any]) -> str:
     return "uses" if row["clients"] == 1 else "use"
 
 
+_NAMELESS: Final = "a client without id"
+"""One that says an empty id is called so, too."""
+
+
 def _named(row: Mapping[str, Any]) -> str:
     """`app, billing and 6 more`: client ids, of which several addresses may have one."""
-    ids = [printable(name) if name else "a client without id" for name in row["named"]]
-    if row["unnamed"] and len(ids) < 3:
-        ids.append("a client without id")
+    ids = [printable(name) if name else _NAMELESS for name in row["named"]]
+    if row["unnamed"] and len(ids) < 3 and _NAMELESS not in ids:
+        ids.append(_NAMELESS)
     more = row["clients"] - len(ids)
     return ", ".join(ids) + (f" and {more:,} more" if more > 0 else "")
 

@@ -151,6 +151,14 @@ def test_all_clients_of_an_upgrade_are_counted_also_beyond_the_rows_of_its_table
     assert statement.text == f"Kafka 4.0 has removed what 602 clients use: {named}."
 
 
+def test_clients_without_an_id_are_named_once(tmp_path: Path) -> None:
+    forged = Forged(tmp_path / "old", meaning=True)
+    for client_id in (None, "", "app"):
+        forged.exchange("Fetch", api_version=2, client_id=client_id)
+    (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
+    assert statement.text == "Kafka 4.0 has removed what 3 clients use: a client without id, app and 1 more."
+
+
 def test_clients_that_were_offered_nothing_newer_may_live_through_an_upgrade(tmp_path: Path) -> None:
     forged = Forged(tmp_path / "old", meaning=True)
     forged.add("api_versions", broker="10.0.0.9:9092", api_key=1, min=0, max=3)
