@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from analyzer import tables as contract
 from analyzer.protocol import errors
-from captures.files import capture_points
+from captures.files import CapturePoint, capture_points
 from reports import results
 from reports.view.captured import Captures
 from reports.view.counting import wanted as still
@@ -34,16 +35,16 @@ CONNECTIONS: Final = 2_000
 _PIECE: Final = 1 << 20
 
 
-def exported(tables: Tables, text: str, sort: str, form: str) -> tuple[str, Iterator[bytes]]:
-    """The type of the file, and its pieces. Raises Wrong before the first one."""
+def exported(tables: Tables, text: str, sort: str, form: str) -> tuple[str, Callable[[], Iterator[bytes]]]:
+    """The type of the file, and what makes its pieces. Raises Wrong."""
     if form not in FORMS:
         raise Wrong(f"format={form[:40]}: nothing is written in it", f"one of {', '.join(FORMS)}")
     kind, written = FORMS[form]
-    return kind, written(_parts(tables, tables.ordered(text, sort).rows))
+    return kind, partial(written, _parts(tables, tables.ordered(text, sort).rows))
 
 
-def packets(tables: Tables, captures: Captures | None, text: str) -> Iterator[bytes]:
-    """The packets of the chosen exchanges' connections as pcapng: whole connections, nothing else. Raises Wrong."""
+def with_packets(tables: Tables, captures: Captures | None, text: str) -> list[tuple[CapturePoint, list[Wanted]]]:
+    """The captures that hold the chosen exchanges' connections, and which these are. Raises Wrong and CaptureError."""
     from reports.view.packets import Wanted  # what reads captures is loaded when one is read
 
     if captures is None:
@@ -63,20 +64,22 @@ def packets(tables: Tables, captures: Captures | None, text: str) -> Iterator[by
             client, broker = ((row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "broker"))
             one = Wanted(client, broker, row["first_time"] * 1000, row["last_time"] * 1000 + 999)
             lasting.setdefault(row["capture"], []).append(one)
-    pieces = _packets(captures, lasting)
+    return [
+        (point, wanted)
+        for name, wanted in lasting.items()
+        for point in capture_points(list(captures.point(name)), captures.how.rotated)
+    ]
+
+
+def packets(there: Sequence[tuple[CapturePoint, list[Wanted]]]) -> Iterator[bytes]:
+    """The packets of connections as pcapng: whole connections, nothing else. Raises Wrong and CaptureError."""
+    from reports.view.packets import extracted
+
+    pieces = itertools.chain.from_iterable(extracted(point, wanted, still) for point, wanted in there)
     first = next(pieces, None)  # what is wrong is told while it can be, not in the middle of a file
     if first is None:
         raise Wrong("no packet of the chosen exchanges is there", "the filter chooses none, or the capture was changed")
     return itertools.chain([first], pieces)
-
-
-def _packets(captures: Captures, lasting: dict[str, list[Wanted]]) -> Iterator[bytes]:
-    from reports.view.packets import extracted
-
-    for name, wanted in lasting.items():
-        arguments = captures.point(name)
-        for point in capture_points(list(arguments), captures.how.rotated):
-            yield from extracted(point, wanted, still)
 
 
 def _parts(tables: Tables, rows: np.ndarray) -> Iterator[pa.Table]:

@@ -56,17 +56,6 @@ export async function ask(what, query = {}, signal) {
 }
 
 /**
- * Whether there is an answer: what is wrong with a question is told before its first byte, and no more is read here.
- * @param {string} what
- * @param {Record<string, string | number>} query
- */
-export async function offered(what, query) {
-  const enough = new AbortController();
-  await answer(what, query, enough.signal);
-  enough.abort();
-}
-
-/**
  * Have something kept.
  * @param {string} what
  * @param {unknown} content

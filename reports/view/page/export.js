@@ -1,6 +1,6 @@
 /** What is chosen, as a file: the forms that there are. */
 
-import { offered, worded } from "./api.js";
+import { ask, worded } from "./api.js";
 
 /**
  * @param {string} filter
@@ -24,7 +24,7 @@ export function forms(filter, sort, bytes, failed) {
  */
 async function save(query) {
   const asked = worded(query); // the partition that is looked within may be another one when the answer comes
-  await offered("export", query);
+  await ask("export", { ...query, check: 1 });
   const link = document.createElement("a");
   link.href = `/api/1/export?${asked}`;
   link.download = "";

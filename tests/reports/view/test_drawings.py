@@ -206,11 +206,14 @@ def test_packets_of_a_capture_that_is_gone_or_another_are_refused(tmp_path: Path
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, capture))
         assert "no packet" in asking.refused("export", format="pcapng", filter="latency > 60m")["message"]
+        assert asking("export", format="pcapng", check="1") == {}
         other = SAMPLES / "admin-kafkapython-3.9" / "capture.pcap"
         capture.write_bytes(other.read_bytes())
         assert "changed" in asking.refused("export", format="pcapng")["hint"]
         capture.unlink()
-        assert "no such file" in asking.refused("export", format="pcapng")["message"]
+        for check in ("", "1"):
+            assert "no such file" in asking.refused("export", format="pcapng", check=check)["message"]
+        assert "nothing is written" in asking.refused("export", format="png", check="1")["message"]
 
 
 def test_without_the_capture_there_are_no_packets(tmp_path: Path) -> None:
