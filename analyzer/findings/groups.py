@@ -75,18 +75,23 @@ def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     for group, rows in _pairs("group_id", seen.table("rebalances").every()).items():
         begun = _steady(rows, int(at.start_s * SECOND))
         when = np.array([row["began"] for row in begun], np.int64)
-        most, first, past = busiest(when, int(at.window_s * SECOND))
+        window = int(at.window_s * SECOND)
+        most, first, past = busiest(when, window)
+        if not most:
+            continue
         mine = begun[first:past]
         triggers = _counted(row["trigger"] or "unknown" for row in mine)
         unplanned = sum(number for trigger, number in triggers.items() if trigger not in ("join", "leave"))
-        still = sum(max((one["stopped_us"] for one in row["stopped"] or ()), default=0) for row in mine)
-        spent = int(when[past - 1] - when[first]) if most else 0
+        stops = [max((one["stopped_us"] for one in row["stopped"] or ()), default=0) for row in mine]
+        # One that lasts into the next rebalance is counted there from then on.
+        still = int(np.minimum(stops, np.diff(when[first:past], append=when[first] + window)).sum())
+        spent = int(when[past - 1] - when[first])
         if most < at.rebalances or (unplanned < at.unplanned and still < at.stopped * max(spent, 1)):
             continue
         named = ", ".join(f"{trigger} {number}" for trigger, number in triggers.items())
-        text = f"Group {name(group)} rebalanced {count(most, 'time')} in {lasting(at.window_s * SECOND)} from "
+        text = f"Group {name(group)} rebalanced {count(most, 'time')} in {lasting(window)} from "
         proof = [row for row in (_row_of(seen, one["evidence"]) for one in mine) if row is not None]
-        stood = f"; a member stood still for up to {lasting(still)} of it" if still else ""
+        stood = f"; no record reached a member for up to {lasting(still)} of it" if still else ""
         text += f"{moment(mine[0]['began'])} ({named}){stood}."
         yield Found(text, most, int(when[first]), int(when[past - 1]), {}, {"group_id": group},
                     tuple(proof[:1] + proof[:1] + proof[-1:]))  # fmt: skip

@@ -183,6 +183,13 @@ def test_members_that_stand_still_make_a_storm_of_planned_rebalances(tmp_path: P
         assert bool(of(traffic, "rebalance-storm")) == (stopped_s == 13)
 
 
+def test_members_that_stand_still_over_several_rebalances_do_so_once(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    rebalances(traffic, ["leave"] * 6, step=20, stopped=[{"member_id": "m", "stopped_us": 100_000_000}])
+    (found,) = of(traffic, "rebalance-storm")
+    assert "no record reached a member for up to 3 min of it" in found.text  # five times 20 s, and 100 s: not 10 min
+
+
 def test_the_first_minute_of_a_group_is_no_storm_nor_is_the_second_step_of_a_cooperative_one(tmp_path: Path) -> None:
     starting = Traffic(tmp_path / "starting")
     rebalances(starting, ["metadata"] * 7, step=9, members_before=[])
