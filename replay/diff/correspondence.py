@@ -8,7 +8,7 @@ it takes nothing from the replayer's own remapping, which is one of the things t
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -172,6 +172,12 @@ class Partition:
     def to_right(self, offset: int) -> int | None:
         """The right side's offset of the record that the left has at `offset`."""
         return self._by_left.translated(offset)
+
+    def read_at(self, offset: int, read: Container[int]) -> int | None:
+        """The same, of where it was read, if it was at one of its places: who reads what several copies of a capture
+        write (`--times`) has what is there by then, be it another copy's."""
+        there = list(self._by_left.places(offset))
+        return next((place for place in there if place in read), there[0] if there else None)
 
     def to_left(self, offset: int) -> int | None:
         return self._by_right.translated(offset)

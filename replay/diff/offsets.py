@@ -90,11 +90,16 @@ class OffsetRanges:
 
     def translated(self, offset: int) -> int | None:
         """The other side's offset of the record at `offset`; None where no batch has it."""
+        return next(self.places(offset), None)
+
+    def places(self, offset: int) -> Iterator[int]:
+        """All that the other side has of it, the furthest first: several copies of a capture store each batch."""
         at = bisect.bisect_right(self.here, offset) - 1
-        if at < 0:
-            return None
-        inside = offset - self.here[at]
-        return self.there[at] + inside if inside < self.counts[at] else None
+        base = self.here[at] if at >= 0 else 0
+        while at >= 0 and self.here[at] == base:
+            if offset - base < self.counts[at]:
+                yield self.there[at] + offset - base
+            at -= 1
 
 
 class Seen:

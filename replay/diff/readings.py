@@ -93,7 +93,7 @@ def acquired(correspondence: Correspondence, failed: Mapping[str, Difference]) -
     """What the members of share groups have acquired together. `failed`: groups that could not be joined, and why."""
     for (group, topic, index), both in correspondence.acquired.items():
         partition = correspondence.partition(topic, index)
-        there = ((offset, partition.to_right(offset)) for offset in both.left)
+        there = ((offset, partition.read_at(offset, both.right)) for offset in both.left)
         missing = sum((offset if twin is None else twin) not in both.right for offset, twin in there)
         if not missing:
             continue
@@ -128,7 +128,7 @@ class _Told:
         """What one connection has read."""
         key = (self._partition.topic, str(self._partition.index))
         left, right = reading.left.by_offset(), reading.right.by_offset()
-        wanted = {self._partition.to_right(offset): (offset, digest) for offset, digest in left.items()}
+        wanted = {self._partition.read_at(offset, right): (offset, digest) for offset, digest in left.items()}
         mapped = {offset: record for offset, record in wanted.items() if offset is not None}
         furthest = max(right, default=-1)
         row = pairs[reading.place].row

@@ -595,6 +595,16 @@ def test_how_records_are_spread_over_fetches_does_not_matter() -> None:
     assert found(*some) == []
 
 
+@pytest.mark.parametrize("places", [(0,), (2,), (0, 2)])
+def test_a_reader_of_several_copies_of_the_capture_has_what_is_there_by_then(places: tuple[int, ...]) -> None:
+    """`--times 2`: both copies write to one topic."""
+    read = b"".join(batch("a", "b", base_offset=place) for place in places)
+    written = produce(batch("a", "b"), 0, 0), produce(batch("a", "b"), 0, 2, connection="c~2")
+    assert found(*written, fetch(batch("a", "b"), read, connection="c~2")) == []
+    less = found(*written, fetch(batch("a", "b"), batch("a", base_offset=places[0]), connection="c~2"))
+    assert less == [("read_less", "(records)", "record missing")]
+
+
 def test_a_hole_in_what_was_read() -> None:
     some = (
         *(produce(batch(value), index, index) for index, value in enumerate("abc")),
