@@ -25,25 +25,45 @@ export function worded(query) {
   return words;
 }
 
+/** How often a question is asked, and how long is waited before it is asked again: a browser gives up what it asks this
+ * machine, too, where a network comes or goes. */
+const TRIES = 4, PAUSE_MS = 150;
+
 /**
+ * @template T
  * @param {string} what
  * @param {Record<string, string | number>} query
+ * @param {(response: Response) => Promise<T>} read
  * @param {AbortSignal} [signal]
  * @param {string} [body] what is to be kept
- * @returns {Promise<Response>}
+ * @returns {Promise<T>}
  */
-async function answer(what, query, signal, body) {
-  let response;
-  try {
-    response = await fetch(`/api/1/${what}?${worded(query)}`, { signal, cache: "no-store", method: body === undefined ? "GET" : "PUT", body });
-  } catch (failure) {
-    if (failure instanceof DOMException && failure.name === "AbortError") throw failure;
-    throw new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" });
+async function answer(what, query, read, signal, body) {
+  const address = `/api/1/${what}?${worded(query)}`, method = body === undefined ? "GET" : "PUT";
+  for (let tries = 1; ; tries++) {
+    try {
+      const response = await fetch(address, { signal, cache: "no-store", method, body });
+      if (response.ok) return await read(response);
+      throw await refusal(response);
+    } catch (failure) {
+      if (!(failure instanceof TypeError)) throw failure; // that is what a network's failure is
+      if (tries === TRIES) throw new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" });
+    }
+    await new Promise((done) => setTimeout(done, PAUSE_MS));
   }
-  if (response.ok) return response;
-  if (response.headers.get("content-type")?.startsWith("application/json")) throw new Refused((await response.json()).error);
-  throw new Refused({ message: (await response.text()).trim() || `HTTP ${response.status}` });
 }
+
+/** @param {Response} response */
+async function refusal(response) {
+  if (response.headers.get("content-type")?.startsWith("application/json")) return new Refused((await response.json()).error);
+  return new Refused({ message: (await response.text()).trim() || `HTTP ${response.status}` });
+}
+
+/** @param {Response} response */
+const parsed = (response) => response.json();
+
+/** @param {Response} response */
+const whole = async (response) => new Uint8Array(await response.arrayBuffer());
 
 /**
  * @param {string} what
@@ -52,7 +72,7 @@ async function answer(what, query, signal, body) {
  * @returns {Promise<any>}
  */
 export async function ask(what, query = {}, signal) {
-  return (await answer(what, query, signal)).json();
+  return answer(what, query, parsed, signal);
 }
 
 /**
@@ -62,7 +82,7 @@ export async function ask(what, query = {}, signal) {
  * @returns {Promise<any>}
  */
 export async function put(what, content) {
-  return (await answer(what, {}, undefined, JSON.stringify(content))).json();
+  return answer(what, {}, parsed, undefined, JSON.stringify(content));
 }
 
 /**
@@ -74,8 +94,7 @@ export async function put(what, content) {
  * @returns {Promise<Uint8Array>}
  */
 export async function octets(key, side, start, signal) {
-  const response = await answer("bytes", { key, side, start }, signal);
-  return new Uint8Array(await response.arrayBuffer());
+  return answer("bytes", { key, side, start }, whole, signal);
 }
 
 /**
@@ -86,10 +105,10 @@ export async function octets(key, side, start, signal) {
  * @returns {Promise<import("./heat.js").Grid>}
  */
 export async function grid(filter, width, signal) {
-  const whole = new Uint8Array(await (await answer("heatmap", { filter, width }, signal)).arrayBuffer());
-  const line = whole.indexOf(10);
-  const about = JSON.parse(new TextDecoder().decode(whole.subarray(0, line)));
-  return { ...about, counts: new Uint32Array(whole.slice(line + 1).buffer) };
+  const bytes = await answer("heatmap", { filter, width }, whole, signal);
+  const line = bytes.indexOf(10);
+  const about = JSON.parse(new TextDecoder().decode(bytes.subarray(0, line)));
+  return { ...about, counts: new Uint32Array(bytes.slice(line + 1).buffer) };
 }
 
 /**

@@ -65,7 +65,7 @@ class Look:
 
 _CHANGED = "net::ERR_NETWORK_CHANGED"
 """The browser gives up what it is loading, from this machine too, when an interface comes or goes: other tests have
-interfaces of their own."""
+interfaces of their own. What the page asks it asks again; that it loads at all is up to who opens it."""
 
 _SHOWN = "[document.activeElement?.outerHTML.slice(0, 200), document.body.innerText.slice(0, 2000)]"
 """What has the focus, and what a person would read."""
@@ -85,7 +85,8 @@ class Opened:
         if slow := os.environ.get("KWIRE_VIEW_SLOW"):
             self.context.new_cdp_session(self.page).send("Emulation.setCPUThrottlingRate", {"rate": float(slow)})
         self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.given_up = 0
+        self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else
                      self.complaints.append(asked.url))  # fmt: skip
@@ -96,14 +97,21 @@ class Opened:
         """As often as it takes a page to come whole."""
         for _ in range(20):
             self.complaints.clear()
+            self.given_up = 0
             try:
                 self.page.goto(address)
             except Exception as failure:
                 if _CHANGED not in str(failure):
                     raise
             else:
-                if not any(_CHANGED in one for one in self.complaints):
+                if not self.given_up:
                     return
+
+    def _said(self, message: Any) -> None:
+        if _CHANGED in message.text:
+            self.given_up += 1
+        else:
+            self.complaints.append(message.text)
 
     def __enter__(self) -> Opened:
         return self
