@@ -194,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_count_or_none,
         metavar="BYTES",
         help="with --engine spark: these are read in chunks so large, each by one task; 0: each task "
-        "reads all (default: 1 GiB from 5 cores on, else 0)",
+        "reads all (default: from 5 cores on 1 to 4 GiB, one chunk a core or several; else 0)",
     )
     _spark_options(analyze)
     analyze.set_defaults(run="analyzer.commands:analyze")

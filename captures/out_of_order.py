@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures.copies import byte_sum, duplicate
+from captures.copies import duplicate
 from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, kernel, shared
+from captures.segment_sums import byte_sum
 from captures.stream_tables import (
     D_BYTES,
     D_CONFLICTS,

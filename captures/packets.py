@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -62,7 +63,7 @@ from captures.links import (
     unread_link,
     walk_ip,
 )
-from captures.windows import MOST_ROWS, WINDOW_BYTES, PacketColumns, Pool, Window, Windows
+from captures.windows import MOST_ROWS, WINDOW_BYTES, Content, PacketColumns, Pool, Window, Windows
 
 LAYERS = 5
 """IP packets looked into, one inside the other: a tunnel, another one in it, and fragments of each. What lies deeper
@@ -90,11 +91,13 @@ class Packets:
 
     buffer   uint8: the window's bytes and reassembled packets, which `payload_at` and `tcp_at` point into
     columns  what is known of each
+    sums     int32: what `segment_sums.checked` says of each, where that was asked before; else empty
     """
 
     buffer: np.ndarray
     columns: PacketColumns
     _window: Window = field(repr=False)
+    sums: np.ndarray = field(default_factory=partial(np.zeros, 0, np.int32), repr=False)
 
     def __len__(self) -> int:
         return len(self.columns.number)
@@ -103,6 +106,11 @@ class Packets:
     def spare(self) -> int:
         """Where in the buffer the file's bytes begin; before it are reassembled packets."""
         return self._window.spare
+
+    @property
+    def content(self) -> Content:
+        """The bytes, for kernels."""
+        return Content(self.buffer, self.buffer[: len(self.buffer) & ~7].view(np.uint64), self.sums)
 
     def release(self) -> None:
         """Give buffer and columns back for the reader's next windows; they must not be used any more.

@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from captures.copies import differs, duplicate, header_sum, payload_sum, remember, same_packet
+from captures.copies import differs, duplicate, remember, same_packet
 from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
 from captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
 from captures.flows import (
@@ -42,9 +42,10 @@ from captures.flows import (
     WOKEN_SHAPE,
     Assigned,
 )
-from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, grown, inline, kernel, soon_all
+from captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, soon_all
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
+from captures.segment_sums import SUM_BITS, SUM_RIGHT, SUM_UNKNOWN, header_sum, payload_sum
 from captures.stream_tables import (
     C_ANSWERED,
     C_BLOCKED,
@@ -101,7 +102,7 @@ from captures.stream_tables import (
     Origin,
     StreamTables,
 )
-from captures.windows import PacketColumns
+from captures.windows import Content, PacketColumns
 
 REORDER_PACKETS = 256
 """Packets of one connection after which acknowledged bytes count as lost. Real reordering (offload queues, several
@@ -266,17 +267,20 @@ def _own(slot: Int, shards: Int, bits: Int) -> Int:
 
 @kernel
 def advance(
-    begin: Int, ends_at: Int, shard: Int, shards: Int, bits: Int, base: Int, buffer: Bytes, words: Array,
+    begin: Int, ends_at: Int, shard: Int, shards: Int, bits: Int, base: Int, content: Content,
     packets: PacketColumns, assigned: Assigned, tables: StreamTables, limit: Int,
 ) -> tuple[Int, Int, Int]:  # fmt: skip
-    """Packets [begin, n) of the connections whose slot is `shard` modulo `shards`. `base` is the ordinal of packet 0.
+    """Packets [begin, n) of the connections whose slot is `shard` modulo `shards`. `base` is the ordinal of packet 0;
+    where sums were made of bytes before, nobody looks at these here.
     Returns (status, next packet, next end); on a NEED_ status the caller grows that table and calls again."""
     c, d, w, v = tables.connections, tables.directions, tables.waiting, tables.counters
     time_ns, seq, ack, window, flags = packets.time_ns, packets.seq, packets.ack, packets.window, packets.flags
     payload_at, captured, length = packets.payload_at, packets.payload_captured, packets.payload_length
     slots, sides, ends, woken = assigned.slot, assigned.side, assigned.ends, assigned.woken
+    buffer, words, sums = content.buffer, content.words, content.sums
     room = len(tables.out)
     n = len(time_ns)
+    summed = len(sums)
     i = begin
     e = ends_at
     woke = np.int64(0)
@@ -292,7 +296,7 @@ def advance(
             e += 1
         if i >= n:
             break
-        if MACHINE_CODE and i + AHEAD < n and _ours(np.int64(slots[i + AHEAD]), shard, shards):
+        if MACHINE_CODE and summed == 0 and i + AHEAD < n and _ours(np.int64(slots[i + AHEAD]), shard, shards):
             soon_all(buffer, payload_at[i + AHEAD], captured[i + AHEAD])
         slot = np.int64(slots[i])
         if not _ours(slot, shard, shards):
@@ -322,11 +326,17 @@ def advance(
         total = np.int64(-1)
         headers = np.int64(-1)
         if length[i] > 0 and captured[i] == length[i] and length[i] <= 0xFFFF and d[key, D_LIES] < LIES:
-            total = payload_sum(buffer, words, payload_at[i], length[i])
-            headers = header_sum(
-                buffer, packets.tcp_at[i], payload_at[i], length[i], packets.src_hi[i], packets.src_lo[i],
-                packets.dst_hi[i], packets.dst_lo[i],
-            )  # fmt: skip
+            said = np.int64(sums[i]) if i < summed else np.int64(SUM_UNKNOWN)
+            if said != SUM_UNKNOWN:
+                total = said >> SUM_BITS
+                if said & SUM_RIGHT != 0:
+                    headers = 0xFFFF - total  # for all that is made of it
+            else:
+                total = payload_sum(buffer, words, payload_at[i], length[i])
+                headers = header_sum(
+                    buffer, packets.tcp_at[i], payload_at[i], length[i], packets.src_hi[i], packets.src_lo[i],
+                    packets.dst_hi[i], packets.dst_lo[i],
+                )  # fmt: skip
         # Nobody can acknowledge where the other side was not captured.
         doubt = headers >= 0 and (headers + total) % 0xFFFF != 0 and d[other, D_PACKETS] > 0
         if plain and not doubt and d[key, D_SYNCED] != 0 and c[slot, C_BLOCKED] == 0 and c[slot, C_HOLD] == 0:
@@ -512,12 +522,11 @@ class Streams:
             self._tables = grown(self._tables, NEED_SLOTS, FULL)
         self._compact()
         self._tables.counters[V_OUT] = 0
-        words = packets.buffer[: len(packets.buffer) & ~7].view(np.uint64)
         at = ends = 0
         bits = self.shards.bit_length() - 1 if self.shards & (self.shards - 1) == 0 else -1
         while True:
             status, at, ends = advance(
-                at, ends, self.shard, self.shards, bits, base, packets.buffer, words, packets.columns, assigned,
+                at, ends, self.shard, self.shards, bits, base, packets.content, packets.columns, assigned,
                 self._tables, self.waiting_bytes,
             )  # fmt: skip
             if status == OK:

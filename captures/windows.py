@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from captures.files.sources import Source
-from captures.kernels import Array, Table
+from captures.kernels import Array, Bytes, Table
 
 WINDOW_BYTES = 8 << 20
 """Bytes read at a time: 4 to 16 MiB scan equally fast; less pays the fixed price of a window too often, more falls out
@@ -84,6 +84,16 @@ class PacketColumns(NamedTuple):
     identity: Table
     """int64: what tells a packet from another one with the same sequence numbers: the identification field of its IPv4
     header (0 for IPv6) times 65,536, plus the checksum field of its TCP header."""
+
+
+class Content(NamedTuple):
+    """The bytes of packets."""
+
+    buffer: Bytes
+    words: Array
+    """uint64: the same, but for the last ones that fill none."""
+    sums: Array
+    """int32: what `segment_sums.checked` says of each packet, where that was asked before; else empty."""
 
 
 _OTHERS: dict[str, type[np.generic]] = {

@@ -133,10 +133,9 @@ def by_themselves() -> None:
     prefixes.client_prefix(some, 0, 0)
     prefixes.broker_prefix(some, 0, 0, 0)
     records.fit(some, 0, 0, 64, 0, 64)
-    columns, numbers = rows.as_words(room_for(1)), np.zeros((2, 1), np.int64)
+    columns = rows.as_words(room_for(1))
     columns.payload_captured[:] = columns.number[:] = 0
-    rows.stretch(columns, np.zeros(1, np.uint16), 1, 0, 0, 0)
-    rows.draw_together(columns, 0, *numbers)
+    rows.extent(columns, np.zeros(1, np.uint16), 1, 0, 0, 0)
     numbers, written = np.arange(8).reshape(2, 4), np.arange(8).reshape(2, 4)
     written.flags.writeable = False  # as windows are
     for table in (numbers, written):

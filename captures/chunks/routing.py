@@ -12,24 +12,26 @@ how connections are numbered afterwards, all of them decide together. Files are 
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from captures.chunks.reading import Heard, changed
-from captures.chunks.rows import WAY_WORDS, WORDS, as_words, draw_together, place_rows, tell_rows
+from captures.chunks.rows import WAY_WORDS, WORDS, as_words, place_rows, tell_rows
 from captures.chunks.sorting import LINE, Scratch, Stored
-from captures.files import CaptureError, CapturePoint, FileInfo
+from captures.files import CaptureError, CapturePoint, FileInfo, urls
 from captures.flows import OTHERS
-from captures.kernels import NULL
 from captures.packed import ABOUT, Packed
 from captures.packets import Packets, Reader, batch
 from captures.windows import SMALLEST_ROW_BYTES, PacketColumns, Pool, Window
 
 MOST_PACKETS: Final = 1 << 18
-MOST_BYTES: Final = 128 << 20
+MOST_COPIED: Final = 128 << 20
+MOST_IN_PLACE: Final = 512 << 20
 """What a batch may hold, of all shares, that is put together of stored ones: each has a price of its own, milliseconds
 of Python, and of large messages a share has but a few dozen in one."""
 
@@ -68,45 +70,43 @@ class Routed(Reader):
 
     def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, lines: Sequence[_Line]) -> Packets:
         """Stored batches that follow one another, as one."""
-        sizes = [line.stay or sum(line.lengths(self._groups)) for line in lines]
+        stay = lines[0].end > 0
+        sizes = [0 if stay else sum(line.lengths(self._groups)) for line in lines]
         count = sum(line.count for line in lines)
         window = self._room(max(sum(sizes), count * SMALLEST_ROW_BYTES))
         packets = batch(window, count)
+        sums = np.zeros(count, np.int32)
+        buffer, put = capture.bytes(lines[0].begin, lines[-1].end) if stay else (packets.buffer, window.spare)
+        packets = replace(packets, buffer=buffer, sums=sums)
         columns = as_words(packets.columns)
         columns.number[:] = _KNOWN if self._every else OTHERS
         columns.file[:] = one.file
-        at, put = 0, window.spare
+        at = 0
         for line, size in zip(lines, sizes, strict=True):
             theirs = PacketColumns(*(column[at : at + line.count] for column in columns))
-            self._fill_in(file, capture, one, line, theirs, packets.buffer, put)
+            self._fill_in(file, one, line, theirs, sums[at : at + line.count], put)
+            if not stay:
+                begins = [line.content_at + line.bytes(group)[0] for group in self._groups]
+                _read_stretches(file, begins, line.lengths(self._groups), memoryview(packets.buffer.data)[put:])
             at, put = at + line.count, put + size
         return packets
 
     def _fill_in(
-        self, file: io.FileIO, capture: _InPlace, one: Stored, line: _Line, columns: PacketColumns, buffer: np.ndarray,
-        put: int,
-    ) -> None:  # fmt: skip
-        """One stored batch, its bytes from `put` on."""
+        self, file: io.FileIO, one: Stored, line: _Line, columns: PacketColumns, sums: np.ndarray, put: int
+    ) -> None:
+        """One stored batch, its bytes from `put` on; of those that stay, where in the capture the buffer begins."""
         _packed(file, line.times_at, line.ways_at).spread(0, columns.time_ns)
         file.seek(line.ways_at)
         ways = _whole(file, line.rows_at - line.ways_at).view(np.int64).reshape(-1, WAY_WORDS)
-        to = put
+        stay = line.end > 0
         for group in range(line.groups) if self._every else self._groups:
             rows = self._rows_at(file, *(line.rows_at + 8 * WORDS * row for row in line.rows(group)))
             tell_rows(rows, ways, columns)
             if group in self._groups:
-                place_rows(rows, line.first + one.number, NULL if line.stay else to, columns)
-                begin, end = line.bytes(group)
-                to += end - begin
-        content = memoryview(buffer.data)[put:]
-        if line.stay:
-            places = np.empty((2, line.count), np.int64)
-            stretches = draw_together(columns, put, *places)
-            begins, lengths = places[:, :stretches].tolist()
-            capture.read(begins, lengths, content)
-        else:
-            begins = [line.content_at + line.bytes(group)[0] for group in self._groups]
-            _read_stretches(file, begins, line.lengths(self._groups), content)
+                place_rows(rows, line.first + one.number, put, stay, columns, sums)
+                if not stay:
+                    begin, end = line.bytes(group)
+                    put += end - begin
 
     def _rows_at(self, file: io.FileIO, at: int, end: int) -> np.ndarray:
         """int64[n, WORDS] that lie there, until the next are read."""
@@ -128,7 +128,8 @@ class _Line:
 
     def __init__(self, line: list[int], groups: int) -> None:
         self.groups = groups
-        self.count, self.first, self.stay, self.times_at, self.ways_at, self.rows_at, self.content_at = line[:LINE]
+        self.count, self.first, self.begin, self.end = line[:4]
+        self.times_at, self.ways_at, self.rows_at, self.content_at = line[4:LINE]
         self._rows, self._bytes = ([0, *line[at : at + groups]] for at in (LINE, LINE + groups))
 
     def rows(self, group: int) -> tuple[int, int]:
@@ -146,16 +147,18 @@ class _Line:
     @property
     def size(self) -> int:
         """Bytes of all groups."""
-        return self.stay or self._bytes[-1]
+        return self.end - self.begin or self._bytes[-1]
 
 
 def _at_once(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
-    """Batches that follow one another, as many as are to be one; so for all shares."""
+    """Batches that follow one another, as many as are to be one; so for all shares. Either all bytes of one stay in the
+    capture, or none."""
     taken: list[_Line] = []
     count = size = 0
     for line in lines:
         count, size = count + line.count, size + line.size
-        if taken and (count > MOST_PACKETS or size > MOST_BYTES):
+        most = MOST_IN_PLACE if line.end else MOST_COPIED
+        if taken and (count > MOST_PACKETS or size > most or (line.end > 0) != (taken[-1].end > 0)):
             yield taken
             taken, count, size = [], line.count, line.size
         taken.append(line)
@@ -174,8 +177,8 @@ def _packed(file: io.FileIO, at: int, end: int) -> Packed:
 
 
 class _InPlace:
-    """Reads stretches of a capture's file, which is opened where there are any. It is the one that chunks were read of,
-    or CaptureError is raised. Use as a context manager."""
+    """Bytes of a capture's file where they lie, which is opened where any are wanted. It is the one that chunks were
+    read of, or CaptureError is raised. Use as a context manager."""
 
     def __init__(self, point: CapturePoint, file: int, info: FileInfo) -> None:
         self._path, self._beside, self._info = point.paths[file], point.folder, info
@@ -188,24 +191,45 @@ class _InPlace:
         if self._file is not None:
             self._file.close()
 
-    def read(self, places: list[int], lengths: list[int], into: memoryview) -> None:
-        """One behind the other."""
+    def bytes(self, begin: int, end: int) -> tuple[np.ndarray, int]:
+        """(uint8: some that end at `end`, where the first of them is, at or before `begin`). Kernels want them
+        writable, and words of eight to be where they are in memory, too."""
         if self._file is None:
             self._file = self._opened()
-        _read_stretches(self._file, places, lengths, into)
+        file = self._file
+        if not _is(os.fstat(file.fileno()), self._info):
+            raise changed(self._path)
+        at = begin - begin % mmap.ALLOCATIONGRANULARITY
+        try:
+            return np.frombuffer(mmap.mmap(file.fileno(), end - at, access=mmap.ACCESS_COPY, offset=at), np.uint8), at
+        except OSError:  # not every file system can
+            file.seek(at)
+            return _whole(file, end - at), at
 
     def _opened(self) -> io.FileIO:
-        path = self._path
         try:
-            file = open(os.path.join(self._beside, path), "rb", buffering=0)  # noqa: SIM115 (`__exit__` closes it)
+            return open(os.path.join(self._beside, self._path), "rb", buffering=0)
         except OSError as failure:
             hint = "all machines must have it under the same path"
-            raise CaptureError(f"{path}: {failure.strerror}", hint) from failure
-        status = os.fstat(file.fileno())
-        if (status.st_size, status.st_mtime_ns) != (self._info.size, self._info.mtime_ns):
-            file.close()
+            raise CaptureError(f"{self._path}: {failure.strerror}", hint) from failure
+
+
+def _is(status: os.stat_result, info: FileInfo) -> bool:
+    return (status.st_size, status.st_mtime_ns) == (info.size, info.mtime_ns)
+
+
+def check_same(point: CapturePoint, files: Sequence[FileInfo]) -> None:
+    """A process was ended by the system, which is what it does to one that reads in place what is there no more. Raises
+    CaptureError where a file is not the one that chunks were read of."""
+    for path, info in zip(point.paths, files, strict=True):
+        if urls.is_url(path):
+            continue
+        try:
+            same = _is(os.stat(os.path.join(point.folder, path)), info)
+        except OSError:
+            same = False
+        if not same:
             raise changed(path)
-        return file
 
 
 def _whole(file: io.FileIO, size: int) -> np.ndarray:

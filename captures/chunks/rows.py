@@ -13,25 +13,33 @@ from typing import Final
 import numpy as np
 
 from captures.chunks.groups import group_of
-from captures.kernels import NULL, Array, Bytes, Int, Table, copy_bytes, inline, kernel
-from captures.windows import PacketColumns
+from captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
+from captures.segment_sums import SUM_BITS, checked
+from captures.windows import Content, PacketColumns
 
 (
-    PLACE,  # which row of the batch it is, and, above, its way
+    PLACE,  # which row of the batch it is, its way, and, above, what its checksum says but for that
     NUMBERS,  # sequence number, and, above, acknowledgement number
     RECORD_AT,
     LENGTHS,  # payload bytes captured, and, above, on the wire
     TOLD,  # flags, window, and, above, identity
-    ORDER,  # bytes of its TCP header, of its record before that, and, above, packets from the batch's first one on
+    ORDER,  # bytes of its TCP header, of its record before that, whether the checksum is right, and packets before it
     WORDS,
 ) = range(7)
 
 _SRC_HI, _SRC_LO, _DST_HI, _DST_LO, _PORTS, _INTERFACE, WAY_WORDS = range(7)
 
 GAP_BYTES: Final = 1 << 12
-"""What stands between two packets of a share and is read with them: a page."""
+"""What stands between two packets of a share and comes with them: a page."""
 
 _LOW: Final = 0xFFFFFFFF
+
+_INDEX_BITS: Final = 24
+"""Of the row of a packet in its batch, and of its way: a batch is a window's, which has at most a few million."""
+
+_INDEX: Final = (1 << _INDEX_BITS) - 1
+_SUM_AT: Final = 2 * _INDEX_BITS
+_VERDICT_AT, _ORDER_AT = 24, 26
 
 _MOST_BEFORE: Final = 0xFFFF
 """Bytes of a record, its own header and those of links and networks, before its TCP header, where that is said."""
@@ -96,10 +104,27 @@ def number_ways(pairs: Array, columns: PacketColumns, places: Array, ways: Table
 
 
 @kernel
-def put_rows(columns: PacketColumns, whose: Array, ways: Array, base: Int, nexts: Table, rows: Table) -> Int:
+def sum_up(content: Content, columns: PacketColumns, sums: Array) -> None:
+    """What the checksum of each packet says (`segment_sums.checked`), now that its bytes are at hand; of others, 0."""
+    buffer, words = content.buffer, content.words
+    for i in range(len(sums)):
+        length = columns.payload_length[i]
+        sums[i] = 0
+        if 0 < length <= 0xFFFF and columns.payload_captured[i] == length:
+            sums[i] = checked(
+                buffer, words, columns.tcp_at[i], columns.payload_at[i], length, columns.src_hi[i], columns.src_lo[i],
+                columns.dst_hi[i], columns.dst_lo[i],
+            )  # fmt: skip
+
+
+@kernel
+def put_rows(
+    columns: PacketColumns, sums: Array, whose: Array, ways: Array, base: Int, nexts: Table, rows: Table
+) -> Int:
     """Put each packet where its group's next row is. `base`: how far behind its place in the buffer a byte is in the
     file, NULL: bytes do not stay there. Returns what exceeds the bits that a number has, which is 0: the longest packet
-    that a capture may hold has 2**32 bytes, and all else that stands in a part of a word is read from as many bits."""
+    that a capture may hold has 2**32 bytes, a window does not have 2**24 packets, and all else that stands in a part of
+    a word is read from as many bits."""
     first = columns.number[0] if len(whose) else np.int64(0)
     beyond = np.int64(0)
     for i in range(len(whose)):
@@ -112,13 +137,15 @@ def put_rows(columns: PacketColumns, whose: Array, ways: Array, base: Int, nexts
         order = columns.number[i] - first
         before = columns.tcp_at[i] + base - columns.record_at[i] if base != NULL and captured > 0 else np.int64(0)
         beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window | before) >> 16
-        beyond |= header >> 8 | order >> 39
-        rows[row, PLACE] = np.int64(ways[i]) << 32 | i
+        said = np.int64(sums[i])
+        total, verdict = said >> SUM_BITS, said & ((1 << SUM_BITS) - 1)
+        beyond |= header >> 8 | order >> 37 | (i | np.int64(ways[i])) >> _INDEX_BITS | total >> 16
+        rows[row, PLACE] = total << _SUM_AT | np.int64(ways[i]) << _INDEX_BITS | i
         rows[row, NUMBERS] = ack << 32 | seq
         rows[row, RECORD_AT] = columns.record_at[i]
         rows[row, LENGTHS] = length << 32 | captured
         rows[row, TOLD] = identity << 32 | window << 16 | flags
-        rows[row, ORDER] = order << 24 | before << 8 | header
+        rows[row, ORDER] = order << _ORDER_AT | verdict << _VERDICT_AT | before << 8 | header
     return beyond
 
 
@@ -150,40 +177,38 @@ def gather(buffer: Bytes, columns: PacketColumns, rows: Table, into: Bytes) -> N
     """Copy the bytes of packets, in the order of their rows, one behind the other."""
     to = np.int64(0)
     for i in range(len(rows)):
-        packet = rows[i, PLACE] & _LOW
+        packet = rows[i, PLACE] & _INDEX
         _, size = _size(columns, packet)
         copy_bytes(into, to, buffer, columns.tcp_at[packet], size)
         to += size
 
 
 @kernel
-def stretch(
+def extent(
     columns: PacketColumns, whose: Array, shares: Int, share: Int, spare: Int, base: Int
-) -> tuple[Int, Int, Int]:
-    """How bytes of one share of some lie in the buffer: (of how many stretches, bytes of these, bytes of the packets).
-    -1 stretches where those of all packets do not lie in order from `spare` on, each behind its record's beginning;
-    `base` as in `put_rows`."""
-    count, total, own = np.int64(0), np.int64(0), np.int64(0)
-    end, end_of_all = np.int64(0), np.int64(spare)
+) -> tuple[Int, Int, Int, Int]:
+    """How bytes of packets lie in the buffer: (where the first begins, where the last ends; of one share of some: how
+    many bytes it reads where it reads its own there, and how many these are). -1 bytes read where those of all packets
+    do not lie in order from `spare` on, each behind its record's beginning; `base` as in `put_rows`."""
+    begin, end_of_all, total, own = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    end = np.int64(NULL)
     for i in range(len(whose)):
         _, size = _size(columns, i)
         if size <= 0:
             continue
         at = columns.tcp_at[i]
         before = at + base - columns.record_at[i]
-        if at < end_of_all or before < 0 or before > _MOST_BEFORE:
-            return np.int64(-1), total, own
+        if at < max(spare, end_of_all) or before < 0 or before > _MOST_BEFORE:
+            return begin, end_of_all, np.int64(-1), own
+        if end_of_all == 0:
+            begin = at
         end_of_all = at + size
         if np.int64(whose[i]) % shares != share:
             continue
         own += size
-        if count == 0 or at - end > GAP_BYTES:
-            count += 1
-            total += size
-        else:
-            total += at + size - end
+        total += size if end == NULL or at - end > GAP_BYTES else at + size - end
         end = at + size
-    return count, total, own
+    return begin, end_of_all, total, own
 
 
 # --- columns again ----------------------------------------------------------------------------------------------------
@@ -193,7 +218,7 @@ def stretch(
 def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
     """What tells connections apart (`captures.flows` looks at it), of packets with these rows."""
     for i in range(len(rows)):
-        to, way = rows[i, PLACE] & _LOW, rows[i, PLACE] >> 32
+        to, way = rows[i, PLACE] & _INDEX, (rows[i, PLACE] >> _INDEX_BITS) & _INDEX
         if to >= len(columns.number) or way >= len(ways):
             continue
         columns.src_hi[to], columns.src_lo[to] = ways[way, _SRC_HI], ways[way, _SRC_LO]
@@ -208,49 +233,20 @@ def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
 
 
 @kernel
-def place_rows(rows: Table, first: Int, base: Int, columns: PacketColumns) -> None:
-    """The rest. `first`: number of the batch's first packet; `base`: where bytes of these packets begin, which are one
-    behind the other; NULL: they stayed in the file, and places are there."""
-    put = base
+def place_rows(rows: Table, first: Int, at: Int, stay: Flag, columns: PacketColumns, sums: Array) -> None:
+    """The rest, and what `sum_up` found. `first`: number of the batch's first packet; `at`: where bytes of these
+    packets begin, one behind the other; or, where they `stay` in the file, where in that the buffer begins."""
+    put = at
     for i in range(len(rows)):
-        to = rows[i, PLACE] & _LOW
+        to = rows[i, PLACE] & _INDEX
         if to >= len(columns.number):
             continue
         order, captured = rows[i, ORDER], rows[i, LENGTHS] & _LOW
-        columns.number[to] = first + (order >> 24)
+        columns.number[to] = first + (order >> _ORDER_AT)
+        sums[to] = ((rows[i, PLACE] >> _SUM_AT) & 0xFFFF) << SUM_BITS | (order >> _VERDICT_AT) & ((1 << SUM_BITS) - 1)
         columns.record_at[to] = rows[i, RECORD_AT]
         columns.payload_captured[to] = captured
-        at = rows[i, RECORD_AT] + ((order >> 8) & _MOST_BEFORE) if base == NULL else put
-        columns.tcp_at[to], columns.payload_at[to] = at, at + (order & 0xFF)
+        if stay:
+            put = rows[i, RECORD_AT] + ((order >> 8) & _MOST_BEFORE) - at if captured > 0 else np.int64(0)
+        columns.tcp_at[to], columns.payload_at[to] = put, put + (order & 0xFF)
         put += (order & 0xFF) + captured
-
-
-@kernel
-def draw_together(columns: PacketColumns, spare: Int, begins: Table, lengths: Table) -> Int:
-    """Bytes of packets that have a number, which lie in order, as stretches: where each begins and how long it is;
-    packets are told where theirs are when stretches are one behind the other from `spare` on. Returns how many there
-    are; for one a packet is room."""
-    count = np.int64(-1)
-    end, less = np.int64(0), np.int64(0)
-    for i in range(len(columns.number)):
-        if columns.number[i] <= 0:
-            continue
-        at, header = columns.tcp_at[i], columns.payload_at[i] - columns.tcp_at[i]
-        size = header + columns.payload_captured[i]
-        if size <= 0:
-            columns.tcp_at[i], columns.payload_at[i] = spare, spare + header
-            continue
-        if count < 0 or at - end > GAP_BYTES:
-            before = np.int64(0)
-            if count >= 0:
-                lengths[count] = end - begins[count]
-                before = begins[count] - less + lengths[count]
-            count += 1
-            begins[count] = at
-            less = at - before
-        end = at + size
-        columns.tcp_at[i] = spare + at - less
-        columns.payload_at[i] = spare + at - less + header
-    if count >= 0:
-        lengths[count] = end - begins[count]
-    return count + 1

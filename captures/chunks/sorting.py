@@ -4,8 +4,9 @@ In: a chunk's batches of packets. Out: a file with the packets of each *group* o
 (`rows`), and their bytes; of all packets, their times. There are several groups a share of the work, so that each share
 can be given about as much (`divided`).
 
-Rules: bytes are copied into the file, or stay where they are and are read from the capture, as stretches of it, where
-that takes less (`_stay`). Files are written by tasks of one user into a folder that is theirs alone.
+Rules: bytes are copied into the file, or stay where they are, in the capture, where that takes less (`_stay`); either
+way they are summed up while they are at hand. Files are written by tasks of one user, into a folder that is theirs
+alone.
 """
 
 from __future__ import annotations
@@ -20,25 +21,22 @@ import numpy as np
 
 from captures.chunks.groups import Met, pairs_of
 from captures.chunks.reading import ChunkReader, Said
-from captures.chunks.rows import WORDS, as_words, gather, grouped, put_rows, stretch, ways_of
+from captures.chunks.rows import WORDS, as_words, extent, gather, grouped, put_rows, sum_up, ways_of
 from captures.flows import FORGET_NS, REMEMBERED
 from captures.kernels import NULL
 from captures.packed import Packed, pack
 from captures.packets import Packets
 
-LINE: Final = 7
-"""Numbers in the index of a file of each batch: how many packets it has, the number of the first, how many bytes have
-room for all that a share reads from the capture (0: they were copied), and where its times, ways, rows and bytes are.
-Behind these, for each group, where its rows end, and where its bytes do."""
+LINE: Final = 8
+"""Numbers in the index of a file of each batch: how many packets it has, the number of the first, where in the capture
+their bytes begin and end (0: they were copied), and where its times, ways, rows and bytes are. Behind these, for each
+group, where its rows end, and where its bytes do."""
 
 _PACKET_WORK, _BYTE_WORK = 500, 1
 """What a packet, and a byte, cost in decoding."""
 
 _COPIED: Final = 3
 """How often a byte is touched that is copied: gathered, written and read."""
-
-_STRETCH_BYTES: Final = 1 << 13
-"""Shorter stretches cost more in calls than their bytes do as a copy."""
 
 _PIECE_BYTES: Final = 1 << 20
 """Bytes written at a time. Of more the system keeps two megabytes in a piece, and such are mostly fresh memory, which a
@@ -125,6 +123,8 @@ class _Sorter:
     def take(self, packets: Packets, buffer_at: int | None) -> list[int]:
         """Write a batch; returns its line of the index. `buffer_at`: see `ChunkReader`."""
         columns, file, groups = packets.columns, self._file, len(self.work)
+        sums = np.empty(len(packets), np.int32)
+        sum_up(packets.content, columns, sums)
         pairs = pairs_of(
             (columns.src_hi, columns.src_lo, columns.src_port), (columns.dst_hi, columns.dst_lo, columns.dst_port)
         )
@@ -133,18 +133,21 @@ class _Sorter:
         whose, counts, sizes = grouped(columns, pairs, groups)
         self.work += _PACKET_WORK * counts + _BYTE_WORK * sizes
         most = int(np.bincount(np.arange(groups) % self._shares, counts).argmax())
-        stay, base = 0, NULL
-        if buffer_at is not None and _stay(*stretch(columns, whose, self._shares, most, packets.spare, buffer_at)):
-            stay, base = len(packets.buffer) - packets.spare, buffer_at
+        begin = end = 0
+        base = NULL
+        if buffer_at is not None:
+            first, last, *touched = extent(columns, whose, self._shares, most, packets.spare, buffer_at)
+            if _stay(*touched):
+                begin, end, base = first + buffer_at, last + buffer_at, buffer_at
         ways, way = ways_of(columns, pairs)
         ends = np.cumsum(counts)
         rows = self._rows.take(len(pairs) * 8 * WORDS).view(np.int64).reshape(-1, WORDS)
-        beyond = put_rows(columns, whose, way, base, ends - counts, rows)
+        beyond = put_rows(columns, sums, whose, way, base, ends - counts, rows)
         assert beyond == 0
-        content = self._content.take(0 if stay else int(sizes.sum()))
-        if not stay:
+        content = self._content.take(0 if end else int(sizes.sum()))
+        if not end:
             gather(packets.buffer, columns, rows, content)
-        line = [len(pairs), int(columns.number[0]), stay, file.tell()]
+        line = [len(pairs), int(columns.number[0]), begin, end, file.tell()]
         _put(file, pack(columns.time_ns[None], (0,)))
         for part in (ways, rows, content):
             line.append(file.tell())
@@ -167,7 +170,7 @@ def _put(file: io.BufferedWriter, packed: Packed) -> None:
         file.write(packed.content.data)
 
 
-def _stay(stretches: int, total: int, own: int) -> bool:
-    """Whether bytes of packets are read with less work where they lie in the capture, by what a share takes: so many
-    stretches of so many bytes in all, `own` of these those of its packets."""
-    return stretches > 0 and _STRETCH_BYTES * stretches <= total <= _COPIED * own
+def _stay(total: int, own: int) -> bool:
+    """Whether bytes of packets are reached with less work where they lie in the capture, by what a share takes: `total`
+    bytes, `own` of these those of its packets."""
+    return 0 < total <= _COPIED * own

@@ -32,9 +32,9 @@ from analyzer.dataset import DatasetError
 from analyzer.points import Choice
 from analyzer.shares import Share, Shared, ShareOfPackets, ShareOfPairs
 from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, chunks_of
-from captures.chunks.routing import Routed
+from captures.chunks.routing import Routed, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
-from captures.files import CaptureError, CapturePoint
+from captures.files import CaptureError, CapturePoint, stored_bytes
 from reports.spark import split
 from reports.spark.tasks import Done, Refused, attempt
 
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
     from analyzer.options import Settings
 
-CHUNK_BYTES = 1 << 30
-"""Bytes of a task that reads: some seconds."""
+LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 1 << 30, 4 << 30
+"""Bytes of a task that reads: some seconds, or a part of one. The first that a Python process reads, and each that a
+task begins with, take it a twentieth of a second more, and memory of a host is dear: so not more tasks than cores."""
 
 FEW_SHARES = 4
 """So many tasks read all of a capture in less processor time than it takes to sort its packets first."""
@@ -77,7 +78,7 @@ def chunk_point(
     not in chunks, None: where that pays). `tell` hears why it is not done in chunks although it was to be."""
     count = split.share_count(context.defaultParallelism)
     if chunk_bytes is None:
-        chunk_bytes = CHUNK_BYTES if count > FEW_SHARES else 0
+        chunk_bytes = chunk_bytes_of(point, context.defaultParallelism) if count > FEW_SHARES else 0
     if not chunk_bytes:
         return split.split_point(context, point, settings, choice, folder, label)
     try:
@@ -101,6 +102,17 @@ def chunk_point(
         for path in made:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+def chunk_bytes_of(point: CapturePoint, cores: int) -> int:
+    """As large as chunks are where nobody says it: as many as there are cores, or several times that. Where the point's
+    files cannot be looked at, whoever reads them says so."""
+    try:
+        size = stored_bytes(point)
+    except (CaptureError, OSError):
+        return LEAST_CHUNK_BYTES
+    tasks = cores * max(1, -(-size // (cores * MOST_CHUNK_BYTES)))
+    return max(LEAST_CHUNK_BYTES, -(-size // tasks))
 
 
 def window_bytes(settings: Settings, shares: int) -> int:
@@ -192,5 +204,9 @@ def _shared(
         part, reader = read(number)
         return split.shared(point, settings, choice, part, packets, path, reader, topics)
 
-    shares = context.parallelize(range(count), count).map(decode).collect()
+    try:
+        shares = context.parallelize(range(count), count).map(decode).collect()
+    except Exception:
+        check_same(point, whole.files)
+        raise
     return split.together(context, shares, point, choice, folder, label)

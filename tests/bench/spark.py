@@ -5,8 +5,8 @@
 
 Two threads on one side, two cores of Spark (`local[2]`) on the other, in one process each, the file warm in the page
 cache and the kernels in theirs. The JVM's start and a first small job, which starts Spark's Python workers, are not
-counted. By capture point is one task of two threads; by connection and in chunks (an eighth of the file, of 128 MiB to
-1 GiB) are all that `reports/SCALE.md` draws.
+counted. By capture point is one task of two threads; by connection and in chunks (as large as the engine has them where
+there are more cores, of small files less) are all that `reports/SCALE.md` draws.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ way, path, out, records = sys.argv[1:5]
 from analyzer import reading
 begin = lambda: reading.analyze(path, out, records=records, threads=2)
 if way != "local":
-    from reports.spark import ingest, session
+    from captures.files import capture_points
+    from reports.spark import chunked, ingest, session
     spark = session.session("local[2]", quick=True)  # as `kwire analyze` has it
     warm = sys.argv[5]  # Spark's first job starts its Python workers
     split = 1 << 60 if way == "by capture point" else 0
-    chunk = max(128 << 20, min(1 << 30, os.stat(path).st_size // 8)) if way == "in chunks" else 0
+    [point] = capture_points([path])
+    chunk = min(chunked.chunk_bytes_of(point, 2), -(-os.stat(path).st_size // 2)) if way == "in chunks" else 0
     how = {"spark": spark, "split_bytes": split, "chunk_bytes": chunk, "records": records, "threads": 2}
     ingest.analyze(warm, out + "-warm", **how)
     begin = lambda: ingest.analyze(path, out, **how)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures import copies, forge, stream_tables
+from captures import forge, segment_sums, stream_tables
 from captures.files import CapturePoint
 from captures.flows import Flows
 from captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write
@@ -326,7 +326,7 @@ def test_a_copy_that_differs_from_bytes_handed_on_is_a_conflict(tmp_path: Path) 
 
 def test_the_quick_sum_is_the_plain_one() -> None:
     def both(b: np.ndarray, words: np.ndarray, at: int, count: int) -> tuple[int, int]:
-        return copies.payload_sum(b, words, at, count), copies.byte_sum(b, at, count)
+        return segment_sums.payload_sum(b, words, at, count), segment_sums.byte_sum(b, at, count)
 
     sums = with_numba().njit(both)
     b = np.frombuffer(random.Random(5).randbytes(70_003), np.uint8)  # its last bytes fill no word
@@ -350,8 +350,8 @@ def test_checksums_of_forged_packets_are_right_and_spoiled_ones_wrong(segments: 
         b: np.ndarray, at: int, length: int, src_hi: int, src_lo: int, dst_hi: int, dst_lo: int
     ) -> tuple[int, int]:
         return (
-            copies.header_sum(b, at, at + 20, length, src_hi, src_lo, dst_hi, dst_lo),
-            copies.byte_sum(b, at + 20, length),
+            segment_sums.header_sum(b, at, at + 20, length, src_hi, src_lo, dst_hi, dst_lo),
+            segment_sums.byte_sum(b, at + 20, length),
         )
 
     sums = with_numba().njit(summed)  # helpers can only be called from a kernel

@@ -25,7 +25,7 @@ from captures import forge
 from captures.chunks import sorting, starts
 from captures.chunks.checksums import combined
 from captures.chunks.reading import ChunkReader, Joining, chunks_of, guessed
-from captures.chunks.routing import Routed
+from captures.chunks.routing import Routed, check_same
 from captures.chunks.sorting import Stored, store
 from captures.files import CaptureError, CapturePoint, capture_points, layouts
 from captures.flows import FORGET_NS, REMEMBERED
@@ -36,7 +36,7 @@ from tests.captures.mutants import fragments
 from tests.shared import SAMPLES, capture_files, sample_folders
 
 KIB = 1 << 10
-WAYS: tuple[dict[str, Any], ...] = {"_COPIED": 0}, {"_COPIED": 1 << 40, "_STRETCH_BYTES": 0}
+WAYS: tuple[dict[str, Any], ...] = {"_COPIED": 0}, {"_COPIED": 1 << 40}
 """Bytes are copied, and stay in the capture, however little that saves."""
 
 
@@ -194,7 +194,10 @@ def test_bytes_that_stay_in_the_capture_are_not_stored_and_are_of_the_same_file(
         stored.append(kept)
     assert len(stored) == 3
     assert sum(one.size for one in stored) < 20_000
+    check_same(point, joining.said().files)
     os.utime(path, ns=(0, 0))
+    with pytest.raises(CaptureError, match="it changed while it was read"):
+        check_same(point, joining.said().files)
     readers = [Routed(point, joining.said(), stored, [share]) for share in range(3)]
     with pytest.raises(CaptureError, match="it changed while it was read"):
         [list(reader) for reader in readers]

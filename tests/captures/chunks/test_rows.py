@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP
+from scapy.packet import raw
+from scapy.utils import checksum
 
+from captures import segment_sums as c
 from captures.chunks import rows as r
 from captures.chunks.groups import groups_of, pairs_of
 from captures.kernels import NULL
-from captures.windows import PacketColumns, room_for
+from captures.windows import Content, PacketColumns, room_for
 
 U32 = st.sampled_from((0, 1, 2**31 - 1, 2**31, 2**32 - 1)) | st.integers(0, 2**32 - 1)
 U64 = st.sampled_from((0, 1, 2**63 - 1, 2**63, 2**64 - 1)) | st.integers(0, 3)
@@ -53,6 +58,12 @@ def packets(draw: st.DrawFn) -> PacketColumns:
     return columns
 
 
+def _sums(count: int) -> np.ndarray:
+    """What checksums say, of all kinds."""
+    said = [total << c.SUM_BITS | verdict for total in (0, 7, 0x8000, 0xFFFE) for verdict in (c.SUM_LEFT, c.SUM_RIGHT)]
+    return np.resize(np.array([c.SUM_UNKNOWN, *said], np.int32), count)
+
+
 def _sorted(columns: PacketColumns, base: int = NULL) -> tuple[Any, ...]:
     """(rows, ways, where each group's rows end, whose packets are)."""
     pairs = pairs_of(
@@ -63,7 +74,7 @@ def _sorted(columns: PacketColumns, base: int = NULL) -> tuple[Any, ...]:
     ways, way = r.ways_of(words, pairs)
     rows = np.empty((len(pairs), r.WORDS), np.int64)
     ends = np.cumsum(counts)
-    assert r.put_rows(words, whose, way, base, ends - counts, rows) == 0
+    assert r.put_rows(words, _sums(len(pairs)), whose, way, base, ends - counts, rows) == 0
     assert (whose == groups_of(pairs, GROUPS)).all()
     assert len(ways) == len({tuple(one) for one in ways.tolist()})
     assert sizes.tolist() == [int(_needed(columns)[whose == group].sum()) for group in range(GROUPS)]
@@ -86,22 +97,25 @@ def _needed(columns: PacketColumns) -> np.ndarray:
 @given(packets(), st.sets(st.integers(0, GROUPS - 1)), st.booleans())
 def test_columns_come_back(columns: PacketColumns, mine: set[int], stay: bool) -> None:
     rows, ways, ends, whose = _sorted(columns, 1000 if stay else NULL)
-    back = _blank(len(whose))
+    back, sums = _blank(len(whose)), np.zeros(len(whose), np.int32)
     for group in range(GROUPS):
         own = rows[ends[group - 1] if group else 0 : ends[group]]
-        assert (np.diff(own[:, r.PLACE] & 0xFFFFFFFF) > 0).all()
+        assert (np.diff(own[:, r.PLACE] & 0xFFFFFF) > 0).all()
         r.tell_rows(own, ways, r.as_words(back))
         if group in mine:
-            r.place_rows(own, int(columns.number[0]), NULL if stay else 77, r.as_words(back))
+            r.place_rows(own, int(columns.number[0]), 1050 if stay else 77, stay, r.as_words(back), sums)
             sizes = _needed(columns)[whose == group]
-            places = columns.tcp_at[whose == group] + 1000 if stay else 77 + np.cumsum(sizes) - sizes
+            places = columns.tcp_at[whose == group] - 50 if stay else 77 + np.cumsum(sizes) - sizes
             assert (back.tcp_at[whose == group] == places)[sizes > 0].all()
     for name in TELLING:
         assert (getattr(back, name) == getattr(columns, name)).all(), name
     chosen = np.isin(whose, list(mine))
     for name in ("number", "record_at", "payload_captured"):
         assert (getattr(back, name) == np.where(chosen, getattr(columns, name), 0)).all(), name
+    assert (sums == np.where(chosen, _sums(len(whose)), 0)).all()
     assert ((back.payload_at - back.tcp_at + back.payload_captured)[chosen] == _needed(columns)[chosen]).all()
+    if stay:
+        assert (back.tcp_at[_needed(columns) == 0] == 0).all()
 
 
 def _stretches(columns: PacketColumns, chosen: np.ndarray) -> list[list[int]]:
@@ -117,49 +131,73 @@ def _stretches(columns: PacketColumns, chosen: np.ndarray) -> list[list[int]]:
 
 
 @given(packets(), st.integers(1, 3))
-def test_bytes_are_drawn_together_in_stretches(columns: PacketColumns, shares: int) -> None:
-    rows, _, ends, whose = _sorted(columns, 1000)
+def test_it_is_told_how_bytes_lie(columns: PacketColumns, shares: int) -> None:
+    *_, whose = _sorted(columns, 1000)
+    everyone = _stretches(columns, whose >= 0)
+    begin, end = (everyone[0][0], everyone[-1][1]) if everyone else (0, 0)
     for share in range(shares):
         chosen = whose % shares == share
-        expected = _stretches(columns, chosen)
+        total = sum(end - begin for begin, end in _stretches(columns, chosen))
         own = int(_needed(columns)[chosen].sum())
-        total = sum(end - begin for begin, end in expected)
-        assert r.stretch(r.as_words(columns), whose, shares, share, 100, 1000) == (len(expected), total, own)
-        back = r.as_words(_blank(len(whose)))
-        for group in range(share, GROUPS, shares):
-            r.place_rows(rows[ends[group - 1] if group else 0 : ends[group]], 1, NULL, back)
-        begins, lengths = np.empty((2, len(whose)), np.int64)
-        count = r.draw_together(back, 50, begins, lengths)
-        assert begins[:count].tolist() == [begin + 1000 for begin, _ in expected]
-        assert lengths[:count].tolist() == [end - begin for begin, end in expected]
-        places = np.cumsum([50, *lengths[:count].tolist()])
-        for i in np.flatnonzero(chosen & (columns.payload_captured > 0)).tolist():
-            at = int(columns.tcp_at[i])
-            which = next(k for k, (begin, end) in enumerate(expected) if begin <= at < end)
-            assert back.tcp_at[i] == places[which] + at - expected[which][0]
-            assert back.payload_at[i] - back.tcp_at[i] == columns.payload_at[i] - columns.tcp_at[i]
+        assert r.extent(r.as_words(columns), whose, shares, share, 100, 1000) == (begin, end, total, own)
 
 
 @given(packets(), st.randoms())
-def test_bytes_that_do_not_lie_in_order_make_no_stretches(columns: PacketColumns, rng: Any) -> None:
+def test_bytes_that_do_not_lie_in_order_are_told(columns: PacketColumns, rng: Any) -> None:
     *_, whose = _sorted(columns)
     held = np.flatnonzero(columns.payload_captured > 0)
     words = r.as_words(columns)
-    assert r.stretch(words, whose, 1, 0, 2**60, 1000)[0] == (-1 if len(held) else 0)
+
+    def total(spare: int) -> int:
+        found: int = r.extent(words, whose, 1, 0, spare, 1000)[2]
+        return found
+
+    assert total(2**60) == (-1 if len(held) else 0)
     if len(held):
         at = int(rng.choice(held.tolist()))
         for apart in (-1, 1 << 16):
             columns.record_at[at] = columns.tcp_at[at] + 1000 - apart
-            assert r.stretch(words, whose, 1, 0, 100, 1000)[0] == -1
+            assert total(100) == -1
         columns.record_at[at] = columns.tcp_at[at] + 1000 - 0xFFFF
-        assert r.stretch(words, whose, 1, 0, 100, 1000)[0] > 0
+        assert total(100) > 0
     if len(held) > 1:
         at = int(rng.choice(held[1:].tolist()))
         before = int(held[np.searchsorted(held, at) - 1])
         less = columns.tcp_at[at] - columns.tcp_at[before]
         for column in (columns.payload_at, columns.record_at, columns.tcp_at):
             column[at] -= less
-        assert r.stretch(words, whose, 1, 0, 100, 1000)[0] == -1
+        assert total(100) == -1
+
+
+@given(st.lists(st.sampled_from(("right", "wrong", "left", "cut", "empty")), min_size=1, max_size=8), st.randoms())
+def test_bytes_are_summed_up(kinds: list[str], rng: Any) -> None:
+    """By scapy's checksums, of a buffer where packets begin anywhere."""
+    columns = room_for(len(kinds))
+    content = b""
+    for i, kind in enumerate(kinds):
+        payload = b"" if kind == "empty" else rng.randbytes(rng.randint(1, 40))
+        packet = IP(src="10.0.0.1", dst="192.168.7.9") / TCP(sport=rng.randint(1, 65535), options=[("NOP", None)] * 4)
+        segment = bytearray(raw(IP(raw(packet / payload))[TCP]))
+        if kind == "left":
+            segment[16:18] = bytes(2)
+        elif kind == "wrong":
+            segment[4] ^= 1 + rng.randrange(255)  # of its sequence number
+        columns.tcp_at[i] = len(content) + rng.randint(0, 9)
+        columns.payload_at[i] = columns.tcp_at[i] + 24
+        columns.payload_length[i] = len(payload)
+        columns.payload_captured[i] = len(payload) - (kind == "cut")
+        content = content.ljust(int(columns.tcp_at[i])) + segment
+    for name, address in (("src", "10.0.0.1"), ("dst", "192.168.7.9")):
+        getattr(columns, f"{name}_hi")[:] = 0
+        getattr(columns, f"{name}_lo")[:] = 0xFFFF << 32 | int(ipaddress.IPv4Address(address))
+    buffer = np.frombuffer(bytearray(content), np.uint8)
+    sums = np.full(len(kinds), 99, np.int32)
+    r.sum_up(Content(buffer, buffer[: len(buffer) & ~7].view(np.uint64), sums[:0]), columns, sums)
+    for i, kind in enumerate(kinds):
+        payload = content[columns.payload_at[i] :][: columns.payload_length[i]]
+        total = (~checksum(payload) & 0xFFFF) % 0xFFFF
+        verdict = {"right": c.SUM_RIGHT, "left": c.SUM_LEFT}.get(kind)
+        assert sums[i] == (c.SUM_UNKNOWN if verdict is None else total << c.SUM_BITS | verdict)
 
 
 @given(packets())
@@ -169,7 +207,7 @@ def test_bytes_are_gathered(columns: PacketColumns) -> None:
     columns.tcp_at[:] %= 5000  # anywhere in a buffer that is no gigabytes
     columns.payload_at[:] += columns.tcp_at
     buffer = np.arange(8000, dtype=np.int64).astype(np.uint8)
-    order = (rows[:, r.PLACE] & 0xFFFFFFFF).tolist()
+    order = (rows[:, r.PLACE] & 0xFFFFFF).tolist()
     sizes = _needed(columns)
     expected = [buffer[columns.tcp_at[one] : columns.tcp_at[one] + sizes[one]] for one in order]
     into = np.empty(int(sizes.sum()), np.uint8)
@@ -189,9 +227,9 @@ def test_what_does_not_fit_is_told(name: str, value: int) -> None:
     words = r.as_words(columns)
     whose, counts, _ = r.grouped(words, np.zeros(2, np.uint64), 1)
     _, way = r.ways_of(words, np.zeros(2, np.uint64))
-    rows = np.empty((2, r.WORDS), np.int64)
+    rows, sums = np.empty((2, r.WORDS), np.int64), np.zeros(2, np.int32)
     words.tcp_at[:] = words.record_at[:] = 7
     words.payload_at[:] = 27
-    assert r.put_rows(words, whose, way, 0, counts - counts, rows) == 0
+    assert r.put_rows(words, sums, whose, way, 0, counts - counts, rows) == 0
     getattr(columns, name)[1] = value
-    assert r.put_rows(words, whose, way, 0, counts - counts, rows) != 0
+    assert r.put_rows(words, sums, whose, way, 0, counts - counts, rows) != 0
