@@ -330,7 +330,7 @@ def advance(
             if said != SUM_UNKNOWN:
                 total = said >> SUM_BITS
                 if said & SUM_RIGHT != 0:
-                    headers = 0xFFFF - total  # for all that is made of it
+                    headers = 0xFFFF - total  # modulo 65,535, as all use it
             else:
                 total = payload_sum(buffer, words, payload_at[i], length[i])
                 headers = header_sum(

@@ -31,9 +31,10 @@ from captures.windows import SMALLEST_ROW_BYTES, PacketColumns, Pool, Window
 
 MOST_PACKETS: Final = 1 << 18
 MOST_COPIED: Final = 128 << 20
-MOST_IN_PLACE: Final = 512 << 20
+MOST_IN_PLACE: Final = 256 << 20
 """What a batch may hold, of all shares, that is put together of stored ones: each has a price of its own, milliseconds
-of Python, and of large messages a share has but a few dozen in one."""
+of Python, and of large messages a share has but a few dozen in one. What is in place is memory of the file's, but some
+who watch how much a process has count it."""
 
 _KNOWN: Final = 0
 """The number of a packet of others of which more is known than its time."""

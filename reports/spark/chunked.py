@@ -9,10 +9,10 @@ In: a capture point. Out: the dataset files that the local engine would write fo
 ```
 
 A chunk's task finds packets, and sorts them by four-tuple into a file: columns, nothing pickled, and bytes, but for
-those that are read from the capture with less work. Sharing tasks read, of all files, the time of each packet (4 bytes)
-and the packets of their own connections; so all see the same batches, clock and order, as in `split`, and nothing is
-guessed of what a connection said before. Only where so many connections come and go, for so long, that some are
-forgotten, they read what tells connections apart of all packets (some 40 bytes each).
+those that are reached with less work where they lie in the capture. Sharing tasks read, of all files, the time of each
+packet (4 bytes) and the packets of their own connections; so all see the same batches, clock and order, as in `split`,
+and nothing is guessed of what a connection said before. Only where so many connections come and go, for so long, that
+some are forgotten, they read what tells connections apart of all packets (some 40 bytes each).
 
 What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
 and has those read again whose guess was wrong (`captures.chunks.reading.Joining`). Where that is more than a tenth, the

@@ -16,7 +16,7 @@ from analyzer import tables
 from analyzer.dataset import DatasetError, Parts, Writer
 from analyzer.points import manifest
 from captures import forge
-from captures.files import CaptureError, capture_points, stored_bytes
+from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from reports.spark import chunked, ingest, split
 from tests.reports.equality import assert_same_dataset, fragmented, rotated
 from tests.shared import ROOT, SAMPLES, capture_files, sample_folders, shared_folder, shared_folders
@@ -161,6 +161,23 @@ def test_in_chunks_shares_of_their_own_packets_or_of_all_see_the_same(
     analyzer.analyze(capture, tmp_path / "local")
     ingest.analyze(capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=32_000, window_bytes=20_000)
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
+
+
+@pytest.mark.parametrize(
+    ("gib", "cores", "chunks"),
+    [(1, 8, 1), (8, 2, 2), (8, 16, 8), (20, 2, 6), (1000, 10, 250), (1001, 10, 260)],
+)  # fmt: skip
+def test_there_are_as_many_chunks_as_cores_or_several_times_that(
+    tmp_path: Path, gib: int, cores: int, chunks: int
+) -> None:
+    with (tmp_path / "large.pcap").open("wb") as file:
+        file.truncate(gib << 30)  # nothing of it is on the disk
+    point = CapturePoint("large", ("large.pcap",), (), str(tmp_path))
+    size = chunked.chunk_bytes_of(point, cores)
+    assert -(-(gib << 30) // size) == chunks
+    assert chunked.LEAST_CHUNK_BYTES <= size <= chunked.MOST_CHUNK_BYTES
+    missing = CapturePoint("none", ("none.pcap",), (), str(tmp_path))
+    assert chunked.chunk_bytes_of(missing, cores) == chunked.LEAST_CHUNK_BYTES
 
 
 @pytest.mark.usefixtures("crumbs")
