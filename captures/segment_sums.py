@@ -6,12 +6,16 @@ apart: what of a payload is kept elsewhere can be summed up there. Rule: where n
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from captures.kernels import Array, Bytes, Int, inline, shared
 
 SUM_UNKNOWN, SUM_LEFT, SUM_RIGHT, SUM_BITS = 0, 1, 2, 2
 """What `checked` says of a checksum: it is wrong, and how much is to be looked up; none can be told; it is right."""
+
+CHECKED_BITS: Final = 16 + SUM_BITS
 
 
 @inline
@@ -97,10 +101,17 @@ def checked(
     b: Bytes, words: Array, tcp_at: Int, payload_at: Int, length: Int, src_hi: Int, src_lo: Int, dst_hi: Int,
     dst_lo: Int,
 ) -> Int:  # fmt: skip
-    """What the checksum of a segment whose bytes are all there says, as one number of 18 bits: its `payload_sum`, above
-    SUM_BITS of the above. 0 where that is not all that there is to say."""
+    """What the checksum of a segment whose bytes are all there says, as one number of CHECKED_BITS: its `payload_sum`,
+    above SUM_BITS of the above. 0 where that is not all that there is to say."""
     headers = header_sum(b, tcp_at, payload_at, length, src_hi, src_lo, dst_hi, dst_lo)
     total = payload_sum(b, words, payload_at, length)
     if headers < 0:
         return total << SUM_BITS | SUM_LEFT
     return total << SUM_BITS | SUM_RIGHT if (headers + total) % 0xFFFF == 0 else np.int64(SUM_UNKNOWN)
+
+
+@inline
+def sums_of(said: Int) -> tuple[Int, Int]:
+    """(`payload_sum`, `header_sum` modulo 65,535) of a segment of which `checked` said this, and not 0."""
+    total = said >> SUM_BITS
+    return total, 0xFFFF - total if said & SUM_RIGHT != 0 else np.int64(-1)

@@ -45,7 +45,7 @@ from captures.flows import (
 from captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, soon_all
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
-from captures.segment_sums import SUM_BITS, SUM_RIGHT, SUM_UNKNOWN, header_sum, payload_sum
+from captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
 from captures.stream_tables import (
     C_ANSWERED,
     C_BLOCKED,
@@ -328,9 +328,7 @@ def advance(
         if length[i] > 0 and captured[i] == length[i] and length[i] <= 0xFFFF and d[key, D_LIES] < LIES:
             said = np.int64(sums[i]) if i < summed else np.int64(SUM_UNKNOWN)
             if said != SUM_UNKNOWN:
-                total = said >> SUM_BITS
-                if said & SUM_RIGHT != 0:
-                    headers = 0xFFFF - total  # modulo 65,535, as all use it
+                total, headers = sums_of(said)
             else:
                 total = payload_sum(buffer, words, payload_at[i], length[i])
                 headers = header_sum(

@@ -71,7 +71,7 @@ class Routed(Reader):
 
     def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, lines: Sequence[_Line]) -> Packets:
         """Stored batches that follow one another, as one."""
-        stay = lines[0].end > 0
+        stay = lines[0].stays
         sizes = [0 if stay else sum(line.lengths(self._groups)) for line in lines]
         count = sum(line.count for line in lines)
         window = self._room(max(sum(sizes), count * SMALLEST_ROW_BYTES))
@@ -99,7 +99,7 @@ class Routed(Reader):
         _packed(file, line.times_at, line.ways_at).spread(0, columns.time_ns)
         file.seek(line.ways_at)
         ways = _whole(file, line.rows_at - line.ways_at).view(np.int64).reshape(-1, WAY_WORDS)
-        stay = line.end > 0
+        stay = line.stays
         for group in range(line.groups) if self._every else self._groups:
             rows = self._rows_at(file, *(line.rows_at + 8 * WORDS * row for row in line.rows(group)))
             tell_rows(rows, ways, columns)
@@ -125,12 +125,14 @@ class Routed(Reader):
 
 
 class _Line:
-    """What the index of a file says of one batch (`captures.chunks.sorting.LINE`)."""
+    """What the index of a file says of one batch (`captures.chunks.sorting.LINE`). `stays`: its bytes are in the
+    capture, from `begin` to `end`."""
 
     def __init__(self, line: list[int], groups: int) -> None:
         self.groups = groups
         self.count, self.first, self.begin, self.end = line[:4]
         self.times_at, self.ways_at, self.rows_at, self.content_at = line[4:LINE]
+        self.stays = self.end > 0
         self._rows, self._bytes = ([0, *line[at : at + groups]] for at in (LINE, LINE + groups))
 
     def rows(self, group: int) -> tuple[int, int]:
@@ -158,8 +160,8 @@ def _at_once(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
     count = size = 0
     for line in lines:
         count, size = count + line.count, size + line.size
-        most = MOST_IN_PLACE if line.end else MOST_COPIED
-        if taken and (count > MOST_PACKETS or size > most or (line.end > 0) != (taken[-1].end > 0)):
+        most = MOST_IN_PLACE if line.stays else MOST_COPIED
+        if taken and (count > MOST_PACKETS or size > most or line.stays != taken[-1].stays):
             yield taken
             taken, count, size = [], line.count, line.size
         taken.append(line)

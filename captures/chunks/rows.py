@@ -14,16 +14,16 @@ import numpy as np
 
 from captures.chunks.groups import group_of
 from captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, inline, kernel
-from captures.segment_sums import SUM_BITS, checked
+from captures.segment_sums import CHECKED_BITS, checked
 from captures.windows import Content, PacketColumns
 
 (
-    PLACE,  # which row of the batch it is, its way, and, above, what its checksum says but for that
+    PLACE,  # which row of the batch it is, its way, and, above, what its checksum says
     NUMBERS,  # sequence number, and, above, acknowledgement number
     RECORD_AT,
     LENGTHS,  # payload bytes captured, and, above, on the wire
     TOLD,  # flags, window, and, above, identity
-    ORDER,  # bytes of its TCP header, of its record before that, whether the checksum is right, and packets before it
+    ORDER,  # bytes of its TCP header, of its record before that, and, above, packets from the batch's first one on
     WORDS,
 ) = range(7)
 
@@ -34,12 +34,11 @@ GAP_BYTES: Final = 1 << 12
 
 _LOW: Final = 0xFFFFFFFF
 
-_INDEX_BITS: Final = 24
+_INDEX_BITS: Final = 23
 """Of the row of a packet in its batch, and of its way: a batch is a window's, which has at most a few million."""
 
 _INDEX: Final = (1 << _INDEX_BITS) - 1
 _SUM_AT: Final = 2 * _INDEX_BITS
-_VERDICT_AT, _ORDER_AT = 24, 26
 
 _MOST_BEFORE: Final = 0xFFFF
 """Bytes of a record, its own header and those of links and networks, before its TCP header, where that is said."""
@@ -123,7 +122,7 @@ def put_rows(
 ) -> Int:
     """Put each packet where its group's next row is. `base`: how far behind its place in the buffer a byte is in the
     file, NULL: bytes do not stay there. Returns what exceeds the bits that a number has, which is 0: the longest packet
-    that a capture may hold has 2**32 bytes, a window does not have 2**24 packets, and all else that stands in a part of
+    that a capture may hold has 2**32 bytes, a window does not have 2**23 packets, and all else that stands in a part of
     a word is read from as many bits."""
     first = columns.number[0] if len(whose) else np.int64(0)
     beyond = np.int64(0)
@@ -137,15 +136,13 @@ def put_rows(
         order = columns.number[i] - first
         before = columns.tcp_at[i] + base - columns.record_at[i] if base != NULL and captured > 0 else np.int64(0)
         beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window | before) >> 16
-        said = np.int64(sums[i])
-        total, verdict = said >> SUM_BITS, said & ((1 << SUM_BITS) - 1)
-        beyond |= header >> 8 | order >> 37 | (i | np.int64(ways[i])) >> _INDEX_BITS | total >> 16
-        rows[row, PLACE] = total << _SUM_AT | np.int64(ways[i]) << _INDEX_BITS | i
+        beyond |= header >> 8 | order >> 39 | (i | np.int64(ways[i])) >> _INDEX_BITS | np.int64(sums[i]) >> CHECKED_BITS
+        rows[row, PLACE] = np.int64(sums[i]) << _SUM_AT | np.int64(ways[i]) << _INDEX_BITS | i
         rows[row, NUMBERS] = ack << 32 | seq
         rows[row, RECORD_AT] = columns.record_at[i]
         rows[row, LENGTHS] = length << 32 | captured
         rows[row, TOLD] = identity << 32 | window << 16 | flags
-        rows[row, ORDER] = order << _ORDER_AT | verdict << _VERDICT_AT | before << 8 | header
+        rows[row, ORDER] = order << 24 | before << 8 | header
     return beyond
 
 
@@ -242,8 +239,8 @@ def place_rows(rows: Table, first: Int, at: Int, stay: Flag, columns: PacketColu
         if to >= len(columns.number):
             continue
         order, captured = rows[i, ORDER], rows[i, LENGTHS] & _LOW
-        columns.number[to] = first + (order >> _ORDER_AT)
-        sums[to] = ((rows[i, PLACE] >> _SUM_AT) & 0xFFFF) << SUM_BITS | (order >> _VERDICT_AT) & ((1 << SUM_BITS) - 1)
+        columns.number[to] = first + (order >> 24)
+        sums[to] = (rows[i, PLACE] >> _SUM_AT) & ((1 << CHECKED_BITS) - 1)
         columns.record_at[to] = rows[i, RECORD_AT]
         columns.payload_captured[to] = captured
         if stay:

@@ -100,7 +100,7 @@ def test_columns_come_back(columns: PacketColumns, mine: set[int], stay: bool) -
     back, sums = _blank(len(whose)), np.zeros(len(whose), np.int32)
     for group in range(GROUPS):
         own = rows[ends[group - 1] if group else 0 : ends[group]]
-        assert (np.diff(own[:, r.PLACE] & 0xFFFFFF) > 0).all()
+        assert (np.diff(own[:, r.PLACE] & 0x7FFFFF) > 0).all()
         r.tell_rows(own, ways, r.as_words(back))
         if group in mine:
             r.place_rows(own, int(columns.number[0]), 1050 if stay else 77, stay, r.as_words(back), sums)
@@ -207,7 +207,7 @@ def test_bytes_are_gathered(columns: PacketColumns) -> None:
     columns.tcp_at[:] %= 5000  # anywhere in a buffer that is no gigabytes
     columns.payload_at[:] += columns.tcp_at
     buffer = np.arange(8000, dtype=np.int64).astype(np.uint8)
-    order = (rows[:, r.PLACE] & 0xFFFFFF).tolist()
+    order = (rows[:, r.PLACE] & 0x7FFFFF).tolist()
     sizes = _needed(columns)
     expected = [buffer[columns.tcp_at[one] : columns.tcp_at[one] + sizes[one]] for one in order]
     into = np.empty(int(sizes.sum()), np.uint8)
