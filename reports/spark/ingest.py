@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from analyzer.reading import judged
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from reports.spark.chunked import Tell, chunk_point
 from reports.spark.session import cancel
+from reports.spark.split import PIECES
 from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
@@ -166,6 +168,8 @@ def _decoded(
         except BaseException:
             cancel(spark, [one for one in splits if not one.cancel()])
             raise
+    with contextlib.suppress(OSError):  # none was made, or a task that Spark gave up is not at its end
+        (folder / PIECES).rmdir()
     return accepted([results[i] for i in range(len(points))])
 
 
