@@ -174,7 +174,7 @@ class ChunkReader(Reader):
     ) -> None:  # fmt: skip
         super().__init__(CapturePoint("", (chunk.path,), (), chunk.folder), window_bytes)
         self._pool = pool or self._pool
-        self.chunk = chunk
+        self.chunk, self.window_bytes = chunk, window_bytes
         self._guessed = known is None
         self._known = known or guess or guessed(chunk, look_bytes, 4 * look_bytes)
         self.said: Said | None = None

@@ -117,33 +117,41 @@ def sum_up(content: Content, columns: PacketColumns, sums: Array) -> None:
 
 
 @kernel
-def put_rows(
-    columns: PacketColumns, sums: Array, whose: Array, ways: Array, base: Int, nexts: Table, rows: Table
-) -> Int:
-    """Put each packet where its group's next row is. `base`: how far behind its place in the buffer a byte is in the
-    file, NULL: bytes do not stay there. Returns what exceeds the bits that a number has, which is 0: the longest packet
-    that a capture may hold has 2**32 bytes, a window does not have 2**23 packets, and all else that stands in a part of
-    a word is read from as many bits."""
-    first = columns.number[0] if len(whose) else np.int64(0)
+def put_rows(columns: PacketColumns, sums: Array, ways: Array, base: Int, first: Int, before: Int, rows: Table) -> Int:
+    """Put packets, as they come, into the last of these rows. `base`: how far behind its place in the buffer a byte is
+    in the file, NULL: bytes do not stay there; `first`: number of the batch's first packet, of which so many stand
+    `before`. Returns what exceeds the bits that a number has, which is 0: the longest packet that a capture may hold
+    has 2**32 bytes, a batch does not have 2**23 packets, and all else that stands in a part of a word is read from as
+    many bits."""
     beyond = np.int64(0)
-    for i in range(len(whose)):
-        row = nexts[whose[i]]
-        nexts[whose[i]] += 1
+    for i in range(len(rows) - before):
+        row = before + i
         header, _ = _size(columns, i)
         seq, ack = columns.seq[i], columns.ack[i]
         captured, length = columns.payload_captured[i], columns.payload_length[i]
         flags, window, identity = np.int64(columns.flags[i]), np.int64(columns.window[i]), columns.identity[i]
         order = columns.number[i] - first
-        before = columns.tcp_at[i] + base - columns.record_at[i] if base != NULL and captured > 0 else np.int64(0)
-        beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window | before) >> 16
-        beyond |= header >> 8 | order >> 39 | (i | np.int64(ways[i])) >> _INDEX_BITS | np.int64(sums[i]) >> CHECKED_BITS
-        rows[row, PLACE] = np.int64(sums[i]) << _SUM_AT | np.int64(ways[i]) << _INDEX_BITS | i
+        skipped = columns.tcp_at[i] + base - columns.record_at[i] if base != NULL and captured > 0 else np.int64(0)
+        beyond |= (seq | ack | captured | length | identity) >> 32 | (flags | window | skipped) >> 16
+        way, checked_as = np.int64(ways[i]), np.int64(sums[i])
+        beyond |= header >> 8 | order >> 39 | (row | way) >> _INDEX_BITS | checked_as >> CHECKED_BITS
+        rows[row, PLACE] = checked_as << _SUM_AT | way << _INDEX_BITS | row
         rows[row, NUMBERS] = ack << 32 | seq
         rows[row, RECORD_AT] = columns.record_at[i]
         rows[row, LENGTHS] = length << 32 | captured
         rows[row, TOLD] = identity << 32 | window << 16 | flags
-        rows[row, ORDER] = order << 24 | before << 8 | header
+        rows[row, ORDER] = order << 24 | skipped << 8 | header
     return beyond
+
+
+@kernel
+def group_rows(rows: Table, whose: Array, nexts: Table, into: Table) -> None:
+    """Put each row where its group's next one is."""
+    for i in range(len(rows)):
+        row = nexts[whose[i]]
+        nexts[whose[i]] += 1
+        for word in range(WORDS):
+            into[row, word] = rows[i, word]
 
 
 def as_words(columns: PacketColumns) -> PacketColumns:

@@ -21,7 +21,7 @@ import numpy as np
 
 from captures.chunks.groups import Met, pairs_of
 from captures.chunks.reading import ChunkReader, Said
-from captures.chunks.rows import WORDS, as_words, extent, gather, grouped, put_rows, sum_up, ways_of
+from captures.chunks.rows import WORDS, as_words, extent, gather, group_rows, grouped, put_rows, sum_up, ways_of
 from captures.flows import FORGET_NS, REMEMBERED
 from captures.kernels import NULL
 from captures.packed import Packed, pack
@@ -37,6 +37,12 @@ _PACKET_WORK, _BYTE_WORK = 500, 1
 
 _COPIED: Final = 3
 """How often a byte is touched that is copied: gathered, written and read."""
+
+_READ_BYTES: Final = 8 << 20
+"""A window is not larger where bytes stay in the capture: it is in the cache when it is summed up, then."""
+
+_HELD_PACKETS, _HELD_BYTES = 1 << 18, 64 << 20
+"""What a batch of several windows may hold: whoever reads it pays a price for each."""
 
 _PIECE_BYTES: Final = 1 << 20
 """Bytes written at a time. Of more the system keeps two megabytes in a piece, and such are mostly fresh memory, which a
@@ -81,14 +87,18 @@ def divided(stored: Sequence[Stored], shares: int) -> list[tuple[int, ...]]:
 def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Said, Stored]:
     """Read a chunk, and sort its packets into a file of that name; so many shares will read it. Raises CaptureError and
     OSError."""
-    index: list[list[int]] = []
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         sorter = _Sorter(file, groups, shares)
+        small, stay = min(reader.window_bytes, _READ_BYTES), True
+        reader.resize(small)
         for packets in reader:
             if len(packets):
-                index.append(sorter.take(packets, reader.buffer_at))
+                stayed, stay = stay, sorter.take(packets, reader.buffer_at)
+                if stay != stayed:
+                    reader.resize(small if stay else reader.window_bytes)
             packets.release()
-        lines = np.array(index, np.int64).reshape(-1, 2 * groups + LINE)
+        sorter.write()
+        lines = np.array(sorter.index, np.int64).reshape(-1, 2 * groups + LINE)
         file.write(lines.tobytes())
         file.write(np.array([len(lines), groups], np.int64).tobytes())
         size = file.tell()
@@ -111,18 +121,38 @@ class Scratch:
         return self._bytes[:size]
 
 
+class _Window(NamedTuple):
+    """What is to be written of a window besides its rows: times, whose its packets are, the ways that they go, how many
+    packets and bytes each group has, the number of the first, and where in the capture bytes begin and end (0: they do
+    not stay there)."""
+
+    time_ns: np.ndarray
+    whose: np.ndarray
+    ways: np.ndarray
+    counts: np.ndarray
+    sizes: np.ndarray
+    first: int
+    begin: int
+    end: int
+
+
 class _Sorter:
-    """Writes batches. `met`: their four-tuples; `work` int64[groups]: how much there is to do for each group."""
+    """Writes batches, and the `index` of them. `met`: their four-tuples; `work` int64[groups]: how much there is to do
+    for each group. A batch is a window whose bytes are copied, or several, one behind the other, whose bytes stay."""
 
     def __init__(self, file: io.BufferedWriter, groups: int, shares: int) -> None:
         self._file, self._shares = file, shares
+        self.index: list[list[int]] = []
         self.met = Met()
         self.work = np.zeros(groups, np.int64)
+        self._windows: list[_Window] = []
+        self._arrived = np.empty((_HELD_PACKETS, WORDS), np.int64)
+        self._count = self._ways = 0
         self._rows, self._content = Scratch(), Scratch()
 
-    def take(self, packets: Packets, buffer_at: int | None) -> list[int]:
-        """Write a batch; returns its line of the index. `buffer_at`: see `ChunkReader`."""
-        columns, file, groups = packets.columns, self._file, len(self.work)
+    def take(self, packets: Packets, buffer_at: int | None) -> bool:
+        """Sort a window's packets; whether its bytes stay in the capture. `buffer_at`: see `ChunkReader`."""
+        columns, groups = packets.columns, len(self.work)
         sums = np.empty(len(packets), np.int32)
         sum_up(packets.content, columns, sums)
         pairs = pairs_of(
@@ -139,20 +169,53 @@ class _Sorter:
             first, last, *touched = extent(columns, whose, self._shares, most, packets.spare, buffer_at)
             if _stay(*touched):
                 begin, end, base = first + buffer_at, last + buffer_at, buffer_at
+        stay = end > 0
+        if self._windows and not (stay and self._has_room(len(pairs), end)):
+            self.write()
         ways, way = ways_of(columns, pairs)
-        ends = np.cumsum(counts)
-        rows = self._rows.take(len(pairs) * 8 * WORDS).view(np.int64).reshape(-1, WORDS)
-        beyond = put_rows(columns, sums, whose, way, base, ends - counts, rows)
+        way += self._ways
+        window = _Window(columns.time_ns.copy(), whose, ways, counts, sizes, int(columns.number[0]), begin, end)
+        self._windows.append(window)
+        rows = self._more(len(pairs))
+        beyond = put_rows(columns, sums, way, base, self._windows[0].first, self._count, rows)
         assert beyond == 0
-        content = self._content.take(0 if end else int(sizes.sum()))
-        if not end:
-            gather(packets.buffer, columns, rows, content)
-        line = [len(pairs), int(columns.number[0]), begin, end, file.tell()]
-        _put(file, pack(columns.time_ns[None], (0,)))
-        for part in (ways, rows, content):
+        self._count, self._ways = len(rows), self._ways + len(ways)
+        if not stay:
+            self.write(packets)
+        return stay
+
+    def _has_room(self, packets: int, end: int) -> bool:
+        """Whether a window whose bytes end there comes to the same batch as those before it."""
+        return self._count + packets <= _HELD_PACKETS and end - self._windows[0].begin <= _HELD_BYTES
+
+    def _more(self, packets: int) -> np.ndarray:
+        """int64[n, WORDS]: the batch's rows, and room for so many more."""
+        count = self._count + packets
+        if count > len(self._arrived):
+            self._arrived = np.concatenate([self._arrived[: self._count], np.empty((packets, WORDS), np.int64)])
+        return self._arrived[:count]
+
+    def write(self, packets: Packets | None = None) -> None:
+        """The batch at hand, if there is one, with bytes of these packets, if they are copied."""
+        if not self._windows:
+            return
+        file, windows = self._file, self._windows
+        whose = np.concatenate([one.whose for one in windows])
+        counts, sizes = (np.sum(of, axis=0) for of in zip(*((one.counts, one.sizes) for one in windows), strict=True))
+        ends = np.cumsum(counts)
+        rows = self._rows.take(self._count * 8 * WORDS).view(np.int64).reshape(-1, WORDS)
+        group_rows(self._arrived[: self._count], whose, ends - counts, rows)
+        content = self._content.take(0 if packets is None else int(sizes.sum()))
+        if packets is not None:
+            gather(packets.buffer, as_words(packets.columns), rows, content)
+        line = [self._count, windows[0].first, windows[0].begin, windows[-1].end, file.tell()]
+        _put(file, pack(np.concatenate([one.time_ns for one in windows])[None], (0,)))
+        for part in (np.concatenate([one.ways for one in windows]), rows, content):
             line.append(file.tell())
             _in_pieces(file, part)
-        return [*line, *ends.tolist(), *np.cumsum(sizes).tolist()]
+        self.index.append([*line, *ends.tolist(), *np.cumsum(sizes).tolist()])
+        windows.clear()
+        self._count = self._ways = 0
 
 
 def _in_pieces(file: io.BufferedWriter, values: np.ndarray) -> None:

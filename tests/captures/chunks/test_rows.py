@@ -72,9 +72,10 @@ def _sorted(columns: PacketColumns, base: int = NULL) -> tuple[Any, ...]:
     words = r.as_words(columns)
     whose, counts, sizes = r.grouped(words, pairs, GROUPS)
     ways, way = r.ways_of(words, pairs)
-    rows = np.empty((len(pairs), r.WORDS), np.int64)
+    arrived, rows = np.empty((2, len(pairs), r.WORDS), np.int64)
     ends = np.cumsum(counts)
-    assert r.put_rows(words, _sums(len(pairs)), whose, way, base, ends - counts, rows) == 0
+    assert r.put_rows(words, _sums(len(pairs)), way, base, int(words.number[0]), 0, arrived) == 0
+    r.group_rows(arrived, whose, ends - counts, rows)
     assert (whose == groups_of(pairs, GROUPS)).all()
     assert len(ways) == len({tuple(one) for one in ways.tolist()})
     assert sizes.tolist() == [int(_needed(columns)[whose == group].sum()) for group in range(GROUPS)]
@@ -225,11 +226,10 @@ def test_what_does_not_fit_is_told(name: str, value: int) -> None:
     columns.number[:] = 5, 6
     columns.payload_captured[:] = 1
     words = r.as_words(columns)
-    whose, counts, _ = r.grouped(words, np.zeros(2, np.uint64), 1)
     _, way = r.ways_of(words, np.zeros(2, np.uint64))
     rows, sums = np.empty((2, r.WORDS), np.int64), np.zeros(2, np.int32)
     words.tcp_at[:] = words.record_at[:] = 7
     words.payload_at[:] = 27
-    assert r.put_rows(words, sums, whose, way, 0, counts - counts, rows) == 0
+    assert r.put_rows(words, sums, way, 0, 5, 0, rows) == 0
     getattr(columns, name)[1] = value
-    assert r.put_rows(words, sums, whose, way, 0, counts - counts, rows) != 0
+    assert r.put_rows(words, sums, way, 0, 5, 0, rows) != 0
