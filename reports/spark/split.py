@@ -30,7 +30,7 @@ only where they lie.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -157,7 +157,7 @@ def together(
     if any(one.files != shares[0].files for one in shares):
         return Refused(f"{point.name}: it changed while it was read", "analyse it when it is complete, or a copy of it")
     ranges, facts = by_range(shares)
-    merging = list(_for_tasks(ranges, TASKS_A_CORE * context.defaultParallelism))
+    merging = _for_tasks(ranges, TASKS_A_CORE * context.defaultParallelism)
     last = len(merging)
     deciding = folder / PIECES / f"{label}-decided"
     decided = deciding if choice.meaning else None
@@ -193,20 +193,25 @@ def together(
     return Done(read, names, [*(entry for files in merged for entry in files), *small])
 
 
-def _for_tasks(ranges: Sequence[list[Piece]], tasks: int) -> Iterator[list[list[Piece]]]:
-    """Ranges that follow one another, for each of about so many tasks."""
+def _for_tasks(ranges: Sequence[list[Piece]], tasks: int) -> list[list[list[Piece]]]:
+    """Ranges that follow one another, for each of about so many tasks; what is left at the end, and is not worth a task
+    of its own, comes to the last one."""
     least, most = RANGES_A_TASK
     each = min(max(least, len(ranges) // tasks), most)
+    found: list[list[list[Piece]]] = []
     taken: list[list[Piece]] = []
     held = 0
     for pieces in ranges:
         taken.append(pieces)
         held += sum(piece.size for piece in pieces)
         if len(taken) >= each and held >= LEAST_BYTES:
-            yield taken
+            found.append(taken)
             taken, held = [], 0
-    if taken:
-        yield taken
+    if taken and found and held < LEAST_BYTES:
+        found[-1] += taken
+    elif taken:
+        found.append(taken)
+    return found
 
 
 def _side_by_side(

@@ -76,9 +76,11 @@ def test_a_task_that_fails_is_told(first: bool) -> None:
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
-        (LEAST_BYTES // 4, [4, 4, 2]),  # as few as a task is worth
-        (LEAST_BYTES // 128, [128, 128, 50]),  # ranges that hold little
+        (LEAST_BYTES // 4, [4, 6]),  # as few as a task is worth
+        (LEAST_BYTES // 4, [3]),  # or one, where all are not
+        (LEAST_BYTES // 128, [128, 178]),  # ranges that hold little
         (LEAST_BYTES, [10] * 8),  # as many tasks as there should be
+        (LEAST_BYTES, [10] * 8 + [5]),  # what is left over is worth one
         (LEAST_BYTES, [16] * 10),  # as many ranges as one may take
         (LEAST_BYTES, []),
     ],
@@ -86,6 +88,6 @@ def test_a_task_that_fails_is_told(first: bool) -> None:
 def test_tasks_that_merge_have_enough_to_do(size: int, expected: list[int]) -> None:
     places, sizes = range(sum(expected)), (size // 4, size - size // 4)
     ranges = [[Piece("", 0, part, place, "rows") for part in sizes] for place in places]
-    tasks = list(_for_tasks(ranges, 8))
+    tasks = _for_tasks(ranges, 8)
     assert [len(some) for some in tasks] == expected
     assert [one for some in tasks for one in some] == ranges
