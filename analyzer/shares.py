@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -88,26 +88,33 @@ class Piece:
     name: str
 
 
+class Overall(NamedTuple):
+    """What a share says of all its connections together. `passed`: how many exchanges the filter let through, of how
+    many; `unmet`: connections that were asked for in vain; None: another share, which saw the same packets, has
+    them."""
+
+    summary: Summary
+    passed: tuple[int, int]
+    listeners: tuple[Listener, ...]
+    unmet: Unmet | None
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What came of one share. `files`, `counts` and `notes`: what the reader says of the capture point; all shares say
-    the same. `ranges`: how many there are; `passed`: how many exchanges the filter let through, of how many; `unmet`:
-    connections that were asked for in vain; None: another share, which saw the same packets, has them."""
+    """What came of one share, little enough to be handed on as it is. `files`, `counts`, `notes`: what the reader says
+    of the capture point; all shares say the same. `ranges`: how many there are; `overall`: where its `Overall` is."""
 
     pieces: list[Piece]
     ranges: int
     files: list[FileInfo]
     counts: dict[str, int]
     notes: list[str]
-    summary: Summary
-    passed: tuple[int, int]
-    listeners: tuple[Listener, ...]
-    unmet: Piece | None
+    overall: Piece
 
     @property
     def paths(self) -> set[str]:
         """Of its files."""
-        return {piece.path for piece in (*self.pieces, self.unmet) if piece is not None}
+        return {piece.path for piece in (*self.pieces, self.overall)}
 
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
@@ -198,13 +205,13 @@ def share(
     for name, table in made.rest():
         if len(table):
             pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
-    unmet = pieces.put(place, "", engine.unmet()) if part.alone or part.number == 0 else None
-    pieces.close()
     made.join_counts()
+    unmet = engine.unmet() if part.alone or part.number == 0 else None
+    overall = pieces.put(place, "", Overall(made.summary, made.passed, made.listeners, unmet))
+    pieces.close()
     reader = engine.reader
     return Shared(
-        pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), made.summary,
-        made.passed, made.listeners, unmet,
+        pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall
     )  # fmt: skip
 
 
@@ -420,12 +427,15 @@ def take_facts(
                 parts.write(name, table)
         if merging.names.crowded:
             merging.forget(made.named())
+    unmet: list[Unmet] = []
     for one in shares:
-        made.summary.join(one.summary)
-        made.join_passed(one.passed)
-        made.join_listeners(one.listeners)
+        overall: Overall = pickle.loads(_bytes_of(one.overall))
+        made.summary.join(overall.summary)
+        made.join_passed(overall.passed)
+        made.join_listeners(overall.listeners)
+        if overall.unmet is not None:
+            unmet.append(overall.unmet)
     for name, table in made.meant():
         if len(table):
             parts.write(name, table)
-    unmet: list[Unmet] = [pickle.loads(_bytes_of(one.unmet)) for one in shares if one.unmet is not None]
     return made.finish(point, first, attempts(unmet)), tuple(names), parts.close()
