@@ -46,14 +46,16 @@ class Routed(Reader):
     the share."""
 
     def __init__(
-        self, point: CapturePoint, said: Heard, stored: Sequence[Stored], groups: Sequence[int], every: bool = False
-    ) -> None:
+        self, point: CapturePoint, said: Heard, stored: Sequence[Stored], groups: Sequence[int], every: bool = False,
+        most_in_place: int = MOST_IN_PLACE,
+    ) -> None:  # fmt: skip
         super().__init__(point)
         self.files = list(said.files)
         self.notes = list(said.notes)
         self.secrets, self.secrets_at = list(said.secrets), list(said.secrets_at)
         self._counts, self._dropped = said.counts, said.dropped
         self._parts, self._groups, self._every = stored, groups, every
+        self._most_in_place = most_in_place
         self._most = 0
         self._memory = Scratch()
 
@@ -66,7 +68,7 @@ class Routed(Reader):
                 words = 2 * groups + LINE
                 file.seek(one.size - 16 - 8 * batches * words)
                 lines = _whole(file, 8 * batches * words).view(np.int64).reshape(batches, words)
-                for some in _at_once([_Line(line, groups) for line in lines.tolist()]):
+                for some in _at_once([_Line(line, groups) for line in lines.tolist()], self._most_in_place):
                     yield self._batch(file, capture, one, some)
 
     def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, lines: Sequence[_Line]) -> Packets:
@@ -153,14 +155,14 @@ class _Line:
         return self.end - self.begin or self._bytes[-1]
 
 
-def _at_once(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
+def _at_once(lines: Sequence[_Line], most_in_place: int) -> Iterator[list[_Line]]:
     """Batches that follow one another, as many as are to be one; so for all shares. Either all bytes of one stay in the
     capture, or none."""
     taken: list[_Line] = []
     count = size = 0
     for line in lines:
         count, size = count + line.count, size + line.size
-        most = MOST_IN_PLACE if line.stays else MOST_COPIED
+        most = most_in_place if line.stays else MOST_COPIED
         if taken and (count > MOST_PACKETS or size > most or line.stays != taken[-1].stays):
             yield taken
             taken, count, size = [], line.count, line.size

@@ -32,7 +32,7 @@ from analyzer.dataset import DatasetError
 from analyzer.points import Choice
 from analyzer.shares import Share, Shared, ShareOfPackets, ShareOfPairs
 from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, chunks_of
-from captures.chunks.routing import Routed, check_same
+from captures.chunks.routing import MOST_IN_PLACE, Routed, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint, stored_bytes
 from reports.spark import split
@@ -62,6 +62,10 @@ MOST_AGAIN = 0.1
 WINDOW_BYTES = 16 << 20
 """Bytes of a batch, but for how many tasks have a part of it: two take a tenth less time of twice as many, sixteen a
 third of four times as many."""
+
+RECORDS_IN_PLACE = MOST_IN_PLACE // 2
+"""Bytes of a batch that lies in the capture, where record sets are kept until it is worked off: memory is fresh once in
+each task, and of more of it a task is slower by a tenth."""
 
 Tell = Callable[[str], None]
 
@@ -188,12 +192,13 @@ def _shared(
     said: Joining, stored: list[Stored], count: int,
 ) -> Done | Refused:  # fmt: skip
     packets, whole = split.range_packets(choice), said.said()
+    most = RECORDS_IN_PLACE if choice.keep_records else MOST_IN_PLACE
     groups, every = divided(stored, count), not apart(stored)
 
     def read(number: int) -> tuple[Share, Routed]:
         mine = groups[number]
         part = ShareOfPairs(number, count, mine, GROUPS * count) if every else ShareOfPackets(number, count)
-        return part, Routed(point, whole, stored, mine, every)
+        return part, Routed(point, whole, stored, mine, every, most)
 
     topics = split.names_of(context, point, settings, choice, read, count)
     if isinstance(topics, Refused):
