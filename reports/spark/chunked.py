@@ -60,8 +60,8 @@ MOST_AGAIN = 0.1
 """The part of a point's chunks that may have to be read again, one after the other."""
 
 WINDOW_BYTES = 16 << 20
-"""Bytes of a batch, but for how many tasks have a part of it: two take a tenth less time of twice as many, sixteen a
-third of four times as many."""
+"""Bytes of a window whose packets are copied, but for how many tasks have a part of it: two take a tenth less time of
+twice as many, sixteen a third of four times as many. Where they stay in the capture, `sorting` reads fewer at once."""
 
 RECORDS_IN_PLACE = MOST_IN_PLACE // 2
 """Bytes of a batch that lies in the capture, where record sets are kept until it is worked off: memory is fresh once in

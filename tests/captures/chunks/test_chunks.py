@@ -237,6 +237,27 @@ def test_four_tuples_of_a_chunk_are_counted_and_shares_have_as_much_to_do(tmp_pa
     assert sorting.divided([_stored(1, 0, 0, 5, 0, 0, 0)], 2) == [(0,), (1, 2, 3)]
 
 
+def test_windows_whose_bytes_stay_are_one_batch_until_it_holds_much(tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcap"
+    path.write_bytes(forge.pcap(_records(2000, 250)))
+    first, _ = chunks_of(CapturePoint("point", (str(path),)), path.stat().st_size // 2)
+
+    def batches(**how: Any) -> int:
+        into = tmp_path / "stored"
+        with mock.patch.multiple(sorting, **how):
+            store(ChunkReader(first, None, 8 * KIB), 4, 2, into)
+        count, _ = struct.unpack("<2q", into.read_bytes()[-16:])
+        into.unlink()
+        return int(count)
+
+    windows = -(-path.stat().st_size // 2 // (8 * KIB))
+    assert windows > 9
+    assert batches(_COPIED=1 << 40) == 1
+    assert batches(_COPIED=0) >= windows
+    assert batches(_COPIED=1 << 40, _HELD_BYTES=32 * KIB) == -(-windows // 4)
+    assert batches(_COPIED=1 << 40, _HELD_PACKETS=1) >= windows
+
+
 @pytest.mark.parametrize("data", [b"", b"\xd4\xc3\xb2\xa1", b"no capture at all" * KIB])
 def test_what_is_no_capture_is_refused_as_by_a_reader(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
