@@ -64,8 +64,8 @@ WINDOW_BYTES = 16 << 20
 twice as many, sixteen a third of four times as many. Where they stay in the capture, `sorting` reads fewer at once."""
 
 RECORDS_IN_PLACE = MOST_IN_PLACE // 2
-"""Bytes of a batch that lies in the capture, where record sets are kept until it is worked off: memory is fresh once in
-each task, and of more of it a task is slower by a tenth."""
+"""The same as MOST_IN_PLACE where record sets are kept until a batch is worked off: memory is fresh once in each task,
+and of more of it a task is slower by a tenth."""
 
 Tell = Callable[[str], None]
 
@@ -122,6 +122,11 @@ def chunk_bytes_of(point: CapturePoint, cores: int) -> int:
 def window_bytes(settings: Settings, shares: int) -> int:
     """Bytes of a batch that so many tasks share."""
     return min(settings.window_bytes, WINDOW_BYTES) * max(2, shares // FEW_SHARES)
+
+
+def in_place_bytes(choice: Choice) -> int:
+    """Bytes of a batch that lies in the capture, at most."""
+    return RECORDS_IN_PLACE if choice.keep_records else MOST_IN_PLACE
 
 
 class _Reading:
@@ -192,13 +197,12 @@ def _shared(
     said: Joining, stored: list[Stored], count: int,
 ) -> Done | Refused:  # fmt: skip
     packets, whole = split.range_packets(choice), said.said()
-    most = RECORDS_IN_PLACE if choice.keep_records else MOST_IN_PLACE
     groups, every = divided(stored, count), not apart(stored)
 
     def read(number: int) -> tuple[Share, Routed]:
         mine = groups[number]
         part = ShareOfPairs(number, count, mine, GROUPS * count) if every else ShareOfPackets(number, count)
-        return part, Routed(point, whole, stored, mine, every, most)
+        return part, Routed(point, whole, stored, mine, every, in_place_bytes(choice))
 
     topics = split.names_of(context, point, settings, choice, read, count)
     if isinstance(topics, Refused):

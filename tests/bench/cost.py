@@ -33,7 +33,7 @@ from captures.chunks.routing import Routed
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CapturePoint, capture_points
 from reports.spark import split
-from reports.spark.chunked import GROUPS, window_bytes
+from reports.spark.chunked import GROUPS, in_place_bytes, window_bytes
 from tests.bench import generate
 from tests.bench.__main__ import say
 from tests.shared import ROOT
@@ -142,7 +142,8 @@ def _shared(
         taken(
             lambda number=number: shares.share(  # type: ignore[misc]
                 point, settings, choice, shares.ShareOfPackets(number, count), packets,
-                folder / "pieces" / f"{count}-{number}", Routed(point, whole, stored, groups[number]),
+                folder / "pieces" / f"{count}-{number}",
+                Routed(point, whole, stored, groups[number], most_in_place=in_place_bytes(choice)),
             )
         )
         for number in range(count)
