@@ -1,6 +1,6 @@
 """What a capture point of any size costs by `kwire analyze --engine spark` in chunks, step by step, without Spark.
 
-    python -m tests.bench.cost                       # small and large, 1 GB each, and a terabyte of either
+    python -m tests.bench.cost                       # small and large, 4 GB each, and a terabyte of either
     python -m tests.bench.cost --case small --size 300M --records meta
 
 The tasks of `reports/spark/chunked.py` run here one after the other, in one process, and their processor time is taken:
@@ -153,7 +153,7 @@ def _shared(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cost")
     parser.add_argument("--case", action="append", choices=("large", "small"), help="default: both")
-    parser.add_argument("--size", default="1G")
+    parser.add_argument("--size", default="4G", help="of less, fresh memory counts for more (default: 4G)")
     parser.add_argument("--records", choices=("none", "batches", "meta"), default="batches")
     chosen = parser.parse_args()
     for case in chosen.case or ("large", "small"):
