@@ -176,10 +176,11 @@ class _Sorter:
         way += self._ways
         window = _Window(columns.time_ns.copy(), whose, ways, counts, sizes, int(columns.number[0]), begin, end)
         self._windows.append(window)
-        rows = self._more(len(pairs))
-        beyond = put_rows(columns, sums, way, base, self._windows[0].first, self._count, rows)
+        before, self._count, self._ways = self._count, self._count + len(pairs), self._ways + len(ways)
+        if self._count > len(self._arrived):  # of one window: of several there are no more
+            self._arrived = np.empty((self._count, WORDS), np.int64)
+        beyond = put_rows(columns, sums, way, base, self._windows[0].first, before, self._arrived[: self._count])
         assert beyond == 0
-        self._count, self._ways = len(rows), self._ways + len(ways)
         if not stay:
             self.write(packets)
         return stay
@@ -187,13 +188,6 @@ class _Sorter:
     def _has_room(self, packets: int, end: int) -> bool:
         """Whether a window whose bytes end there comes to the same batch as those before it."""
         return self._count + packets <= _HELD_PACKETS and end - self._windows[0].begin <= _HELD_BYTES
-
-    def _more(self, packets: int) -> np.ndarray:
-        """int64[n, WORDS]: the batch's rows, and room for so many more."""
-        count = self._count + packets
-        if count > len(self._arrived):
-            self._arrived = np.concatenate([self._arrived[: self._count], np.empty((packets, WORDS), np.int64)])
-        return self._arrived[:count]
 
     def write(self, packets: Packets | None = None) -> None:
         """The batch at hand, if there is one, with bytes of these packets, if they are copied."""
