@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.seen import ORPHAN, Seen
 from analyzer.findings.words import count, lasting, moment, share, size
 from analyzer.tables import OPAQUE_REASONS
@@ -19,19 +19,32 @@ def _worst(seen: Seen, amounts: np.ndarray) -> tuple[int, ...]:
     return (int(some[0]), int(amounts.argmax()), int(some[-1])) if len(some) else ()
 
 
+def _lonely(seen: Seen) -> np.ndarray:
+    """bool[links]: the capture point lacks what one side sent. Short ones count where it lacks that of a long one, or
+    of all: else what was not captured may be an answer or two."""
+    least = limits_of(RULES["capture-one-way"], seen.asked).packets
+    packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
+    lonely, many = seen.one_way, packets >= least
+    if (lonely & many).any() or (lonely.all() and packets.sum() >= least):
+        found: np.ndarray = lonely & (many | (seen.link_numbers("gaps") > 0))
+        return found
+    return np.zeros(len(lonely), bool)
+
+
 @rule(
     "quality", "capture-lost-packets", "warning",
     "The capture misses 5.0 % of the bytes: 12 holes in 3 connections, 40 packets that it counted as lost itself.",
     why="A byte that the receiver acknowledged was delivered: the capture lost it, not the network. One in 10,000 is "
     "enough to cut messages.",
-    unless="The bytes were sent again (then the network lost them), or the connection began before the capture.",
+    unless="The bytes were sent again (then the network lost them), the connection began before the capture, or the "
+    "capture has one direction of it only (capture-one-way).",
     advice="Capture with larger buffers, a shorter snap length or a narrower filter; do not blame Kafka for what is "
     "missing.",
     judge="a forged capture with holes; captures whose tool counted its drops",
     share=0.0001,
 )  # fmt: skip
 def lost_packets(seen: Seen, at: Limits) -> Iterator[Found]:
-    missing, holes = seen.link_numbers("gap_bytes"), seen.link_numbers("gaps")
+    missing, holes = (np.where(_lonely(seen), 0, seen.link_numbers(name)) for name in ("gap_bytes", "gaps"))
     payload, gone = int(seen.link_numbers("payload_bytes").sum()), int(missing.sum())
     dropped = (seen.entry.get("packets") or {}).get("dropped_by_capture") or 0
     if not dropped and (not gone or gone < at.share * (payload + gone)):
@@ -114,14 +127,13 @@ def midstream(seen: Seen, at: Limits) -> Iterator[Found]:
     "quality", "capture-one-way", "warning",
     "Of 3 connections the capture has one direction only: no latency and no errors can be told there.",
     why="A side that acknowledges is there; a capture that lacks all of its packets stands where they do not pass.",
-    unless="The connection has fewer than 10 packets.",
+    unless="None of them has 10 packets, and other connections have both directions.",
     advice="Capture where both directions pass: a mirror port in both directions, or the host itself.",
     judge="a forged capture without the broker's packets",
     packets=10,
 )  # fmt: skip
 def one_way(seen: Seen, at: Limits) -> Iterator[Found]:
-    client, broker = seen.link_numbers("client_packets"), seen.link_numbers("broker_packets")
-    lonely = np.flatnonzero((np.minimum(client, broker) == 0) & (client + broker >= at.packets))
+    lonely = np.flatnonzero(_lonely(seen))
     if len(lonely):
         text = f"Of {count(len(lonely), 'connection')} the capture has one direction only: no latency and no errors "
         yield Found(text + "can be told there.", len(lonely), *seen.span, links=tuple(lonely[[0, 0, -1]].tolist()))

@@ -87,6 +87,18 @@ def one_way(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, client_packets=10, broker_packets=0 if wrong else 1)
 
 
+@case("capture-one-way", "also of short connections where it lacks one side of all")
+def one_way_of_all(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2):
+        traffic.link(number, client_packets=5, broker_packets=0 if wrong or number else 1, gaps=1, gap_bytes=9)
+
+
+@case("capture-lost-packets", "not of the direction that it lacks wholly")
+def lost_of_one_way(traffic: Traffic, wrong: bool) -> None:
+    traffic.link(0, client_packets=10, broker_packets=1 if wrong else 0, gaps=1, gap_bytes=9000, payload_bytes=1000)
+    traffic.link(1, client_packets=3, broker_packets=0, gaps=1, gap_bytes=900)
+
+
 @case("capture-duplicated")
 def duplicated(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, client_packets=60, broker_packets=60, duplicates=12 if wrong else 11)
