@@ -18,6 +18,7 @@ import pyarrow.parquet
 import pytest
 
 import analyzer
+from analyzer import cli
 from analyzer.bulk.rows import Message
 from analyzer.exchange import Exchange
 from analyzer.messages import masked
@@ -90,18 +91,23 @@ def test_a_window_is_a_part_of_the_whole(txn: Asking) -> None:
     assert txn("rows", start=10**9)["keys"] == []
 
 
-@pytest.mark.parametrize("name", ["latency", "client_id", "topic", "errors", "request_time", "group_id"])
-def test_sorting_is_by_value_and_keeps_the_order_of_equals(txn: Asking, name: str) -> None:
-    column = {"latency": "latency_us", "topic": "topics"}.get(name, name)
-    plain = txn("rows", count=1000, columns=column)["columns"][column]
-    firsts = [one[0] if one and isinstance(one, list) else None if one == [] else one for one in plain]
-    values: list[Any] = [one["code"] if isinstance(one, dict) else one for one in firsts]
-    there = [place for place, value in enumerate(values) if value is not None]
-    absent = [place for place, value in enumerate(values) if value is None]
-    keys = every(txn)
-    for sign, largest in (("", True), ("-", False)):
-        order = sorted(there, key=lambda place: values[place], reverse=largest) + absent
-        assert txn("rows", count=1000, sort=sign + name)["keys"] == [keys[place] for place in order]
+SORTED = (
+    "latency", "client_id", "request_time", "group_id", "api", "api_key", "error", "errors", "topic", "client",
+    "broker",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", ["client-kafkajs-3.9", "codecs-franzgo-4.3"])
+def test_sorting_is_that_of_show(sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Largest first or smallest first, null last, equals in order of the requests."""
+    capture = str(SAMPLES / sample / "capture.pcap")
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, capture))
+        for name in [*SORTED, *(f"-{one}" for one in SORTED)]:
+            assert cli.main(["show", capture, f"--sort={name}", "--fields", "capture,connection,exchange,reply"]) == 0
+            expected = [line.split("\t") for line in capsys.readouterr().out.splitlines()[1:]]
+            keys = [key_read(key) for key in asking("rows", count=1000, sort=name)["keys"]]
+            assert [["" if one is None else str(one) for one in key] for key in keys] == expected, name
 
 
 def test_an_exchange_is_found_by_its_identity_under_any_filter_and_order(txn: Asking) -> None:
