@@ -9,6 +9,7 @@ import contextlib
 import json
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -511,6 +512,49 @@ def test_times_before_others_come_first_whatever_the_file_says(tmp_path: Path) -
     with contextlib.ExitStack() as stack:
         told = Asking(viewed(stack, forged.write()))("rows")
         assert told["columns"]["exchange"] == [1, None, 2, 0]
+
+
+def _bytes_are_those_of_all(path: Path, segments: Sequence[forge.Segment]) -> None:
+    """Of each message that the capture has."""
+    path.write_bytes(forge.pcap(forge.rendered(segments)))
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, path))
+        for one in analyzer.exchanges(path):
+            key = json.dumps([one.row[name] for name in ("capture", "connection", "exchange", "reply")])
+            for side, message in (("request", one.request_message), ("response", one.response_message)):
+                if message is not None:
+                    assert asking.raw("bytes", key=key, side=side) == message.data, (key, side)
+
+
+def test_a_message_whose_packet_brings_the_one_before_it_again(tmp_path: Path) -> None:
+    """Clients of old number all requests 0, and what TCP sends again it sends together."""
+    asked = [messages.fetch_request(0, "app", "orders", 0, offset) for offset in (7, 8)]
+    answer = messages.fetch_response(0, "orders", 0, 9, b"")
+    talk = [(forge.TO_BROKER, asked[0]), (forge.TO_CLIENT, answer)] * 2
+    talk[2] = (forge.TO_BROKER, asked[1])
+    segments = [
+        replace(one, sequence=one.sequence - len(asked[0]), payload=b"".join(asked))
+        if one.payload == asked[1] else one
+        for one in forge.converse([forge.Write(*said) for said in talk])
+    ]  # fmt: skip
+    _bytes_are_those_of_all(tmp_path / "capture.pcap", segments)
+
+
+def test_a_message_with_a_hole_of_which_a_part_came_before_its_request(tmp_path: Path) -> None:
+    answer = messages.fetch_response(2, "orders", 0, 9, bytes(3_000))
+    talk = [
+        forge.Write(forge.TO_BROKER, messages.fetch_request(1, "app", "orders", 0, 7)),
+        forge.Write(forge.TO_CLIENT, messages.fetch_response(1, "orders", 0, 9, b"")),
+        forge.Write(forge.TO_BROKER, messages.fetch_request(2, "app", "orders", 0, 7)),
+        forge.Write(forge.TO_CLIENT, answer),
+    ]
+    segments = forge.converse(talk, mss=1_000)
+    asking = next(at for at, one in enumerate(segments) if one.payload == talk[2].data)
+    [_, early, lost, _] = (at for at, one in enumerate(segments) if at > asking and len(one.payload) > 0)
+    order = [*range(asking), early, *(at for at in range(asking, len(segments)) if at not in (lost, early))]
+    times = [one.time_ns for one in segments]
+    moved = [replace(segments[at], time_ns=time) for at, time in zip(order, times, strict=False)]
+    _bytes_are_those_of_all(tmp_path / "capture.pcap", moved)
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------
